@@ -1,0 +1,1 @@
+"""Broker lifecycle and metadata follower as pure state machines, and their shell."""

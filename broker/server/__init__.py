@@ -1,0 +1,1 @@
+"""The asyncio and gRPC shell around a broker node."""

@@ -1,0 +1,1 @@
+"""The gRPC contract and the code generated from it."""

@@ -1,0 +1,112 @@
+"""What comes into a controller node and what goes out of it, as values.
+
+In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, in an order
+that the driver and the simulator keep; everything that had to wait for a disk or for a commit has been
+held back by the node already, so executing an effect needs no further thought. What every node with a
+Raft core is told and asks for is in `controller.raft.events`; it is named here again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controller.raft import effects as raft
+from controller.raft.events import (
+    LogRead,
+    LogSynced,
+    QuorumStatePersisted,
+    RaftRequestAbandoned,
+    RaftRequestArrived,
+    RaftRequestFailed,
+    RaftResponseArrived,
+    ReadLog,
+    ShutdownRequested,
+    SnapshotLoaded,
+    SnapshotRejected,
+    SnapshotWritten,
+    Stop,
+    TrimLog,
+    WriteSnapshot,
+)
+from metadata.errors import ApiError
+from metadata.image import MetadataImage
+from metadata.requests import ControllerRequest, ControllerResponse
+
+__all__ = [
+    "Answer",
+    "Effect",
+    "Event",
+    "LogRead",
+    "LogSynced",
+    "QuorumStatePersisted",
+    "RaftRequestAbandoned",
+    "RaftRequestArrived",
+    "RaftRequestFailed",
+    "RaftResponseArrived",
+    "ReadLog",
+    "RequestArrived",
+    "ShutdownRequested",
+    "SnapshotLoaded",
+    "SnapshotRejected",
+    "SnapshotWritten",
+    "Stop",
+    "TrimLog",
+    "WriteSnapshot",
+]
+
+# ---- in ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestArrived:
+    """A client or broker asks. `arrived_ms` was taken on arrival, before any queue (DESIGN 8)."""
+
+    key: int
+    arrived_ms: int
+    request: ControllerRequest
+
+
+Event = (
+    RaftRequestArrived
+    | RaftRequestAbandoned
+    | RaftResponseArrived
+    | RaftRequestFailed
+    | QuorumStatePersisted
+    | LogSynced
+    | LogRead
+    | SnapshotWritten
+    | SnapshotLoaded[MetadataImage]
+    | SnapshotRejected
+    | RequestArrived
+    | ShutdownRequested
+)
+
+# ---- out -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Answer the client request `key`. Released only when what it says is committed (DESIGN 6)."""
+
+    key: int
+    response: ControllerResponse | ApiError
+
+
+Effect = (
+    raft.PersistQuorumState
+    | raft.AppendLog
+    | raft.TruncateLog
+    | raft.ResetLog
+    | raft.SendRequest
+    | raft.Respond
+    | raft.RespondWithRecords
+    | raft.RespondWithSnapshotChunk
+    | raft.WriteSnapshotChunk
+    | raft.FinishSnapshot
+    | raft.Warn
+    | Answer
+    | ReadLog
+    | WriteSnapshot[MetadataImage]
+    | TrimLog
+    | Stop
+)

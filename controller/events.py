@@ -14,6 +14,7 @@ from controller.raft import effects as raft
 from controller.raft.events import (
     LogRead,
     LogSynced,
+    LogTrimmed,
     QuorumStatePersisted,
     RaftRequestAbandoned,
     RaftRequestArrived,
@@ -38,6 +39,7 @@ __all__ = [
     "Event",
     "LogRead",
     "LogSynced",
+    "LogTrimmed",
     "QuorumStatePersisted",
     "RaftRequestAbandoned",
     "RaftRequestArrived",
@@ -74,6 +76,7 @@ Event = (
     | QuorumStatePersisted
     | LogSynced
     | LogRead
+    | LogTrimmed
     | SnapshotWritten
     | SnapshotLoaded[MetadataImage]
     | SnapshotRejected

@@ -72,6 +72,13 @@ class LogRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogTrimmed:
+    """`TrimLog` was carried out: the log starts at `log_start_offset` now (unchanged: retention kept all)."""
+
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotWritten:
     """The snapshot is durable under its final name."""
 

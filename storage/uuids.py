@@ -1,36 +1,57 @@
-"""Uuids as Kafka writes them: 16 bytes on the wire, 22 characters of URL-safe base64 in text.
+"""Kafka's uuid text: 16 bytes as base64url without padding. A uuid is 16 `bytes` here.
 
-Knows only the two forms; who draws a new uuid brings its own randomness.
+Owns the text form and the reserved ids; draws no random number itself (the caller gives the generator).
+Source: Kafka's `org.apache.kafka.common.Uuid`, `DirectoryId` (KIP-858).
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import random
 
+UUID_BYTES = 16
 ZERO_UUID = bytes(16)
-"""The uuid that means: none."""
+ONE_UUID = (1).to_bytes(16, "big")
+# The metadata topic's id, and the reserved directory ids of KIP-858.
+METADATA_TOPIC_UUID = ONE_UUID
+UNASSIGNED_DIRECTORY = ZERO_UUID
+LOST_DIRECTORY = ONE_UUID
+MIGRATING_DIRECTORY = (2).to_bytes(16, "big")
+METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+# Directory ids below 100 are kept for meanings of their own.
+_RESERVED_BELOW = 100
 
-_TEXT_CHARACTERS = 22
+
+def uuid_to_text(value: bytes) -> str:
+    """22 characters. Raises ValueError for anything but 16 bytes."""
+    if len(value) != UUID_BYTES:
+        raise ValueError(f"a uuid has {UUID_BYTES} bytes, not {len(value)}")
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode("ascii")
 
 
-def uuid_text(value: bytes) -> str:
-    """The text form of a 16-byte uuid, without padding. Raises ValueError for any other length."""
-    if len(value) != 16:
-        raise ValueError(f"a uuid has 16 bytes, this value has {len(value)}")
-    return base64.urlsafe_b64encode(value)[:_TEXT_CHARACTERS].decode("ascii")
-
-
-def parse_uuid(text: str) -> bytes:
-    """The 16 bytes of a uuid in text form. Raises ValueError, saying what the form is."""
-    instruction = f"not a uuid: {text!r}; a uuid is 22 characters of A-Z a-z 0-9 - _"
-    stripped = text.rstrip("=")
-    if len(stripped) != _TEXT_CHARACTERS:
-        raise ValueError(instruction)
+def uuid_from_text(text: str) -> bytes:
+    """16 bytes. Raises ValueError, saying what a uuid looks like, for any other text."""
     try:
-        value = base64.b64decode(stripped + "==", altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ValueError(instruction) from error
-    if uuid_text(value) != stripped:
-        raise ValueError(f"{instruction}, and the last one ends in A, Q, g or w")
+        value = base64.b64decode(text.encode("ascii") + b"==", altchars=b"-_", validate=True)
+    except (UnicodeEncodeError, binascii.Error):
+        value = b""
+    if len(value) != UUID_BYTES or uuid_to_text(value) != text:
+        raise ValueError(f"{text!r} is no uuid: 22 characters of base64url are expected, as random-uuid prints them")
     return value
+
+
+def is_reserved_directory(value: bytes) -> bool:
+    """True for ids that no real directory may have."""
+    return value[:15] == bytes(15) and value[15] < _RESERVED_BELOW
+
+
+def random_uuid(rng: random.Random) -> bytes:
+    """A version 4 uuid that is not reserved and whose text does not begin with "-" (a command line would
+    take it for an option)."""
+    while True:
+        value = bytearray(rng.randbytes(UUID_BYTES))
+        value[6] = (value[6] & 0x0F) | 0x40
+        value[8] = (value[8] & 0x3F) | 0x80
+        if not is_reserved_directory(bytes(value)) and not uuid_to_text(bytes(value)).startswith("-"):
+            return bytes(value)

@@ -1,0 +1,117 @@
+"""Errors of the storage layer. Each message is one line: what is wrong, and what to do next.
+
+They know paths, byte positions and offsets; they do not know what a record means.
+"""
+
+from __future__ import annotations
+
+
+class StorageError(Exception):
+    """Anything that storage refuses or cannot do."""
+
+
+class CorruptLogError(StorageError):
+    """Bytes that were durable are not what they must be. Never raised for a torn tail."""
+
+    def __init__(self, file: str, position: int, offset: int, expected: str, advice: str) -> None:
+        self.file = file
+        self.position = position
+        self.offset = offset
+        self.expected = expected
+        self.advice = advice
+        super().__init__(f"{file} is damaged at byte {position} (offset {offset}): {expected}; {advice}")
+
+
+class CorruptFileError(StorageError):
+    """A small state file (quorum-state, meta.properties, a checkpoint table) cannot be read."""
+
+    def __init__(self, file: str, reason: str, advice: str) -> None:
+        self.file = file
+        self.reason = reason
+        self.advice = advice
+        super().__init__(f"{file}: {reason}; {advice}")
+
+
+class BatchError(StorageError):
+    """Bytes handed over as record batches are not valid ones. Nothing was written."""
+
+
+class CompressedBatchError(BatchError):
+    """The records of a compressed batch were asked for, in a codec that is not opened here."""
+
+
+class NotALogError(StorageError):
+    """A path that is no log directory, segment or checkpoint."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"{path}: {reason}; give a __cluster_metadata-0 directory, a .log segment or a .checkpoint file"
+        )
+
+
+class DiskError(StorageError):
+    """One directory cannot be used any more (EIO, ENOSPC, EROFS, EACCES, a failed sync)."""
+
+    def __init__(self, directory: str, operation: str, reason: str) -> None:
+        self.directory = directory
+        self.operation = operation
+        self.reason = reason
+        super().__init__(f"disk error in {directory} during {operation}: {reason}")
+
+
+class FileMissingError(StorageError):
+    """A file or directory that was to be opened, renamed or removed is not there."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(f"{path} does not exist; check the path, or format the directory first")
+
+
+class LogDirectoryLockedError(StorageError):
+    """Another process (or another writer in this one) holds the directory's lock."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        super().__init__(
+            f"{directory} is in use by another running process; stop that process or choose another directory"
+        )
+
+
+class OffsetOutOfRange(StorageError):
+    """An offset below the log's start or above its end was asked for."""
+
+    def __init__(self, offset: int, start_offset: int, end_offset: int) -> None:
+        self.offset = offset
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        super().__init__(
+            f"offset {offset} is outside the log, which holds {start_offset} up to {end_offset}; "
+            "read from a snapshot if it is below, wait if it is above"
+        )
+
+
+class LogTruncatedError(StorageError):
+    """The log under a following reader became shorter: a follower cut what was never committed."""
+
+    def __init__(self, file: str, position: int, offset: int) -> None:
+        self.file = file
+        self.position = position
+        self.offset = offset
+        super().__init__(f"{file} was cut below byte {position} (offset {offset}) while it was read; open it again")
+
+
+class LogFailedError(StorageError):
+    """An earlier write or sync failed, so nothing more may be written to this log."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        super().__init__(
+            f"the log in {directory} had a failed write or sync and accepts no more; "
+            "stop the process, repair the disk, start again"
+        )
+
+
+class SnapshotError(StorageError):
+    """A snapshot file is absent, or a chunk does not fit what was received so far."""

@@ -1,0 +1,634 @@
+"""The segmented log: append, read, sync, truncate, reset, trim.
+
+Owns one directory of segments for one writer, and what a crash may and may not do to it. Knows batches by
+their headers; what a record means, who is leader and what is committed are not its business.
+
+Threads: one thread (the loop) calls everything but `SyncTicket.run`, which one disk thread calls.
+
+Order of durable steps, so that a crash at any point leaves a log that opens:
+- the recovery point is raised only after a sync of what lies below it, with the epoch table written before;
+- it is lowered before anything above it is cut;
+- a roll syncs the full segment before the next one gets its first byte, so a torn tail is in the last file;
+- a reset first writes its intent into the recovery point; opening finishes it;
+- segments are removed oldest first when trimming and newest first when cutting, each made durable.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .batch import MAX_BATCH_BYTES, BatchHeader, RecordBatch, iter_batches, parse_header
+from .disk import Disk, Lock, join, parent_of, read_file, write_atomically
+from .epochs import FILE_NAME as EPOCHS_FILE
+from .epochs import EpochTable
+from .errors import BatchError, CorruptLogError, FileMissingError, LogFailedError, OffsetOutOfRange
+from .recovery import (
+    RecoveryPoint,
+    find_valid_batch,
+    load_recovery_point,
+    scan_file,
+    store_recovery_point,
+)
+from .segment import Segment, list_segments, segment_name
+from .types import LogPosition
+from .uuids import METADATA_TOPIC_ID
+from .walk import Hop, walk_batches
+
+DEFAULT_SEGMENT_BYTES = 1024 * 1024 * 1024
+DEFAULT_SEGMENT_MS = 7 * 24 * 3600 * 1000
+DEFAULT_RECOVERY_POINT_INTERVAL_BYTES = 4 * 1024 * 1024
+METADATA_DIRECTORY = "__cluster_metadata-0"
+PARTITION_METADATA_FILE = "partition.metadata"
+_ADVICE = "restore this file from another node or a backup; no byte was changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Sizes and ages at which things happen; `topic_id` is what `partition.metadata` of a new log says."""
+
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    segment_ms: int = DEFAULT_SEGMENT_MS
+    max_batch_bytes: int = MAX_BATCH_BYTES
+    recovery_point_interval_bytes: int = DEFAULT_RECOVERY_POINT_INTERVAL_BYTES
+    index_interval_bytes: int = 4096
+    topic_id: str = METADATA_TOPIC_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentInfo:
+    """One segment as `segments()` lists it. `last_timestamp_ms` is the first timestamp of the next segment,
+    an upper bound in a log whose time does not run backwards; for the last segment that of its newest batch.
+    Both are None for an empty segment."""
+
+    file: str
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    first_timestamp_ms: int | None
+    last_timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncTicket:
+    """What one sync is to make durable, taken on the loop thread at one moment."""
+
+    log: SegmentedLog
+    generation: int
+    end_offset: int
+    segment: Segment
+    epochs: EpochTable
+    point: RecoveryPoint | None
+
+    def run(self) -> None:
+        """The sync itself, on the disk thread. Raises DiskError; the log then takes no more writes."""
+        self.log._run_sync(self)
+
+
+class SegmentedLog:
+    """A log open for writing. Make one with `open`."""
+
+    def __init__(self, disk: Disk, directory: str, config: LogConfig, lock: Lock | None) -> None:
+        self.directory = directory
+        self.config = config
+        self.generation = 0
+        self.synced_offset = 0
+        self.end_offset = 0
+        self.start_epoch = 0
+        self.epochs = EpochTable()
+        self._disk = disk
+        self._lock = lock
+        self._segments: list[Segment] = []
+        self._stored_epochs: EpochTable | None = None
+        self._point = RecoveryPoint(offset=0, segment=0, position=0, start_offset=0, start_epoch=0)
+        self._unpointed_bytes = 0
+        self._last_timestamp_ms: int | None = None
+        self._failed = False
+        # Held while the disk thread syncs, so that a truncation cannot run beside it.
+        self._io = threading.Lock()
+
+    @staticmethod
+    def open(
+        disk: Disk,
+        directory: str,
+        config: LogConfig | None = None,
+        on_warning: Callable[[str], None] = lambda text: None,
+        *,
+        lock: Lock | None = None,
+    ) -> SegmentedLog:
+        """Opens or creates the log in `directory` and recovers it. Everything it holds is durable on return.
+
+        A torn tail is cut and `on_warning` told file and position. Raises CorruptLogError, CorruptFileError
+        (nothing was changed then), DiskError, or LogDirectoryLockedError. With `lock` the caller has locked
+        the directory (or the one above) and releases it; without, the log takes and releases its own.
+        """
+        if not disk.exists(directory):
+            disk.make_directory(directory)
+            disk.sync_directory(parent_of(directory))
+        own = disk.lock(directory) if lock is None else None
+        log = SegmentedLog(disk, directory, config or LogConfig(), own)
+        try:
+            log._recover(on_warning)
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    # --- where it stands
+
+    @property
+    def start_offset(self) -> int:
+        """Offset of the first record that is still here (the end offset, for an empty log)."""
+        return self._segments[0].base_offset
+
+    @property
+    def last_position(self) -> LogPosition:
+        """(epoch of the last record, end offset); of an empty log after a snapshot, the snapshot's."""
+        epoch = self.epochs.last_epoch if self.end_offset > self.start_offset else self.start_epoch
+        return LogPosition(epoch, self.end_offset)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def recovery_point(self) -> RecoveryPoint:
+        """The last one that is durable."""
+        return self._point
+
+    def segments(self) -> list[SegmentInfo]:
+        """Every segment, oldest first."""
+        infos: list[SegmentInfo] = []
+        for index, segment in enumerate(self._segments):
+            following = self._segments[index + 1] if index + 1 < len(self._segments) else None
+            first = segment.first_timestamp_ms
+            last = following.first_timestamp_ms if following else self._last_timestamp_ms
+            infos.append(
+                SegmentInfo(
+                    file=segment.path,
+                    base_offset=segment.base_offset,
+                    end_offset=following.base_offset if following else self.end_offset,
+                    size_bytes=segment.size,
+                    first_timestamp_ms=first,
+                    last_timestamp_ms=last if last is not None else first,
+                )
+            )
+        return infos
+
+    # --- writing
+
+    def append(self, batches: bytes) -> int:
+        """Adds whole batches at the end and returns the new end offset. Not durable before a sync.
+
+        Raises BatchError, with nothing written, when the first base offset is not the end offset, offsets
+        are not contiguous, an epoch falls, a CRC is wrong or a batch is over the limit. Raises DiskError when
+        the disk refuses; the log then accepts no more writes.
+        """
+        self._check_usable()
+        walk = walk_batches(batches, expected_offset=self.end_offset, min_epoch=self.last_position.epoch)
+        if walk.problem is not None or not walk.hops:
+            raise BatchError(
+                f"{self.directory} ends at offset {self.end_offset} and takes no such batches "
+                f"(byte {walk.end}): {walk.problem or 'expected at least one batch'}"
+            )
+        self._check_sizes(walk.hops, len(batches))
+        try:
+            self._append_checked(batches, walk.hops)
+        except BaseException:
+            self._failed = True
+            raise
+        return self.end_offset
+
+    def _check_sizes(self, hops: list[Hop], total: int) -> None:
+        ends = [hop[0] for hop in hops[1:]] + [total]
+        for (position, base, _, _), end in zip(hops, ends, strict=True):
+            if end - position > self.config.max_batch_bytes:
+                raise BatchError(
+                    f"the batch at offset {base} has {end - position} bytes, the limit is "
+                    f"{self.config.max_batch_bytes}; split the request"
+                )
+
+    def _append_checked(self, batches: bytes, hops: list[Hop]) -> None:
+        newest = parse_header(batches, hops[-1][0])
+        if self._must_roll(len(batches), parse_header(batches)):
+            self._roll()
+        self._segments[-1].append(batches, hops)
+        for _, base, following, epoch in hops:
+            self.epochs = self.epochs.append(epoch, base)
+            self.end_offset = following
+        self._unpointed_bytes += len(batches)
+        self._last_timestamp_ms = newest.max_timestamp_ms
+
+    def _must_roll(self, incoming: int, first: BatchHeader) -> bool:
+        active = self._segments[-1]
+        if not active.size:
+            return False
+        oldest = active.first_timestamp_ms
+        aged = oldest is not None and first.max_timestamp_ms - oldest > self.config.segment_ms
+        return aged or active.size + incoming > self.config.segment_bytes
+
+    def _roll(self) -> None:
+        with self._io:
+            self._segments[-1].file.sync()
+            self.synced_offset = max(self.synced_offset, self.end_offset)
+            self._segments.append(self._open_segment(self.end_offset))
+            self._disk.sync_directory(self.directory)
+            self._store_point(self._point_at_end(), self.epochs)
+
+    # --- durability
+
+    def prepare_sync(self) -> SyncTicket:
+        """What is to be made durable now: everything up to the present end offset."""
+        due = self._unpointed_bytes >= self.config.recovery_point_interval_bytes
+        point = self._point_at_end() if due else None
+        if due:
+            self._unpointed_bytes = 0
+        return SyncTicket(
+            log=self,
+            generation=self.generation,
+            end_offset=self.end_offset,
+            segment=self._segments[-1],
+            epochs=self.epochs,
+            point=point,
+        )
+
+    def sync_completed(self, ticket: SyncTicket) -> int:
+        """Takes note that `ticket.run()` returned; the synced offset, unchanged if the log was cut since."""
+        if ticket.generation == self.generation:
+            self.synced_offset = max(self.synced_offset, ticket.end_offset)
+        return self.synced_offset
+
+    def sync(self) -> int:
+        """Prepare, run and complete in one, on the calling thread; the synced offset."""
+        ticket = self.prepare_sync()
+        ticket.run()
+        return self.sync_completed(ticket)
+
+    def _run_sync(self, ticket: SyncTicket) -> None:
+        with self._io:
+            # A stale ticket's bytes are gone, and so may its file be; the cut itself was durable.
+            if ticket.generation != self.generation or ticket.segment.closed:
+                return
+            self._check_usable()
+            try:
+                ticket.segment.file.sync()
+                if ticket.point is not None and ticket.point.offset > self._point.offset:
+                    self._store_point(ticket.point, ticket.epochs)
+            except BaseException:
+                self._failed = True
+                raise
+
+    def clean_close(self) -> None:
+        """Syncs, raises the recovery point to the end, and closes: the next open has nothing to verify."""
+        self.sync()
+        with self._io:
+            point = self._point_at_end()
+            if point != self._point or self.epochs != self._stored_epochs:
+                self._store_point(point, self.epochs)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files and gives the lock back without a sync."""
+        with self._io:
+            for segment in self._segments:
+                segment.close()
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+
+    def _point_at_end(self) -> RecoveryPoint:
+        active = self._segments[-1]
+        return RecoveryPoint(
+            offset=self.end_offset,
+            segment=active.base_offset,
+            position=active.size,
+            start_offset=self.start_offset,
+            start_epoch=self.start_epoch,
+        )
+
+    def _store_point(self, point: RecoveryPoint, epochs: EpochTable) -> None:
+        if epochs != self._stored_epochs:
+            write_atomically(self._disk, join(self.directory, EPOCHS_FILE), epochs.encode())
+            self._stored_epochs = epochs
+        store_recovery_point(self._disk, self.directory, point)
+        self._point = point
+
+    def _check_usable(self) -> None:
+        if self._failed:
+            raise LogFailedError(self.directory)
+
+    # --- reading
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole batches, checked by CRC, from the one that contains `offset` on; empty at the end offset.
+
+        At least one batch, and no more than `max_bytes` if there is more than one; never past a segment's
+        end. Raises OffsetOutOfRange, CorruptLogError, DiskError.
+        """
+        return self._read(offset, max_bytes)[0]
+
+    def read_batches(self, offset: int, max_bytes: int) -> list[RecordBatch]:
+        """The same, taken apart."""
+        data, position, path = self._read(offset, max_bytes)
+        # The read has checked every CRC just now.
+        return list(iter_batches(data, position, path, verify_crc=False))
+
+    def iter_all(self, offset: int | None = None, window_bytes: int = 1 << 20) -> Iterator[RecordBatch]:
+        """Every batch from `offset` (or the start) to the end offset at the time of the call, in windows."""
+        at = self.start_offset if offset is None else offset
+        end = self.end_offset
+        while at < end:
+            for batch in self.read_batches(at, window_bytes):
+                yield batch
+                at = batch.header.next_offset
+
+    def _read(self, offset: int, max_bytes: int) -> tuple[bytes, int, str]:
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
+        segment = self._segment_for(offset)
+        if offset == self.end_offset:
+            return b"", segment.size, segment.path
+        position, base = segment.locate(offset)
+        data, _ = segment.read(position, base, max_bytes)
+        return data, position, segment.path
+
+    def _segment_for(self, offset: int) -> Segment:
+        for segment in reversed(self._segments):
+            if segment.base_offset <= offset:
+                return segment
+        raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
+
+    # --- cutting
+
+    def truncate_to(self, end_offset: int) -> int:
+        """Cuts the log so that it ends at `end_offset`, durably before it returns; the new end offset.
+
+        A batch that contains `end_offset` goes whole, so the end may be lower. Does nothing at the end.
+        Raises OffsetOutOfRange, DiskError (the log then accepts no more writes), CorruptLogError.
+        """
+        self._check_usable()
+        if not self.start_offset <= end_offset <= self.end_offset:
+            raise OffsetOutOfRange(end_offset, self.start_offset, self.end_offset)
+        if end_offset == self.end_offset:
+            return end_offset
+        keep = self._segment_for(end_offset)
+        position, end = keep.locate(end_offset) if keep.size else (0, keep.base_offset)
+        with self._io:
+            self.generation += 1
+            try:
+                self._cut(keep, position, end)
+            except BaseException:
+                self._failed = True
+                raise
+        return end
+
+    def _cut(self, keep: Segment, position: int, end: int) -> None:
+        epochs = self.epochs.truncate_to(end)
+        if end == self.start_offset and end > 0:
+            epochs = EpochTable.reset(LogPosition(self.start_epoch, end))
+        point = RecoveryPoint(
+            offset=end,
+            segment=keep.base_offset,
+            position=position,
+            start_offset=self.start_offset,
+            start_epoch=self.start_epoch,
+        )
+        if self._point.offset > end:
+            # Before the cut: a point above the end would read as lost data. All below it was durable already.
+            self._store_point(point, epochs)
+        while self._segments[-1] is not keep:
+            self._remove_segment(self._segments.pop())
+        keep.cut(position)
+        keep.file.sync()
+        self.epochs = epochs
+        self.end_offset = end
+        self.synced_offset = end
+        self._store_point(point, epochs)
+        self._unpointed_bytes = 0
+        self._last_timestamp_ms = None
+
+    def reset_to(self, position: LogPosition) -> None:
+        """Empties the log, which then starts and ends at `position.offset`, durably before it returns.
+
+        For the moment after a snapshot with that identity was installed. Raises DiskError.
+        """
+        self._check_usable()
+        with self._io:
+            self.generation += 1
+            try:
+                point = RecoveryPoint(
+                    offset=position.offset,
+                    segment=position.offset,
+                    position=0,
+                    start_offset=position.offset,
+                    start_epoch=position.epoch,
+                    resetting=True,
+                )
+                store_recovery_point(self._disk, self.directory, point)
+                self._finish_reset(point)
+            except BaseException:
+                self._failed = True
+                raise
+
+    def _finish_reset(self, point: RecoveryPoint) -> None:
+        for segment in self._segments:
+            segment.close()
+        self._segments = []
+        for base in reversed(list_segments(self._disk, self.directory)):
+            self._disk.remove(join(self.directory, segment_name(base)))
+        self._disk.sync_directory(self.directory)
+        self._segments = [self._open_segment(point.offset)]
+        self._disk.sync_directory(self.directory)
+        self.start_epoch = point.start_epoch
+        self.end_offset = self.synced_offset = point.offset
+        position = LogPosition(point.start_epoch, point.offset)
+        self.epochs = EpochTable.reset(position) if point.offset else EpochTable()
+        self._unpointed_bytes = 0
+        self._last_timestamp_ms = None
+        self._stored_epochs = None
+        self._store_point(self._point_at_end(), self.epochs)
+
+    def delete_segments_before(self, offset: int) -> list[str]:
+        """Removes the segments that lie wholly below `offset`, never the last; the names of those removed.
+
+        The caller keeps a snapshot at or above `offset`. Durable before it returns. Raises DiskError.
+        """
+        self._check_usable()
+        count = 0
+        while count + 1 < len(self._segments) and self._segments[count + 1].base_offset <= offset:
+            count += 1
+        if not count:
+            return []
+        with self._io:
+            doomed, self._segments = self._segments[:count], self._segments[count:]
+            start = self._segments[0].base_offset
+            self.start_epoch = self.epochs.epoch_at(start - 1) or 0
+            self.epochs = self.epochs.truncate_start(start)
+            try:
+                # The new start is durable first: opening finishes a removal that a crash cut short.
+                self._store_point(self._trimmed_point(start), self.epochs)
+                for segment in doomed:
+                    self._remove_segment(segment)
+            except BaseException:
+                self._failed = True
+                raise
+        return [segment.path for segment in doomed]
+
+    def _trimmed_point(self, start: int) -> RecoveryPoint:
+        old = self._point
+        if old.offset < start:
+            return RecoveryPoint(
+                offset=start, segment=start, position=0, start_offset=start, start_epoch=self.start_epoch
+            )
+        return RecoveryPoint(
+            offset=old.offset,
+            segment=max(old.segment, start),
+            position=old.position,
+            start_offset=start,
+            start_epoch=self.start_epoch,
+        )
+
+    def _remove_segment(self, segment: Segment) -> None:
+        segment.close()
+        self._disk.remove(segment.path)
+        self._disk.sync_directory(self.directory)
+
+    def _open_segment(self, base_offset: int) -> Segment:
+        return Segment(
+            self._disk, self.directory, base_offset, index_interval_bytes=self.config.index_interval_bytes
+        )
+
+    # --- opening
+
+    def _recover(self, on_warning: Callable[[str], None]) -> None:
+        point = load_recovery_point(self._disk, self.directory)
+        if point is not None and point.resetting:
+            self._finish_reset(point)
+            on_warning(f"{self.directory}: a reset to offset {point.offset} had been cut short and was finished")
+            return
+        bases = list_segments(self._disk, self.directory)
+        if point is not None:
+            self._check_pointed(point, bases)
+        leftovers = [base for base in bases if point is not None and base < point.start_offset]
+        bases = [base for base in bases if base not in leftovers]
+        self._load_start(point, bases)
+        self._segments = [self._open_segment(base) for base in bases]
+        torn = self._scan(point)
+        self._apply_recovery(torn, leftovers, on_warning)
+
+    def _check_pointed(self, point: RecoveryPoint, bases: list[int]) -> None:
+        path = join(self.directory, segment_name(point.segment))
+        if point.segment not in bases:
+            raise CorruptLogError(
+                path, 0, point.segment, f"expected the segment that the recovery point at {point.offset} names", _ADVICE
+            )
+        if point.start_offset not in bases:
+            missing = join(self.directory, segment_name(point.start_offset))
+            raise CorruptLogError(missing, 0, point.start_offset, "expected the first segment of the log", _ADVICE)
+        size = self._disk.file_size(path)
+        if size < point.position:
+            raise CorruptLogError(
+                path, size, point.offset, f"expected at least {point.position} bytes, found {size}", _ADVICE
+            )
+
+    def _load_start(self, point: RecoveryPoint | None, bases: list[int]) -> None:
+        try:
+            path = join(self.directory, EPOCHS_FILE)
+            stored = EpochTable.decode(read_file(self._disk, path), path)
+            self._stored_epochs = stored
+        except FileMissingError:
+            stored = EpochTable()
+        start = bases[0] if bases else 0
+        if point is not None:
+            self.start_epoch = point.start_epoch
+            self.epochs = stored.truncate_to(point.offset)
+            if not self.epochs.entries and start > 0:
+                self.epochs = EpochTable.reset(LogPosition(point.start_epoch, start))
+        elif start > 0:
+            # No point: the table is rebuilt from the log, but what came before its start only the file knows.
+            self.start_epoch = stored.epoch_at(start - 1) or stored.epoch_at(start) or 0
+            self.epochs = EpochTable.reset(LogPosition(self.start_epoch, start))
+
+    def _scan(self, point: RecoveryPoint | None) -> tuple[Segment, int, str] | None:
+        """Verifies everything above the point; (segment, position, problem) of a torn tail, or None."""
+        if not self._segments:
+            return None
+        offset = point.offset if point else self._segments[0].base_offset
+        position = point.position if point else 0
+        first_segment = point.segment if point else self._segments[0].base_offset
+        self.end_offset = offset
+        torn: tuple[Segment, int, str] | None = None
+        for segment in self._segments:
+            if segment.base_offset < first_segment:
+                continue
+            if torn is None and segment.base_offset != self.end_offset and segment.base_offset != first_segment:
+                torn = (self._previous(segment), self._previous(segment).size, "expected the log to go on there")
+            if torn is not None:
+                self._check_nothing_valid(segment, 0, torn)
+                continue
+            scan = scan_file(
+                segment.file,
+                position if segment.base_offset == first_segment else 0,
+                self.end_offset,
+                self.last_position.epoch if self.epochs.entries else self.start_epoch,
+                lambda at, hops, target=segment: self._note_scanned(target, at, hops),
+            )
+            if scan.problem is not None:
+                torn = (segment, scan.end, scan.problem)
+                self._check_nothing_valid(segment, scan.end, torn)
+        return torn
+
+    def _previous(self, segment: Segment) -> Segment:
+        return self._segments[self._segments.index(segment) - 1]
+
+    def _note_scanned(self, segment: Segment, base_position: int, hops: list[Hop]) -> None:
+        segment.note(base_position, hops)
+        for _, base, following, epoch in hops:
+            self.epochs = self.epochs.append(epoch, base)
+            self.end_offset = following
+
+    def _check_nothing_valid(self, segment: Segment, position: int, torn: tuple[Segment, int, str]) -> None:
+        found = find_valid_batch(segment.file, position, self.end_offset, self.epochs.last_epoch)
+        if found is None:
+            return
+        where, header = found
+        raise CorruptLogError(
+            torn[0].path,
+            torn[1],
+            self.end_offset,
+            f"{torn[2]}, before a valid batch at byte {where} of {segment.path} (offset {header.base_offset})",
+            _ADVICE,
+        )
+
+    def _apply_recovery(
+        self, torn: tuple[Segment, int, str] | None, leftovers: list[int], on_warning: Callable[[str], None]
+    ) -> None:
+        for base in leftovers:
+            self._disk.remove(join(self.directory, segment_name(base)))
+            self._disk.sync_directory(self.directory)
+        if not self._segments:
+            self._segments = [self._open_segment(self.end_offset)]
+        if torn is not None:
+            segment, position, problem = torn
+            on_warning(
+                f"{segment.path}: torn tail of {segment.size - position} bytes cut at byte {position} "
+                f"(offset {self.end_offset}): {problem}"
+            )
+            while self._segments[-1] is not segment:
+                self._remove_segment(self._segments.pop())
+            segment.cut(position)
+        self._write_partition_metadata()
+        # What a killed process wrote may still be in the page cache only.
+        for segment in self._segments:
+            if segment.base_offset >= self._point.segment:
+                segment.file.sync()
+        self._disk.sync_directory(self.directory)
+        self.synced_offset = self.end_offset
+        self._store_point(self._point_at_end(), self.epochs)
+
+    def _write_partition_metadata(self) -> None:
+        path = join(self.directory, PARTITION_METADATA_FILE)
+        if not self._disk.exists(path):
+            write_atomically(self._disk, path, f"version: 0\ntopic_id: {self.config.topic_id}".encode())

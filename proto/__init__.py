@@ -1,1 +1,1 @@
-"""The gRPC contract and the code generated from it."""
+"""The gRPC contract, and the code that `generate.py` makes of it. Nothing here is written by hand."""

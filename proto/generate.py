@@ -1,0 +1,45 @@
+"""Writes the Python code of the .proto files beside it: messages, gRPC stubs and their type stubs.
+
+Run as `python proto/generate.py [OUTPUT]`; without OUTPUT the committed code is replaced. The import
+paths of the generated code begin with `proto.`, so the compiler runs from the folder above.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def generate(output: Path) -> list[Path]:
+    """Generates into `output`/proto and returns what was written. Raises RuntimeError if protoc refuses."""
+    from grpc_tools import protoc  # a development dependency: only needed here
+
+    sources = sorted(path.relative_to(HERE.parent).as_posix() for path in HERE.glob("*.proto"))
+    output.mkdir(parents=True, exist_ok=True)
+    arguments = [
+        "protoc",
+        f"--proto_path={HERE.parent}",
+        f"--plugin=protoc-gen-mypy={Path(sys.executable).parent / 'protoc-gen-mypy'}",
+        f"--plugin=protoc-gen-mypy_grpc={Path(sys.executable).parent / 'protoc-gen-mypy_grpc'}",
+        f"--python_out={output}",
+        f"--grpc_python_out={output}",
+        f"--mypy_out=quiet:{output}",
+        f"--mypy_grpc_out=quiet:{output}",
+        *sources,
+    ]
+    if protoc.main(arguments) != 0:
+        raise RuntimeError("protoc refused the .proto files; its own messages above say where")
+    return sorted((output / "proto").glob("*_pb2*.py*"))
+
+
+def main() -> int:
+    """Replaces the committed code, or writes below the folder given as the only argument."""
+    written = generate(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent)
+    print(f"{len(written)} files written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""How long to wait before trying again: exponential, with jitter, bounded.
+
+Knows nothing of what is tried. Randomness is injected, so that tests and the simulator can fix it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffPolicy:
+    """The first wait, the growth from try to try, and the longest wait; jitter is a share of the wait."""
+
+    initial_ms: int = 20
+    multiplier: float = 2.0
+    max_ms: int = 1000
+    jitter: float = 0.2
+
+    def delay_ms(self, failures: int, rng: random.Random) -> int:
+        """The wait after `failures` failures in a row (at least 1), within `jitter` of the nominal one."""
+        exponent = min(max(failures, 1) - 1, 32)
+        nominal = min(self.initial_ms * self.multiplier**exponent, float(self.max_ms))
+        spread = nominal * self.jitter
+        return max(1, round(nominal + rng.uniform(-spread, spread)))
+
+
+class Backoff:
+    """Counts failures of one target and says when it may be tried again, on the caller's clock."""
+
+    __slots__ = ("_failures", "_not_before_ms", "_policy", "_rng")
+
+    def __init__(self, policy: BackoffPolicy, rng: random.Random) -> None:
+        self._policy = policy
+        self._rng = rng
+        self._failures = 0
+        self._not_before_ms = 0
+
+    def failed(self, now_ms: int) -> int:
+        """Notes one more failure; returns the wait in ms that it costs."""
+        self._failures += 1
+        delay = self._policy.delay_ms(self._failures, self._rng)
+        self._not_before_ms = now_ms + delay
+        return delay
+
+    def succeeded(self) -> None:
+        """Starts over: the next failure costs the first wait again."""
+        self._failures = 0
+        self._not_before_ms = 0
+
+    def remaining_ms(self, now_ms: int) -> int:
+        """How long to wait still; 0: try now."""
+        return max(0, self._not_before_ms - now_ms)

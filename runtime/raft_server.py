@@ -1,0 +1,121 @@
+"""The answering side of the Raft transport: takes requests off the peers' streams, writes answers back.
+
+Owns which stream a request came from. Knows no Raft rule: a request is an event, an answer comes by key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+
+from controller.raft.events import RaftRequestAbandoned, RaftRequestArrived
+from controller.raft.messages import RaftResponse
+from proto import raft_pb2 as pb
+from proto.raft_pb2_grpc import RaftServicer
+from runtime import raft_codec
+from runtime.channels import END_OF_STREAM
+from runtime.raft_client import RaftClient
+from runtime.transport import EventSink
+
+REQUESTS_PER_STREAM_MAX = 1024
+"""Unanswered requests of one caller; a caller that goes beyond loses its stream."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Stream:
+    """One caller: what it waits for, and the answers that are on their way to it."""
+
+    __slots__ = ("keys", "outbound", "wake")
+
+    def __init__(self) -> None:
+        self.keys: set[int] = set()
+        self.outbound: deque[pb.RaftEnvelope] = deque()
+        self.wake = asyncio.Event()
+
+
+class RaftService(RaftServicer):
+    """The gRPC service; `respond` is how the driver answers."""
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._keys = itertools.count(1)
+        self._callers: dict[int, tuple[_Stream, int]] = {}
+
+    def respond(self, key: int, response: RaftResponse) -> None:
+        """Answers the request of `key`; nothing happens if its caller is gone."""
+        caller = self._callers.pop(key, None)
+        if caller is None:
+            return
+        stream, correlation_id = caller
+        stream.keys.discard(key)
+        stream.outbound.append(raft_codec.encode(correlation_id, response))
+        stream.wake.set()
+
+    async def Exchange(  # type: ignore[override]
+        self,
+        request_iterator: AsyncIterator[pb.RaftEnvelope],
+        context: grpc.aio.ServicerContext[pb.RaftEnvelope, pb.RaftEnvelope],
+    ) -> None:
+        """Serves one caller until it goes away."""
+        stream = _Stream()
+        writer = asyncio.get_running_loop().create_task(self._write(stream, context))
+        try:
+            await self._read(stream, context)
+        except raft_codec.EnvelopeError as error:
+            _log.warning("a peer sent what is no Raft request, its stream is closed: %s", error)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            writer.cancel()
+            for key in stream.keys:
+                del self._callers[key]
+                self._sink(RaftRequestAbandoned(key=key))
+            stream.keys.clear()
+
+    async def _read(
+        self, stream: _Stream, context: grpc.aio.ServicerContext[pb.RaftEnvelope, pb.RaftEnvelope]
+    ) -> None:
+        while True:
+            envelope = await context.read()
+            if envelope is END_OF_STREAM:
+                return
+            request = raft_codec.decode_request(envelope)
+            if len(stream.keys) >= REQUESTS_PER_STREAM_MAX:
+                raise raft_codec.EnvelopeError(f"more than {REQUESTS_PER_STREAM_MAX} requests are unanswered")
+            key = next(self._keys)
+            stream.keys.add(key)
+            self._callers[key] = (stream, envelope.correlation_id)
+            if not self._sink(RaftRequestArrived(key=key, request=request)):
+                stream.keys.discard(key)
+                del self._callers[key]
+
+    async def _write(
+        self, stream: _Stream, context: grpc.aio.ServicerContext[pb.RaftEnvelope, pb.RaftEnvelope]
+    ) -> None:
+        while True:
+            while stream.outbound:
+                await context.write(stream.outbound.popleft())
+            stream.wake.clear()
+            await stream.wake.wait()
+
+
+class GrpcRaftTransport:
+    """Both sides as one `RaftTransport`. `client` sends, `service` (None on an observer) answers."""
+
+    def __init__(self, client: RaftClient, service: RaftService | None) -> None:
+        self._client = client
+        self._service = service
+        self.send = client.send
+
+    def respond(self, key: int, response: RaftResponse) -> None:
+        if self._service is not None:
+            self._service.respond(key, response)
+
+    async def close(self) -> None:
+        await self._client.close()

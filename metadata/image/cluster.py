@@ -1,0 +1,61 @@
+"""The brokers part of an image. Knows no records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .types import BrokerRegistration
+
+
+class BrokersImage:
+    """Registered brokers by id. Immutable; iterates over ids in ascending order.
+
+    Two images are equal when their registrations are: the offsets of the registration records are
+    kept beside them for the caught-up rule (K10) and are not known to a snapshot.
+    """
+
+    __slots__ = ("_by_id", "_offsets")
+
+    def __init__(self, by_id: dict[int, BrokerRegistration], offsets: dict[int, int]) -> None:
+        self._by_id = by_id
+        self._offsets = offsets
+
+    def get(self, broker_id: int) -> BrokerRegistration | None:
+        return self._by_id.get(broker_id)
+
+    def __getitem__(self, broker_id: int) -> BrokerRegistration:
+        return self._by_id[broker_id]
+
+    def __contains__(self, broker_id: object) -> bool:
+        return broker_id in self._by_id
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._by_id))
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def items(self) -> list[tuple[int, BrokerRegistration]]:
+        return sorted(self._by_id.items())
+
+    def values(self) -> list[BrokerRegistration]:
+        return [registration for _, registration in self.items()]
+
+    def is_active(self, broker_id: int) -> bool:
+        """Registered, unfenced and not shutting down."""
+        registration = self._by_id.get(broker_id)
+        return registration is not None and registration.is_active
+
+    def registration_offset(self, broker_id: int) -> int | None:
+        """Offset of the broker's registration record in force; after a snapshot load, the last offset
+        that the snapshot contains, which is no smaller. None for an unknown broker."""
+        return self._offsets.get(broker_id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BrokersImage) and self._by_id == other._by_id
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def shared(self) -> tuple[dict[int, BrokerRegistration], dict[int, int]]:
+        """For the builder, which copies before it writes: registrations and their records' offsets."""
+        return self._by_id, self._offsets

@@ -1,0 +1,338 @@
+"""Partitions in columns: fixed-width integers in copy-on-write chunks.
+
+Owns the storage of partition rows: how a row is laid out, read, scanned, written and shared between
+images. A row number is an address, not an identity: it stays the same while its partition lives, and
+is reused after. Knows no topic names and no records; `topics.py` maps (topic, index) to rows.
+
+A chunk is one int32 array of shape (columns, CHUNK_ROWS), so that a copy is one memcpy and a scan
+reads contiguous memory. Lists are padded to the widest list of the chunk; directories are coded.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .directories import DirectoryTable
+from .maps import MapBuilder, ShardedMap
+
+IntArray = npt.NDArray[np.int32]
+RowArray = npt.NDArray[np.int64]
+
+CHUNK_SHIFT = 9
+CHUNK_ROWS = 1 << CHUNK_SHIFT
+"""Small enough that copying one chunk costs microseconds, large enough that scans run in numpy."""
+CHUNK_MASK = CHUNK_ROWS - 1
+
+TOPIC = 0
+INDEX = 1
+LEADER = 2
+LEADER_EPOCH = 3
+PARTITION_EPOCH = 4
+N_REPLICAS = 5
+N_ISR = 6
+FLAGS = 7
+LISTS = 8
+"""First list column: replicas, then directories (same width), then ISR."""
+
+NO_TOPIC = -1
+"""TOPIC of a row that holds no partition."""
+PADDING = -1
+
+RECOVERING_FLAG = 1
+RARE_FLAG = 2
+"""The row has an entry in the sparse map of rare fields."""
+
+
+class RareFields(NamedTuple):
+    """Lists that nearly every partition has empty; kept in a sparse map by row."""
+
+    removing: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+
+
+NO_RARE_FIELDS = RareFields()
+
+
+class Chunk:
+    """CHUNK_ROWS rows. Frozen chunks are read-only for numpy, so a stray write raises ValueError."""
+
+    __slots__ = ("data", "isr_width", "replica_width")
+
+    def __init__(self, data: IntArray, replica_width: int, isr_width: int) -> None:
+        self.data = data
+        self.replica_width = replica_width
+        self.isr_width = isr_width
+
+    @property
+    def isr_start(self) -> int:
+        return LISTS + 2 * self.replica_width
+
+    def copy(self) -> Chunk:
+        return Chunk(self.data.copy(), self.replica_width, self.isr_width)
+
+    def widened(self, replica_width: int, isr_width: int) -> Chunk:
+        """A copy whose lists have room for at least the given lengths."""
+        wide = new_chunk(max(replica_width, self.replica_width), max(isr_width, self.isr_width))
+        old, new, width = self.data, wide.data, self.replica_width
+        new[: LISTS + width] = old[: LISTS + width]
+        directories = LISTS + wide.replica_width
+        new[directories : directories + width] = old[LISTS + width : LISTS + 2 * width]
+        new[wide.isr_start : wide.isr_start + self.isr_width] = old[self.isr_start :]
+        return wide
+
+
+def new_chunk(replica_width: int, isr_width: int) -> Chunk:
+    columns = LISTS + 2 * replica_width + isr_width
+    return Chunk(np.full((columns, CHUNK_ROWS), PADDING, dtype=np.int32), replica_width, isr_width)
+
+
+class PartitionColumns:
+    """Every partition row of one image. Immutable."""
+
+    __slots__ = ("chunks", "count", "directories", "free", "rare", "row_limit")
+
+    def __init__(
+        self,
+        directories: DirectoryTable,
+        *,
+        chunks: list[Chunk] | None = None,
+        rare: ShardedMap[int, RareFields] | None = None,
+        free: tuple[tuple[int, int], ...] = (),
+        row_limit: int = 0,
+        count: int = 0,
+    ) -> None:
+        self.directories = directories
+        self.chunks: list[Chunk] = [] if chunks is None else chunks
+        self.rare: ShardedMap[int, RareFields] = ShardedMap() if rare is None else rare
+        self.free = free
+        self.row_limit = row_limit
+        self.count = count
+
+    def rare_fields(self, row: int) -> RareFields:
+        return self.rare.get(row) or NO_RARE_FIELDS
+
+    def gather(self, column: int, rows: RowArray) -> IntArray:
+        """One of the fixed columns (TOPIC .. FLAGS) at `rows`, in the rows' order."""
+        out = np.empty(len(rows), dtype=np.int32)
+        for chunk, place, local in self.by_chunk(rows):
+            out[place] = chunk.data[column, local]
+        return out
+
+    def by_chunk(self, rows: RowArray) -> list[tuple[Chunk, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """`rows` split by chunk: (chunk, places in `rows`, rows within the chunk)."""
+        return [(self.chunks[at], place, local) for at, place, local in split_by_chunk(rows)]
+
+    def rows_where(self, column: int, value: int) -> RowArray:
+        """Live rows whose fixed column equals `value`."""
+        found = []
+        for at, chunk in enumerate(self.chunks):
+            local = np.flatnonzero((chunk.data[column] == value) & (chunk.data[TOPIC] >= 0))
+            if local.size:
+                found.append(local + (at << CHUNK_SHIFT))
+        return _joined(found)
+
+    def rows_with_replica(self, broker_id: int) -> RowArray:
+        return self._rows_listing(broker_id, 0)
+
+    def rows_with_directory(self, code: int) -> RowArray:
+        return self._rows_listing(code, 1)
+
+    def rows_with_isr(self, broker_id: int) -> RowArray:
+        return self._rows_listing(broker_id, 2)
+
+    def _rows_listing(self, value: int, which: int) -> RowArray:
+        found = []
+        for at, chunk in enumerate(self.chunks):
+            width = chunk.replica_width
+            start = LISTS + which * width
+            stop = start + (chunk.isr_width if which == 2 else width)
+            hits = chunk.data[start:stop] == value
+            local = np.flatnonzero(hits.any(axis=0))
+            if local.size:
+                found.append(local + (at << CHUNK_SHIFT))
+        return _joined(found)
+
+    def live_rows(self) -> RowArray:
+        found = [
+            np.flatnonzero(chunk.data[TOPIC] >= 0) + (at << CHUNK_SHIFT)
+            for at, chunk in enumerate(self.chunks)
+        ]
+        return _joined(found)
+
+    def used_bytes(self) -> int:
+        """Bytes of the chunks' arrays (shared ones counted once within this image)."""
+        return sum(chunk.data.nbytes for chunk in self.chunks)
+
+
+def split_by_chunk(
+    rows: RowArray,
+) -> list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """(chunk number, places in `rows`, row numbers within the chunk) for each chunk that `rows` touch."""
+    if not len(rows):
+        return []
+    numbers = rows >> CHUNK_SHIFT
+    local = rows & CHUNK_MASK
+    steps = np.diff(numbers)
+    if (steps < 0).any():
+        order = np.argsort(numbers, kind="stable")
+        numbers, local, steps = numbers[order], local[order], np.diff(numbers[order])
+    else:
+        order = np.arange(len(rows))
+    edges = [0, *(np.flatnonzero(steps) + 1).tolist(), len(rows)]
+    return [
+        (int(numbers[start]), order[start:stop], local[start:stop])
+        for start, stop in itertools.pairwise(edges)
+    ]
+
+
+def _joined(found: list[npt.NDArray[np.int64]]) -> RowArray:
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+
+class ColumnsBuilder:
+    """Edits PartitionColumns with transient ownership.
+
+    The first write to a chunk after a freeze copies that chunk; later writes go in place.
+    """
+
+    __slots__ = ("_frozen", "chunks", "count", "directories", "free", "owned", "rare", "row_limit")
+
+    def __init__(self, base: PartitionColumns) -> None:
+        self._frozen: PartitionColumns | None = base
+        self.directories = base.directories
+        self.chunks = base.chunks
+        self.rare: MapBuilder[int, RareFields] = base.rare.builder()
+        self.free: list[tuple[int, int]] = list(base.free)
+        self.row_limit = base.row_limit
+        self.count = base.count
+        self.owned: set[int] = set()
+
+    def freeze(self) -> PartitionColumns:
+        if self._frozen is None:
+            for at in self.owned:
+                self.chunks[at].data.flags.writeable = False
+            self.owned = set()
+            self._frozen = PartitionColumns(
+                self.directories,
+                chunks=self.chunks,
+                rare=self.rare.freeze(),
+                free=tuple(self.free),
+                row_limit=self.row_limit,
+                count=self.count,
+            )
+        return self._frozen
+
+    def _thaw(self) -> None:
+        if self._frozen is not None:
+            self.chunks = list(self.chunks)
+            self._frozen = None
+
+    def own(self, at: int) -> Chunk:
+        """The chunk with number `at`, writable."""
+        if at in self.owned:
+            return self.chunks[at]
+        self._thaw()
+        chunk = self.chunks[at] = self.chunks[at].copy()
+        self.owned.add(at)
+        return chunk
+
+    def own_wide(self, at: int, n_replicas: int, n_isr: int) -> Chunk:
+        """The chunk with number `at`, writable and wide enough for lists of the given lengths."""
+        chunk = self.chunks[at]
+        if n_replicas <= chunk.replica_width and n_isr <= chunk.isr_width:
+            return self.own(at)
+        self._thaw()
+        chunk = self.chunks[at] = chunk.widened(n_replicas, n_isr)
+        self.owned.add(at)
+        return chunk
+
+    def allocate(self, count: int, n_replicas: int, n_isr: int) -> int:
+        """`count` consecutive rows with room for lists of the given lengths; returns the first row."""
+        self._thaw()
+        if self.free and self.free[-1][1] >= count:
+            start, length = self.free.pop()
+            if length > count:
+                self.free.append((start + count, length - count))
+        else:
+            start = self.row_limit
+            self.row_limit += count
+            while len(self.chunks) << CHUNK_SHIFT < self.row_limit:
+                self.owned.add(len(self.chunks))
+                self.chunks.append(new_chunk(n_replicas, n_isr))
+        self.count += count
+        return start
+
+    def release(self, start: int, count: int) -> None:
+        """Empties `count` rows from `start` on, for reuse."""
+        row, stop = start, start + count
+        while row < stop:
+            at, low = row >> CHUNK_SHIFT, row & CHUNK_MASK
+            high = min(CHUNK_ROWS, low + stop - row)
+            data = self.own(at).data
+            for local in np.flatnonzero(data[FLAGS, low:high] & RARE_FLAG).tolist():
+                self.rare.remove(row + local)
+            data[:, low:high] = PADDING
+            row += high - low
+        self.count -= count
+        if self.free and self.free[-1][0] == stop:
+            self.free[-1] = (start, count + self.free[-1][1])
+        elif self.free and sum(self.free[-1]) == start:
+            self.free[-1] = (self.free[-1][0], count + self.free[-1][1])
+        else:
+            self.free.append((start, count))
+
+    def write(self, row: int, fixed: tuple[int, ...], lists: RowLists, rare: RareFields) -> None:
+        """Stores one row. `fixed` is (topic slot, index, leader, leader epoch, partition epoch, flags)."""
+        n_replicas, n_isr = len(lists.replicas), len(lists.isr)
+        chunk = self.own_wide(row >> CHUNK_SHIFT, n_replicas, n_isr)
+        flags = fixed[5] & ~RARE_FLAG
+        if rare != NO_RARE_FIELDS:
+            flags |= RARE_FLAG
+            self.rare.put(row, rare)
+        elif row in self.rare:
+            self.rare.remove(row)
+        pad = (PADDING,) * (chunk.replica_width - n_replicas)
+        isr_pad = (PADDING,) * (chunk.isr_width - n_isr)
+        chunk.data[:, row & CHUNK_MASK] = (
+            *(*fixed[:5], n_replicas, n_isr, flags),
+            *(*lists.replicas, *pad, *lists.directories, *pad, *lists.isr, *isr_pad),
+        )
+
+    def write_block(self, start: int, block: IntArray, replica_width: int, isr_width: int) -> None:
+        """Stores consecutive rows from `start` on; `block` has a chunk's layout with the given widths."""
+        done, total = 0, block.shape[1]
+        while done < total:
+            row = start + done
+            low = row & CHUNK_MASK
+            size = min(CHUNK_ROWS - low, total - done)
+            chunk = self.own_wide(row >> CHUNK_SHIFT, replica_width, isr_width)
+            part = block[:, done : done + size]
+            if chunk.replica_width == replica_width and chunk.isr_width == isr_width:
+                chunk.data[:, low : low + size] = part
+            else:
+                _store_part(chunk, low, part, replica_width, isr_width)
+            done += size
+
+
+class RowLists(NamedTuple):
+    """The lists of one row: broker ids, directory codes (one a replica), broker ids."""
+
+    replicas: tuple[int, ...]
+    directories: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+def _store_part(chunk: Chunk, low: int, part: IntArray, replica_width: int, isr_width: int) -> None:
+    target = chunk.data[:, low : low + part.shape[1]]
+    target[LISTS:] = PADDING
+    middle = LISTS + replica_width
+    target[:middle] = part[:middle]
+    directories = LISTS + chunk.replica_width
+    target[directories : directories + replica_width] = part[middle : middle + replica_width]
+    target[chunk.isr_start : chunk.isr_start + isr_width] = part[middle + replica_width :]

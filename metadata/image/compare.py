@@ -1,0 +1,173 @@
+"""Which partitions differ between two images: by chunk identity where they share history, by topic else.
+
+Owns the comparison of partition columns. Knows no records and does not say why something differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .columns import (
+    CHUNK_ROWS,
+    CHUNK_SHIFT,
+    FLAGS,
+    INDEX,
+    LISTS,
+    PADDING,
+    RARE_FLAG,
+    TOPIC,
+    Chunk,
+    PartitionColumns,
+    RowArray,
+)
+
+if TYPE_CHECKING:
+    from .topics import TopicsImage
+
+IntArray = npt.NDArray[np.int32]
+PartitionKey = tuple[bytes, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChanges:
+    """Partitions as (topic id, index), sorted. A partition that moved to another row is no change."""
+
+    added: tuple[PartitionKey, ...] = ()
+    removed: tuple[PartitionKey, ...] = ()
+    changed: tuple[PartitionKey, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.added or self.removed or self.changed)
+
+    def __len__(self) -> int:
+        return len(self.added) + len(self.removed) + len(self.changed)
+
+
+def partition_changes(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
+    """What became of every partition between `old` and `new`.
+
+    Costs time in proportion to the chunks that are not shared; images that share no chunk (one was
+    loaded from a snapshot) are compared topic by topic, in numpy.
+    """
+    if old.columns is new.columns:
+        return PartitionChanges()
+    shared = {id(chunk) for chunk in old.columns.chunks}
+    common = sum(id(chunk) in shared for chunk in new.columns.chunks)
+    lineage = old.columns.directories is new.columns.directories
+    if lineage and 2 * common >= len(new.columns.chunks):
+        return _by_chunk(old, new)
+    return _by_topic(old, new)
+
+
+def _by_chunk(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
+    rows = _differing_rows(old.columns, new.columns)
+    gone = _keys(old, rows)
+    here = _keys(new, rows)
+    added, changed = [], []
+    for key in here:
+        before = old.partition(*key)
+        if before is None:
+            added.append(key)
+        elif before != new.partition(*key):
+            changed.append(key)
+    removed = [key for key in gone if new.row_of(*key) < 0]
+    return PartitionChanges(
+        added=tuple(sorted(added)), removed=tuple(sorted(removed)), changed=tuple(sorted(changed))
+    )
+
+
+def _keys(topics: TopicsImage, rows: RowArray) -> list[PartitionKey]:
+    rows = rows[rows < topics.columns.row_limit]
+    return topics.keys_at(rows[topics.columns.gather(TOPIC, rows) >= 0])
+
+
+def _differing_rows(old: PartitionColumns, new: PartitionColumns) -> RowArray:
+    found = [np.fromiter(old.rare.changed_keys(new.rare), dtype=np.int64)]
+    for at in range(max(len(old.chunks), len(new.chunks))):
+        mine = old.chunks[at] if at < len(old.chunks) else None
+        theirs = new.chunks[at] if at < len(new.chunks) else None
+        if mine is not theirs:
+            found.append(_differing_in_chunk(mine, theirs) + (at << CHUNK_SHIFT))
+    return np.unique(np.concatenate(found))
+
+
+def _differing_in_chunk(mine: Chunk | None, theirs: Chunk | None) -> RowArray:
+    if mine is None or theirs is None:
+        return np.arange(CHUNK_ROWS, dtype=np.int64)
+    width = max(mine.replica_width, theirs.replica_width)
+    isr_width = max(mine.isr_width, theirs.isr_width)
+    differs = _as_wide(mine, width, isr_width) != _as_wide(theirs, width, isr_width)
+    return np.flatnonzero(differs.any(axis=0))
+
+
+def _as_wide(chunk: Chunk, replica_width: int, isr_width: int) -> IntArray:
+    if chunk.replica_width == replica_width and chunk.isr_width == isr_width:
+        return chunk.data
+    return chunk.widened(replica_width, isr_width).data
+
+
+def _by_topic(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
+    added: list[PartitionKey] = []
+    removed: list[PartitionKey] = []
+    changed: list[PartitionKey] = []
+    translation = new.columns.directories.translation_from(old.columns.directories)
+    for topic_id, entry in old.by_id.items_sorted():
+        after = new.by_id.get(topic_id)
+        before_rows = entry.rows()
+        before = old.columns.gather(INDEX, before_rows)
+        after_rows = np.empty(0, dtype=np.int64) if after is None else after.rows()
+        present = new.columns.gather(INDEX, after_rows)
+        both, mine, theirs = np.intersect1d(before, present, assume_unique=True, return_indices=True)
+        removed += [(topic_id, index) for index in np.setdiff1d(before, both).tolist()]
+        added += [(topic_id, index) for index in np.setdiff1d(present, both).tolist()]
+        if both.size:
+            differs = _differ(old, before_rows[mine], new, after_rows[theirs], translation)
+            changed += [(topic_id, index) for index in both[differs].tolist()]
+    for topic_id, entry in new.by_id.items_sorted():
+        if topic_id not in old.by_id:
+            added += [(topic_id, index) for index in new.columns.gather(INDEX, entry.rows()).tolist()]
+    return PartitionChanges(added=tuple(sorted(added)), removed=tuple(removed), changed=tuple(changed))
+
+
+def _differ(
+    old: TopicsImage, old_rows: RowArray, new: TopicsImage, new_rows: RowArray, translation: IntArray
+) -> npt.NDArray[np.bool_]:
+    """For pairs of rows: whether the partitions' states differ."""
+    width, isr_width = _widths(old.columns, old_rows, new.columns, new_rows)
+    mine = rows_block(old.columns, old_rows, width, isr_width)
+    theirs = rows_block(new.columns, new_rows, width, isr_width)
+    codes = mine[LISTS + width : LISTS + 2 * width]
+    codes[:] = np.where(codes >= 0, translation[np.maximum(codes, 0)], PADDING)
+    differs: npt.NDArray[np.bool_] = (mine[INDEX:] != theirs[INDEX:]).any(axis=0)
+    for at in np.flatnonzero(mine[FLAGS] & theirs[FLAGS] & RARE_FLAG).tolist():
+        if old.columns.rare_fields(int(old_rows[at])) != new.columns.rare_fields(int(new_rows[at])):
+            differs[at] = True
+    return differs
+
+
+def _widths(
+    old: PartitionColumns, old_rows: RowArray, new: PartitionColumns, new_rows: RowArray
+) -> tuple[int, int]:
+    chunks = [old.chunks[at] for at in np.unique(old_rows >> CHUNK_SHIFT).tolist()]
+    chunks += [new.chunks[at] for at in np.unique(new_rows >> CHUNK_SHIFT).tolist()]
+    return max(chunk.replica_width for chunk in chunks), max(chunk.isr_width for chunk in chunks)
+
+
+def rows_block(columns: PartitionColumns, rows: RowArray, replica_width: int, isr_width: int) -> IntArray:
+    """`rows` copied out in a chunk's layout, with lists of at least the given widths: (columns, rows)."""
+    depth = LISTS + 2 * replica_width + isr_width
+    block = np.full((depth, len(rows)), PADDING, dtype=np.int32)
+    for chunk, place, local in columns.by_chunk(rows):
+        width = chunk.replica_width
+        source = chunk.data[:, local]
+        block[: LISTS + width, place] = source[: LISTS + width]
+        directories = LISTS + replica_width
+        block[directories : directories + width, place] = source[LISTS + width : LISTS + 2 * width]
+        isr = LISTS + 2 * replica_width
+        block[isr : isr + chunk.isr_width, place] = source[chunk.isr_start :]
+    return block

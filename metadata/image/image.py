@@ -1,0 +1,126 @@
+"""The metadata image: the whole state of a cluster at one offset of the log. Immutable.
+
+Owns the parts and their comparison. Knows no records: `metadata.replay` makes images from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from .cluster import BrokersImage
+from .maps import ShardedMap
+from .topics import TopicsImage
+from .types import (
+    Acl,
+    ConfigResource,
+    ControllerRegistration,
+    DelegationToken,
+    ProducerIds,
+    Provenance,
+    QuotaEntity,
+    ScramCredential,
+)
+
+METADATA_VERSION = "metadata.version"
+IMPLIED_METADATA_VERSION = 1
+"""The level (3.0-IV1) of a log without a FeatureLevelRecord, as logs before Kafka 3.3 are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeaturesImage:
+    """Finalized feature levels by name (never 0), and the state of a ZooKeeper migration (KIP-866)."""
+
+    finalized: Mapping[str, int] = field(default_factory=dict)
+    zk_migration_state: int = 0
+
+    @property
+    def metadata_version(self) -> int:
+        """The metadata.version level in force."""
+        return self.finalized.get(METADATA_VERSION, IMPLIED_METADATA_VERSION)
+
+    def level(self, name: str) -> int:
+        """The finalized level of a feature, 0 if it has none."""
+        return self.finalized.get(name, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MetadataImage:
+    """Everything that the log says up to `provenance.offset`.
+
+    Two images are equal when all parts are, wherever partitions lie in memory and whichever way they
+    were reached; `images_equal` can leave the provenance out.
+    """
+
+    provenance: Provenance = field(default_factory=Provenance)
+    features: FeaturesImage = field(default_factory=FeaturesImage)
+    brokers: BrokersImage = field(default_factory=lambda: BrokersImage({}, {}))
+    controllers: Mapping[int, ControllerRegistration] = field(default_factory=dict)
+    topics: TopicsImage = field(default_factory=TopicsImage)
+    configs: ShardedMap[ConfigResource, dict[str, str]] = field(default_factory=ShardedMap)
+    quotas: ShardedMap[QuotaEntity, dict[str, float]] = field(default_factory=ShardedMap)
+    producer_ids: ProducerIds = field(default_factory=ProducerIds)
+    acls: ShardedMap[bytes, Acl] = field(default_factory=ShardedMap)
+    scram: ShardedMap[tuple[int, str], ScramCredential] = field(default_factory=ShardedMap)
+    delegation_tokens: ShardedMap[str, DelegationToken] = field(default_factory=ShardedMap)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MetadataImage) and images_equal(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def with_provenance(self, provenance: Provenance) -> MetadataImage:
+        """The same content, said to be reached at another place in the log."""
+        return replace(self, provenance=provenance)
+
+
+def images_equal(a: MetadataImage, b: MetadataImage, *, provenance: bool = True) -> bool:
+    """Whether two images have the same content (and, unless told otherwise, the same provenance)."""
+    return not differing_parts(a, b, provenance=provenance)
+
+
+def differing_parts(a: MetadataImage, b: MetadataImage, *, provenance: bool = True) -> list[str]:
+    """Names of the parts that differ, in the order of MetadataImage's fields."""
+    if a is b:
+        return []
+    return [
+        part.name
+        for part in fields(MetadataImage)
+        if (provenance or part.name != "provenance")
+        and not _same(getattr(a, part.name), getattr(b, part.name))
+    ]
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or bool(a == b)
+
+
+def describe_difference(
+    a: MetadataImage, b: MetadataImage, *, provenance: bool = True, limit: int = 20
+) -> str:
+    """Up to `limit` lines that tell where two images differ; empty when they are equal."""
+    from ..tree import image_tree
+
+    lines: list[str] = []
+    parts = differing_parts(a, b, provenance=provenance)
+    if not parts:
+        return ""
+    trees = image_tree(a, secrets=True), image_tree(b, secrets=True)
+    if not provenance:
+        for tree in trees:
+            del tree["provenance"]
+    _describe("", *trees, lines, limit)
+    if not lines:
+        lines = [f"{part} differs" for part in parts]
+    return "\n".join(lines[:limit])
+
+
+def _describe(path: str, a: Any, b: Any, lines: list[str], limit: int) -> None:
+    if len(lines) >= limit or a == b:
+        return
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in sorted({*a, *b}, key=str):
+            _describe(f"{path}/{key}" if path else str(key), a.get(key), b.get(key), lines, limit)
+        return
+    lines.append(f"{path}: {a!r} -> {b!r}")

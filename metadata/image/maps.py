@@ -1,0 +1,151 @@
+"""An immutable map in shards, and the builder that edits it with transient ownership.
+
+Owns how a large map (topics, configs, quotas) is shared between images: a write from a frozen map
+copies one small shard and the list of shards; further writes by the same builder copy nothing.
+Knows nothing of what the keys and values mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+FIRST_SHARD_COUNT = 8
+MAX_SHARD_LOAD = 48
+"""Mean number of entries of a shard at which the number of shards is multiplied by four."""
+
+
+class ShardedMap(Generic[K, V]):
+    """Immutable. `items_sorted` gives one order in every process: hash order differs between runs."""
+
+    __slots__ = ("_count", "_mask", "_shards")
+
+    def __init__(self, shards: list[dict[K, V]] | None = None, count: int = 0) -> None:
+        self._shards: list[dict[K, V]] = [{}] * FIRST_SHARD_COUNT if shards is None else shards
+        self._mask = len(self._shards) - 1
+        self._count = count
+
+    def get(self, key: K) -> V | None:
+        return self._shards[hash(key) & self._mask].get(key)
+
+    def __getitem__(self, key: K) -> V:
+        return self._shards[hash(key) & self._mask][key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._shards[hash(key) & self._mask]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def values_unordered(self) -> Iterator[V]:
+        """Every value, in an order that differs between processes: for sums and sets only."""
+        for shard in self._shards:
+            yield from shard.values()
+
+    def items_sorted(self, key: Callable[[K], Any] | None = None) -> list[tuple[K, V]]:
+        """Every entry, sorted by key (by `key(k)` where keys do not compare)."""
+        entries = [entry for shard in self._shards for entry in shard.items()]
+        if key is None:
+            return sorted(entries, key=lambda entry: entry[0])  # type: ignore[arg-type,return-value]
+        return sorted(entries, key=lambda entry: key(entry[0]))
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, ShardedMap) or self._count != other._count:
+            return False
+        return not any(True for _ in self.changed_keys(other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def changed_keys(self, other: ShardedMap[K, V]) -> Iterator[K]:
+        """Keys whose value differs, or that only one side has; shared shards cost nothing."""
+        if self._mask == other._mask:
+            for mine, theirs in zip(self._shards, other._shards, strict=True):
+                if mine is not theirs and mine != theirs:
+                    yield from _changed(mine, theirs)
+            return
+        yield from _changed(
+            {k: v for shard in self._shards for k, v in shard.items()},
+            {k: v for shard in other._shards for k, v in shard.items()},
+        )
+
+    def builder(self) -> MapBuilder[K, V]:
+        return MapBuilder(self)
+
+
+def _changed(mine: dict[K, V], theirs: dict[K, V]) -> Iterator[K]:
+    for key, value in mine.items():
+        if key not in theirs or theirs[key] != value:
+            yield key
+    for key in theirs:
+        if key not in mine:
+            yield key
+
+
+class MapBuilder(Generic[K, V]):
+    """Edits a ShardedMap. After `freeze` the builder goes on from the frozen map without copying it."""
+
+    __slots__ = ("_base", "_count", "_mask", "_owned", "_shards")
+
+    def __init__(self, base: ShardedMap[K, V]) -> None:
+        self._base: ShardedMap[K, V] | None = base
+        self._shards = base._shards
+        self._mask = base._mask
+        self._count = base._count
+        self._owned: set[int] = set()
+
+    def get(self, key: K) -> V | None:
+        return self._shards[hash(key) & self._mask].get(key)
+
+    def __getitem__(self, key: K) -> V:
+        return self._shards[hash(key) & self._mask][key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._shards[hash(key) & self._mask]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _edit(self, key: K) -> dict[K, V]:
+        if self._base is not None:
+            self._shards = list(self._shards)
+            self._base = None
+        slot = hash(key) & self._mask
+        if slot not in self._owned:
+            self._shards[slot] = dict(self._shards[slot])
+            self._owned.add(slot)
+        return self._shards[slot]
+
+    def put(self, key: K, value: V) -> None:
+        shard = self._edit(key)
+        before = len(shard)
+        shard[key] = value
+        if len(shard) != before:
+            self._count += 1
+            if self._count > MAX_SHARD_LOAD * (self._mask + 1):
+                self._grow()
+
+    def remove(self, key: K) -> None:
+        """Removes `key`; absent keys are no error."""
+        if key in self:
+            del self._edit(key)[key]
+            self._count -= 1
+
+    def _grow(self) -> None:
+        entries = [entry for shard in self._shards for entry in shard.items()]
+        count = 4 * (self._mask + 1)
+        self._shards = [{} for _ in range(count)]
+        self._mask = count - 1
+        self._owned = set(range(count))
+        for key, value in entries:
+            self._shards[hash(key) & self._mask][key] = value
+
+    def freeze(self) -> ShardedMap[K, V]:
+        if self._base is None:
+            self._base = ShardedMap(self._shards, self._count)
+            self._owned = set()
+        return self._base

@@ -1,0 +1,316 @@
+"""Topics and their partitions: by id, by name, by (topic id, index), and in bulk by row.
+
+Owns the two indexes over topics and the map from (topic, partition index) to rows of `columns.py`.
+Knows no records: `metadata.replay` says what a record changes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from .columns import (
+    CHUNK_MASK,
+    CHUNK_SHIFT,
+    FLAGS,
+    INDEX,
+    LEADER,
+    LISTS,
+    N_ISR,
+    N_REPLICAS,
+    NO_RARE_FIELDS,
+    RARE_FLAG,
+    RECOVERING_FLAG,
+    TOPIC,
+    ColumnsBuilder,
+    PartitionColumns,
+    RareFields,
+    RowArray,
+    RowLists,
+)
+from .directories import DirectoryTable
+from .maps import MapBuilder, ShardedMap
+from .types import NO_LEADER, PartitionInfo, TopicInfo
+
+IntArray = npt.NDArray[np.int32]
+Run = tuple[int, int, int]
+"""(first partition index, count, first row): consecutive indexes in consecutive rows."""
+
+
+class TopicEntry(msgspec.Struct, frozen=True):
+    """A topic, its number in the TOPIC column, and where its partitions' rows are, by index."""
+
+    info: TopicInfo
+    slot: int
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def partition_count(self) -> int:
+        return sum(count for _, count, _ in self.runs)
+
+    def row_of(self, index: int) -> int:
+        """The row of partition `index`; -1 if there is none."""
+        runs = self.runs
+        if len(runs) == 1:
+            first, count, row = runs[0]
+        else:
+            at = bisect_right(runs, index, key=_first_index) - 1
+            if at < 0:
+                return -1
+            first, count, row = runs[at]
+        within = index - first
+        return row + within if 0 <= within < count else -1
+
+    def rows(self) -> RowArray:
+        """Every row of the topic, by ascending partition index."""
+        if not self.runs:
+            return np.empty(0, dtype=np.int64)
+        return np.concatenate([np.arange(row, row + count, dtype=np.int64) for _, count, row in self.runs])
+
+
+def _first_index(run: Run) -> int:
+    return run[0]
+
+
+def with_run(runs: tuple[Run, ...], run: Run) -> tuple[Run, ...] | None:
+    """`runs` with `run` added, neighbours merged; None if an index of `run` is already there."""
+    first, count, row = run
+    if not runs:
+        return (run,)
+    at = bisect_right(runs, first, key=_first_index)
+    if at and runs[at - 1][0] + runs[at - 1][1] > first:
+        return None
+    if at < len(runs) and first + count > runs[at][0]:
+        return None
+    before, after = runs[:at], runs[at:]
+    if before and before[-1][0] + before[-1][1] == first and before[-1][2] + before[-1][1] == row:
+        first, count, row = before[-1][0], before[-1][1] + count, before[-1][2]
+        before = before[:-1]
+    if after and first + count == after[0][0] and row + count == after[0][2]:
+        count += after[0][1]
+        after = after[1:]
+    return (*before, (first, count, row), *after)
+
+
+class TopicsImage:
+    """Immutable. Rows are addresses that hold within one image and those replayed from it."""
+
+    __slots__ = ("by_id", "by_name", "by_slot", "columns", "next_slot")
+
+    def __init__(
+        self,
+        columns: PartitionColumns | None = None,
+        by_id: ShardedMap[bytes, TopicEntry] | None = None,
+        by_name: ShardedMap[str, bytes] | None = None,
+        by_slot: ShardedMap[int, bytes] | None = None,
+        next_slot: int = 0,
+    ) -> None:
+        self.columns = PartitionColumns(DirectoryTable()) if columns is None else columns
+        self.by_id: ShardedMap[bytes, TopicEntry] = ShardedMap() if by_id is None else by_id
+        self.by_name: ShardedMap[str, bytes] = ShardedMap() if by_name is None else by_name
+        self.by_slot: ShardedMap[int, bytes] = ShardedMap() if by_slot is None else by_slot
+        self.next_slot = next_slot
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    @property
+    def partition_count(self) -> int:
+        return self.columns.count
+
+    def topic(self, topic_id: bytes) -> TopicInfo | None:
+        entry = self.by_id.get(topic_id)
+        return None if entry is None else entry.info
+
+    def topic_named(self, name: str) -> TopicInfo | None:
+        topic_id = self.by_name.get(name)
+        return None if topic_id is None else self.by_id[topic_id].info
+
+    def all(self) -> list[TopicInfo]:
+        """Every topic, sorted by name."""
+        return [self.by_id[topic_id].info for _, topic_id in self.by_name.items_sorted()]
+
+    def partition_count_of(self, topic_id: bytes) -> int:
+        entry = self.by_id.get(topic_id)
+        return 0 if entry is None else entry.partition_count
+
+    def partition(self, topic_id: bytes, index: int) -> PartitionInfo | None:
+        row = self.row_of(topic_id, index)
+        return None if row < 0 else self.at(row)
+
+    def partitions_of(self, topic_id: bytes) -> list[PartitionInfo]:
+        """The topic's partitions by ascending index; none for an unknown topic."""
+        entry = self.by_id.get(topic_id)
+        return [] if entry is None else [self.at(row) for row in entry.rows().tolist()]
+
+    def row_of(self, topic_id: bytes, index: int) -> int:
+        """The row of a partition; -1 if there is no such topic or partition."""
+        entry = self.by_id.get(topic_id)
+        return -1 if entry is None else entry.row_of(index)
+
+    def rows_of(self, topic_id: bytes) -> RowArray:
+        entry = self.by_id.get(topic_id)
+        return np.empty(0, dtype=np.int64) if entry is None else entry.rows()
+
+    def at(self, row: int) -> PartitionInfo:
+        """The partition in a live row."""
+        return partition_at(self.columns, self.by_slot, row)
+
+    def key_at(self, row: int) -> tuple[bytes, int]:
+        """(topic id, partition index) of a live row."""
+        data = self.columns.chunks[row >> CHUNK_SHIFT].data
+        local = row & CHUNK_MASK
+        return self.by_slot[int(data[TOPIC, local])], int(data[INDEX, local])
+
+    def keys_at(self, rows: RowArray) -> list[tuple[bytes, int]]:
+        """(topic id, partition index) of live rows, in their order."""
+        slots = self.columns.gather(TOPIC, rows).tolist()
+        indexes = self.columns.gather(INDEX, rows).tolist()
+        ids = {slot: self.by_slot[slot] for slot in set(slots)}
+        return [(ids[slot], index) for slot, index in zip(slots, indexes, strict=True)]
+
+    def rows_led_by(self, broker_id: int) -> RowArray:
+        """Rows of partitions whose leader is `broker_id`, ascending."""
+        return self.columns.rows_where(LEADER, broker_id)
+
+    def rows_without_leader(self) -> RowArray:
+        return self.columns.rows_where(LEADER, NO_LEADER)
+
+    def rows_with_replica(self, broker_id: int) -> RowArray:
+        """Rows of partitions that have a replica on `broker_id`, ascending."""
+        return self.columns.rows_with_replica(broker_id)
+
+    def rows_with_isr(self, broker_id: int) -> RowArray:
+        """Rows of partitions whose ISR contains `broker_id`, ascending."""
+        return self.columns.rows_with_isr(broker_id)
+
+    def rows_in_directory(self, directory_id: bytes) -> RowArray:
+        """Rows of partitions with a replica in the log directory, ascending."""
+        code = self.columns.directories.find(directory_id)
+        return np.empty(0, dtype=np.int64) if code is None else self.columns.rows_with_directory(code)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TopicsImage):
+            return False
+        return self is other or topics_equal(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def builder(self) -> TopicsBuilder:
+        return TopicsBuilder(self)
+
+
+def topics_equal(old: TopicsImage, new: TopicsImage) -> bool:
+    """The same topics with the same partitions, wherever their rows lie."""
+    from .compare import partition_changes
+
+    if len(old) != len(new) or old.partition_count != new.partition_count:
+        return False
+    if any(True for _ in old.by_name.changed_keys(new.by_name)):
+        return False
+    return partition_changes(old, new).is_empty
+
+
+def partition_at(
+    columns: PartitionColumns | ColumnsBuilder,
+    by_slot: ShardedMap[int, bytes] | MapBuilder[int, bytes],
+    row: int,
+) -> PartitionInfo:
+    """The partition in a live row of `columns`."""
+    chunk = columns.chunks[row >> CHUNK_SHIFT]
+    values = chunk.data[:, row & CHUNK_MASK].tolist()
+    n_replicas, n_isr, flags = values[N_REPLICAS], values[N_ISR], values[FLAGS]
+    directories = LISTS + chunk.replica_width
+    isr = directories + chunk.replica_width
+    rare = NO_RARE_FIELDS
+    if flags & RARE_FLAG:
+        rare = columns.rare.get(row) or NO_RARE_FIELDS
+    return PartitionInfo(
+        topic_id=by_slot[values[TOPIC]],
+        index=values[INDEX],
+        replicas=tuple(values[LISTS : LISTS + n_replicas]),
+        isr=tuple(values[isr : isr + n_isr]),
+        leader=values[LEADER],
+        leader_epoch=values[3],
+        partition_epoch=values[4],
+        leader_recovery_state=flags & RECOVERING_FLAG,
+        directories=columns.directories.ids(values[directories : directories + n_replicas]),
+        removing=rare.removing,
+        adding=rare.adding,
+        elr=rare.elr,
+        last_known_elr=rare.last_known_elr,
+    )
+
+
+class TopicsBuilder:
+    """Edits a TopicsImage in place, copying only what a frozen image still shares."""
+
+    __slots__ = ("by_id", "by_name", "by_slot", "columns", "next_slot")
+
+    def __init__(self, base: TopicsImage) -> None:
+        self.columns = ColumnsBuilder(base.columns)
+        self.by_id: MapBuilder[bytes, TopicEntry] = base.by_id.builder()
+        self.by_name: MapBuilder[str, bytes] = base.by_name.builder()
+        self.by_slot: MapBuilder[int, bytes] = base.by_slot.builder()
+        self.next_slot = base.next_slot
+
+    def freeze(self) -> TopicsImage:
+        return TopicsImage(
+            self.columns.freeze(),
+            self.by_id.freeze(),
+            self.by_name.freeze(),
+            self.by_slot.freeze(),
+            self.next_slot,
+        )
+
+    def add_topic(self, topic_id: bytes, name: str) -> None:
+        """Adds a topic whose id and name are both new (the caller checked)."""
+        entry = TopicEntry(TopicInfo(topic_id, name), self.next_slot)
+        self.by_id.put(topic_id, entry)
+        self.by_name.put(name, topic_id)
+        self.by_slot.put(self.next_slot, topic_id)
+        self.next_slot += 1
+
+    def remove_topic(self, entry: TopicEntry) -> None:
+        """Removes a topic and every partition of it."""
+        for _, count, row in entry.runs:
+            self.columns.release(row, count)
+        self.by_id.remove(entry.info.topic_id)
+        self.by_name.remove(entry.info.name)
+        self.by_slot.remove(entry.slot)
+
+    def row_of(self, topic_id: bytes, index: int) -> int:
+        entry = self.by_id.get(topic_id)
+        return -1 if entry is None else entry.row_of(index)
+
+    def put_partition(self, entry: TopicEntry, info: PartitionInfo) -> None:
+        """Stores the whole state of one partition, new or not."""
+        columns = self.columns
+        row = entry.row_of(info.index)
+        if row < 0:
+            row = columns.allocate(1, len(info.replicas), len(info.isr))
+            self.add_run(entry, (info.index, 1, row))
+        self.write(row, entry.slot, info)
+
+    def write(self, row: int, slot: int, info: PartitionInfo) -> None:
+        code = self.columns.directories.code
+        flags = RECOVERING_FLAG if info.leader_recovery_state else 0
+        self.columns.write(
+            row,
+            (slot, info.index, info.leader, info.leader_epoch, info.partition_epoch, flags),
+            RowLists(info.replicas, tuple([code(directory) for directory in info.directories]), info.isr),
+            RareFields(info.removing, info.adding, info.elr, info.last_known_elr),
+        )
+
+    def add_run(self, entry: TopicEntry, run: Run) -> None:
+        """Notes where new partitions of a topic lie. Raises ValueError if one of them existed."""
+        runs = with_run(entry.runs, run)
+        if runs is None:
+            raise ValueError(f"topic {entry.info.name} already has a partition of {run}")
+        self.by_id.put(entry.info.topic_id, TopicEntry(entry.info, entry.slot, runs))
+
+    def at(self, row: int) -> PartitionInfo:
+        return partition_at(self.columns, self.by_slot, row)

@@ -1,0 +1,256 @@
+"""The one interpreter: `replay(state, batch) -> state`, and the engine that does it for whole logs.
+
+Owns batches and metadata transactions (KIP-868): records between Begin and End change only the
+pending image, End publishes it, Abort drops it. What a single record means is in `meaning`; many
+partition records at once go through `columnar`. Knows no files.
+
+`Replayer` is for long runs: it edits one builder in place and copies nothing until `state()` is asked
+for an image. `replay` and `replay_records` are pure and cost one small copy a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from storage.batch import BatchHeader, RecordBatch, batch_record_spans
+from storage.errors import BatchError
+
+from . import columnar
+from .codec import decode
+from .errors import RecordDecodeError, ReplayError
+from .image import ImageBuilder, MetadataImage, Provenance
+from .meaning import apply_record
+from .records import AbortTransactionRecord, BeginTransactionRecord, EndTransactionRecord
+
+ErrorHandler = Callable[[ReplayError], None]
+"""What to do with a record that cannot be applied: return to skip it, raise to stop."""
+
+
+class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A metadata transaction without its end so far.
+
+    `pending` is the image with the transaction's records; its provenance is the end of the log as
+    replayed. `begin_offset` is the offset of the Begin record, `name` what it says.
+    """
+
+    begin_offset: int
+    name: str | None
+    pending: MetadataImage
+
+
+class ReplayState(msgspec.Struct, frozen=True):
+    """The visible image, and the open transaction if there is one.
+
+    The visible image's offset never shows the inside of a transaction: while one is open it is the
+    offset of its Begin record.
+    """
+
+    image: MetadataImage = msgspec.field(default_factory=MetadataImage)
+    transaction: OpenTransaction | None = None
+
+    @property
+    def newest(self) -> MetadataImage:
+        """The image that the next record applies to: the pending one inside a transaction."""
+        return self.image if self.transaction is None else self.transaction.pending
+
+    @property
+    def end_offset(self) -> int:
+        """Offset of the next record, inside a transaction or not."""
+        return self.newest.provenance.offset
+
+
+def replay(state: ReplayState, batch: RecordBatch) -> ReplayState:
+    """The state after one batch of the log. `state` is unchanged, also when it fails.
+
+    Raises ReplayError (naming offset and record) for a record that does not fit, for a batch that does
+    not start where the state ends, and for one that cannot be decoded.
+    """
+    engine = Replayer(state)
+    engine.apply_batch(batch)
+    return engine.state()
+
+
+def replay_records(
+    state: ReplayState, *, base_offset: int, epoch: int, timestamp_ms: int, records: Sequence[object]
+) -> ReplayState:
+    """The state after `records`, which are about to be appended as one batch at `base_offset`.
+
+    What the active controller does before it appends. Raises ReplayError as `replay` does.
+    """
+    engine = Replayer(state)
+    engine.apply_records(base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms, records=records)
+    return engine.state()
+
+
+def replay_all(
+    state: ReplayState, batches: Iterable[RecordBatch], *, on_error: ErrorHandler | None = None
+) -> ReplayState:
+    """The state after all batches. Without `on_error` the first ReplayError stops it; with it, a record
+    that fails is handed to `on_error` and skipped."""
+    engine = Replayer(state, on_error=on_error)
+    for batch in batches:
+        engine.apply_batch(batch)
+    return engine.state()
+
+
+class Replayer:
+    """Replays many batches in place. After an error that was raised (not handled) it must be dropped."""
+
+    __slots__ = ("_begin", "_on_error", "_visible", "builder", "skipped", "use_columns")
+
+    def __init__(
+        self,
+        state: ReplayState | None = None,
+        *,
+        on_error: ErrorHandler | None = None,
+        use_columns: bool = True,
+    ) -> None:
+        state = ReplayState() if state is None else state
+        self.builder = ImageBuilder(state.newest)
+        self._visible: MetadataImage | None = None
+        self._begin: tuple[int, str | None] | None = None
+        if state.transaction is not None:
+            self._visible = state.image
+            self._begin = (state.transaction.begin_offset, state.transaction.name)
+        self._on_error = on_error
+        self.use_columns = use_columns
+        self.skipped = 0
+
+    @property
+    def end_offset(self) -> int:
+        """Offset of the next record."""
+        return self.builder.offset
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._begin is not None
+
+    def state(self) -> ReplayState:
+        """What was reached, as immutable images. The engine can go on."""
+        newest = self.builder.freeze()
+        if self._begin is None:
+            return ReplayState(newest)
+        begin_offset, name = self._begin
+        if self._visible is None:
+            raise RuntimeError("an open transaction without its visible image")
+        return ReplayState(
+            self._visible, OpenTransaction(begin_offset=begin_offset, name=name, pending=newest)
+        )
+
+    def apply_batch(self, batch: RecordBatch) -> None:
+        """Applies every record of a batch; control batches only move the offset."""
+        header = batch.header
+        self._check_start(header.base_offset)
+        builder = self.builder
+        if not header.is_control and not (
+            self.use_columns
+            and header.records_count >= columnar.MIN_RECORDS
+            and columnar.apply_batch(self, batch)
+        ):
+            for offset, record in self._decoded(batch):
+                self.apply(record, offset, header.leader_epoch, header.max_timestamp_ms)
+        builder.offset = header.next_offset
+        builder.epoch = header.leader_epoch
+        builder.timestamp_ms = header.max_timestamp_ms
+
+    def apply_records(
+        self, *, base_offset: int, epoch: int, timestamp_ms: int, records: Sequence[object]
+    ) -> None:
+        """Applies records that form one batch at `base_offset`."""
+        self._check_start(base_offset)
+        for offset, record in enumerate(records, base_offset):
+            self.apply(record, offset, epoch, timestamp_ms)
+        builder = self.builder
+        builder.offset = base_offset + len(records)
+        builder.epoch = epoch
+        builder.timestamp_ms = timestamp_ms
+
+    def _check_start(self, base_offset: int) -> None:
+        if base_offset != self.builder.offset:
+            self._failed(
+                ReplayError(
+                    base_offset,
+                    None,
+                    f"the batch starts at offset {base_offset}, but everything before {self.builder.offset} "
+                    "was replayed; load the snapshot that ends there, or give the missing segment",
+                )
+            )
+
+    def apply(self, record: object, offset: int, epoch: int, timestamp_ms: int) -> None:
+        """Applies one record, transaction markers included; refused ones go to the error handler."""
+        try:
+            if isinstance(record, BeginTransactionRecord):
+                self._begin_transaction(record, offset, epoch, timestamp_ms)
+            elif isinstance(record, EndTransactionRecord):
+                self._require_transaction(record, offset)
+                self._begin = self._visible = None
+            elif isinstance(record, AbortTransactionRecord):
+                self._abort_transaction(record, offset)
+            else:
+                apply_record(self.builder, record, offset)
+        except ReplayError as error:
+            self._failed(error)
+
+    def _begin_transaction(
+        self, record: BeginTransactionRecord, offset: int, epoch: int, timestamp_ms: int
+    ) -> None:
+        if self._begin is not None:
+            raise ReplayError(
+                offset, record, f"the transaction that began at offset {self._begin[0]} is still open"
+            )
+        image = self.builder.freeze()
+        if image.provenance.offset != offset:
+            # Records before the Begin in its own batch are visible.
+            image = image.with_provenance(Provenance(offset, epoch, timestamp_ms))
+        self._visible = image
+        self._begin = (offset, record.name)
+
+    def _require_transaction(self, record: object, offset: int) -> None:
+        if self._begin is None:
+            raise ReplayError(offset, record, "no transaction is open")
+
+    def _abort_transaction(self, record: object, offset: int) -> None:
+        self._require_transaction(record, offset)
+        if self._visible is None:
+            raise RuntimeError("an open transaction without its visible image")
+        position = (self.builder.offset, self.builder.epoch, self.builder.timestamp_ms)
+        self.builder = ImageBuilder(self._visible)
+        self.builder.offset, self.builder.epoch, self.builder.timestamp_ms = position
+        self._begin = self._visible = None
+
+    def _failed(self, error: ReplayError) -> None:
+        if self._on_error is None:
+            raise error
+        self._on_error(error)
+        self.skipped += 1
+
+    def _decoded(self, batch: RecordBatch) -> Iterator[tuple[int, object]]:
+        for offset, data, start, end in _values(batch):
+            try:
+                _, record = decode(data, start, end)
+            except RecordDecodeError as error:
+                self._failed(ReplayError(offset, None, str(error)))
+                continue
+            yield offset, record
+
+
+def _values(batch: RecordBatch) -> Iterator[tuple[int, bytes, int, int]]:
+    """(offset, buffer, start, end) of every record's value."""
+    base = batch.header.base_offset
+    try:
+        spans = batch_record_spans(batch)
+    except BatchError:
+        # Keys, headers, compression or offset gaps: slower, and not what KRaft writes.
+        for raw in batch.records():
+            value = raw.value or b""
+            yield raw.offset, value, 0, len(value)
+        return
+    for delta, (start, end) in enumerate(spans):
+        yield base + delta, batch.data, start, end
+
+
+def end_of(header: BatchHeader) -> Provenance:
+    """The provenance of an image right after a batch."""
+    return Provenance(header.next_offset, header.leader_epoch, header.max_timestamp_ms)

@@ -111,7 +111,7 @@ def encode(record: Record, version: int) -> bytes:
 
 
 def encode_records(records: Iterable[Record], versions: Iterable[int]) -> list[bytes]:
-    """Each record framed in the version at its place. Raises what `encode` does, ValueError on unequal lengths."""
+    """Each record framed in the version at its place. Raises as `encode`; ValueError on unequal lengths."""
     return [encode(record, version) for record, version in zip(records, versions, strict=True)]
 
 
@@ -156,15 +156,15 @@ def _decode_control_body(schema: RecordSchema, version: int, value: bytes) -> Co
     return decoded
 
 
-def decode_control_tolerant(key: bytes, value: bytes) -> ControlRecord | UnknownControlRecord:
+def decode_control_tolerant(key: bytes | None, value: bytes | None) -> ControlRecord | UnknownControlRecord:
     """Like `decode_control`, but an unknown type comes back as UnknownControlRecord."""
     try:
         return decode_control(key, value)
     except UnknownRecordError as error:
-        return UnknownControlRecord(error.api_key, key, value)
+        return UnknownControlRecord(error.api_key, key or b"", value or b"")
 
 
-def control_schema_version(record: ControlRecord) -> int:
+def control_schema_version(record: ControlRecord | UnknownControlRecord) -> int:
     """The version of the message in which `record` is written."""
     return 1 if isinstance(record, LeaderChangeMessage) and record.version == 1 else 0
 

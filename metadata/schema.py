@@ -67,7 +67,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         return self.type.removeprefix("[]")
 
 
-class StructSchema(msgspec.Struct, frozen=True, kw_only=True):
+class StructSchema(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The fields of a record, or of a structure inside one."""
 
     cls: type[Any]

@@ -124,8 +124,8 @@ def _no_null(buf: Buffer, position: int) -> tuple[Any, ...]:
     raise Malformed("an array that may not be null is null")
 
 
-# Indexed by the compact length as it stands on the wire (elements + 1; 0 is null): short arrays, which most are,
-# are read by one prepared call.
+# Indexed by the compact length as it stands on the wire (elements + 1; 0 is null): short arrays, the common
+# ones, are read by one prepared call.
 SMALL_INTS: tuple[Callable[[Buffer, int], tuple[Any, ...]], ...] = (
     _no_null,
     *(struct.Struct(f">{count}i").unpack_from for count in range(_SMALL - 1)),

@@ -107,7 +107,9 @@ class EpochTable:
             raise CorruptFileError(file, f"is no leader epoch table ({error})", _ADVICE) from None
         if version != _VERSION:
             raise CorruptFileError(
-                file, f"has version {version}, this release reads {_VERSION}", "use the newer release that wrote it"
+                file,
+                f"has version {version}, this release reads {_VERSION}",
+                "use the newer release that wrote it",
             )
         if count != len(entries):
             raise CorruptFileError(file, f"announces {count} entries and has {len(entries)}", _ADVICE)

@@ -99,7 +99,9 @@ class LogTruncatedError(StorageError):
         self.file = file
         self.position = position
         self.offset = offset
-        super().__init__(f"{file} was cut below byte {position} (offset {offset}) while it was read; open it again")
+        super().__init__(
+            f"{file} was cut below byte {position} (offset {offset}) while it was read; open it again"
+        )
 
 
 class LogFailedError(StorageError):

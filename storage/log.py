@@ -506,7 +506,9 @@ class SegmentedLog:
         point = load_recovery_point(self._disk, self.directory)
         if point is not None and point.resetting:
             self._finish_reset(point)
-            on_warning(f"{self.directory}: a reset to offset {point.offset} had been cut short and was finished")
+            on_warning(
+                f"{self.directory}: a reset to offset {point.offset} had been cut short and was finished"
+            )
             return
         bases = list_segments(self._disk, self.directory)
         if point is not None:
@@ -522,11 +524,17 @@ class SegmentedLog:
         path = join(self.directory, segment_name(point.segment))
         if point.segment not in bases:
             raise CorruptLogError(
-                path, 0, point.segment, f"expected the segment that the recovery point at {point.offset} names", _ADVICE
+                path,
+                0,
+                point.segment,
+                f"expected the segment that the recovery point at {point.offset} names",
+                _ADVICE,
             )
         if point.start_offset not in bases:
             missing = join(self.directory, segment_name(point.start_offset))
-            raise CorruptLogError(missing, 0, point.start_offset, "expected the first segment of the log", _ADVICE)
+            raise CorruptLogError(
+                missing, 0, point.start_offset, "expected the first segment of the log", _ADVICE
+            )
         size = self._disk.file_size(path)
         if size < point.position:
             raise CorruptLogError(
@@ -563,8 +571,16 @@ class SegmentedLog:
         for segment in self._segments:
             if segment.base_offset < first_segment:
                 continue
-            if torn is None and segment.base_offset != self.end_offset and segment.base_offset != first_segment:
-                torn = (self._previous(segment), self._previous(segment).size, "expected the log to go on there")
+            if (
+                torn is None
+                and segment.base_offset != self.end_offset
+                and segment.base_offset != first_segment
+            ):
+                torn = (
+                    self._previous(segment),
+                    self._previous(segment).size,
+                    "expected the log to go on there",
+                )
             if torn is not None:
                 self._check_nothing_valid(segment, 0, torn)
                 continue

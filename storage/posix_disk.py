@@ -35,7 +35,9 @@ def _translated(directory: str, operation: str, path: str) -> Iterator[None]:
         raise FileMissingError(path) from None
     except OSError as error:
         code = error.errno or 0
-        reason = _ADVICE.get(code) or f"{os.strerror(code) if code else error}; check the directory and the disk"
+        reason = (
+            _ADVICE.get(code) or f"{os.strerror(code) if code else error}; check the directory and the disk"
+        )
         raise DiskError(directory, f"{operation} of {path}", reason) from error
 
 
@@ -97,7 +99,9 @@ class PosixFile:
         """fdatasync; never tried again after a failure."""
         if self._poisoned:
             raise DiskError(
-                self._directory, f"sync of {self._path}", "an earlier sync failed; stop, check the disk, start again"
+                self._directory,
+                f"sync of {self._path}",
+                "an earlier sync failed; stop, check the disk, start again",
             )
         try:
             with _translated(self._directory, "sync", self._path):

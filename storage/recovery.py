@@ -21,7 +21,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, MAX_BATCH_BYTES, BatchHeader, batch_problem, parse_header
+from .batch import (
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    MAX_BATCH_BYTES,
+    BatchHeader,
+    batch_problem,
+    parse_header,
+)
 from .disk import Disk, DiskFile, join, read_file, write_atomically
 from .errors import BatchError, CorruptFileError, FileMissingError
 from .walk import Hop, walk_batches
@@ -70,9 +77,13 @@ class RecoveryPoint:
             version = fields["version"]
             if version != _VERSION:
                 raise CorruptFileError(
-                    file, f"has version {version}, this release reads {_VERSION}", "use the release that wrote it"
+                    file,
+                    f"has version {version}, this release reads {_VERSION}",
+                    "use the release that wrote it",
                 )
-            numbers = [fields[name] for name in ("offset", "segment", "position", "startOffset", "startEpoch")]
+            numbers = [
+                fields[name] for name in ("offset", "segment", "position", "startOffset", "startEpoch")
+            ]
             resetting = fields["resetting"]
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(file, f"is no recovery point ({error})", _ADVICE) from None
@@ -158,7 +169,9 @@ def _needed_bytes(buf: bytes, left: int) -> int | None:
     return size if HEADER_BYTES <= size <= min(left, MAX_READABLE_BATCH_BYTES) else None
 
 
-def find_valid_batch(file: DiskFile, position: int, min_offset: int, min_epoch: int) -> tuple[int, BatchHeader] | None:
+def find_valid_batch(
+    file: DiskFile, position: int, min_offset: int, min_epoch: int
+) -> tuple[int, BatchHeader] | None:
     """The first whole batch with a right CRC after `position` whose offset and epoch could follow there.
 
     Looks at every byte, for the damage may have hit a length. A hit proves that the damage before it is no
@@ -194,5 +207,7 @@ def _valid_at(
     needed = header.batch_length + LENGTH_OVERHEAD_BYTES
     if not HEADER_BYTES <= needed <= min(size - position - index, MAX_READABLE_BATCH_BYTES):
         return None
-    whole = buf[index : index + needed] if index + needed <= len(buf) else file.read_at(position + index, needed)
+    whole = (
+        buf[index : index + needed] if index + needed <= len(buf) else file.read_at(position + index, needed)
+    )
     return header if batch_problem(whole, 0, check_count=False) is None else None

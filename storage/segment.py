@@ -46,7 +46,9 @@ class Segment:
     """An open segment. `size` counts the bytes that belong to the log, `end_offset` is known for the last
     segment and for the others once the next one's base is."""
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, *, index_interval_bytes: int = 4096) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, base_offset: int, *, index_interval_bytes: int = 4096
+    ) -> None:
         self.base_offset = base_offset
         self.path = join(directory, segment_name(base_offset))
         self.file: DiskFile = disk.open_append(self.path)
@@ -113,7 +115,9 @@ class Segment:
                 self._fail(position, expected, f"a batch header on the way to offset {offset}")
             for at, base, following, _ in hops:
                 if base != expected or following <= base:
-                    self._fail(position + at, expected, f"base offset {expected}, found {base} up to {following}")
+                    self._fail(
+                        position + at, expected, f"base offset {expected}, found {base} up to {following}"
+                    )
                 if position + at - last_known >= self._interval:
                     new_offsets.append(base)
                     new_positions.append(position + at)

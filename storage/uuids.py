@@ -37,7 +37,9 @@ def uuid_from_text(text: str) -> bytes:
     except (UnicodeEncodeError, binascii.Error):
         value = b""
     if len(value) != UUID_BYTES or uuid_to_text(value) != text:
-        raise ValueError(f"{text!r} is no uuid: 22 characters of base64url are expected, as random-uuid prints them")
+        raise ValueError(
+            f"{text!r} is no uuid: 22 characters of base64url are expected, as random-uuid prints them"
+        )
     return value
 
 

@@ -10,13 +10,12 @@ from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from .batch import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, MAGIC, batch_problem
+from .batch_format import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, MAGIC, MIN_LENGTH, batch_problem
 
 # (position in the buffer, base offset, next offset, leader epoch)
 Hop: TypeAlias = tuple[int, int, int, int]
 
 _CHECKED = struct.Struct(">qiibI2xi30xi")
-_MIN_LENGTH = HEADER_BYTES - LENGTH_OVERHEAD_BYTES
 
 
 class Walk(NamedTuple):
@@ -45,7 +44,7 @@ def walk_batches(
         after = position + length + LENGTH_OVERHEAD_BYTES
         if (
             magic != MAGIC
-            or length < _MIN_LENGTH
+            or length < MIN_LENGTH
             or after > size
             or base != expected_offset
             or batch_epoch < epoch

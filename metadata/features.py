@@ -1,0 +1,153 @@
+"""Feature levels: metadata.version and its neighbours, and which record version is written at which level.
+
+Owns the table of levels (1 is 3.0-IV1, 25 is 4.0-IV3) and of the features a cluster can finalize (KIP-584,
+KIP-778). Reading is tolerant: a log may name levels and features from the future; only writing needs a level
+that stands here. Decides no upgrade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from metadata import records
+from metadata.errors import UnsupportedVersionError
+from metadata.records import BrokerRegistrationChangeRecord, Record
+
+METADATA_VERSION = "metadata.version"
+KRAFT_VERSION = "kraft.version"
+TRANSACTION_VERSION = "transaction.version"
+GROUP_VERSION = "group.version"
+
+METADATA_VERSION_NAMES: dict[int, str] = dict(
+    enumerate(
+        (
+            *("3.0-IV1", "3.1-IV0", "3.2-IV0", "3.3-IV0", "3.3-IV1", "3.3-IV2", "3.3-IV3", "3.4-IV0"),
+            *("3.5-IV0", "3.5-IV1", "3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2", "3.7-IV0", "3.7-IV1"),
+            *("3.7-IV2", "3.7-IV3", "3.7-IV4", "3.8-IV0", "3.9-IV0"),
+            *("4.0-IV0", "4.0-IV1", "4.0-IV2", "4.0-IV3"),
+        ),
+        start=1,
+    )
+)
+"""Name of every metadata.version level that this program can write."""
+
+MIN_METADATA_VERSION = 1
+MAX_METADATA_VERSION = max(METADATA_VERSION_NAMES)
+
+MIN_FINALIZED_METADATA_VERSION = 4
+"""3.3-IV0, the first level that the log itself states; a log that states none is at level 1."""
+
+DEFAULT_METADATA_VERSION = 19
+"""3.7-IV4: what we write unless told otherwise, so that the tools of Kafka 3.7 and later open our files."""
+
+DEFAULT_KRAFT_VERSION = 0
+"""At kraft.version 0 neither KRaftVersion nor KRaftVoters records are written (KIP-853)."""
+
+
+class Feature(msgspec.Struct, frozen=True, kw_only=True):
+    """A feature that a cluster can finalize: the levels that this program knows, and its level by default."""
+
+    name: str
+    min_level: int
+    max_level: int
+    default_level: int
+
+
+KNOWN_FEATURES: tuple[Feature, ...] = (
+    Feature(
+        name=METADATA_VERSION,
+        min_level=MIN_METADATA_VERSION,
+        max_level=MAX_METADATA_VERSION,
+        default_level=DEFAULT_METADATA_VERSION,
+    ),
+    Feature(name=KRAFT_VERSION, min_level=0, max_level=1, default_level=DEFAULT_KRAFT_VERSION),
+    Feature(name=TRANSACTION_VERSION, min_level=0, max_level=2, default_level=0),
+    Feature(name=GROUP_VERSION, min_level=0, max_level=1, default_level=0),
+)
+"""Level 0 means: not finalized. kraft.version lives in control records, the others in FeatureLevelRecords."""
+
+# (first level, record version), ascending. A type that is not listed is written in version 0 at every level.
+_VERSION_STEPS: dict[type[Any], tuple[tuple[int, int], ...]] = {
+    records.BrokerRecord: ((1, 0), (7, 1), (8, 2), (17, 3)),
+    records.PartitionRecord: ((1, 0), (17, 1), (23, 2)),
+    records.PartitionChangeRecord: ((1, 0), (17, 1), (23, 2)),
+    records.FeatureLevelRecord: ((MIN_FINALIZED_METADATA_VERSION, 0),),
+    records.NoOpRecord: ((5, 0),),
+    records.BrokerRegistrationChangeRecord: ((6, 0), (7, 1), (17, 2)),
+    records.ZkMigrationStateRecord: ((8, 0),),
+    records.UserScramCredentialRecord: ((11, 0),),
+    records.RemoveUserScramCredentialRecord: ((11, 0),),
+    records.BeginTransactionRecord: ((13, 0),),
+    records.EndTransactionRecord: ((13, 0),),
+    records.AbortTransactionRecord: ((13, 0),),
+    records.DelegationTokenRecord: ((14, 0),),
+    records.RemoveDelegationTokenRecord: ((14, 0),),
+    records.ControllerRecord: ((15, 0),),
+}
+
+
+def metadata_version_name(level: int) -> str:
+    """ "3.7-IV4" for 19; a level from the future is named by its number."""
+    return METADATA_VERSION_NAMES.get(level, f"level {level}")
+
+
+def parse_metadata_version(text: str) -> int:
+    """The level that "3.7-IV4", "3.7" (the last level of that release) or "19" names.
+
+    Raises ValueError, saying what may be written.
+    """
+    if text.isascii() and text.isdigit() and int(text) in METADATA_VERSION_NAMES:
+        return int(text)
+    levels = [
+        level for level, name in METADATA_VERSION_NAMES.items() if text == name or text == name.split("-")[0]
+    ]
+    if not levels:
+        raise ValueError(
+            f"{text!r} is no metadata.version: write a release such as 3.7, a name such as 3.7-IV4, "
+            f"or a level from {MIN_METADATA_VERSION} to {MAX_METADATA_VERSION}"
+        )
+    return max(levels)
+
+
+def record_version_for(record_type: type[Any], metadata_version: int) -> int:
+    """The highest version in which records of a type are written at a level.
+
+    Raises UnsupportedVersionError when the level is not known or does not have that type yet.
+    """
+    if metadata_version not in METADATA_VERSION_NAMES:
+        raise UnsupportedVersionError(
+            f"metadata.version {metadata_version} is not known here, only {MIN_METADATA_VERSION} to "
+            f"{MAX_METADATA_VERSION}: this log can be read, not written; use a newer version of this program"
+        )
+    steps = _VERSION_STEPS.get(record_type)
+    if steps is None:
+        return 0
+    reached = [version for level, version in steps if level <= metadata_version]
+    if not reached:
+        raise UnsupportedVersionError(
+            f"{record_type.__name__} cannot be written at metadata.version "
+            f"{metadata_version_name(metadata_version)}; raise it to {metadata_version_name(steps[0][0])}"
+        )
+    return reached[-1]
+
+
+def write_version(record: Record, metadata_version: int) -> int:
+    """The version in which one record is written at a level: that of its type, except where Kafka writes the
+    lowest version that carries the record, which is BrokerRegistrationChangeRecord only.
+
+    Raises UnsupportedVersionError as `record_version_for` does.
+    """
+    highest = record_version_for(type(record), metadata_version)
+    if not isinstance(record, BrokerRegistrationChangeRecord):
+        return highest
+    if record.log_dirs is not None:
+        return min(2, highest)
+    return 0 if record.in_controlled_shutdown is None else min(1, highest)
+
+
+def write_versions(batch: Iterable[Record], metadata_version: int) -> list[int]:
+    """`write_version` of each record."""
+    return [write_version(record, metadata_version) for record in batch]

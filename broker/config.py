@@ -1,0 +1,66 @@
+"""What a broker's core is configured with. Names are Kafka's keys in snake case (K16)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metadata.records import BrokerEndpoint, BrokerFeature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Durations in ms, sizes in bytes; who the broker is, and what it says about itself when it registers.
+
+    `registration_lease_timeout_ms` (the draft of KIP-631) bounds the lease from above: the controller tells
+    a session timeout in each answer, and the shorter of the two counts. `controller_request_timeout_ms` must
+    be well below the lease, or one lost answer costs it.
+    """
+
+    node_id: int
+    cluster_id: str
+    endpoints: tuple[BrokerEndpoint, ...]
+    features: tuple[BrokerFeature, ...] = ()
+    directories: tuple[bytes, ...] = ()
+    rack: str | None = None
+    initial_broker_registration_timeout_ms: int = 60_000
+    broker_heartbeat_interval_ms: int = 2_000
+    registration_lease_timeout_ms: int = 18_000
+    controller_request_timeout_ms: int = 1_000
+    retry_backoff_ms: int = 50
+    retry_backoff_max_ms: int = 1_000
+    controlled_shutdown_poll_ms: int = 100
+    controlled_shutdown_timeout_ms: int = 30_000
+    metadata_log_max_record_bytes_between_snapshots: int = 20 * 1024 * 1024
+    metadata_log_max_snapshot_interval_ms: int = 3_600_000
+    metadata_read_max_bytes: int = 1024 * 1024
+
+    def problems(self) -> list[str]:
+        """What is wrong with these values, one line each, naming the key; empty: nothing."""
+        positive = {
+            "initial.broker.registration.timeout.ms": self.initial_broker_registration_timeout_ms,
+            "broker.heartbeat.interval.ms": self.broker_heartbeat_interval_ms,
+            "registration.lease.timeout.ms": self.registration_lease_timeout_ms,
+            "controller.request.timeout.ms": self.controller_request_timeout_ms,
+            "retry.backoff.ms": self.retry_backoff_ms,
+            "controlled.shutdown.poll.ms": self.controlled_shutdown_poll_ms,
+            "controlled.shutdown.timeout.ms": self.controlled_shutdown_timeout_ms,
+            "metadata.log.max.record.bytes.between.snapshots": (
+                self.metadata_log_max_record_bytes_between_snapshots
+            ),
+            "metadata.log.max.snapshot.interval.ms": self.metadata_log_max_snapshot_interval_ms,
+            "metadata.read.max.bytes": self.metadata_read_max_bytes,
+        }
+        lines = [f"{key} is {value}: set it to 1 or more" for key, value in positive.items() if value < 1]
+        if self.node_id < 0:
+            lines.append(f"node.id is {self.node_id}: set it to 0 or more")
+        if self.retry_backoff_max_ms < self.retry_backoff_ms:
+            lines.append("retry.backoff.max.ms is below retry.backoff.ms: raise it")
+        if self.broker_heartbeat_interval_ms >= self.registration_lease_timeout_ms:
+            lines.append(
+                f"broker.heartbeat.interval.ms ({self.broker_heartbeat_interval_ms}) must be below"
+                f" registration.lease.timeout.ms ({self.registration_lease_timeout_ms}): the lease would end"
+                " between two heartbeats"
+            )
+        if not self.endpoints:
+            lines.append("listeners is empty: a broker needs at least one listener to be reached at")
+        return lines

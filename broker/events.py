@@ -1,0 +1,163 @@
+"""What comes into a broker node and what goes out of it, as values.
+
+In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, executed in
+order by whoever drives the node; what had to wait for a disk has been held back already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.lifecycle import BrokerState
+from controller.raft import effects as raft
+from controller.raft.events import (
+    LogRead,
+    LogSynced,
+    LogTrimmed,
+    QuorumStatePersisted,
+    RaftRequestFailed,
+    RaftResponseArrived,
+    ReadLog,
+    ShutdownRequested,
+    SnapshotLoaded,
+    SnapshotRejected,
+    SnapshotWritten,
+    Stop,
+    TrimLog,
+    WriteSnapshot,
+)
+from metadata.errors import ApiError
+from metadata.image import MetadataImage
+from metadata.requests import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+)
+
+if TYPE_CHECKING:
+    from metadata.delta import MetadataDelta
+
+__all__ = [
+    "ControllerRequestFailed",
+    "ControllerResponseArrived",
+    "Effect",
+    "Event",
+    "LifecycleEffect",
+    "LifecycleRequest",
+    "LifecycleResponse",
+    "LogRead",
+    "LogSynced",
+    "LogTrimmed",
+    "PublishImage",
+    "QuorumStatePersisted",
+    "RaftRequestFailed",
+    "RaftResponseArrived",
+    "ReadLog",
+    "SendToController",
+    "ShutdownRequested",
+    "SnapshotLoaded",
+    "SnapshotRejected",
+    "SnapshotWritten",
+    "StateChanged",
+    "Stop",
+    "TrimLog",
+    "WriteSnapshot",
+]
+
+LifecycleRequest = RegisterBrokerRequest | BrokerHeartbeatRequest
+LifecycleResponse = RegisterBrokerResponse | BrokerHeartbeatResponse
+
+# ---- in ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerResponseArrived:
+    """Controller `source` answered the `SendToController` of `correlation_id`, or refused it."""
+
+    source: int
+    correlation_id: int
+    response: LifecycleResponse | ApiError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRequestFailed:
+    """The `SendToController` of `correlation_id` timed out or could not be sent: nothing is known of it."""
+
+    target: int
+    correlation_id: int
+    reason: str
+
+
+Event = (
+    RaftResponseArrived
+    | RaftRequestFailed
+    | QuorumStatePersisted
+    | LogSynced
+    | LogRead
+    | LogTrimmed
+    | SnapshotWritten
+    | SnapshotLoaded[MetadataImage]
+    | SnapshotRejected
+    | ControllerResponseArrived
+    | ControllerRequestFailed
+    | ShutdownRequested
+)
+
+# ---- out -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendToController:
+    """Send to controller `target` and report `ControllerResponseArrived` or `ControllerRequestFailed`.
+
+    `attempt` counts the sends since the last answer that was not a failure (1: the first). There is one
+    such request in flight at a time; a report on an older `correlation_id` is ignored.
+    """
+
+    target: int
+    correlation_id: int
+    request: LifecycleRequest
+    timeout_ms: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishImage:
+    """The image moved on: everything below `offset` is in it. `delta` is what changed since the last one
+    that was published (or since the empty image). Never older than the broker's own registration."""
+
+    image: MetadataImage
+    delta: MetadataDelta
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChanged:
+    """The broker moved from `old` to `new`; `reason` is for the operator's log."""
+
+    old: BrokerState
+    new: BrokerState
+    reason: str
+
+
+LifecycleEffect = SendToController | StateChanged | raft.Warn | Stop
+
+Effect = (
+    raft.PersistQuorumState
+    | raft.AppendLog
+    | raft.TruncateLog
+    | raft.ResetLog
+    | raft.SendRequest
+    | raft.WriteSnapshotChunk
+    | raft.FinishSnapshot
+    | raft.Warn
+    | SendToController
+    | PublishImage
+    | StateChanged
+    | ReadLog
+    | WriteSnapshot[MetadataImage]
+    | TrimLog
+    | Stop
+)

@@ -1,0 +1,243 @@
+"""The states of a broker process and the one table of what may follow what (KIP-631, S2.37).
+
+Owns the states, the triggers and the table; everything that may change a state is a line in it, and
+`docs/broker-lifecycle.md` is generated from it. It knows no messages, clocks or leases: `broker.session`
+decides which trigger an answer or a deadline is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from types import MappingProxyType
+
+from metadata.errors import InvariantViolation
+
+
+class ProcessState(IntEnum):
+    """Kafka's public numbers for the state of a broker process (K13)."""
+
+    NOT_RUNNING = 0
+    STARTING = 1
+    RECOVERY = 2
+    RUNNING = 3
+    PENDING_CONTROLLED_SHUTDOWN = 6
+    SHUTTING_DOWN = 7
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    process_state: ProcessState
+    serves: bool
+    text: str
+
+
+class BrokerState(Enum):
+    """A process state together with the condition that Kafka's numbers leave out: fenced or not.
+
+    `RUNNING` and `FENCED` are both Kafka's RUNNING (3); `PENDING_CONTROLLED_SHUTDOWN` and
+    `PENDING_SHUTDOWN_FENCED` are both its PENDING_CONTROLLED_SHUTDOWN (6).
+    """
+
+    NOT_RUNNING = "NOT_RUNNING"
+    STARTING = "STARTING"
+    RECOVERY = "RECOVERY"
+    RUNNING = "RUNNING"
+    FENCED = "FENCED"
+    PENDING_CONTROLLED_SHUTDOWN = "PENDING_CONTROLLED_SHUTDOWN"
+    PENDING_SHUTDOWN_FENCED = "PENDING_SHUTDOWN_FENCED"
+    SHUTTING_DOWN = "SHUTTING_DOWN"
+
+    @property
+    def process_state(self) -> ProcessState:
+        return MEANINGS[self].process_state
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients are answered (S2.17), lease permitting: `BrokerSession.serves` knows that too."""
+        return MEANINGS[self].serves
+
+    @property
+    def meaning(self) -> str:
+        return MEANINGS[self].text
+
+    @property
+    def wants_shutdown(self) -> bool:
+        return self.process_state is ProcessState.PENDING_CONTROLLED_SHUTDOWN
+
+    @property
+    def ended(self) -> bool:
+        return self is BrokerState.SHUTTING_DOWN
+
+
+_S = BrokerState
+
+MEANINGS: Mapping[BrokerState, _Meaning] = MappingProxyType(
+    {
+        _S.NOT_RUNNING: _Meaning(ProcessState.NOT_RUNNING, False, "made, not started"),
+        _S.STARTING: _Meaning(
+            ProcessState.STARTING, False, "not registered: follows the metadata log, then asks to register"
+        ),
+        _S.RECOVERY: _Meaning(
+            ProcessState.RECOVERY, False, "registered and fenced: waits to be let in for the first time"
+        ),
+        _S.RUNNING: _Meaning(
+            ProcessState.RUNNING, True, "registered, unfenced, with a lease: serves clients"
+        ),
+        _S.FENCED: _Meaning(
+            ProcessState.RUNNING, False, "has served before and is fenced: renews its registration or lease"
+        ),
+        _S.PENDING_CONTROLLED_SHUTDOWN: _Meaning(
+            ProcessState.PENDING_CONTROLLED_SHUTDOWN,
+            True,
+            "asked to stop: serves until the controller has moved its leaders away",
+        ),
+        _S.PENDING_SHUTDOWN_FENCED: _Meaning(
+            ProcessState.PENDING_CONTROLLED_SHUTDOWN,
+            False,
+            "asked to stop and lost its lease on the way: serves nobody, asks again",
+        ),
+        _S.SHUTTING_DOWN: _Meaning(ProcessState.SHUTTING_DOWN, False, "the last state: the process ends"),
+    }
+)
+
+
+class Trigger(Enum):
+    """What can move a broker from one state to another. The value is the line that the document prints."""
+
+    STARTED = "the process starts"
+    REGISTERED = "the active controller answers the registration with a broker epoch"
+    ADMITTED = (
+        "a heartbeat is answered with 'not fenced', within the lease, and the own registration is applied"
+    )
+    FENCED_BY_ANSWER = "a heartbeat is answered with 'fenced'"
+    LEASE_ENDED = "the lease ends on the own clock, counted from the sending of the last answered heartbeat"
+    REGISTRATION_LOST = "STALE_BROKER_EPOCH or BROKER_ID_NOT_REGISTERED"
+    SHUTDOWN_REQUESTED = "SIGTERM or Ctrl-C"
+    SHUTDOWN_GRANTED = "a heartbeat is answered with 'shut down'"
+    SHUTDOWN_TIMED_OUT = "the controlled shutdown took longer than controlled.shutdown.timeout.ms"
+    REFUSED = "the registration is refused for good, or for initial.broker.registration.timeout.ms"
+    FAILED = "a record of the metadata log cannot be applied"
+
+
+_T = Trigger
+
+TRANSITIONS: Mapping[BrokerState, Mapping[Trigger, BrokerState]] = MappingProxyType(
+    {
+        _S.NOT_RUNNING: MappingProxyType(
+            {
+                _T.STARTED: _S.STARTING,
+                _T.SHUTDOWN_REQUESTED: _S.SHUTTING_DOWN,
+                _T.FAILED: _S.SHUTTING_DOWN,
+            }
+        ),
+        _S.STARTING: MappingProxyType(
+            {
+                _T.REGISTERED: _S.RECOVERY,
+                _T.SHUTDOWN_REQUESTED: _S.SHUTTING_DOWN,
+                _T.REFUSED: _S.SHUTTING_DOWN,
+                _T.FAILED: _S.SHUTTING_DOWN,
+            }
+        ),
+        _S.RECOVERY: MappingProxyType(
+            {
+                _T.ADMITTED: _S.RUNNING,
+                _T.FENCED_BY_ANSWER: _S.RECOVERY,
+                _T.LEASE_ENDED: _S.STARTING,
+                _T.REGISTRATION_LOST: _S.STARTING,
+                _T.SHUTDOWN_REQUESTED: _S.SHUTTING_DOWN,
+                _T.FAILED: _S.SHUTTING_DOWN,
+            }
+        ),
+        _S.RUNNING: MappingProxyType(
+            {
+                _T.ADMITTED: _S.RUNNING,
+                _T.FENCED_BY_ANSWER: _S.FENCED,
+                _T.LEASE_ENDED: _S.FENCED,
+                _T.REGISTRATION_LOST: _S.FENCED,
+                _T.SHUTDOWN_REQUESTED: _S.PENDING_CONTROLLED_SHUTDOWN,
+                _T.FAILED: _S.SHUTTING_DOWN,
+            }
+        ),
+        _S.FENCED: MappingProxyType(
+            {
+                _T.REGISTERED: _S.FENCED,
+                _T.ADMITTED: _S.RUNNING,
+                _T.FENCED_BY_ANSWER: _S.FENCED,
+                _T.LEASE_ENDED: _S.FENCED,
+                _T.REGISTRATION_LOST: _S.FENCED,
+                _T.SHUTDOWN_REQUESTED: _S.SHUTTING_DOWN,
+                _T.REFUSED: _S.SHUTTING_DOWN,
+                _T.FAILED: _S.SHUTTING_DOWN,
+            }
+        ),
+        _S.PENDING_CONTROLLED_SHUTDOWN: MappingProxyType(
+            {
+                _T.ADMITTED: _S.PENDING_CONTROLLED_SHUTDOWN,
+                _T.FENCED_BY_ANSWER: _S.PENDING_SHUTDOWN_FENCED,
+                _T.LEASE_ENDED: _S.PENDING_SHUTDOWN_FENCED,
+                _T.REGISTRATION_LOST: _S.PENDING_SHUTDOWN_FENCED,
+                _T.SHUTDOWN_REQUESTED: _S.PENDING_CONTROLLED_SHUTDOWN,
+                _T.SHUTDOWN_GRANTED: _S.SHUTTING_DOWN,
+                _T.SHUTDOWN_TIMED_OUT: _S.SHUTTING_DOWN,
+                _T.FAILED: _S.SHUTTING_DOWN,
+            }
+        ),
+        _S.PENDING_SHUTDOWN_FENCED: MappingProxyType(
+            {
+                _T.REGISTERED: _S.PENDING_SHUTDOWN_FENCED,
+                _T.ADMITTED: _S.PENDING_CONTROLLED_SHUTDOWN,
+                _T.FENCED_BY_ANSWER: _S.PENDING_SHUTDOWN_FENCED,
+                _T.LEASE_ENDED: _S.PENDING_SHUTDOWN_FENCED,
+                _T.REGISTRATION_LOST: _S.PENDING_SHUTDOWN_FENCED,
+                _T.SHUTDOWN_REQUESTED: _S.PENDING_SHUTDOWN_FENCED,
+                _T.SHUTDOWN_GRANTED: _S.SHUTTING_DOWN,
+                _T.SHUTDOWN_TIMED_OUT: _S.SHUTTING_DOWN,
+                _T.REFUSED: _S.SHUTTING_DOWN,
+                _T.FAILED: _S.SHUTTING_DOWN,
+            }
+        ),
+        _S.SHUTTING_DOWN: MappingProxyType({}),
+    }
+)
+
+
+def next_state(state: BrokerState, trigger: Trigger) -> BrokerState:
+    """The state after `trigger`. Raises InvariantViolation for an edge that is not in the table."""
+    following = TRANSITIONS[state].get(trigger)
+    if following is None:
+        raise InvariantViolation(
+            f"a broker in state {state.name} must not see {trigger.name}: report this with the broker's log"
+        )
+    return following
+
+
+def _table() -> str:
+    lines = ["| from | trigger | to | what it is |", "|---|---|---|---|"]
+    for state, edges in TRANSITIONS.items():
+        for trigger, following in edges.items():
+            lines.append(f"| {state.name} | {trigger.name} | {following.name} | {trigger.value} |")
+    return "\n".join(lines)
+
+
+def _diagram() -> str:
+    """A Mermaid state diagram: one arrow a pair of states; edges to themselves and FAILED are left out."""
+    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> NOT_RUNNING"]
+    for state, edges in TRANSITIONS.items():
+        arrows: dict[BrokerState, list[str]] = {}
+        for trigger, following in edges.items():
+            if following is not state and trigger is not Trigger.FAILED:
+                arrows.setdefault(following, []).append(trigger.name)
+        lines += [f"    {state.name} --> {to.name}: {', '.join(names)}" for to, names in arrows.items()]
+    return "\n".join([*lines, "    SHUTTING_DOWN --> [*]", "```"])
+
+
+def render_document() -> str:
+    """The generated part of `docs/broker-lifecycle.md`: states, diagram and table, as Markdown."""
+    states = ["| state | Kafka's number | serves clients | meaning |", "|---|---|---|---|"]
+    for state in BrokerState:
+        number = f"{state.process_state.name} {state.process_state.value}"
+        states.append(f"| {state.name} | {number} | {'yes' if state.serves else 'no'} | {state.meaning} |")
+    parts = ["### States", "\n".join(states), "### Diagram", _diagram(), "### Transitions", _table()]
+    return "\n\n".join(parts) + "\n"

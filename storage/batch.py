@@ -100,8 +100,8 @@ class RecordBatch(NamedTuple):
             return _gunzip(self.data[HEADER_BYTES:], self.header.base_offset)
         name = Compression(codec).name.lower() if codec in set(Compression) else f"codec {codec}"
         raise CompressedBatchError(
-            f"the batch at offset {self.header.base_offset} is compressed with {name}, which is not opened here; "
-            "copy it unopened, or read it with Kafka's own tools"
+            f"the batch at offset {self.header.base_offset} is compressed with {name}, which is not "
+            "opened here; copy it unopened, or read it with Kafka's own tools"
         )
 
 
@@ -185,7 +185,8 @@ def batch_record_spans(batch: RecordBatch) -> list[tuple[int, int]]:
     count = batch.header.records_count
     if batch.header.attributes & COMPRESSION_MASK:
         raise CompressedBatchError(
-            f"the batch at offset {batch.header.base_offset} is compressed: its bytes hold no values; use records()"
+            f"the batch at offset {batch.header.base_offset} is compressed: its bytes hold no values; "
+            "use records()"
         )
     position = HEADER_BYTES
     size = len(data)
@@ -200,7 +201,8 @@ def batch_record_spans(batch: RecordBatch) -> list[tuple[int, int]]:
         ) from None
     if position != size:
         raise BatchError(
-            f"the batch at offset {batch.header.base_offset} has {size - position} bytes after its last record"
+            f"the batch at offset {batch.header.base_offset} has {size - position} bytes "
+            "after its last record"
         )
     return spans
 
@@ -256,7 +258,8 @@ def _split_records(header: BatchHeader, payload: bytes) -> list[RawRecord]:
         records.append(_parse_record(header, payload[start:position]))
     if position != len(payload):
         raise BatchError(
-            f"the batch at offset {header.base_offset} has {len(payload) - position} bytes after its last record"
+            f"the batch at offset {header.base_offset} has {len(payload) - position} bytes "
+            "after its last record"
         )
     return records
 

@@ -151,7 +151,8 @@ def header_problem(
     if header.leader_epoch < min_epoch:
         return f"expected leader epoch {min_epoch} or higher, found {header.leader_epoch}"
     if check_count and header.records_count != header.last_offset_delta + 1:
-        return f"expected {header.last_offset_delta + 1} records by the last offset delta, found {header.records_count}"
+        expected = header.last_offset_delta + 1
+        return f"expected {expected} records by the last offset delta, found {header.records_count}"
     return None
 
 

@@ -127,7 +127,7 @@ def remove_if_present(disk: Disk, path: str) -> bool:
 
 
 def write_atomically(disk: Disk, path: str, data: bytes) -> None:
-    """Replaces a small file so that a crash leaves the old or the new content, and the new is durable on return.
+    """Replaces a small file so that a crash leaves the old or the new content; the new is durable on return.
 
     Temporary name, sync, rename, directory sync: what Kafka's `Utils.atomicMoveWithFallback` and
     `CheckpointFile` do. Raises DiskError; the caller must not go on as if the write had not happened.

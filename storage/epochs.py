@@ -39,8 +39,8 @@ class EpochTable:
             return self
         if epoch < last_epoch or start_offset < last_start:
             raise StorageError(
-                f"leader epoch {epoch} at offset {start_offset} would follow epoch {last_epoch} at {last_start}; "
-                "epochs and offsets never fall: truncate the log first"
+                f"leader epoch {epoch} at offset {start_offset} would follow "
+                f"epoch {last_epoch} at {last_start}; epochs and offsets never fall: truncate the log first"
             )
         kept = self.entries[:-1] if start_offset == last_start else self.entries
         return EpochTable((*kept, (epoch, start_offset)))
@@ -56,15 +56,15 @@ class EpochTable:
         return self.entries[0][0] if self.entries else None
 
     def epoch_at(self, offset: int) -> int | None:
-        """Leader epoch of the record at `offset` (the caller keeps it inside the log); None before the first."""
+        """Leader epoch of the record at `offset` (which the caller knows to be in the log), or None."""
         index = bisect_right(self.entries, offset, key=lambda entry: entry[1])
         return self.entries[index - 1][0] if index else None
 
     def end_offset_for(self, epoch: int, log_end: int) -> LogPosition | None:
         """The largest epoch not above `epoch`, and where it ends: the start of the next one, or `log_end`.
 
-        This is what a leader answers a fetch whose (last fetched epoch, fetch offset) it must compare with its
-        own log (KIP-595). None when `epoch` is below the first entry: the log no longer knows (a snapshot
+        A leader compares a fetch's (last fetched epoch, fetch offset) with it and answers it when they differ
+        (KIP-595). None when `epoch` is below the first entry: the log no longer knows (a snapshot
         has to be sent), or the table is empty.
         """
         index = bisect_right(self.entries, epoch, key=lambda entry: entry[0])

@@ -204,8 +204,8 @@ class FaultyDisk:
         reason: str = "the device reports an I/O error",
     ) -> None:
         """Makes operations below `directory` fail with DiskError: those called `operation` (read, write,
-        truncate, sync, open, rename, remove, list, mkdir, sync_directory, lock; None: all), after `after` more
-        have succeeded, `count` times (None: for ever)."""
+        truncate, sync, open, rename, remove, list, mkdir, sync_directory, lock; None: all), after `after`
+        more have succeeded, `count` times (None: for ever)."""
         self._injections.append(_Injection(_normal(directory), operation, after, count, reason))
 
     def heal(self) -> None:

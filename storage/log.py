@@ -19,18 +19,13 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .batch import MAX_BATCH_BYTES, BatchHeader, RecordBatch, iter_batches, parse_header
-from .disk import Disk, Lock, join, parent_of, read_file, write_atomically
+from .batch import HEADER_BYTES, MAX_BATCH_BYTES, BatchHeader, RecordBatch, iter_batches, parse_header
+from .disk import Disk, Lock, join, parent_of, write_atomically
 from .epochs import FILE_NAME as EPOCHS_FILE
 from .epochs import EpochTable
-from .errors import BatchError, CorruptLogError, FileMissingError, LogFailedError, OffsetOutOfRange
-from .recovery import (
-    RecoveryPoint,
-    find_valid_batch,
-    load_recovery_point,
-    scan_file,
-    store_recovery_point,
-)
+from .errors import BatchError, LogFailedError, OffsetOutOfRange
+from .log_open import examine, repair
+from .recovery import RecoveryPoint, load_recovery_point, store_recovery_point
 from .segment import Segment, list_segments, segment_name
 from .types import LogPosition
 from .uuids import METADATA_TOPIC_ID
@@ -41,7 +36,6 @@ DEFAULT_SEGMENT_MS = 7 * 24 * 3600 * 1000
 DEFAULT_RECOVERY_POINT_INTERVAL_BYTES = 4 * 1024 * 1024
 METADATA_DIRECTORY = "__cluster_metadata-0"
 PARTITION_METADATA_FILE = "partition.metadata"
-_ADVICE = "restore this file from another node or a backup; no byte was changed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +158,7 @@ class SegmentedLog:
         for index, segment in enumerate(self._segments):
             following = self._segments[index + 1] if index + 1 < len(self._segments) else None
             first = segment.first_timestamp_ms
-            last = following.first_timestamp_ms if following else self._last_timestamp_ms
+            last = following.first_timestamp_ms if following else self._newest_timestamp_ms()
             infos.append(
                 SegmentInfo(
                     file=segment.path,
@@ -176,6 +170,15 @@ class SegmentedLog:
                 )
             )
         return infos
+
+    def _newest_timestamp_ms(self) -> int | None:
+        active = self._segments[-1]
+        if self._last_timestamp_ms is None and active.size:
+            position, _ = active.locate(self.end_offset - 1)
+            self._last_timestamp_ms = parse_header(
+                active.file.read_at(position, HEADER_BYTES)
+            ).max_timestamp_ms
+        return self._last_timestamp_ms
 
     # --- writing
 
@@ -478,13 +481,13 @@ class SegmentedLog:
 
     def _trimmed_point(self, start: int) -> RecoveryPoint:
         old = self._point
-        if old.offset < start:
+        if old.segment < start:
             return RecoveryPoint(
                 offset=start, segment=start, position=0, start_offset=start, start_epoch=self.start_epoch
             )
         return RecoveryPoint(
             offset=old.offset,
-            segment=max(old.segment, start),
+            segment=old.segment,
             position=old.position,
             start_offset=start,
             start_epoch=self.start_epoch,
@@ -510,139 +513,23 @@ class SegmentedLog:
                 f"{self.directory}: a reset to offset {point.offset} had been cut short and was finished"
             )
             return
-        bases = list_segments(self._disk, self.directory)
-        if point is not None:
-            self._check_pointed(point, bases)
-        leftovers = [base for base in bases if point is not None and base < point.start_offset]
-        bases = [base for base in bases if base not in leftovers]
-        self._load_start(point, bases)
-        self._segments = [self._open_segment(base) for base in bases]
-        torn = self._scan(point)
-        self._apply_recovery(torn, leftovers, on_warning)
-
-    def _check_pointed(self, point: RecoveryPoint, bases: list[int]) -> None:
-        path = join(self.directory, segment_name(point.segment))
-        if point.segment not in bases:
-            raise CorruptLogError(
-                path,
-                0,
-                point.segment,
-                f"expected the segment that the recovery point at {point.offset} names",
-                _ADVICE,
-            )
-        if point.start_offset not in bases:
-            missing = join(self.directory, segment_name(point.start_offset))
-            raise CorruptLogError(
-                missing, 0, point.start_offset, "expected the first segment of the log", _ADVICE
-            )
-        size = self._disk.file_size(path)
-        if size < point.position:
-            raise CorruptLogError(
-                path, size, point.offset, f"expected at least {point.position} bytes, found {size}", _ADVICE
-            )
-
-    def _load_start(self, point: RecoveryPoint | None, bases: list[int]) -> None:
-        try:
-            path = join(self.directory, EPOCHS_FILE)
-            stored = EpochTable.decode(read_file(self._disk, path), path)
-            self._stored_epochs = stored
-        except FileMissingError:
-            stored = EpochTable()
-        start = bases[0] if bases else 0
-        if point is not None:
-            self.start_epoch = point.start_epoch
-            self.epochs = stored.truncate_to(point.offset)
-            if not self.epochs.entries and start > 0:
-                self.epochs = EpochTable.reset(LogPosition(point.start_epoch, start))
-        elif start > 0:
-            # No point: the table is rebuilt from the log, but what came before its start only the file knows.
-            self.start_epoch = stored.epoch_at(start - 1) or stored.epoch_at(start) or 0
-            self.epochs = EpochTable.reset(LogPosition(self.start_epoch, start))
-
-    def _scan(self, point: RecoveryPoint | None) -> tuple[Segment, int, str] | None:
-        """Verifies everything above the point; (segment, position, problem) of a torn tail, or None."""
-        if not self._segments:
-            return None
-        offset = point.offset if point else self._segments[0].base_offset
-        position = point.position if point else 0
-        first_segment = point.segment if point else self._segments[0].base_offset
-        self.end_offset = offset
-        torn: tuple[Segment, int, str] | None = None
-        for segment in self._segments:
-            if segment.base_offset < first_segment:
-                continue
-            if (
-                torn is None
-                and segment.base_offset != self.end_offset
-                and segment.base_offset != first_segment
-            ):
-                torn = (
-                    self._previous(segment),
-                    self._previous(segment).size,
-                    "expected the log to go on there",
-                )
-            if torn is not None:
-                self._check_nothing_valid(segment, 0, torn)
-                continue
-            scan = scan_file(
-                segment.file,
-                position if segment.base_offset == first_segment else 0,
-                self.end_offset,
-                self.last_position.epoch if self.epochs.entries else self.start_epoch,
-                lambda at, hops, target=segment: self._note_scanned(target, at, hops),
-            )
-            if scan.problem is not None:
-                torn = (segment, scan.end, scan.problem)
-                self._check_nothing_valid(segment, scan.end, torn)
-        return torn
-
-    def _previous(self, segment: Segment) -> Segment:
-        return self._segments[self._segments.index(segment) - 1]
-
-    def _note_scanned(self, segment: Segment, base_position: int, hops: list[Hop]) -> None:
-        segment.note(base_position, hops)
-        for _, base, following, epoch in hops:
-            self.epochs = self.epochs.append(epoch, base)
-            self.end_offset = following
-
-    def _check_nothing_valid(self, segment: Segment, position: int, torn: tuple[Segment, int, str]) -> None:
-        found = find_valid_batch(segment.file, position, self.end_offset, self.epochs.last_epoch)
-        if found is None:
-            return
-        where, header = found
-        raise CorruptLogError(
-            torn[0].path,
-            torn[1],
-            self.end_offset,
-            f"{torn[2]}, before a valid batch at byte {where} of {segment.path} (offset {header.base_offset})",
-            _ADVICE,
+        found = examine(
+            self._disk, self.directory, point, index_interval_bytes=self.config.index_interval_bytes
         )
-
-    def _apply_recovery(
-        self, torn: tuple[Segment, int, str] | None, leftovers: list[int], on_warning: Callable[[str], None]
-    ) -> None:
-        for base in leftovers:
-            self._disk.remove(join(self.directory, segment_name(base)))
-            self._disk.sync_directory(self.directory)
+        self._segments = found.segments
+        repair(self._disk, self.directory, found, on_warning)
         if not self._segments:
-            self._segments = [self._open_segment(self.end_offset)]
-        if torn is not None:
-            segment, position, problem = torn
-            on_warning(
-                f"{segment.path}: torn tail of {segment.size - position} bytes cut at byte {position} "
-                f"(offset {self.end_offset}): {problem}"
-            )
-            while self._segments[-1] is not segment:
-                self._remove_segment(self._segments.pop())
-            segment.cut(position)
+            self._segments.append(self._open_segment(0))
+            self._disk.sync_directory(self.directory)
+        self.epochs = found.epochs
+        self.start_epoch = found.start_epoch
+        self.end_offset = self.synced_offset = found.end_offset
+        self._stored_epochs = found.stored_epochs
         self._write_partition_metadata()
-        # What a killed process wrote may still be in the page cache only.
-        for segment in self._segments:
-            if segment.base_offset >= self._point.segment:
-                segment.file.sync()
-        self._disk.sync_directory(self.directory)
-        self.synced_offset = self.end_offset
-        self._store_point(self._point_at_end(), self.epochs)
+        current = self._point_at_end()
+        if point != current or self.epochs != self._stored_epochs:
+            self._store_point(current, self.epochs)
+        self._point = current
 
     def _write_partition_metadata(self) -> None:
         path = join(self.directory, PARTITION_METADATA_FILE)

@@ -42,7 +42,7 @@ def _translated(directory: str, operation: str, path: str) -> Iterator[None]:
 
 
 class PosixFile:
-    """One open descriptor. Use from one thread at a time, but `sync` may run beside `append` and `read_at`."""
+    """One open descriptor. One thread at a time, but `sync` may run beside `append` and `read_at`."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self._path = path

@@ -1,8 +1,8 @@
 """Reading a log without being its writer: no lock, nothing written, bounded memory.
 
-Owns `LogReader` over a directory of segments, one segment, or a checkpoint file; ours or one that Kafka wrote.
-It follows a log that another process appends to and never hands out half a batch. What the records mean is not
-its business.
+Owns `LogReader` over a directory of segments, one segment, or a checkpoint file; ours or one that Kafka
+wrote. It follows a log that another process appends to and never hands out half a batch. What the records
+mean is not its business.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ADVICE = "read on with a tolerant reader to see the rest, or restore the file f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Something that is not as it must be, at byte `position` of `file`; `offset` is what was expected there."""
+    """Something wrong at byte `position` of `file`; `offset` is the one that was expected there."""
 
     file: str
     position: int
@@ -232,7 +232,7 @@ class LogReader:
 
     def _skip_damage(self, file: DiskFile, left: int, problem: str, items: list[RecordBatch | Damage]) -> int:
         damage = self._damage(self._position, problem)
-        found = find_valid_batch(file, self._position + 1, self._expected or 0, 0)
+        found = find_valid_batch(file, self._position + 1, self._expected or 0)
         if found is None and not self._is_below_recovery_point():
             self._tail = damage
             return 0

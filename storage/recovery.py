@@ -10,8 +10,8 @@ It is a file of our own in the log's directory. Kafka has `recovery-point-offset
 directory, but its metadata log neither reads nor writes that file (3.7 `KafkaMetadataLog.apply` opens with
 recovery point 0 and verifies everything), and the broker's log manager rewrites it for all its partitions at
 once. A file beside the segments has one writer, the one that holds the lock, travels with the directory, and
-can hold the byte position too, so that opening a large log reads only its tail. Kafka's log loader looks at no
-file names but its own, so it is not disturbed by it.
+can hold the byte position too, so that opening a large log reads only its tail. Kafka's log loader looks at
+no file names but its own, so it is not disturbed by it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def store_recovery_point(disk: Disk, directory: str, point: RecoveryPoint) -> No
 
 
 class Scan(NamedTuple):
-    """How far a file holds whole, valid batches: up to byte `end`, offset `next_offset`, leader epoch `epoch`.
+    """How far a file holds whole, valid batches: to byte `end`, offset `next_offset`, leader epoch `epoch`.
 
     `problem` says what follows there, or is None when the file ends there.
     """
@@ -133,9 +133,7 @@ def scan_file(
     position: int,
     next_offset: int,
     epoch: int,
-    on_hops: Callable[[int, list[Hop]], None] | None = None,
-    *,
-    verify_crc: bool = True,
+    on_hops: Callable[[int, list[Hop]], None],
 ) -> Scan:
     """Walks `file` from `position`, where offset `next_offset` must begin, to its end or its first problem.
 
@@ -145,10 +143,9 @@ def scan_file(
     window = WINDOW_BYTES
     while position < size:
         buf = file.read_at(position, min(window, size - position))
-        walk = walk_batches(buf, expected_offset=next_offset, min_epoch=epoch, verify_crc=verify_crc)
+        walk = walk_batches(buf, expected_offset=next_offset, min_epoch=epoch)
         if walk.hops:
-            if on_hops is not None:
-                on_hops(position, walk.hops)
+            on_hops(position, walk.hops)
             next_offset, epoch = walk.hops[-1][2], walk.hops[-1][3]
             position += walk.end
             window = WINDOW_BYTES
@@ -169,10 +166,9 @@ def _needed_bytes(buf: bytes, left: int) -> int | None:
     return size if HEADER_BYTES <= size <= min(left, MAX_READABLE_BATCH_BYTES) else None
 
 
-def find_valid_batch(
-    file: DiskFile, position: int, min_offset: int, min_epoch: int
-) -> tuple[int, BatchHeader] | None:
-    """The first whole batch with a right CRC after `position` whose offset and epoch could follow there.
+def find_valid_batch(file: DiskFile, position: int, min_offset: int) -> tuple[int, BatchHeader] | None:
+    """(position, header) of the first whole batch from `position` on with a right CRC and an offset that can
+    follow `min_offset`.
 
     Looks at every byte, for the damage may have hit a length. A hit proves that the damage before it is no
     torn tail. Stale bytes are no danger: a log file never holds any beyond its end.
@@ -182,7 +178,7 @@ def find_valid_batch(
         buf = file.read_at(position, min(WINDOW_BYTES, size - position))
         at = buf.find(b"\x02", 16)
         while at >= 0:
-            found = _valid_at(file, buf, at - 16, position, size, min_offset, min_epoch)
+            found = _valid_at(file, buf, at - 16, position, min_offset)
             if found is not None:
                 return position + at - 16, found
             at = buf.find(b"\x02", at + 1)
@@ -193,19 +189,17 @@ def find_valid_batch(
     return None
 
 
-def _valid_at(
-    file: DiskFile, buf: bytes, index: int, position: int, size: int, min_offset: int, min_epoch: int
-) -> BatchHeader | None:
+def _valid_at(file: DiskFile, buf: bytes, index: int, position: int, min_offset: int) -> BatchHeader | None:
     if len(buf) - index < HEADER_BYTES:
         return None
     header = parse_header(buf, index)
     # Offsets of one file differ by less than 2^31, as in Kafka; that rules out nearly every chance hit early.
-    if not min_offset <= header.base_offset < min_offset + (1 << 31) or header.leader_epoch < min_epoch:
+    if not min_offset <= header.base_offset < min_offset + (1 << 31):
         return None
     if header.last_offset_delta < 0 or header.records_count < 1:
         return None
     needed = header.batch_length + LENGTH_OVERHEAD_BYTES
-    if not HEADER_BYTES <= needed <= min(size - position - index, MAX_READABLE_BATCH_BYTES):
+    if not HEADER_BYTES <= needed <= min(file.size() - position - index, MAX_READABLE_BATCH_BYTES):
         return None
     whole = (
         buf[index : index + needed] if index + needed <= len(buf) else file.read_at(position + index, needed)

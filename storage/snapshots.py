@@ -1,8 +1,8 @@
 """Snapshot files: their names, writing one, receiving one in chunks, serving chunks, deleting old ones.
 
 Owns `<end offset>-<epoch>.checkpoint` files of one directory. Contents are bytes here.
-A file is written under a temporary name, synced, renamed, and the directory synced: one that has its final name
-is whole. Source: KIP-630, Kafka's `Snapshots` and `FileRawSnapshotWriter`.
+A file is written under a temporary name, synced, renamed, and the directory synced: one that has its final
+name is whole. Source: KIP-630, Kafka's `Snapshots` and `FileRawSnapshotWriter`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def snapshot_path(directory: str, snapshot_id: LogPosition) -> str:
 
 
 def clean_abandoned(disk: Disk, directory: str) -> list[str]:
-    """Removes temporary files that a crash left, and returns their names. For the writer only, when it opens."""
+    """Removes temporary files that a crash left; their names. For the writer only, when it opens."""
     names = [name for name in disk.list_directory(directory) if _TEMPORARY.fullmatch(name)]
     for name in names:
         disk.remove(join(directory, name))
@@ -158,7 +158,7 @@ class SnapshotWriter:
         return file.size()
 
     def receive(self, chunk: SnapshotChunk) -> int:
-        """Adds a chunk of the same snapshot that starts where the last one ended; the position to ask for next.
+        """Adds a chunk that starts where the last one ended; the position to ask for next.
 
         A chunk that was received before (its answer was lost) is skipped. Raises SnapshotError for another
         snapshot's chunk, SnapshotPositionError for a gap.
@@ -199,6 +199,7 @@ class SnapshotWriter:
     def _open_file(self) -> DiskFile:
         if self._file is None:
             raise SnapshotError(
-                f"the snapshot {snapshot_name(self.snapshot_id)} is already frozen or closed; make a new writer"
+                f"the snapshot {snapshot_name(self.snapshot_id)} is already frozen or closed; "
+                "make a new writer"
             )
         return self._file

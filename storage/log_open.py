@@ -1,0 +1,208 @@
+"""Opening a log after whatever happened to it: look first, then repair.
+
+Owns `examine`, which changes nothing and finds how far the log is whole, and `repair`, which cuts a torn tail
+and finishes a trim that a crash interrupted. Damage that is no torn tail raises before a byte is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .disk import Disk, join, read_file
+from .epochs import FILE_NAME as EPOCHS_FILE
+from .epochs import EpochTable
+from .errors import CorruptLogError, FileMissingError
+from .recovery import FILE_NAME as POINT_FILE
+from .recovery import RecoveryPoint, find_valid_batch, scan_file
+from .segment import Segment, list_segments, segment_name
+from .types import LogPosition
+from .walk import Hop
+
+_ADVICE = "restore this file from another node or a backup; no byte was changed"
+_MOVED_ADVICE = (
+    f"restore it from another node or a backup, or, if another program changed the log on purpose, remove "
+    f"{POINT_FILE} to have the whole log verified; no byte was changed"
+)
+
+
+class TornTail(NamedTuple):
+    """Bytes from `position` of `segment` on are no whole batches, and nothing valid follows them."""
+
+    segment: Segment
+    position: int
+    problem: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Examined:
+    """What a log's directory holds. `segments` are open files, which the caller closes if it stops here."""
+
+    segments: list[Segment] = field(default_factory=list)
+    epochs: EpochTable = field(default_factory=EpochTable)
+    stored_epochs: EpochTable | None = None
+    start_epoch: int = 0
+    end_offset: int = 0
+    # The first segment that may hold bytes which were never synced.
+    unsynced_from: int = 0
+    torn: TornTail | None = None
+    leftovers: list[int] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Closes every segment."""
+        for segment in self.segments:
+            segment.close()
+
+
+def examine(
+    disk: Disk, directory: str, point: RecoveryPoint | None, *, index_interval_bytes: int
+) -> Examined:
+    """Verifies everything above the recovery point (without one: everything) and changes nothing.
+
+    Raises CorruptLogError for damage below the point or before a later valid batch, CorruptFileError for an
+    unreadable epoch table, DiskError.
+    """
+    examined = Examined()
+    bases = list_segments(disk, directory)
+    if point is not None:
+        _check_pointed(disk, directory, point, bases)
+        examined.leftovers = [base for base in bases if base < point.start_offset]
+        bases = [base for base in bases if base >= point.start_offset]
+    trusted = _load_start(disk, directory, point, bases, examined)
+    try:
+        for base in bases:
+            examined.segments.append(
+                Segment(disk, directory, base, index_interval_bytes=index_interval_bytes)
+            )
+        if bases:
+            _scan(examined, trusted)
+        _check_reached(examined, point)
+    except BaseException:
+        examined.close()
+        raise
+    return examined
+
+
+def _check_pointed(disk: Disk, directory: str, point: RecoveryPoint, bases: list[int]) -> None:
+    for base, what in ((point.start_offset, "first segment of the log"), (point.segment, "segment")):
+        if base not in bases:
+            path = join(directory, segment_name(base))
+            expected = f"expected the {what} that {POINT_FILE} names, found no such file"
+            raise CorruptLogError(path, 0, base, expected, _MOVED_ADVICE)
+    path = join(directory, segment_name(point.segment))
+    size = disk.file_size(path)
+    if size < point.position:
+        expected = (
+            f"expected at least {point.position} bytes (synced up to offset {point.offset}), found {size}"
+        )
+        raise CorruptLogError(path, size, point.offset, expected, _MOVED_ADVICE)
+
+
+def _load_start(
+    disk: Disk, directory: str, point: RecoveryPoint | None, bases: list[int], examined: Examined
+) -> RecoveryPoint | None:
+    """Fills in the epochs below the point; the point from which to scan, None for the whole log."""
+    path = join(directory, EPOCHS_FILE)
+    try:
+        examined.stored_epochs = EpochTable.decode(read_file(disk, path), path)
+    except FileMissingError:
+        examined.stored_epochs = None
+    stored = examined.stored_epochs or EpochTable()
+    start = bases[0] if bases else 0
+    if point is not None:
+        examined.start_epoch = point.start_epoch
+    elif start > 0:
+        # Only the file knows what came before the start of a log that another program trimmed.
+        examined.start_epoch = stored.epoch_at(start - 1) or stored.epoch_at(start) or 0
+    if point is not None and examined.stored_epochs is not None:
+        examined.epochs = stored.truncate_to(point.offset)
+        trusted: RecoveryPoint | None = point
+    else:
+        trusted = None
+    if start > 0 and not examined.epochs.entries:
+        examined.epochs = EpochTable.reset(LogPosition(examined.start_epoch, start))
+    return trusted
+
+
+def _scan(examined: Examined, trusted: RecoveryPoint | None) -> None:
+    first = examined.segments[0].base_offset
+    from_segment, position = (trusted.segment, trusted.position) if trusted else (first, 0)
+    examined.end_offset = trusted.offset if trusted else first
+    examined.unsynced_from = from_segment
+    previous: Segment | None = None
+    for segment in examined.segments:
+        if segment.base_offset < from_segment:
+            continue
+        if examined.torn is None and previous is not None and segment.base_offset != examined.end_offset:
+            expected = f"expected the log to go on here, and {segment.path} begins at {segment.base_offset}"
+            examined.torn = TornTail(previous, previous.size, expected)
+        if examined.torn is not None:
+            _refuse_if_valid(segment, 0, examined.torn, examined.end_offset)
+            continue
+        _scan_segment(examined, segment, position if previous is None else 0)
+        previous = segment
+
+
+def _scan_segment(examined: Examined, segment: Segment, position: int) -> None:
+    def note(window_position: int, hops: list[Hop]) -> None:
+        segment.note(window_position, hops)
+        for _, base, following, epoch in hops:
+            examined.epochs = examined.epochs.append(epoch, base)
+            examined.end_offset = following
+
+    epoch = max(examined.epochs.last_epoch, examined.start_epoch)
+    scan = scan_file(segment.file, position, examined.end_offset, epoch, note)
+    if scan.problem is not None:
+        examined.torn = TornTail(segment, scan.end, scan.problem)
+        _refuse_if_valid(segment, scan.end + 1, examined.torn, examined.end_offset)
+
+
+def _refuse_if_valid(segment: Segment, position: int, torn: TornTail, end_offset: int) -> None:
+    # Any epoch counts: a damaged epoch that reads too high must not hide the good batches behind it.
+    found = find_valid_batch(segment.file, position, end_offset)
+    if found is None:
+        return
+    where, header = found
+    behind = f"byte {where} of {segment.path} (offset {header.base_offset})"
+    expected = f"{torn.problem}; a valid batch follows at {behind}"
+    raise CorruptLogError(torn.segment.path, torn.position, end_offset, expected, _ADVICE)
+
+
+def _check_reached(examined: Examined, point: RecoveryPoint | None) -> None:
+    """Where the scan began below the point (no epoch table), damage before the point is still corruption."""
+    if point is None or examined.end_offset >= point.offset:
+        return
+    torn = examined.torn
+    path = torn.segment.path if torn else examined.segments[-1].path
+    position = torn.position if torn else examined.segments[-1].size
+    expected = f"expected a log synced up to offset {point.offset}" + (f" ({torn.problem})" if torn else "")
+    raise CorruptLogError(path, position, examined.end_offset, expected, _MOVED_ADVICE)
+
+
+def repair(disk: Disk, directory: str, examined: Examined, on_warning: Callable[[str], None]) -> None:
+    """Finishes an interrupted trim, cuts the torn tail, and syncs every byte that may not have been."""
+    for base in examined.leftovers:
+        disk.remove(join(directory, segment_name(base)))
+        disk.sync_directory(directory)
+    torn = examined.torn
+    if torn is not None:
+        while examined.segments[-1] is not torn.segment:
+            extra = examined.segments.pop()
+            on_warning(
+                f"{extra.path}: removed; its {extra.size} bytes follow a torn tail and hold no valid batch"
+            )
+            extra.close()
+            disk.remove(extra.path)
+            disk.sync_directory(directory)
+        if torn.segment.size > torn.position:
+            on_warning(
+                f"{torn.segment.path}: torn tail of {torn.segment.size - torn.position} bytes cut at byte "
+                f"{torn.position} (offset {examined.end_offset}): {torn.problem}"
+            )
+            torn.segment.cut(torn.position)
+    # What a killed process wrote may still be in the page cache only.
+    for segment in examined.segments:
+        if segment.base_offset >= examined.unsynced_from:
+            segment.file.sync()
+    disk.sync_directory(directory)

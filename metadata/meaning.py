@@ -107,11 +107,14 @@ def _broker(builder: ImageBuilder, record: BrokerRecord, offset: int) -> None:
 
 
 def _endpoints(listed: tuple[Any, ...]) -> tuple[Endpoint, ...]:
-    return tuple(Endpoint(at.name, at.host, at.port, at.security_protocol) for at in listed)
+    # By name: Kafka keeps listeners and features in maps, and its snapshots list them in map order.
+    found = [Endpoint(at.name, at.host, at.port, at.security_protocol) for at in listed]
+    return tuple(sorted(found, key=lambda endpoint: endpoint.name))
 
 
 def _features(listed: tuple[Any, ...]) -> tuple[FeatureRange, ...]:
-    return tuple(FeatureRange(at.name, at.min_supported_version, at.max_supported_version) for at in listed)
+    found = [FeatureRange(at.name, at.min_supported_version, at.max_supported_version) for at in listed]
+    return tuple(sorted(found, key=lambda feature: feature.name))
 
 
 def _sorted_directories(directories: tuple[bytes, ...]) -> tuple[bytes, ...]:

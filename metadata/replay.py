@@ -169,7 +169,7 @@ class Replayer:
 
     def _check_start(self, base_offset: int) -> None:
         if base_offset != self.builder.offset:
-            self._failed(
+            self.refuse(
                 ReplayError(
                     base_offset,
                     None,
@@ -191,7 +191,7 @@ class Replayer:
             else:
                 apply_record(self.builder, record, offset)
         except ReplayError as error:
-            self._failed(error)
+            self.refuse(error)
 
     def _begin_transaction(
         self, record: BeginTransactionRecord, offset: int, epoch: int, timestamp_ms: int
@@ -220,7 +220,8 @@ class Replayer:
         self.builder.offset, self.builder.epoch, self.builder.timestamp_ms = position
         self._begin = self._visible = None
 
-    def _failed(self, error: ReplayError) -> None:
+    def refuse(self, error: ReplayError) -> None:
+        """Raises `error`, or hands it to the error handler and counts what was skipped."""
         if self._on_error is None:
             raise error
         self._on_error(error)
@@ -231,7 +232,7 @@ class Replayer:
             try:
                 _, record = decode(data, start, end)
             except RecordDecodeError as error:
-                self._failed(ReplayError(offset, None, str(error)))
+                self.refuse(ReplayError(offset, None, str(error)))
                 continue
             yield offset, record
 

@@ -1,0 +1,178 @@
+"""Finds the record values of a batch in numpy, without an object a record.
+
+Owns the framing: record lengths, offset deltas, null keys, no headers, frame version 1. Anything else
+is "odd": the caller then takes the per-record path. Knows no record types.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.batch import HEADER_BYTES, BatchHeader
+
+Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+
+SAME_LENGTH_STEPS = 3
+"""Records of equal length in a row after which the next ones are tried in numpy."""
+FIRST_LOOK = 128
+FRAME_BYTES = 3
+"""Frame version, api key and version, one byte each (numbers below 128)."""
+
+
+class Frames(NamedTuple):
+    """Every record of a batch: where its framed value starts, its length, its api key and version."""
+
+    data: bytes
+    octets: Bytes
+    starts: Places
+    lengths: Places
+    keys: Bytes
+    versions: Bytes
+
+
+def read_frames(data: bytes, header: BatchHeader) -> Frames | None:
+    """The frames of an uncompressed metadata batch `data` (header included); None if anything is odd."""
+    if header.compression or header.records_count != header.last_offset_delta + 1:
+        return None
+    octets = np.frombuffer(data, dtype=np.uint8)
+    try:
+        records = _record_starts(data, octets, header.records_count)
+        return None if records is None else _frames(data, octets, records)
+    except IndexError:
+        return None
+
+
+def _record_starts(data: bytes, octets: Bytes, count: int) -> Places | None:
+    """Where each record's length stands, and the end of the last; None if they do not fill the batch."""
+    pieces: list[Places] = []
+    stepped: list[int] = []
+    at, found, end = HEADER_BYTES, 0, len(data)
+    last, same = -1, 0
+    while found < count:
+        stride = _stride(data, at)
+        if stride is None:
+            return None
+        same = same + 1 if stride == last else 0
+        last = stride
+        stepped.append(at)
+        found += 1
+        at += stride
+        if same == SAME_LENGTH_STEPS:
+            run = _run_length(octets, at, stride, min(count - found, (end - at) // stride))
+            if run:
+                pieces += [np.array(stepped, dtype=np.int64), np.arange(at, at + run * stride, stride)]
+                stepped = []
+                found += run
+                at += run * stride
+            same = 0
+    if at != end:
+        return None
+    return np.concatenate([*pieces, np.array([*stepped, at], dtype=np.int64)])
+
+
+def _stride(data: bytes, at: int) -> int | None:
+    """Bytes from this record's start to the next one's; None for a length of over three bytes."""
+    first = data[at]
+    if first < 0x80:
+        return None if first & 1 else 1 + (first >> 1)
+    if first & 1:
+        return None
+    second = data[at + 1]
+    if second < 0x80:
+        return 2 + ((first & 0x7F | second << 7) >> 1)
+    third = data[at + 2]
+    if third < 0x80:
+        return 3 + ((first & 0x7F | (second & 0x7F) << 7 | third << 14) >> 1)
+    return None
+
+
+def _run_length(octets: Bytes, at: int, stride: int, limit: int) -> int:
+    """How many records from `at` on have the length of the one before `at`.
+
+    Equal length bytes at `at + k * stride` for all smaller k make each next place a record start.
+    """
+    width = 1
+    while octets[at - stride + width - 1] & 0x80:
+        width += 1
+    pattern = octets[at - stride : at - stride + width]
+    run, look = 0, FIRST_LOOK
+    while run < limit:
+        size = min(look, limit - run)
+        start = at + run * stride
+        table = octets[start : start + size * stride].reshape(size, stride)[:, :width]
+        equal = (table == pattern).all(axis=1)
+        if not equal.all():
+            return run + int(np.argmin(equal))
+        run += size
+        look *= 8
+    return run
+
+
+def _frames(data: bytes, octets: Bytes, records: Places) -> Frames | None:
+    starts = records[:-1]
+    body = starts + _varint_widths(octets, starts)
+    if octets[body].any() or (octets[body + 1] & 0x80).any():
+        return None
+    key = _after_offset_deltas(octets, body + 2)
+    if key is None or (octets[key] != 1).any():
+        return None
+    widths = _varint_widths(octets, key + 1)
+    lengths = _lengths(octets, key + 1, widths)
+    values = key + 1 + widths
+    ends = values + lengths
+    if (ends + 1 != records[1:]).any() or octets[ends].any() or (lengths < FRAME_BYTES).any():
+        return None
+    keys, versions = octets[values + 1], octets[values + 2]
+    if (octets[values] != 1).any() or ((keys | versions) & 0x80).any():
+        return None
+    return Frames(data, octets, values, lengths, keys, versions)
+
+
+def _varint_widths(octets: Bytes, at: Places) -> Places:
+    """Bytes of the varint at each place, for varints of up to three bytes."""
+    first = octets[at] >> 7
+    if not first.any():
+        return np.ones(len(at), dtype=np.int64)
+    return 1 + first.astype(np.int64) + (first & octets[at + 1] >> 7)
+
+
+def _lengths(octets: Bytes, at: Places, widths: Places) -> Places:
+    """The zigzag lengths at `at`; a negative one comes out wrong, which the caller's sums notice."""
+    raw: Any = (octets[at] & 0x7F).astype(np.int64)
+    widest = int(widths.max(initial=1))
+    if widest > 1:
+        raw |= np.where(widths > 1, (octets[at + 1] & 0x7F).astype(np.int64) << 7, 0)
+    if widest > 2:
+        raw |= np.where(widths > 2, (octets[at + 2] & 0x7F).astype(np.int64) << 14, 0)
+    result: Places = raw >> 1
+    return result
+
+
+def _after_offset_deltas(octets: Bytes, at: Places) -> Places | None:
+    """The places after the offset deltas, which must be 0, 1, 2 ...; None if they are not."""
+    count = len(at)
+    after = at.copy()
+    low, width = 0, 1
+    while low < count:
+        high = min(count, 1 << (7 * width - 1))
+        deltas = np.arange(low, high, dtype=np.int64) << 1
+        places = at[low:high]
+        for byte in range(width):
+            more = 0x80 if byte < width - 1 else 0
+            if (octets[places + byte] != (deltas >> 7 * byte & 0x7F | more)).any():
+                return None
+        after[low:high] += width
+        low, width = high, width + 1
+    return after
+
+
+def gather(frames: Frames, starts: Places, length: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The `length` bytes at each of `starts`, copied out and seen as `dtype` (of that size)."""
+    raw: npt.NDArray[Any] = np.ndarray(
+        shape=(len(frames.data) - length + 1,), dtype=f"V{length}", buffer=frames.data, strides=(1,)
+    )
+    return raw[starts].view(dtype)

@@ -1,0 +1,49 @@
+# Everything runs in .venv, made by `make setup`; nothing else on the machine is touched.
+
+# The newest of these that exists; override with `make PYTHON=/path/to/python3.12 setup`.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo quorum test lint proto sim bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 setup" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# A quorum is started, hurt and repaired, and its log is replayed: ends by itself in under a minute.
+demo: setup
+	$(BIN)/metaquorum demo
+
+# Three controllers and three brokers with a live status table; Ctrl-C stops them in order.
+quorum: setup
+	$(BIN)/metaquorum local up --watch
+
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+proto: setup
+	$(BIN)/python proto/generate.py
+
+# make sim SEED=n replays one seed with a readable trace; without SEED a swarm of seeds runs.
+sim: setup
+	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED) --trace,$(if $(SEEDS),--seeds $(SEEDS)))
+
+bench: setup
+	$(BIN)/python -m tests.bench $(BENCH)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,35 @@
+"""What formatting needs to know of a node's configuration file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.config import load_config
+from storage.uuids import uuid_to_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """A node's id and directories. `voter_directory_id` is what the voter list pins for this node, None if
+    nothing; it belongs to the directory at `metadata_index`."""
+
+    node_id: int
+    directories: tuple[str, ...]
+    voter_directory_id: str | None
+    metadata_index: int = 0
+
+
+def read_node_config(path: str) -> NodeConfig:
+    """Reads and checks a configuration file. Raises ConfigError."""
+    config = load_config(Path(path))
+    directories = list(config.log_dirs)
+    if config.metadata_log_dir not in directories:
+        directories.append(config.metadata_log_dir)
+    pinned = next((voter.directory_id for voter in config.voters if voter.node_id == config.node_id), None)
+    return NodeConfig(
+        node_id=config.node_id,
+        directories=tuple(str(directory) for directory in directories),
+        voter_directory_id=None if pinned is None else uuid_to_text(pinned),
+        metadata_index=directories.index(config.metadata_log_dir),
+    )

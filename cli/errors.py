@@ -1,0 +1,61 @@
+"""What a user's mistake looks like on the terminal: one line on standard error and a non-zero exit code.
+
+Owns the table from known exceptions to exit codes. An exception that is not in it is a bug in the
+program and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import click
+
+from metadata.errors import ApiError, RecordDecodeError, ReplayError
+from runtime.errors import ConfigError, StartError
+from storage.errors import StorageError
+
+EXIT_FAILED = 1
+"""The command could not do what was asked, or what it read is damaged."""
+EXIT_USAGE = 2
+"""The command line itself is wrong."""
+EXIT_UNKNOWN_RECORDS = 3
+"""Everything was read, but some records are of a type or version that this program does not know."""
+EXIT_INTERRUPTED = 130
+
+
+class Failure(click.ClickException):
+    """A refusal by the command line itself. The text says what is wrong and what to do next."""
+
+    exit_code = EXIT_FAILED
+
+
+def one_line(error: BaseException) -> str:
+    """The text of an error on a single line, never empty."""
+    text = " ".join(str(error).split())
+    return text or type(error).__name__
+
+
+def as_failure(error: Exception) -> Failure | None:
+    """The failure to show for a known error, or None when it is not one that a user can cause."""
+    match error:
+        case ApiError() | StorageError() | RecordDecodeError() | ReplayError() | ConfigError() | StartError():
+            return Failure(one_line(error))
+        case OSError():
+            return Failure(os_error_text(error))
+        case UnicodeDecodeError():
+            return Failure(
+                f"the file is not text in UTF-8 ({one_line(error)}); check that it is the right file"
+            )
+    return None
+
+
+def os_error_text(error: OSError) -> str:
+    """`<path>: <reason>; <advice>` for an error of the operating system."""
+    reason = (error.strerror or one_line(error)).lower()
+    where = f"{error.filename}: " if error.filename else ""
+    advice = {
+        FileNotFoundError: "check the path",
+        PermissionError: "check the owner and the permissions",
+        IsADirectoryError: "give a file",
+        NotADirectoryError: "give a directory",
+        FileExistsError: "choose another path",
+    }.get(type(error))
+    return f"{where}{reason}" + (f"; {advice}" if advice else "")

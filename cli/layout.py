@@ -1,0 +1,210 @@
+"""The directory of a local cluster: which nodes it has, their ports, identities and files.
+
+Owns `cluster.json` and the nodes' configuration files. Starts nothing (see `processes`) and formats
+nothing by itself: `create` calls the same formatter as `metaquorum storage format`.
+
+    DIRECTORY/cluster.json                 the manifest: cluster id and nodes
+    DIRECTORY/controller-3000/node.properties, process.json, process.log, data/
+    DIRECTORY/broker-0/...
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from cli.errors import Failure
+from cli.format import FormatPlan, apply_plan, existing_cluster_id
+from storage.uuids import random_uuid, uuid_to_text
+
+MANIFEST = "cluster.json"
+MANIFEST_VERSION = 1
+DEFAULT_DIRECTORY = "var/local"
+FIRST_CONTROLLER_ID = 3000
+CONTROLLER_PORT = 19190
+BROKER_PORT = 19090
+HOST = "127.0.0.1"
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of the cluster. `role` is controller or broker."""
+
+    role: str
+    node_id: int
+    port: int
+    directory_id: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.node_id}"
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    cluster_id: str
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A local cluster's directory, opened: absolute path and manifest."""
+
+    directory: Path
+    manifest: Manifest
+
+    @property
+    def cluster_id(self) -> str:
+        return self.manifest.cluster_id
+
+    @property
+    def controllers(self) -> list[Node]:
+        return [node for node in self.manifest.nodes if node.role == "controller"]
+
+    @property
+    def brokers(self) -> list[Node]:
+        return [node for node in self.manifest.nodes if node.role == "broker"]
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Every node, controllers first: the order in which they start."""
+        return [*self.controllers, *self.brokers]
+
+    @property
+    def bootstrap(self) -> str:
+        """The controllers' addresses, as every command's --bootstrap takes them."""
+        return ",".join(f"{HOST}:{node.port}" for node in self.controllers)
+
+    def home(self, node: Node) -> Path:
+        return self.directory / node.name
+
+    def data(self, node: Node) -> Path:
+        return self.home(node) / "data"
+
+    def config(self, node: Node) -> Path:
+        return self.home(node) / "node.properties"
+
+    def log_file(self, node: Node) -> Path:
+        return self.home(node) / "process.log"
+
+    def pid_file(self, node: Node) -> Path:
+        return self.home(node) / "process.json"
+
+    def metadata_log(self, node: Node) -> Path:
+        return self.data(node) / "__cluster_metadata-0"
+
+    def node(self, name: str) -> Node:
+        """The node called `name` (controller-3000). Raises KeyError."""
+        for node in self.manifest.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(name)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens on now, all different."""
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def open_layout(directory: Path) -> Layout:
+    """The cluster in `directory`. Raises Failure where there is none, or not a whole one."""
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise Failure(
+            f"{directory} holds no local cluster; start one with: metaquorum local up --directory {directory}"
+        )
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise Failure(
+            f"{path} is damaged ({error}); remove the whole directory if you do not need it"
+        ) from error
+    if manifest.version != MANIFEST_VERSION:
+        raise Failure(
+            f"{path} has version {manifest.version}, this program knows {MANIFEST_VERSION}; use a newer one"
+        )
+    layout = Layout(directory=directory.resolve(), manifest=manifest)
+    for node in layout.nodes:
+        found = existing_cluster_id(layout.data(node))
+        if found is not None and found != manifest.cluster_id:
+            raise Failure(
+                f"{layout.data(node)} belongs to cluster {found}, but {path} is of"
+                f" cluster {manifest.cluster_id}; give another --directory"
+            )
+    return layout
+
+
+def create(
+    directory: Path,
+    *,
+    cluster_id: str | None = None,
+    controllers: int = 3,
+    brokers: int = 3,
+    ports: Sequence[int] | None = None,
+    extra: dict[str, str] | None = None,
+) -> Layout:
+    """Makes and formats a new cluster in an empty or absent directory. Raises Failure for any other one.
+
+    `ports`: one for each node, controllers first. `extra`: configuration lines for every node.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise Failure(f"{directory} is not empty and holds no local cluster; give a new or empty --directory")
+    if ports is None:
+        ports = [CONTROLLER_PORT + at for at in range(controllers)] + [
+            BROKER_PORT + at for at in range(brokers)
+        ]
+    rng = random.SystemRandom()
+    roles = [("controller", FIRST_CONTROLLER_ID + at) for at in range(controllers)]
+    roles += [("broker", at) for at in range(brokers)]
+    nodes = tuple(
+        Node(role=role, node_id=node_id, port=port, directory_id=uuid_to_text(random_uuid(rng)))
+        for (role, node_id), port in zip(roles, ports, strict=True)
+    )
+    chosen = cluster_id or uuid_to_text(random_uuid(rng))
+    layout = Layout(
+        directory=directory.resolve(),
+        manifest=Manifest(version=MANIFEST_VERSION, cluster_id=chosen, nodes=nodes),
+    )
+    for node in layout.nodes:
+        layout.home(node).mkdir(parents=True)
+        layout.config(node).write_text(config_text(layout, node, extra or {}))
+        apply_plan(
+            FormatPlan(
+                directories=(str(layout.data(node)),),
+                cluster_id=chosen,
+                node_id=node.node_id,
+                directory_ids=(node.directory_id,),
+            )
+        )
+    (layout.directory / MANIFEST).write_bytes(
+        msgspec.json.format(msgspec.json.encode(layout.manifest), indent=2)
+    )
+    return layout
+
+
+def config_text(layout: Layout, node: Node, extra: dict[str, str]) -> str:
+    """The configuration file of one node, in Kafka's key names."""
+    voters = ",".join(f"{one.node_id}@{HOST}:{one.port}:{one.directory_id}" for one in layout.controllers)
+    listener = "CONTROLLER" if node.role == "controller" else "PLAINTEXT"
+    values = {
+        "process.roles": node.role,
+        "node.id": str(node.node_id),
+        "controller.quorum.voters": voters,
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "listeners": f"{listener}://{HOST}:{node.port}",
+        "log.dirs": str(layout.data(node)),
+        **extra,
+    }
+    return "".join(f"{key}={value}\n" for key, value in values.items())

@@ -1,0 +1,236 @@
+"""`metaquorum log`: dump records and show the state that they make. Reads only.
+
+Owns options, output and exit codes: 0 all was read, 1 something is damaged or unreadable, 3 everything
+was read but some records are of a type or version that this program does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from cli import log_source, log_state
+from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS, as_failure
+from cli.follow import follow as follow_log
+from cli.log_select import Selection, entity_path, record_type, time_ms
+from cli.log_source import Item, ReadBatch
+from cli.output import json_line, json_option, utc_text
+from metadata.batches import DecodedRecord
+from metadata.control_records import UnknownControlRecord
+from metadata.dump import payload_json
+from metadata.records import UnknownRecord
+from metadata.tree import render_tree, subtree
+from storage.batch import RecordBatch
+from storage.reader import Damage
+
+
+class _Checked(click.ParamType[Any]):
+    """An option's value that a function checks; its ValueError is the message."""
+
+    def __init__(self, name: str, check: Callable[[str], Any]) -> None:
+        self.name = name
+        self._check = check
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._check(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+TYPE = _Checked("type", record_type)
+ENTITY = _Checked("entity", entity_path)
+TIME = _Checked("time", time_ms)
+PATHS = click.Path(path_type=str)
+
+
+@click.group()
+def log() -> None:
+    """Read any KRaft metadata log: ours or Apache Kafka's, running or not. Nothing is ever written."""
+
+
+@log.command()
+@click.argument("paths", nargs=-1, required=True, type=PATHS, metavar="PATH...")
+@json_option
+@click.option(
+    "--type", "types", type=TYPE, multiple=True, help="Only this record type (topic, partition-change...)."
+)
+@click.option(
+    "--entity", "entities", type=ENTITY, multiple=True, help="Only what is about broker/3, topic/orders/7..."
+)
+@click.option("--from-offset", type=click.IntRange(min=0), help="First offset to show.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="Last offset to show.")
+@click.option("--from-time", type=TIME, help="Nothing before this time (ISO 8601, UTC, or ms since 1970).")
+@click.option("--to-time", type=TIME, help="Nothing after this time.")
+@click.option("--follow", is_flag=True, help="Go on with what is appended, until Ctrl-C or --to-offset.")
+def dump(
+    paths: tuple[str, ...],
+    as_json: bool,
+    types: tuple[str, ...],
+    entities: tuple[str, ...],
+    from_offset: int | None,
+    to_offset: int | None,
+    from_time: int | None,
+    to_time: int | None,
+    follow: bool,
+) -> int:
+    """Print the records of PATHs: node or __cluster_metadata-0 directories, segments, checkpoints."""
+    if follow and len(paths) != 1:
+        raise click.UsageError("--follow takes exactly one PATH")
+    selection = Selection(
+        types=frozenset(types),
+        entities=entities,
+        from_offset=from_offset,
+        to_offset=to_offset,
+        from_ms=from_time,
+        to_ms=to_time,
+    )
+    printer = _Printer(selection, as_json)
+    for path in paths:
+        try:
+            printer.dump(log_source.log_path(path), follow)
+        except Exception as error:
+            failure = as_failure(error)
+            if failure is None or isinstance(error, BrokenPipeError):
+                raise
+            printer.complain(failure.format_message())
+    return printer.exit_code()
+
+
+class _Printer:
+    """Prints what is selected and remembers what was wrong."""
+
+    def __init__(self, selection: Selection, as_json: bool) -> None:
+        self._selection = selection
+        self._as_json = as_json
+        self._damaged = False
+        self._unknown = 0
+
+    def dump(self, path: str, follow: bool) -> None:
+        selection = self._selection
+        self._namer = log_source.namer_for(path)
+        start = None if selection.needs_names else selection.from_offset
+        if not follow:
+            for item in log_source.items(path, start):
+                if self._take(item):
+                    break
+            return
+        reader = log_source.open_reader(path, start)
+        try:
+            asyncio.run(follow_log(reader, path, self._take_raw))
+        finally:
+            reader.close()
+
+    def _take_raw(self, found: RecordBatch | Damage) -> bool:
+        ends = [self._take(item) for item in log_source.decode_item(found)]
+        return any(ends)
+
+    def _take(self, item: Item) -> bool:
+        """Prints one item; True when nothing after it can be wanted."""
+        if not isinstance(item, ReadBatch):
+            if self._selection.from_offset is None or item.offset >= self._selection.from_offset:
+                self.complain(log_source.damage_line(item))
+            return False
+        for decoded in item.records:
+            entities = self._namer.entities(decoded.record)
+            if self._selection.wants(decoded, entities):
+                self._show(item, decoded)
+        return self._selection.past(item.batch.header.next_offset)
+
+    def _show(self, item: ReadBatch, decoded: DecodedRecord) -> None:
+        if isinstance(decoded.record, UnknownRecord | UnknownControlRecord):
+            self._unknown += 1
+        click.echo(_json_text(item, decoded) if self._as_json else _plain_text(item, decoded))
+
+    def complain(self, line: str) -> None:
+        self._damaged = True
+        click.echo(f"metaquorum: {line}", err=True)
+
+    def exit_code(self) -> int:
+        if self._unknown:
+            click.echo(
+                f"metaquorum: {self._unknown} records are of a type or version that this program does not"
+                " know; they are shown as they were read",
+                err=True,
+            )
+        if self._damaged:
+            return EXIT_FAILED
+        return EXIT_UNKNOWN_RECORDS if self._unknown else 0
+
+
+def _json_text(item: ReadBatch, decoded: DecodedRecord) -> str:
+    header = item.batch.header
+    return json_line(
+        {
+            "file": item.batch.file,
+            "offset": decoded.offset,
+            "leaderEpoch": header.leader_epoch,
+            "createTime": decoded.timestamp_ms,
+            "batchBaseOffset": header.base_offset,
+            **payload_json(decoded.record, decoded.version),
+        }
+    )
+
+
+def _plain_text(item: ReadBatch, decoded: DecodedRecord) -> str:
+    payload = payload_json(decoded.record, decoded.version)
+    fields = " ".join(f"{name}={_field_text(value)}" for name, value in payload["data"].items())
+    place = f"{decoded.offset:>8}  {utc_text(decoded.timestamp_ms)}  epoch {item.batch.header.leader_epoch}"
+    return f"{place}  {payload['type']} v{payload['version']}  {fields}".rstrip()
+
+
+def _field_text(value: object) -> str:
+    return value if isinstance(value, str) and value and " " not in value else json_line(value)
+
+
+@log.command()
+@click.argument("path", type=PATHS)
+@click.option(
+    "--at", metavar="OFFSET|TIME", help="State before this offset, or at this time (ISO 8601 or @ms)."
+)
+@click.option(
+    "--below", metavar="ENTITY", help="Only this branch of the tree: broker/3, topic/orders, feature..."
+)
+@click.option("--secrets", is_flag=True, help="Show SCRAM salts and keys.")
+@json_option
+def state(path: str, at: str | None, below: str | None, secrets: bool, as_json: bool) -> int:
+    """Show the image that the log at PATH makes: from the nearest snapshot, plus the records after it."""
+    point = log_state.parse_point(at)
+    found = log_state.load(log_source.log_path(path), point)
+    tree = log_state.tree_of(found, secrets=secrets)
+    branch: Any = tree
+    if below is not None:
+        try:
+            branch = subtree(tree, below)
+        except KeyError as error:
+            raise click.ClickException(
+                f"no {error.args[0]} in the state at offset {found.end_offset}"
+            ) from error
+    for line in found.problems:
+        click.echo(f"metaquorum: {line}", err=True)
+    if as_json:
+        click.echo(json_line(branch))
+    else:
+        click.echo(render_tree(branch, prefix=below or "") if isinstance(branch, dict) else json_line(branch))
+    return found.exit_code()
+
+
+@log.command()
+@click.argument("path", type=PATHS)
+@json_option
+def timeline(path: str, as_json: bool) -> int:
+    """Tell what happened: elections, registrations, fences, topics and leaders, with offsets."""
+    problems: list[str] = []
+    for event in log_state.events(log_source.log_path(path), problems):
+        if as_json:
+            click.echo(json_line(log_state.event_json(event)))
+        else:
+            click.echo(log_state.event_text(event))
+    for line in problems:
+        click.echo(f"metaquorum: {line}", err=True)
+    return EXIT_FAILED if problems else 0

@@ -1,0 +1,98 @@
+"""Which records a user asked for: by type, entity, offset and time. Knows no files.
+
+Bounds are inclusive at both ends, times are Unix ms. `Selection.past` tells when nothing more can match,
+so that a reader stops early.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from metadata.batches import DecodedRecord
+from metadata.control_records import UnknownControlRecord
+from metadata.inspect.entities import entity_problem, is_below
+from metadata.records import UnknownRecord
+from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
+
+TYPE_NAMES = (
+    *(schema.type_name for schema in RECORD_SCHEMAS),
+    *(schema.type_name for schema in CONTROL_SCHEMAS),
+    UnknownRecord.type_name,
+    UnknownControlRecord.type_name,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What to show. Empty sets and None select everything."""
+
+    types: frozenset[str] = frozenset()
+    entities: tuple[str, ...] = ()
+    from_offset: int | None = None
+    to_offset: int | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+    def wants(self, decoded: DecodedRecord, entities: Iterable[str]) -> bool:
+        """Whether a record is to be shown."""
+        return (
+            (not self.types or decoded.record.type_name in self.types)
+            and (self.from_offset is None or decoded.offset >= self.from_offset)
+            and (self.to_offset is None or decoded.offset <= self.to_offset)
+            and (self.from_ms is None or decoded.timestamp_ms >= self.from_ms)
+            and (self.to_ms is None or decoded.timestamp_ms <= self.to_ms)
+            and (
+                not self.entities
+                or any(is_below(one, wanted) for one in entities for wanted in self.entities)
+            )
+        )
+
+    def past(self, next_offset: int) -> bool:
+        """Whether every wanted offset lies before `next_offset`. Time says nothing: clocks run backwards."""
+        return self.to_offset is not None and next_offset > self.to_offset
+
+    @property
+    def needs_names(self) -> bool:
+        """Whether records before `from_offset` must be read, to learn what topics are called."""
+        return any(wanted.startswith(("topic", "config")) for wanted in self.entities)
+
+
+def record_type(text: str) -> str:
+    """The full name of a record type: topic, TOPIC_RECORD and topic-record are one. Raises ValueError."""
+    wanted = text.upper().replace("-", "_")
+    for name in (wanted, wanted + "_RECORD"):
+        if name in TYPE_NAMES:
+            return name
+    close = difflib.get_close_matches(wanted, TYPE_NAMES, n=3, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(close)}?" if close else f"; known are {', '.join(TYPE_NAMES)}"
+    raise ValueError(f"no record type is called {text!r}{hint}")
+
+
+def entity_path(text: str) -> str:
+    """A checked entity path. Raises ValueError, saying what a path looks like."""
+    problem = entity_problem(text)
+    if problem is not None:
+        raise ValueError(problem)
+    return text
+
+
+def time_ms(text: str) -> int:
+    """Unix ms from `2026-11-21T03:07:57.123Z` (UTC where no zone is given) or from a number of ms.
+
+    Raises ValueError, saying both forms.
+    """
+    if text.isascii() and text.lstrip("@").isdigit():
+        return int(text.lstrip("@"))
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no time; write 2026-11-21T03:07:57Z, 2026-11-21, or milliseconds since 1970"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    since = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return since // datetime.timedelta(milliseconds=1)

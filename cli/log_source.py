@@ -1,0 +1,135 @@
+"""From a path that a user gave to batches and records: node directories, logs, segments, checkpoints.
+
+Reads only; takes no lock and writes nothing. Problems come as values with file, position and offset, so
+that a tool can name them and go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from metadata.batches import DecodedRecord, decode_batch
+from metadata.errors import RecordDecodeError
+from metadata.inspect.entities import EntityNamer
+from metadata.records import TopicRecord
+from storage.batch import RecordBatch
+from storage.disk import join, name_of, parent_of
+from storage.errors import BatchError, FileMissingError, NotALogError
+from storage.log import METADATA_DIRECTORY
+from storage.posix_disk import PosixDisk
+from storage.reader import Damage, LogReader
+from storage.segment import list_segments
+from storage.snapshots import list_snapshots, snapshot_path
+from storage.types import LogPosition
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """One batch with its records decoded."""
+
+    batch: RecordBatch
+    records: tuple[DecodedRecord, ...]
+
+
+Item = ReadBatch | Damage
+
+
+def log_path(path: str) -> str:
+    """The log that a path means: a node's directory stands for the `__cluster_metadata-0` in it.
+
+    Raises FileMissingError, NotALogError for what holds no log.
+    """
+    disk = PosixDisk()
+    if not disk.exists(path):
+        raise FileMissingError(path)
+    if disk.is_directory(path):
+        inner = join(path, METADATA_DIRECTORY)
+        found = inner if disk.is_directory(inner) else path
+        if not list_segments(disk, found) and not list_snapshots(disk, found):
+            raise NotALogError(path, "holds no .log segment")
+        return found
+    return path
+
+
+def is_checkpoint(path: str) -> bool:
+    return ".checkpoint" in name_of(path)
+
+
+def items(path: str, start_offset: int | None = None) -> Iterator[Item]:
+    """Everything that the log at `path` holds now, damage between what could be read."""
+    reader = open_reader(path, start_offset)
+    try:
+        for found in reader:
+            yield from decode_item(found)
+    finally:
+        reader.close()
+
+
+def open_reader(path: str, start_offset: int | None = None) -> LogReader:
+    return LogReader(PosixDisk(), path, tolerant=True, start_offset=start_offset)
+
+
+def decode_item(found: RecordBatch | Damage) -> list[Item]:
+    """A batch with its records; where one cannot be decoded, what is wrong with the batch."""
+    if isinstance(found, Damage):
+        return [found]
+    try:
+        return [ReadBatch(found, decode_batch(found, tolerant=True))]
+    except (RecordDecodeError, BatchError) as error:
+        return [
+            Damage(
+                file=found.file, position=found.position, offset=found.header.base_offset, reason=str(error)
+            )
+        ]
+
+
+def damage_line(damage: Damage) -> str:
+    """One line that names file, position and offset."""
+    return f"{damage.file} at byte {damage.position} (offset {damage.offset}): {damage.reason}"
+
+
+def log_start(path: str) -> int:
+    """Base offset of the first segment of a directory; 0 for one without segments."""
+    return min(list_segments(PosixDisk(), path), default=0)
+
+
+def snapshot_before(path: str, offset: int | None) -> LogPosition | None:
+    """The newest snapshot beside a log whose end is at or below `offset` (None: the newest of all)."""
+    fitting = [
+        found
+        for found in list_snapshots(PosixDisk(), _directory(path))
+        if offset is None or found.offset <= offset
+    ]
+    return fitting[-1] if fitting else None
+
+
+def snapshot_file(path: str, position: LogPosition) -> str:
+    return snapshot_path(_directory(path), position)
+
+
+def namer_for(path: str) -> EntityNamer:
+    """A namer that knows the topics from before the log's first segment, as far as a snapshot tells them."""
+    namer = EntityNamer()
+    disk = PosixDisk()
+    if is_checkpoint(path):
+        return namer
+    directory = _directory(path)
+    start = log_start(path) if disk.is_directory(path) else _first_offset(path)
+    fitting = [found for found in list_snapshots(disk, directory) if found.offset >= start] if start else []
+    if fitting:
+        for item in items(snapshot_path(directory, fitting[0])):
+            if isinstance(item, ReadBatch):
+                for decoded in item.records:
+                    if isinstance(decoded.record, TopicRecord):
+                        namer.entities(decoded.record)
+    return namer
+
+
+def _directory(path: str) -> str:
+    return path if PosixDisk().is_directory(path) else parent_of(path)
+
+
+def _first_offset(path: str) -> int:
+    stem = name_of(path).partition(".")[0]
+    return int(stem) if stem.isdigit() else 0

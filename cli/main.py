@@ -1,0 +1,108 @@
+"""The `metaquorum` command: puts the groups together and turns known errors into one line each.
+
+Owns nothing else; every group lives in a module of its own and is imported when it is used, so that
+`metaquorum storage random-uuid` does not pay for gRPC.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from click.exceptions import NoArgsIsHelpError
+from click.shell_completion import get_completion_class
+
+from cli.errors import EXIT_INTERRUPTED, EXIT_USAGE, as_failure
+
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "storage": ("cli.storage_commands:storage", "Format directories and look at their identity."),
+    "controller": ("cli.server_commands:controller", "Run a controller."),
+    "broker": ("cli.server_commands:broker", "Run a broker."),
+    "local": ("cli.local_commands:local", "A whole cluster of processes on this machine."),
+    "quorum": ("cli.quorum_commands:quorum", "Look at the quorum and move its leadership."),
+    "brokers": ("cli.broker_commands:brokers", "List, describe and unregister brokers."),
+    "topics": ("cli.topic_commands:topics", "Create, list, describe and delete topics."),
+    "log": ("cli.log_commands:log", "Read any KRaft metadata log: records, and the state they make."),
+    "demo": ("cli.demo_command:demo", "Start a quorum, hurt it, and show what its log says about it."),
+}
+
+
+class OneLineGroup(click.Group):
+    """A group whose errors are one line, and whose commands are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*_COMMANDS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module_name, attribute = _COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(module_name), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands without importing them all."""
+        rows = [(name, text) for name, (_, text) in _COMMANDS.items()]
+        rows += [(name, command.get_short_help_str()) for name, command in sorted(self.commands.items())]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except BrokenPipeError:
+            # The reader of a pipe went away (`| head`): nothing more to say, to anybody.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(EXIT_INTERRUPTED)
+        except Exception as error:
+            sys.exit(_report(error))
+        sys.exit(result if isinstance(result, int) else 0)
+
+
+def _report(error: Exception) -> int:
+    """Print the one line for an error and return the exit code; re-raise what is a bug."""
+    if isinstance(error, NoArgsIsHelpError):
+        error.show()
+        return EXIT_USAGE
+    if isinstance(error, click.Abort):
+        return EXIT_INTERRUPTED
+    if isinstance(error, click.ClickException):
+        hint = ""
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            hint = f" (see: {error.ctx.command_path} --help)"
+        click.echo(f"metaquorum: {' '.join(error.format_message().split())}{hint}", err=True)
+        return error.exit_code
+    failure = as_failure(error)
+    if failure is None:
+        raise error
+    click.echo(f"metaquorum: {failure.format_message()}", err=True)
+    return failure.exit_code
+
+
+@click.group(cls=OneLineGroup, name="metaquorum", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="metaquorum")
+def main() -> None:
+    """A metadata quorum, and tools that look inside any KRaft metadata log."""
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a SHELL: eval "$(metaquorum completion bash)"."""
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"no completion for {shell}")
+    click.echo(found(main, {}, "metaquorum", "_METAQUORUM_COMPLETE").source())

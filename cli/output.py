@@ -1,0 +1,61 @@
+"""How lists and objects are printed: tables for people, JSON for programs. Knows no cluster."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+
+import click
+import msgspec
+from rich.console import Console
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+def console() -> Console:
+    """A console on standard output as it is now (tests replace it)."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def echo_json(value: object) -> None:
+    """One JSON document on one line; keys keep the order in which they were put."""
+    click.echo(json_line(value))
+
+
+def json_line(value: object) -> str:
+    """Compact JSON; bytes in base64, sets sorted."""
+    return msgspec.json.encode(value, enc_hook=_plain).decode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise NotImplementedError(f"no JSON form for {type(value).__name__}")
+
+
+def echo_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns padded with blanks, two apart, the last one not padded: easy to read, easy to cut."""
+    table = [list(columns), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
+    for row in table:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        click.echo("  ".join(padded).rstrip())
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (tuple, list)):
+        return ",".join(str(item) for item in value) or "-"
+    return str(value)
+
+
+def utc_text(time_ms: int) -> str:
+    """A Unix time in ms as ISO 8601 in UTC, to the millisecond; as a number where no calendar has it."""
+    try:
+        moment = datetime.datetime.fromtimestamp(time_ms // 1000, tz=datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms}ms"
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"

@@ -74,7 +74,7 @@ class BrokerSession:
         self._correlation_id = 0
         self._failures = 0
         self._last_problem = "no controller has said yet how far the metadata log goes"
-        self._last_sent_ms: int | None = None
+        self._last_heartbeat_ms: int | None = None
         self._next_send_ms = 0
         self._give_up_ms: int | None = None
         self._shutdown_deadline_ms: int | None = None
@@ -110,12 +110,9 @@ class BrokerSession:
             self.progressed(now_ms)
             self._note_catch_up(now_ms)
             if self._awaits_admission and self._applied_registration():
-                last = (
-                    now_ms
-                    if self._last_sent_ms is None
-                    else self._last_sent_ms + self._config.retry_backoff_ms
-                )
-                self._next_send_ms = min(self._next_send_ms, max(now_ms, last))
+                last_ms, pace_ms = self._last_heartbeat_ms, self._config.retry_backoff_ms
+                due_ms = now_ms if last_ms is None else max(now_ms, last_ms + pace_ms)
+                self._next_send_ms = min(self._next_send_ms, due_ms)
         return self._finish(now_ms)
 
     def progressed(self, now_ms: int) -> None:
@@ -392,7 +389,8 @@ class BrokerSession:
         request: LifecycleRequest = self._heartbeat() if self.registered else self._registration()
         self._correlation_id += 1
         timeout_ms = self._config.controller_request_timeout_ms
-        self._last_sent_ms = now_ms
+        if self.registered:
+            self._last_heartbeat_ms = now_ms
         self._in_flight = _InFlight(
             target=self._targets.current,
             correlation_id=self._correlation_id,

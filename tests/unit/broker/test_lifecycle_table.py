@@ -115,5 +115,5 @@ def test_the_document_is_what_the_table_makes() -> None:
         path.write_text(before + begin + render_document() + end + after, encoding="utf-8")
         return
     assert generated == render_document(), (
-        "docs/broker-lifecycle.md is out of date: run this test with METAQUORUM_REWRITE_DOCS=1 and review the diff"
+        "docs/broker-lifecycle.md is out of date: run this test with METAQUORUM_REWRITE_DOCS=1, review"
     )

@@ -1,0 +1,103 @@
+"""Batches to decoded records: the short way and the general way, and what they say of bad records."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata import codec
+from metadata.batches import DecodedRecord, decode_batch
+from metadata.control_records import LeaderChangeMessage, SnapshotFooterRecord, UnknownControlRecord
+from metadata.dump import payload_json
+from metadata.errors import ErrorCode, RecordDecodeError, UnknownRecordError
+from metadata.records import ClientQuotaRecord, NoOpRecord, Record, TopicRecord, UnknownRecord
+from storage.batch import RecordBatch, encode_batch, iter_batches
+
+U = bytes(range(16))
+FUTURE = bytes.fromhex("01 7f 00 aa bb")
+
+
+def _batch(values: list[bytes], keys: list[bytes] | None = None, *, is_control: bool = False) -> RecordBatch:
+    data = encode_batch(
+        base_offset=40,
+        leader_epoch=3,
+        timestamp_ms=1700,
+        values=values,
+        keys=keys,
+        is_control=is_control,
+    )
+    (batch,) = iter_batches(data)
+    return batch
+
+
+def test_offsets_timestamps_and_versions() -> None:
+    written: list[Record] = [TopicRecord("a", U), NoOpRecord(), TopicRecord("b", U)]
+    batch = _batch(codec.encode_records(written, [0, 0, 0]))
+    expected = tuple(DecodedRecord(40 + place, 1700, 0, record) for place, record in enumerate(written))
+    assert decode_batch(batch) == expected
+    assert decode_batch(batch, tolerant=True) == expected
+
+
+def test_data_records_with_keys_take_the_general_way() -> None:
+    batch = _batch([codec.encode(NoOpRecord(), 0)] * 2, [b"k", b"l"])
+    assert decode_batch(batch) == (
+        DecodedRecord(40, 1700, 0, NoOpRecord()),
+        DecodedRecord(41, 1700, 0, NoOpRecord()),
+    )
+
+
+def test_control_batches_say_the_version_of_their_message() -> None:
+    pairs = [codec.encode_control(LeaderChangeMessage(1, version=v)) for v in (0, 1)]
+    pairs.append(codec.encode_control(SnapshotFooterRecord()))
+    batch = _batch([value for _, value in pairs], [key for key, _ in pairs], is_control=True)
+    assert [(item.offset, item.version, item.record) for item in decode_batch(batch)] == [
+        (40, 0, LeaderChangeMessage(1)),
+        (41, 1, LeaderChangeMessage(1, version=1)),
+        (42, 0, SnapshotFooterRecord()),
+    ]
+
+
+def test_a_record_from_the_future_stops_a_node_and_not_a_tool() -> None:
+    batch = _batch([codec.encode(NoOpRecord(), 0), FUTURE])
+    with pytest.raises(UnknownRecordError, match="offset 41: record has api key 127"):
+        decode_batch(batch)
+    unknown = decode_batch(batch, tolerant=True)[1]
+    assert unknown == DecodedRecord(41, 1700, 0, UnknownRecord(127, 0, b"\xaa\xbb"))
+    assert payload_json(unknown.record, unknown.version) == {
+        "type": "UNKNOWN_RECORD",
+        "version": 0,
+        "data": {"apiKey": 127, "body": "qrs="},
+    }
+
+
+def test_a_control_record_from_the_future() -> None:
+    batch = _batch([b"\1\2"], [b"\0\0\0\x09"], is_control=True)
+    with pytest.raises(UnknownRecordError, match="offset 40: control record type 9"):
+        decode_batch(batch)
+    (unknown,) = decode_batch(batch, tolerant=True)
+    assert unknown.record == UnknownControlRecord(9, b"\0\0\0\x09", b"\1\2")
+    assert payload_json(unknown.record, 0)["data"] == {"controlType": 9, "key": "AAAACQ==", "value": "AQI="}
+
+
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_malformed_records_are_named_by_their_offset(tolerant: bool) -> None:
+    batch = _batch([codec.encode(NoOpRecord(), 0), b"\1\2\0\x05a"])
+    with pytest.raises(RecordDecodeError, match="offset 41: TOPIC_RECORD"):
+        decode_batch(batch, tolerant=tolerant)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(float("nan"), "NaN"), (float("inf"), "Infinity"), (float("-inf"), "-Infinity"), (1.5, 1.5)],
+)
+def test_numbers_that_json_does_not_have_are_text(value: float, shown: object) -> None:
+    record = ClientQuotaRecord((), "producer_byte_rate", value, False)
+    assert payload_json(record, 0)["data"]["value"] == shown
+
+
+def test_error_codes_know_whether_to_try_again() -> None:
+    assert [code.value for code in ErrorCode] == list(range(-1, 128))
+    assert ErrorCode(77) is ErrorCode.STALE_BROKER_EPOCH
+    assert not ErrorCode.STALE_BROKER_EPOCH.retriable
+    assert ErrorCode.NOT_CONTROLLER.retriable
+    assert ErrorCode.REQUEST_TIMED_OUT.retriable
+    assert not ErrorCode.DUPLICATE_BROKER_REGISTRATION.retriable

@@ -1,0 +1,167 @@
+"""The table, the classes, the levels and the page about them say the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+
+from metadata.control_records import ControlRecord
+from metadata.errors import UnsupportedVersionError
+from metadata.features import (
+    DEFAULT_METADATA_VERSION,
+    MAX_METADATA_VERSION,
+    METADATA_VERSION_NAMES,
+    metadata_version_name,
+    parse_metadata_version,
+    record_version_for,
+    write_version,
+    write_versions,
+)
+from metadata.records import (
+    BeginTransactionRecord,
+    BrokerRecord,
+    BrokerRegistrationChangeRecord,
+    ControllerRecord,
+    DelegationTokenRecord,
+    FeatureLevelRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    Record,
+    TopicRecord,
+    UserScramCredentialRecord,
+    ZkMigrationStateRecord,
+)
+from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS, Field, RecordSchema, StructSchema
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "records.md").read_text("utf-8")
+U = bytes(16)
+
+
+def _structures(schema: StructSchema) -> list[StructSchema]:
+    inner = [found for field in schema.fields if field.struct for found in _structures(field.struct)]
+    return [schema, *inner]
+
+
+ALL = (*RECORD_SCHEMAS, *CONTROL_SCHEMAS)
+STRUCTURES = [structure for schema in ALL for structure in _structures(schema.body)]
+
+
+@pytest.mark.parametrize("schema", STRUCTURES, ids=lambda schema: schema.name)
+def test_class_and_table_have_the_same_fields_and_defaults(schema: StructSchema) -> None:
+    named = {field.name: field for field in msgspec.structs.fields(schema.cls)}
+    assert set(named) == {field.name for field in schema.fields} | {"unknown_tags"}
+    assert named["unknown_tags"].default == ()
+    for field in schema.fields:
+        default = named[field.name].default
+        if default is not msgspec.NODEFAULT and not (field.nullable and field.tag is None):
+            assert default == field.default, field.name
+        # What a version or a tag section leaves out must be constructible.
+        assert field.tag is None or default is not msgspec.NODEFAULT
+
+
+def test_every_record_class_has_a_schema() -> None:
+    assert [schema.body.cls for schema in RECORD_SCHEMAS] == list(get_args(Record))
+    assert [schema.body.cls for schema in CONTROL_SCHEMAS] == list(get_args(ControlRecord))
+    keys = [schema.key for schema in RECORD_SCHEMAS]
+    assert keys == [*range(6), *range(7, 13), 14, 15, *range(17, 28)]
+
+
+def _type_text(field: Field) -> str:
+    text = field.type.replace("struct", field.struct.name) if field.struct else field.type
+    notes = []
+    if field.since:
+        notes.append(f"v{field.since}+")
+    if field.tag is not None:
+        notes.append(f"tag {field.tag}")
+    if field.none_on_wire is not None:
+        notes.append(f"{'empty' if field.none_on_wire == () else field.none_on_wire} = unchanged")
+    nullable = "?" if field.nullable else ""
+    return f"{field.kafka_name} {text}{nullable}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _fields_text(schema: StructSchema) -> str:
+    return ", ".join(_type_text(field) for field in schema.fields) or "(none)"
+
+
+def _versions_text(latest: int) -> str:
+    return f"0-{latest}" if latest else "0"
+
+
+@pytest.mark.parametrize("schema", RECORD_SCHEMAS, ids=lambda schema: schema.type_name)
+def test_the_page_has_a_row_for_every_record(schema: RecordSchema) -> None:
+    written = record_version_for(schema.body.cls, DEFAULT_METADATA_VERSION)
+    # The one type whose version depends on what is set.
+    at_default = _versions_text(written) if schema.body.cls is BrokerRegistrationChangeRecord else written
+    row = (schema.key, schema.body.name, schema.type_name, _versions_text(schema.latest_version), at_default)
+    assert "| " + " | ".join(map(str, row)) + f" | {_fields_text(schema.body)} |\n" in PAGE
+
+
+def test_the_page_has_a_row_for_every_control_record_and_structure() -> None:
+    for schema in CONTROL_SCHEMAS:
+        row = (schema.key, schema.body.name, schema.type_name, _versions_text(schema.latest_version))
+        assert "| " + " | ".join(map(str, row)) + f" | {_fields_text(schema.body)} |\n" in PAGE
+    bodies = {schema.body.name for schema in ALL}
+    for structure in STRUCTURES:
+        if structure.name not in bodies:
+            assert f"| {structure.name} | {_fields_text(structure)} |\n" in PAGE
+
+
+def test_levels_have_kafkas_names() -> None:
+    assert len(METADATA_VERSION_NAMES) == MAX_METADATA_VERSION == 25
+    named = {1: "3.0-IV1", 4: "3.3-IV0", 7: "3.3-IV3", 8: "3.4-IV0", 11: "3.5-IV2", 14: "3.6-IV2"}
+    named |= {15: "3.7-IV0", 19: "3.7-IV4", 20: "3.8-IV0", 21: "3.9-IV0", 22: "4.0-IV0", 25: "4.0-IV3"}
+    assert {level: metadata_version_name(level) for level in named} == named
+    assert metadata_version_name(29) == "level 29"
+
+
+@pytest.mark.parametrize(
+    ("text", "level"), [("3.7-IV4", 19), ("3.7", 19), ("19", 19), ("3.3", 7), ("3.7-IV0", 15), ("4.0", 25)]
+)
+def test_levels_are_read_from_text(text: str, level: int) -> None:
+    assert parse_metadata_version(text) == level
+
+
+@pytest.mark.parametrize("text", ["", "0", "26", "3.7.1", "3.7-IV9", "-1", "2.8", "3.7-", "١٩"])
+def test_text_that_is_no_level(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write a release such as 3\.7"):
+        parse_metadata_version(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [
+        (BrokerRecord, {1: 0, 6: 0, 7: 1, 8: 2, 16: 2, 17: 3, 25: 3}),
+        (PartitionRecord, {1: 0, 16: 0, 17: 1, 19: 1, 22: 1, 23: 2, 25: 2}),
+        (PartitionChangeRecord, {1: 0, 16: 0, 17: 1, 19: 1, 22: 1, 23: 2, 25: 2}),
+        (BrokerRegistrationChangeRecord, {5: None, 6: 0, 7: 1, 16: 1, 17: 2}),
+        (FeatureLevelRecord, {3: None, 4: 0}),
+        (NoOpRecord, {4: None, 5: 0}),
+        (ZkMigrationStateRecord, {7: None, 8: 0}),
+        (UserScramCredentialRecord, {10: None, 11: 0}),
+        (BeginTransactionRecord, {12: None, 13: 0}),
+        (DelegationTokenRecord, {13: None, 14: 0}),
+        (ControllerRecord, {14: None, 15: 0}),
+        (TopicRecord, {1: 0, 25: 0, 0: None, 26: None, 29: None}),
+    ],
+)
+def test_record_versions_by_level(kind: type[Record], steps: dict[int, int | None]) -> None:
+    for level, version in steps.items():
+        if version is None:
+            with pytest.raises(UnsupportedVersionError, match=r"metadata\.version"):
+                record_version_for(kind, level)
+        else:
+            assert record_version_for(kind, level) == version
+
+
+def test_registration_changes_take_the_lowest_version_that_carries_them() -> None:
+    fence = BrokerRegistrationChangeRecord(1, 5, fenced=1)
+    shutdown = BrokerRegistrationChangeRecord(1, 5, in_controlled_shutdown=1)
+    directories = BrokerRegistrationChangeRecord(1, 5, fenced=1, in_controlled_shutdown=1, log_dirs=(U,))
+    assert write_versions([fence, shutdown, directories, NoOpRecord()], 19) == [0, 1, 2, 0]
+    # Too old a level: the highest there is, which then refuses the field when it is written.
+    assert [write_version(record, 6) for record in (fence, shutdown, directories)] == [0, 0, 0]
+    assert write_version(directories, 7) == 1

@@ -7,7 +7,6 @@ order by whoever drives the node; what had to wait for a disk has been held back
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from broker.lifecycle import BrokerState
 from controller.raft import effects as raft
@@ -35,9 +34,6 @@ from metadata.requests import (
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
-
-if TYPE_CHECKING:
-    from metadata.delta import MetadataDelta
 
 __all__ = [
     "ControllerRequestFailed",
@@ -125,11 +121,13 @@ class SendToController:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishImage:
-    """The image moved on: everything below `offset` is in it. `delta` is what changed since the last one
-    that was published (or since the empty image). Never older than the broker's own registration."""
+    """The image moved on: everything below `offset` is in it. `previous` is the one published before (at
+    first the empty image); what lies between them is found by comparing them (`metadata.image.partition_changes`),
+    once and by whoever needs it. Never older than the broker's own registration; a fetched snapshot is one
+    publication like any other."""
 
     image: MetadataImage
-    delta: MetadataDelta
+    previous: MetadataImage
     offset: int
 
 

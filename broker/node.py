@@ -1,0 +1,291 @@
+"""One broker as a pure state machine: Raft observer, metadata image and lifecycle behind one inbox.
+
+Owns the order of effects between its parts and what is told to whom; the parts know nothing of each
+other. Events in, effects out (`broker.events`); no clock, no files, no tasks. The twin of the
+controller's node, and driven the same way: `handle` for every inbox item, `tick` when the inbox is
+empty, one timer at `next_deadline_ms`.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import assert_never
+
+from broker.config import BrokerConfig
+from broker.events import (
+    ControllerRequestFailed,
+    ControllerResponseArrived,
+    Effect,
+    Event,
+    LifecycleEffect,
+    LogRead,
+    LogSynced,
+    LogTrimmed,
+    QuorumStatePersisted,
+    RaftRequestFailed,
+    RaftResponseArrived,
+    ShutdownRequested,
+    SnapshotLoaded,
+    SnapshotRejected,
+    SnapshotWritten,
+    Stop,
+)
+from broker.follower import MetadataFollower
+from broker.lifecycle import BrokerState, ProcessState
+from broker.session import BrokerSession
+from controller.raft import effects as raft_effects
+from controller.raft.core import RaftCore
+from controller.raft.effects import RaftEffect
+from controller.raft.gate import EffectGate
+from controller.raft.messages import FetchResponse, RaftError
+from metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
+from metadata.image import MetadataImage
+from storage.errors import CorruptLogError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatus:
+    """A broker as it sees itself. `lease_left_ms` None: no lease. Offsets are exclusive ends."""
+
+    node_id: int
+    incarnation_id: bytes
+    state: BrokerState
+    process_state: ProcessState
+    fenced: bool
+    broker_epoch: int | None
+    lease_left_ms: int | None
+    applied_offset: int
+    high_watermark: int
+    log_end_offset: int
+    catch_up_offset: int | None
+    leader_id: int | None
+    quorum_epoch: int
+    failures: int
+    last_problem: str
+
+
+class BrokerNode:
+    """See the module. `image` is what the shell loaded from the newest snapshot on disk (or an empty one);
+    its provenance says where the log goes on. `voters` are the ids of the controllers."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        raft: RaftCore,
+        image: MetadataImage,
+        *,
+        voters: tuple[int, ...],
+        incarnation_id: bytes,
+        rng: random.Random,
+        now_ms: int,
+        previous_broker_epoch: int | None = None,
+    ) -> None:
+        self._config = config
+        self._raft = raft
+        self._gate = EffectGate()
+        self._follower = MetadataFollower(config, image, now_ms=now_ms)
+        self._incarnation_id = incarnation_id
+        self._session = BrokerSession(
+            config,
+            incarnation_id=incarnation_id,
+            voters=voters,
+            rng=rng,
+            applied_offset=self._follower.applied_offset,
+            previous_broker_epoch=previous_broker_epoch,
+        )
+        self._stopped = False
+        self._out: list[Effect] = []
+
+    # ---- driven by the shell ---------------------------------------------------------------------
+
+    def start(self, now_ms: int, wall_ms: int) -> list[Effect]:
+        """Begin to fetch the metadata log. Call once, before anything else."""
+        self._raft.wall_ms = wall_ms
+        self._lifecycle(self._session.start(now_ms))
+        self._raft_effects(now_ms, self._raft.start(now_ms))
+        return self._settle(now_ms)
+
+    def handle(self, event: Event, *, now_ms: int, wall_ms: int) -> list[Effect]:
+        """Take one event; returns what is to be done, in order. After `Stop` nothing more comes."""
+        if self._stopped:
+            return []
+        self._raft.wall_ms = wall_ms
+        self._lifecycle(self._session.tick(now_ms))
+        if not self._stopped:
+            try:
+                self._dispatch(event, now_ms)
+            except (ReplayError, CorruptLogError) as error:
+                reason = f"broker {self._config.node_id} cannot apply its metadata log: {error}"
+                self._lifecycle(self._session.fail(now_ms, reason))
+        return self._settle(now_ms)
+
+    def tick(self, *, now_ms: int, wall_ms: int, drained: bool = True) -> list[Effect]:
+        """Let time pass. A broker's deadlines only ever fence it, so they need no drained inbox."""
+        if self._stopped:
+            return []
+        self._raft.wall_ms = wall_ms
+        self._lifecycle(self._session.tick(now_ms))
+        if not self._stopped:
+            self._raft_effects(now_ms, self._raft.tick(now_ms))
+        return self._settle(now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is due; None: no timer is needed."""
+        if self._stopped:
+            return None
+        parts = (self._session, self._raft, self._follower)
+        deadlines = [part.next_deadline_ms() for part in parts]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    # ---- asked by the shell ----------------------------------------------------------------------
+
+    def read_image(self, *, now_ms: int) -> tuple[MetadataImage, int] | ApiError:
+        """The image and its offset (everything below is in it), only while unfenced at `now_ms` (S2.17).
+
+        `now_ms` must be read for this call: a process that was paused past its lease has had no tick yet.
+        """
+        if self._session.serves(now_ms):
+            return self._follower.image, self._follower.applied_offset
+        state = self._session.state
+        doing = "is shutting down" if state.ended or state.wants_shutdown else "is fenced"
+        return ApiError(
+            ErrorCode.BROKER_NOT_AVAILABLE,
+            f"broker {self._config.node_id} {doing} ({state.name}: {state.meaning}) and answers no clients:"
+            " ask another broker, or try again later",
+        )
+
+    def status(self, *, now_ms: int) -> BrokerStatus:
+        session = self._session
+        lease_ms = session.lease_end_ms
+        return BrokerStatus(
+            node_id=self._config.node_id,
+            incarnation_id=self._incarnation_id,
+            state=session.state,
+            process_state=session.state.process_state,
+            fenced=not session.serves(now_ms),
+            broker_epoch=session.broker_epoch,
+            lease_left_ms=None if lease_ms is None else max(0, lease_ms - now_ms),
+            applied_offset=self._follower.applied_offset,
+            high_watermark=self._follower.high_watermark,
+            log_end_offset=self._raft.log_end_offset,
+            catch_up_offset=session.catch_up_offset,
+            leader_id=self._raft.leader_id,
+            quorum_epoch=self._raft.epoch,
+            failures=session.failures,
+            last_problem=session.last_problem,
+        )
+
+    # ---- events ----------------------------------------------------------------------------------
+
+    def _dispatch(self, event: Event, now_ms: int) -> None:
+        match event:
+            case RaftResponseArrived():
+                self._on_raft_response(event, now_ms)
+            case RaftRequestFailed(target=target, correlation_id=at, reason=reason):
+                self._raft_effects(now_ms, self._raft.on_request_failed(now_ms, target, at, reason))
+            case QuorumStatePersisted(token=token):
+                for effect in self._gate.persisted(token):
+                    self._execute(effect)
+                self._raft_effects(now_ms, self._raft.on_quorum_state_persisted(now_ms, token))
+            case LogSynced(end_offset=end_offset):
+                self._raft_effects(now_ms, self._raft.on_log_synced(now_ms, end_offset))
+            case LogTrimmed(log_start_offset=log_start_offset):
+                self._raft.on_log_trimmed(log_start_offset)
+            case LogRead(from_offset=from_offset, data=data):
+                self._follower.apply(from_offset, data)
+            case SnapshotWritten(position=position):
+                trim = self._follower.snapshot_written(position)
+                self._raft_effects(now_ms, self._raft.on_snapshot_written(now_ms, position))
+                self._out.append(trim)
+            case SnapshotLoaded(position=position, image=image):
+                self._follower.load(position, image, now_ms=now_ms)
+                self._raft_effects(now_ms, self._raft.on_snapshot_loaded(now_ms, position))
+            case SnapshotRejected(position=position, reason=reason):
+                self._out.append(raft_effects.Warn(message=f"a fetched snapshot was dropped: {reason}"))
+                self._raft_effects(now_ms, self._raft.on_snapshot_rejected(now_ms, position))
+            case ControllerResponseArrived(source=asked, correlation_id=at, response=response):
+                self._lifecycle(self._session.answered(now_ms, asked, at, response))
+            case ControllerRequestFailed(target=target, correlation_id=at, reason=reason):
+                self._lifecycle(self._session.failed(now_ms, target, at, reason))
+            case ShutdownRequested():
+                self._lifecycle(self._session.shut_down(now_ms))
+            case _:
+                assert_never(event)
+
+    def _on_raft_response(self, event: RaftResponseArrived, now_ms: int) -> None:
+        response = event.response
+        if response.error is RaftError.INCONSISTENT_CLUSTER_ID:
+            reason = (
+                f"controller {event.source} belongs to another cluster than {self._config.cluster_id}, the"
+                f" one that broker {self._config.node_id}'s directory was formatted for: check"
+                " controller.quorum.voters and the directory"
+            )
+            self._lifecycle(self._session.refuse(now_ms, reason))
+            if self._stopped:
+                return
+        self._raft_effects(
+            now_ms, self._raft.on_response(now_ms, event.source, event.correlation_id, response)
+        )
+        if isinstance(response, FetchResponse) and response.error is RaftError.NONE:
+            current = event.source == self._raft.leader_id and response.epoch == self._raft.epoch
+            if current and response.high_watermark >= 0:
+                self._lifecycle(self._session.high_watermark_known(now_ms, response.high_watermark))
+
+    # ---- effects ---------------------------------------------------------------------------------
+
+    def _raft_effects(self, now_ms: int, effects: list[RaftEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case raft_effects.HighWatermarkChanged(high_watermark=high_watermark):
+                    self._follower.advance(high_watermark)
+                case raft_effects.RoleChanged(leader_id=leader_id):
+                    self._lifecycle(self._session.leader_known(now_ms, leader_id))
+                case raft_effects.WriteSnapshotChunk():
+                    self._session.progressed(now_ms)
+                    self._push(effect)
+                case _:
+                    self._push(effect)
+
+    def _push(self, effect: RaftEffect) -> None:
+        for released in self._gate.push([effect]):
+            self._execute(released)
+
+    def _execute(self, effect: RaftEffect) -> None:
+        match effect:
+            case (
+                raft_effects.PersistQuorumState()
+                | raft_effects.AppendLog()
+                | raft_effects.TruncateLog()
+                | raft_effects.ResetLog()
+                | raft_effects.SendRequest()
+                | raft_effects.WriteSnapshotChunk()
+                | raft_effects.FinishSnapshot()
+                | raft_effects.Warn()
+            ):
+                self._out.append(effect)
+            case _:
+                raise InvariantViolation(
+                    f"the Raft core of broker {self._config.node_id} asked for {type(effect).__name__}, which"
+                    " an observer never does: report this with the broker's log"
+                )
+
+    def _lifecycle(self, effects: list[LifecycleEffect]) -> None:
+        for effect in effects:
+            self._out.append(effect)
+            if isinstance(effect, Stop):
+                self._stopped = True
+
+    def _settle(self, now_ms: int) -> list[Effect]:
+        """What follows from any event: apply further, tell the session, publish, write a snapshot."""
+        if not self._stopped:
+            self._lifecycle(self._session.applied(now_ms, self._follower.applied_offset))
+        if not self._stopped:
+            parts: tuple[Effect | None, ...] = (
+                self._follower.publish() if self._session.may_publish() else None,
+                self._follower.next_read(),
+                self._follower.snapshot_due(now_ms),
+            )
+            self._out += [effect for effect in parts if effect is not None]
+        effects, self._out = self._out, []
+        return effects

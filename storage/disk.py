@@ -10,6 +10,7 @@ names (created, renamed, removed) after `sync_directory` of the directory that h
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from .errors import FileMissingError
@@ -89,6 +90,9 @@ class Disk(Protocol):
 
     def free_bytes(self, path: str) -> int:
         """Bytes that can still be written below this directory."""
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """A new mutual exclusion for the threads that use this disk; `with` holds it. Not reentrant."""
 
 
 def join(directory: str, name: str) -> str:

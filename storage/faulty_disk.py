@@ -8,6 +8,7 @@ gives one history. It knows no file format. One conformance suite runs on it and
 from __future__ import annotations
 
 import random
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from .disk import join, name_of, parent_of
@@ -425,6 +426,10 @@ class FaultyDisk:
             raise FileMissingError(path)
         room = self.room_bytes()
         return 1 << 40 if room is None else room
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """Nothing: this disk lives in one thread."""
+        return nullcontext()
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Damages a durable byte, as a failing medium does."""

@@ -15,7 +15,6 @@ Order of durable steps, so that a crash at any point leaves a log that opens:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -100,7 +99,7 @@ class SegmentedLog:
         self._last_timestamp_ms: int | None = None
         self._failed = False
         # Held while the disk thread syncs, so that a truncation cannot run beside it.
-        self._io = threading.Lock()
+        self._io = disk.mutex()
 
     @staticmethod
     def open(

@@ -1,4 +1,5 @@
-"""The real disk: `Disk` over POSIX calls. The only module of storage that imports os.
+"""The real disk: `Disk` over POSIX calls. The only module of storage that imports os
+and threading.
 
 Owns the translation of errno into DiskError texts and the flock. Knows no file format.
 """
@@ -8,8 +9,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from .disk import join, parent_of
 from .errors import DiskError, FileMissingError, LogDirectoryLockedError
@@ -213,3 +215,7 @@ class PosixDisk:
         with _translated(path, "statvfs", path):
             status = os.statvfs(path)
             return status.f_bavail * status.f_frsize
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """A threading.Lock."""
+        return threading.Lock()

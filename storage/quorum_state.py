@@ -17,7 +17,10 @@ from .uuids import ZERO_UUID, uuid_from_text, uuid_to_text
 FILE_NAME = "quorum-state"
 HIGHEST_VERSION = 1
 _NONE = -1
-_ADVICE = "restore it from a backup; do not remove it on a voter: a forgotten vote can elect two leaders in one epoch"
+_ADVICE = (
+    "restore it from a backup; do not remove it on a voter, "
+    "for a forgotten vote can elect two leaders in one epoch"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,180 @@
+"""One suite for both disks: what the log relies on holds for the real one and for the one that forgets."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage.disk import Disk, join, name_of, parent_of, read_file, remove_if_present, write_atomically
+from storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
+from storage.faulty_disk import FaultyDisk
+from storage.posix_disk import PosixDisk
+
+
+@pytest.fixture(params=["posix", "faulty"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, str]:
+    """A disk and an existing, empty directory on it."""
+    if request.param == "posix":
+        return PosixDisk(), str(tmp_path)
+    disk = FaultyDisk(random.Random(1))
+    disk.make_directory("/data/node")
+    disk.sync_directory("/data")
+    return disk, "/data/node"
+
+
+def test_append_read_size_truncate(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    file = disk.open_append(join(root, "a"))
+    assert file.size() == 0
+    file.append(b"hello ")
+    file.append(b"world")
+    assert (file.size(), file.path) == (11, join(root, "a"))
+    assert file.read_at(0, 100) == b"hello world"
+    assert file.read_at(6, 3) == b"wor"
+    assert file.read_at(11, 5) == b"" == file.read_at(50, 5)
+    file.truncate(5)
+    file.append(b"!")
+    file.sync()
+    assert file.read_at(0, 100) == b"hello!"
+    file.truncate(8)
+    assert file.read_at(0, 100) == b"hello!\0\0"
+    file.close()
+    file.close()
+    assert disk.file_size(join(root, "a")) == 8
+
+
+def test_reopened_file_appends_at_its_end(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    for text in (b"one", b"two"):
+        file = disk.open_append(join(root, "a"))
+        file.append(text)
+        file.close()
+    assert read_file(disk, join(root, "a")) == b"onetwo"
+
+
+def test_a_reader_sees_what_a_writer_appends(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    writer = disk.open_append(join(root, "a"))
+    writer.append(b"12")
+    reader = disk.open_read(join(root, "a"))
+    assert reader.size() == 2
+    writer.append(b"34")
+    assert (reader.size(), reader.read_at(0, 9)) == (4, b"1234")
+
+
+def test_a_reader_cannot_write(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    disk.open_append(join(root, "a")).append(b"x")
+    reader = disk.open_read(join(root, "a"))
+    with pytest.raises(DiskError):
+        reader.append(b"y")
+    assert read_file(disk, join(root, "a")) == b"x"
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda disk, path: disk.open_read(path),
+        lambda disk, path: disk.remove(path),
+        lambda disk, path: disk.rename(path, path + "2"),
+        lambda disk, path: disk.file_size(path),
+        lambda disk, path: disk.list_directory(path),
+        lambda disk, path: disk.sync_directory(path),
+        lambda disk, path: disk.lock(path),
+        lambda disk, path: disk.free_bytes(path),
+        lambda disk, path: disk.open_append(join(path, "file")),
+    ],
+)
+def test_what_is_missing_is_named(place: tuple[Disk, str], operation: Callable[[Disk, str], object]) -> None:
+    disk, root = place
+    path = join(root, "absent")
+    with pytest.raises(FileMissingError) as caught:
+        operation(disk, path)
+    assert caught.value.path.startswith(path) and path in str(caught.value)
+    assert disk.list_directory(root) == []
+
+
+def test_names(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    disk.make_directory(join(root, "d/e"))
+    disk.make_directory(join(root, "d/e"))
+    disk.open_append(join(root, "b")).close()
+    disk.open_append(join(root, "d/c")).close()
+    assert disk.list_directory(root) == ["b", "d"]
+    assert disk.list_directory(join(root, "d")) == ["c", "e"]
+    assert disk.is_directory(join(root, "d/e")) and not disk.is_directory(join(root, "b"))
+    assert disk.exists(join(root, "b")) and not disk.exists(join(root, "x"))
+    disk.rename(join(root, "b"), join(root, "z"))
+    disk.sync_directory(root)
+    assert disk.list_directory(root) == ["d", "z"]
+    disk.remove(join(root, "z"))
+    assert disk.list_directory(root) == ["d"]
+    assert remove_if_present(disk, join(root, "z")) is False
+    assert remove_if_present(disk, join(root, "d/c")) is True
+
+
+def test_rename_replaces(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    for name in ("old", "new"):
+        disk.open_append(join(root, name)).append(name.encode())
+    disk.rename(join(root, "new"), join(root, "old"))
+    assert disk.list_directory(root) == ["old"]
+    assert read_file(disk, join(root, "old")) == b"new"
+
+
+def test_an_open_file_survives_its_removal(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    file = disk.open_append(join(root, "a"))
+    file.append(b"still here")
+    disk.remove(join(root, "a"))
+    assert file.read_at(0, 20) == b"still here"
+
+
+def test_a_directory_where_a_file_must_be(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    disk.make_directory(join(root, "d"))
+    with pytest.raises(DiskError) as caught:
+        disk.open_append(join(root, "d"))
+    assert caught.value.directory == root
+    disk.open_append(join(root, "f")).close()
+    with pytest.raises(DiskError):
+        disk.make_directory(join(root, "f/g"))
+
+
+def test_one_writer_a_directory(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    first = disk.lock(root)
+    with pytest.raises(LogDirectoryLockedError) as caught:
+        disk.lock(root)
+    assert root in str(caught.value) and "stop that process" in str(caught.value)
+    first.release()
+    first.release()
+    second = disk.lock(root)
+    second.release()
+
+
+def test_free_bytes(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    assert disk.free_bytes(root) > 1000
+
+
+def test_write_atomically_replaces_and_leaves_no_temporary(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    path = join(root, "state")
+    # What a crash left of an earlier attempt must not end up in the file.
+    disk.open_append(path + ".tmp").append(b"remains of an earlier, longer attempt")
+    write_atomically(disk, path, b"one")
+    write_atomically(disk, path, b"2")
+    assert read_file(disk, path) == b"2"
+    assert disk.list_directory(root) == ["state"]
+
+
+@pytest.mark.parametrize(
+    ("path", "parent", "name"),
+    [("/a/b", "/a", "b"), ("/a", "/", "a"), ("a", ".", "a"), ("a/b/", "a", "b"), ("/a/b/c", "/a/b", "c")],
+)
+def test_paths(path: str, parent: str, name: str) -> None:
+    assert (parent_of(path), name_of(path)) == (parent, name)

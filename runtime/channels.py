@@ -5,6 +5,7 @@ Knows nothing of services. Certificates are read once, when the process starts.
 
 from __future__ import annotations
 
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,11 +49,11 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """PEM files. `client_auth`: a server asks for a certificate that `ca` signed, and takes no other."""
+    """PEM files: own key and chain in one, CAs in the other. `client_auth`: a server asks for a
+    certificate that one of the CAs signed, and takes no one without."""
 
-    certificate: Path | None = None
-    key: Path | None = None
-    ca: Path | None = None
+    keystore: Path | None = None
+    truststore: Path | None = None
     client_auth: bool = False
 
 
@@ -60,47 +61,59 @@ class TlsFiles:
 class TlsMaterial:
     """The contents of `TlsFiles`, None where a file is not configured."""
 
-    certificate: bytes | None
     key: bytes | None
-    ca: bytes | None
+    chain: bytes | None
+    authorities: bytes | None
     client_auth: bool
 
     @classmethod
     def load(cls, files: TlsFiles) -> TlsMaterial:
-        """Reads the files; raises ConfigError, naming the file that cannot be read or is no PEM."""
-        return cls(_pem(files.certificate), _pem(files.key), _pem(files.ca), files.client_auth)
+        """Reads the files; raises ConfigError, naming the file that cannot be read or lacks a part."""
+        key = chain = authorities = None
+        if files.keystore is not None:
+            content = _read("ssl.keystore.location", files.keystore)
+            key = _blocks(
+                content, b"PRIVATE KEY", "ssl.keystore.location", files.keystore, "unencrypted private key"
+            )
+            chain = _blocks(content, b"CERTIFICATE", "ssl.keystore.location", files.keystore, "certificate")
+        if files.truststore is not None:
+            content = _read("ssl.truststore.location", files.truststore)
+            authorities = _blocks(
+                content, b"CERTIFICATE", "ssl.truststore.location", files.truststore, "certificate"
+            )
+        return cls(key, chain, authorities, files.client_auth)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        if self.certificate is None or self.key is None:
-            raise ConfigError("a TLS listener needs ssl.certificate.location and ssl.key.location: set both")
-        if self.client_auth and self.ca is None:
+        if self.key is None or self.chain is None:
             raise ConfigError(
-                "ssl.client.auth=required needs ssl.ca.location: set it to the CA of the clients"
+                "an SSL listener needs ssl.keystore.location: name the PEM file with key and chain"
             )
         return grpc.ssl_server_credentials(
-            [(self.key, self.certificate)],
-            root_certificates=self.ca if self.client_auth else None,
+            [(self.key, self.chain)],
+            root_certificates=self.authorities if self.client_auth else None,
             require_client_auth=self.client_auth,
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         return grpc.ssl_channel_credentials(
-            root_certificates=self.ca, private_key=self.key, certificate_chain=self.certificate
+            root_certificates=self.authorities, private_key=self.key, certificate_chain=self.chain
         )
 
 
-def _pem(path: Path | None) -> bytes | None:
-    if path is None:
-        return None
+def _read(name: str, path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
-        raise ConfigError(
-            f"cannot read {path}: {error.strerror}; correct the ssl.* key that names it"
-        ) from error
-    if b"-----BEGIN " not in content:
-        raise ConfigError(f"{path} is no PEM file; correct the ssl.* key that names it")
-    return content
+        raise ConfigError(f"{name}={path} cannot be read: {error.strerror}; correct the path") from error
+
+
+def _blocks(content: bytes, label: bytes, name: str, path: Path, what: str) -> bytes:
+    """The PEM blocks whose label ends in `label`; an encrypted key counts as absent."""
+    pattern = rb"-----BEGIN (?!ENCRYPTED)[A-Z ]*" + label + rb"-----.+?-----END [A-Z ]*" + label + rb"-----"
+    found = re.findall(pattern, content, re.DOTALL)
+    if not found:
+        raise ConfigError(f"{name}={path} holds no {what} in PEM form: add it to the file")
+    return b"\n".join(found) + b"\n"
 
 
 def open_channel(host: str, port: int, tls: TlsMaterial | None) -> grpc.aio.Channel:

@@ -1,0 +1,424 @@
+"""A node's configuration: a Kafka-style .properties file, read and checked once, before anything else.
+
+Owns the rules that span keys and the values that the cores are built from. Every problem is one
+`ConfigError` of one line that names the file. The table of keys is `config_keys`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import javaproperties
+
+from broker.config import BrokerConfig
+from controller.config import ControllerConfig
+from controller.raft.config import RaftConfig, Voter
+from metadata.records import BrokerEndpoint, BrokerFeature, Record
+from runtime.channels import TlsFiles
+from runtime.config_keys import BOTH, BROKER, CONTROLLER, KEYS, Value, refuse_unknown
+from runtime.errors import ConfigError
+from storage.log import LogConfig
+from storage.uuids import uuid_from_text
+
+MAX_FILE_BYTES = 1024 * 1024
+PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1}
+
+_LISTENER = re.compile(r"^([A-Za-z][A-Za-z0-9_-]*)://(\[[0-9a-fA-F:]+\]|[^:/\[\]]*):(\d+)$")
+_VOTER = re.compile(r"^(\d+)@(\[[0-9a-fA-F:]+\]|[^:@\[\]]+):(\d+)(?::([A-Za-z0-9_-]+))?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """One address; `protocol` PLAINTEXT or SSL."""
+
+    name: str
+    host: str
+    port: int
+    protocol: str
+
+    @property
+    def is_tls(self) -> bool:
+        return self.protocol == "SSL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """What `metadata.max.retention.*` allow to keep; None: without a bound."""
+
+    max_bytes: int | None
+    max_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Everything that a process is told. `values` has every key with its default filled in."""
+
+    path: Path
+    role: str
+    node_id: int
+    voters: tuple[Voter, ...]
+    listeners: tuple[Listener, ...]
+    advertised: tuple[Listener, ...]
+    controllers_use_tls: bool
+    log_dirs: tuple[Path, ...]
+    metadata_log_dir: Path
+    tls: TlsFiles
+    raft: RaftConfig
+    log: LogConfig
+    retention: Retention
+    values: Mapping[str, Value]
+
+    def number(self, name: str) -> int:
+        """The value of an integer key."""
+        return cast(int, self.values[name])
+
+    def text(self, name: str) -> str:
+        """The value of a text key that has a default."""
+        return cast(str, self.values[name])
+
+    def controller(self, cluster_id: str, bootstrap: tuple[Record, ...]) -> ControllerConfig:
+        """What a controller's core is configured with; both arguments come from its formatted directory."""
+        return ControllerConfig(
+            cluster_id=cluster_id,
+            node_id=self.node_id,
+            bootstrap=bootstrap,
+            broker_session_timeout_ms=self.number("broker.session.timeout.ms"),
+            broker_metadata_lag_timeout_ms=self.number("broker.metadata.lag.timeout.ms"),
+            metadata_max_idle_interval_ms=self.number("metadata.max.idle.interval.ms"),
+            metadata_log_max_record_bytes_between_snapshots=self.number(
+                "metadata.log.max.record.bytes.between.snapshots"
+            ),
+            metadata_log_max_snapshot_interval_ms=self.number("metadata.log.max.snapshot.interval.ms"),
+            num_partitions=self.number("num.partitions"),
+            default_replication_factor=self.number("default.replication.factor"),
+        )
+
+    def broker(
+        self, cluster_id: str, directories: tuple[bytes, ...], features: tuple[BrokerFeature, ...]
+    ) -> BrokerConfig:
+        """What a broker's core is configured with. Raises ConfigError if the values do not fit together."""
+        config = BrokerConfig(
+            node_id=self.node_id,
+            cluster_id=cluster_id,
+            endpoints=tuple(
+                BrokerEndpoint(
+                    name=each.name,
+                    host=each.host,
+                    port=each.port,
+                    security_protocol=PROTOCOL_IDS[each.protocol],
+                )
+                for each in self.advertised
+            ),
+            features=features,
+            directories=directories,
+            rack=cast("str | None", self.values["broker.rack"]),
+            initial_broker_registration_timeout_ms=self.number("initial.broker.registration.timeout.ms"),
+            broker_heartbeat_interval_ms=self.number("broker.heartbeat.interval.ms"),
+            registration_lease_timeout_ms=self.number("registration.lease.timeout.ms"),
+            controller_request_timeout_ms=self.number("controller.request.timeout.ms"),
+            controlled_shutdown_timeout_ms=self.number("controlled.shutdown.timeout.ms"),
+            metadata_log_max_record_bytes_between_snapshots=self.number(
+                "metadata.log.max.record.bytes.between.snapshots"
+            ),
+            metadata_log_max_snapshot_interval_ms=self.number("metadata.log.max.snapshot.interval.ms"),
+        )
+        for problem in config.problems():
+            raise ConfigError(f"{self.path}: {problem}")
+        return config
+
+
+def load_config(path: Path, role: str | None = None) -> NodeConfig:
+    """Reads and checks the file. `role`: what the process is to be (`controller` or `broker`), if known.
+
+    Raises ConfigError; touches nothing but the file.
+    """
+    try:
+        return _build(path, _parse(_read_pairs(path), role))
+    except ConfigError as error:
+        text = str(error)
+        raise ConfigError(text if text.startswith(f"{path}:") else f"{path}: {text}") from error
+
+
+def _read_pairs(path: Path) -> dict[str, str]:
+    try:
+        if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError("is no configuration file: it is larger than 1 MiB")
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}; give the path of a .properties file") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("is no UTF-8 text; give the path of a .properties file") from error
+    pairs: dict[str, str] = {}
+    try:
+        for entry in javaproperties.parse(text):
+            if not isinstance(entry, javaproperties.KeyValue):
+                continue
+            if entry.key in pairs:
+                raise ConfigError(f"{entry.key} is set twice: remove one of the lines")
+            pairs[entry.key] = entry.value
+    except ValueError as error:
+        raise ConfigError(f"is no .properties file: {error}") from error
+    if not pairs:
+        raise ConfigError(
+            "is empty; it needs at least process.roles, node.id, listeners, log.dirs and the voters"
+        )
+    return pairs
+
+
+def _parse(pairs: dict[str, str], wanted_role: str | None) -> dict[str, Value]:
+    """Every key of the table with its value; unknown, foreign and missing keys are refused."""
+    for name in pairs:
+        refuse_unknown(name)
+    values: dict[str, Value] = {}
+    for key in KEYS.values():
+        if key.name in pairs:
+            values[key.name] = key.parse(pairs[key.name])
+        else:
+            values[key.name] = key.default
+        if key.required and values[key.name] in (None, (), ""):
+            raise ConfigError(f"{key.name} is missing: {key.text}")
+    role = _role(cast("tuple[str, ...]", values["process.roles"]), wanted_role)
+    for name in pairs:
+        if role not in KEYS[name].roles:
+            raise ConfigError(f"{name} is for a {KEYS[name].roles[0]}, and this is a {role}: remove the line")
+    return values
+
+
+def _role(roles: tuple[str, ...], wanted: str | None) -> str:
+    if len(roles) != 1:
+        raise ConfigError(
+            f"process.roles={','.join(roles)}: a process has one role here, run controller and broker apart"
+        )
+    role = roles[0]
+    if role not in BOTH:
+        raise ConfigError(f"process.roles={role} is not possible: choose controller or broker")
+    if wanted is not None and role != wanted:
+        raise ConfigError(
+            f"process.roles={role}, but a {wanted} was started: use the {role}'s command or file"
+        )
+    return role
+
+
+def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
+    role = cast("tuple[str, ...]", values["process.roles"])[0]
+    node_id = cast(int, values["node.id"])
+    voters = parse_voters(cast("tuple[str, ...]", values["controller.quorum.voters"]))
+    _check_membership(role, node_id, voters)
+    protocols = _protocols(cast("tuple[str, ...]", values["listener.security.protocol.map"]))
+    listeners = _parse_listeners("listeners", cast("tuple[str, ...]", values["listeners"]), protocols)
+    controller_name = cast("tuple[str, ...]", values["controller.listener.names"])[0]
+    if role == CONTROLLER and [each.name for each in listeners] != [controller_name]:
+        raise ConfigError(
+            f"listeners of a controller must be one called {controller_name} (controller.listener.names): "
+            f"write listeners={controller_name}://host:port"
+        )
+    advertised = _parse_listeners(
+        "advertised.listeners", cast("tuple[str, ...]", values["advertised.listeners"]), protocols
+    )
+    _check_advertised(listeners, advertised)
+    log_dirs = tuple(Path(each) for each in cast("tuple[str, ...]", values["log.dirs"]))
+    if len(set(log_dirs)) != len(log_dirs):
+        raise ConfigError("log.dirs names a directory twice: remove one")
+    metadata_dir = values["metadata.log.dir"]
+    config = NodeConfig(
+        path=path,
+        role=role,
+        node_id=node_id,
+        voters=voters,
+        listeners=listeners,
+        advertised=advertised or listeners,
+        controllers_use_tls=_protocol_of(controller_name, protocols) == "SSL",
+        log_dirs=log_dirs,
+        metadata_log_dir=Path(cast(str, metadata_dir)) if metadata_dir else log_dirs[0],
+        tls=_tls_files(values),
+        raft=_raft(values),
+        log=LogConfig(
+            segment_bytes=cast(int, values["metadata.log.segment.bytes"]),
+            segment_ms=cast(int, values["metadata.log.segment.ms"]),
+        ),
+        retention=Retention(
+            max_bytes=_unbounded(values["metadata.max.retention.bytes"]),
+            max_ms=_unbounded(values["metadata.max.retention.ms"]),
+        ),
+        values=values,
+    )
+    _check_tls(config)
+    if role == BROKER:
+        config.broker("", (), ())
+    return config
+
+
+def parse_voters(entries: tuple[str, ...]) -> tuple[Voter, ...]:
+    """`id@host:port[:directory-id]` entries; raises ConfigError for a bad, doubled or empty one."""
+    voters: list[Voter] = []
+    for entry in entries:
+        match = _VOTER.match(entry)
+        if match is None:
+            raise ConfigError(
+                f"controller.quorum.voters has {entry!r}: write id@host:port:directory-id, or id@host:port"
+            )
+        try:
+            directory_id = uuid_from_text(match[4]) if match[4] else None
+        except ValueError as error:
+            raise ConfigError(f"controller.quorum.voters has {entry!r}: {error}") from error
+        voters.append(
+            Voter(
+                node_id=_node_id(match[1]),
+                host=match[2].strip("[]"),
+                port=_port("controller.quorum.voters", entry, match[3], lowest=1),
+                directory_id=directory_id,
+            )
+        )
+    ids = [voter.node_id for voter in voters]
+    for node_id in ids:
+        if ids.count(node_id) > 1:
+            raise ConfigError(
+                f"controller.quorum.voters has node {node_id} twice: give each voter its own id"
+            )
+    addresses = [(voter.host, voter.port) for voter in voters]
+    for host, port in addresses:
+        if addresses.count((host, port)) > 1:
+            raise ConfigError(
+                f"controller.quorum.voters has {host}:{port} twice: each voter listens on its own"
+            )
+    return tuple(voters)
+
+
+def _node_id(text: str) -> int:
+    value = int(text)
+    if value >= 2**31:
+        raise ConfigError(f"controller.quorum.voters has node id {value}: the largest is {2**31 - 1}")
+    return value
+
+
+def _port(key: str, entry: str, text: str, *, lowest: int) -> int:
+    port = int(text)
+    if not lowest <= port <= 65535:
+        raise ConfigError(f"{key} has {entry!r}: a port is a number from {lowest} to 65535")
+    return port
+
+
+def _check_membership(role: str, node_id: int, voters: tuple[Voter, ...]) -> None:
+    ids = sorted(voter.node_id for voter in voters)
+    if role == CONTROLLER and node_id not in ids:
+        raise ConfigError(
+            f"node.id={node_id} is not among controller.quorum.voters ({', '.join(map(str, ids))}): "
+            "add this controller there, on every node, or correct node.id"
+        )
+    if role == BROKER and node_id in ids:
+        raise ConfigError(f"node.id={node_id} is a controller's id: give the broker an id of its own")
+
+
+def _protocols(entries: tuple[str, ...]) -> dict[str, str]:
+    protocols: dict[str, str] = {}
+    for entry in entries:
+        name, _, protocol = entry.partition(":")
+        if protocol not in PROTOCOL_IDS:
+            raise ConfigError(
+                f"listener.security.protocol.map has {entry!r}: write NAME:PLAINTEXT or NAME:SSL"
+            )
+        protocols[name] = protocol
+    return protocols
+
+
+def _protocol_of(name: str, protocols: Mapping[str, str]) -> str:
+    return protocols.get(name, "SSL" if name == "SSL" else "PLAINTEXT")
+
+
+def _parse_listeners(
+    key: str, entries: tuple[str, ...], protocols: Mapping[str, str]
+) -> tuple[Listener, ...]:
+    listeners: list[Listener] = []
+    for entry in entries:
+        match = _LISTENER.match(entry)
+        if match is None or not match[2]:
+            raise ConfigError(
+                f"{key} has {entry!r}: write NAME://host:port, for example PLAINTEXT://127.0.0.1:9092"
+            )
+        listeners.append(
+            Listener(
+                name=match[1],
+                host=match[2].strip("[]"),
+                port=_port(key, entry, match[3], lowest=1),
+                protocol=_protocol_of(match[1], protocols),
+            )
+        )
+    names = [listener.name for listener in listeners]
+    ports = [(listener.host, listener.port) for listener in listeners]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"{key} uses a name twice: give each listener its own")
+    if len(set(ports)) != len(ports):
+        raise ConfigError(f"{key} uses an address twice: give each listener its own port")
+    return tuple(listeners)
+
+
+def _check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener, ...]) -> None:
+    known = {listener.name for listener in listeners}
+    for listener in advertised:
+        if listener.name not in known:
+            raise ConfigError(
+                f"advertised.listeners has {listener.name}, which listeners does not have: use the same names"
+            )
+
+
+def _tls_files(values: Mapping[str, Value]) -> TlsFiles:
+    keystore = cast("str | None", values["ssl.keystore.location"])
+    truststore = cast("str | None", values["ssl.truststore.location"])
+    return TlsFiles(
+        keystore=Path(keystore) if keystore else None,
+        truststore=Path(truststore) if truststore else None,
+        client_auth=values["ssl.client.auth"] == "required",
+    )
+
+
+def _check_tls(config: NodeConfig) -> None:
+    serves_tls = any(listener.is_tls for listener in config.listeners)
+    if serves_tls and config.tls.keystore is None:
+        raise ConfigError(
+            "a listener is SSL, but ssl.keystore.location is missing: name the PEM file with key and chain"
+        )
+    if config.tls.client_auth and config.tls.truststore is None:
+        raise ConfigError(
+            "ssl.client.auth=required needs ssl.truststore.location: name the PEM file of the clients' CA"
+        )
+    if config.tls.client_auth and not serves_tls:
+        raise ConfigError(
+            "ssl.client.auth=required, but no listener is SSL: map one in listener.security.protocol.map"
+        )
+
+
+def _raft(values: Mapping[str, Value]) -> RaftConfig:
+    def number(name: str) -> int:
+        return cast(int, values[f"controller.quorum.{name}"])
+
+    fetch_timeout_ms, fetch_max_wait_ms = number("fetch.timeout.ms"), number("fetch.max.wait.ms")
+    if fetch_max_wait_ms * 2 > fetch_timeout_ms:
+        raise ConfigError(
+            f"controller.quorum.fetch.max.wait.ms ({fetch_max_wait_ms}) must be at most half of "
+            f"controller.quorum.fetch.timeout.ms ({fetch_timeout_ms}): a held fetch looks like a dead leader"
+        )
+    return RaftConfig(
+        election_timeout_ms=number("election.timeout.ms"),
+        election_backoff_max_ms=number("election.backoff.max.ms"),
+        fetch_timeout_ms=fetch_timeout_ms,
+        fetch_max_wait_ms=fetch_max_wait_ms,
+        observer_fetch_max_wait_ms=number("observer.fetch.max.wait.ms"),
+        request_timeout_ms=number("request.timeout.ms"),
+        retry_backoff_ms=number("retry.backoff.ms"),
+        fetch_max_bytes=number("fetch.max.bytes"),
+        snapshot_chunk_bytes=number("fetch.snapshot.max.bytes"),
+    )
+
+
+def _unbounded(value: Value) -> int | None:
+    return None if value == -1 else cast(int, value)
+
+
+def process_rng() -> random.Random:
+    """The process's own randomness, seeded by the operating system; handed to everything that draws."""
+    return random.Random(random.SystemRandom().getrandbits(128))

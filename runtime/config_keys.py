@@ -1,0 +1,396 @@
+"""The table of configuration keys: names (Kafka's, where Kafka has the setting), kinds, ranges, defaults.
+
+Owns the table and the parsing of one value. Rules that span keys are in `config`; the table is also what
+docs/configuration.md is made of.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Literal
+
+from runtime.errors import ConfigError
+
+Kind = Literal["int", "text", "list", "choice"]
+Value = int | str | tuple[str, ...] | None
+
+CONTROLLER = "controller"
+BROKER = "broker"
+BOTH = (CONTROLLER, BROKER)
+MAX_INT = 2**31 - 1
+MAX_LONG = 2**63 - 1
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting. `default` None: required when `required`, else unset. `unit` is for humans.
+
+    `own`: Kafka has no such key.
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    text: str
+    minimum: int = 0
+    maximum: int = MAX_INT
+    unit: str = ""
+    roles: tuple[str, ...] = BOTH
+    choices: tuple[str, ...] = ()
+    required: bool = False
+    own: bool = False
+
+    def parse(self, raw: str) -> Value:
+        """The value of `raw`; raises ConfigError saying what is allowed."""
+        raw = raw.strip()
+        match self.kind:
+            case "int":
+                return self._parse_int(raw)
+            case "list":
+                return tuple(part.strip() for part in raw.split(",") if part.strip())
+            case "choice":
+                if raw.lower() not in self.choices:
+                    raise ConfigError(
+                        f"{self.name}={raw} is not possible: choose one of {', '.join(self.choices)}"
+                    )
+                return raw.lower()
+            case "text":
+                return raw
+
+    def _parse_int(self, raw: str) -> int:
+        unit = f" {self.unit}" if self.unit else ""
+        allowed = f"give a whole number from {self.minimum} to {self.maximum}{unit}"
+        try:
+            value = int(raw)
+        except ValueError:
+            raise ConfigError(f"{self.name}={raw} is not a number: {allowed}") from None
+        if not self.minimum <= value <= self.maximum:
+            raise ConfigError(f"{self.name}={value} is out of range: {allowed}")
+        return value
+
+
+def _ms(name: str, default: int, text: str, *, minimum: int = 1, **more: object) -> Key:
+    return Key(name, "int", default, text, minimum=minimum, unit="ms", **more)  # type: ignore[arg-type]
+
+
+def _bytes(
+    name: str, default: int, text: str, *, minimum: int, maximum: int = MAX_INT, **more: object
+) -> Key:
+    return Key(name, "int", default, text, minimum=minimum, maximum=maximum, unit="bytes", **more)  # type: ignore[arg-type]
+
+
+_NODE = (
+    Key(
+        "process.roles",
+        "list",
+        None,
+        "What this process is: `controller` or `broker`. A process has one role.",
+        required=True,
+    ),
+    Key("node.id", "int", None, "The id of this node, unique among controllers and brokers.", required=True),
+    Key(
+        "controller.quorum.voters",
+        "list",
+        None,
+        "The voters as `id@host:port:directory-id`, separated by commas; `id@host:port` does not pin the "
+        "directory. A controller must be among them, a broker must not.",
+        required=True,
+    ),
+    Key(
+        "listeners",
+        "list",
+        None,
+        "Where this process listens, as `NAME://host:port`. A controller has one listener.",
+        required=True,
+    ),
+    Key(
+        "advertised.listeners",
+        "list",
+        (),
+        "What a broker registers instead of `listeners`, by the same names.",
+        roles=(BROKER,),
+    ),
+    Key("controller.listener.names", "list", ("CONTROLLER",), "The name of the controllers' listener."),
+    Key(
+        "listener.security.protocol.map",
+        "list",
+        (),
+        "The protocol of each listener name, `NAME:PLAINTEXT` or `NAME:SSL`. A listener that is called `SSL` "
+        "is SSL, every other one PLAINTEXT unless it is mapped.",
+    ),
+    Key("broker.rack", "text", None, "The rack that a broker registers.", roles=(BROKER,)),
+    Key(
+        "log.dirs",
+        "list",
+        None,
+        "Directories of this node, each formatted. The first one holds the metadata log unless "
+        "`metadata.log.dir` names another.",
+        required=True,
+    ),
+    Key(
+        "metadata.log.dir",
+        "text",
+        None,
+        "The directory of the metadata log; default: the first of `log.dirs`.",
+    ),
+)
+
+_QUORUM = (
+    _ms(
+        "controller.quorum.election.timeout.ms",
+        300,
+        "How long a candidate waits for votes, and a voter without a leader before it asks for pre-votes; "
+        "each wait is drawn from one to two times this.",
+    ),
+    _ms(
+        "controller.quorum.election.backoff.max.ms",
+        200,
+        "The longest wait after an election that was lost before the next one.",
+    ),
+    _ms(
+        "controller.quorum.fetch.timeout.ms",
+        600,
+        "A follower that has not fetched from the leader for so long stands for election; a leader that "
+        "has not heard from a majority for one and a half times this resigns.",
+    ),
+    _ms("controller.quorum.request.timeout.ms", 1000, "How long a request between nodes may take."),
+    _ms("controller.quorum.retry.backoff.ms", 20, "The wait before a request that failed is sent again."),
+    _ms(
+        "controller.quorum.fetch.max.wait.ms",
+        100,
+        "How long the leader holds a voter's fetch that finds nothing new.",
+        own=True,
+    ),
+    _ms(
+        "controller.quorum.observer.fetch.max.wait.ms",
+        2000,
+        "How long the leader holds a broker's fetch that finds nothing new (NoOp records do not count).",
+        own=True,
+    ),
+    _bytes(
+        "controller.quorum.fetch.max.bytes",
+        8 * MIB,
+        "The most records in one answer to a fetch; one whole batch is always sent.",
+        minimum=1024,
+        maximum=32 * MIB,
+        own=True,
+    ),
+    _bytes(
+        "controller.quorum.fetch.snapshot.max.bytes",
+        MIB,
+        "The size of a chunk in which a snapshot is fetched.",
+        minimum=1024,
+        maximum=32 * MIB,
+        own=True,
+    ),
+)
+
+_METADATA_LOG = (
+    _bytes(
+        "metadata.log.segment.bytes",
+        1024 * MIB,
+        "A segment that reaches this size is closed and a new one begun.",
+        minimum=MIB,
+    ),
+    _ms(
+        "metadata.log.segment.ms",
+        7 * 24 * 3_600_000,
+        "A segment whose first record is older than this is closed.",
+        maximum=MAX_LONG,
+    ),
+    Key(
+        "metadata.max.retention.bytes",
+        "int",
+        100 * MIB,
+        "Old segments and snapshots are removed, behind a newer snapshot only, while log and snapshots "
+        "are larger than this; -1: never for their size.",
+        minimum=-1,
+        maximum=MAX_LONG,
+        unit="bytes",
+    ),
+    Key(
+        "metadata.max.retention.ms",
+        "int",
+        7 * 24 * 3_600_000,
+        "Old segments and snapshots are removed, behind a newer snapshot only, once they are older than "
+        "this; -1: never for their age.",
+        minimum=-1,
+        maximum=MAX_LONG,
+        unit="ms",
+    ),
+    _ms(
+        "metadata.max.idle.interval.ms",
+        500,
+        "The active controller writes a NoOp record after so much silence; 0: never.",
+        minimum=0,
+        roles=(CONTROLLER,),
+    ),
+    _bytes(
+        "metadata.log.max.record.bytes.between.snapshots",
+        20 * MIB,
+        "A snapshot is written after so many bytes of records.",
+        minimum=1,
+        maximum=MAX_LONG,
+    ),
+    _ms(
+        "metadata.log.max.snapshot.interval.ms",
+        3_600_000,
+        "A snapshot is written at least so often while records arrive; 0: never for its age.",
+        minimum=0,
+        maximum=MAX_LONG,
+    ),
+)
+
+_CONTROLLER = (
+    _ms(
+        "broker.session.timeout.ms",
+        9_000,
+        "A broker is fenced when its heartbeats have been absent for so long.",
+        roles=(CONTROLLER,),
+    ),
+    _ms(
+        "broker.metadata.lag.timeout.ms",
+        30_000,
+        "A broker that applies nothing for so long while it is behind is fenced.",
+        roles=(CONTROLLER,),
+        own=True,
+    ),
+    Key(
+        "num.partitions",
+        "int",
+        1,
+        "The number of partitions of a topic that is created without one.",
+        minimum=1,
+        roles=(CONTROLLER,),
+    ),
+    Key(
+        "default.replication.factor",
+        "int",
+        1,
+        "The replication factor of a topic that is created without one.",
+        minimum=1,
+        maximum=32767,
+        roles=(CONTROLLER,),
+    ),
+)
+
+_BROKER = (
+    _ms(
+        "initial.broker.registration.timeout.ms",
+        60_000,
+        "A broker that could not register for so long exits with the reason.",
+        roles=(BROKER,),
+    ),
+    _ms("broker.heartbeat.interval.ms", 2_000, "How often a broker sends a heartbeat.", roles=(BROKER,)),
+    _ms(
+        "registration.lease.timeout.ms",
+        18_000,
+        "A broker fences itself when no heartbeat has been answered for so long; the session timeout that "
+        "the controller tells counts if it is shorter.",
+        roles=(BROKER,),
+        own=True,
+    ),
+    _ms(
+        "controller.request.timeout.ms",
+        1_000,
+        "How long a registration or heartbeat may take; well below the session timeout.",
+        roles=(BROKER,),
+        own=True,
+    ),
+    _ms(
+        "controlled.shutdown.timeout.ms",
+        30_000,
+        "A broker that is told to stop waits so long for its leaderships to move.",
+        roles=(BROKER,),
+        own=True,
+    ),
+)
+
+_SECURITY = (
+    Key(
+        "ssl.keystore.location",
+        "text",
+        None,
+        "A PEM file with the private key (not encrypted) and the certificate chain of this node. Needed by a "
+        "listener whose protocol is SSL; a client shows it where it is asked to.",
+    ),
+    Key("ssl.keystore.type", "choice", "pem", "Only PEM.", choices=("pem",)),
+    Key(
+        "ssl.truststore.location",
+        "text",
+        None,
+        "A PEM file with the CA certificates that the other side's certificate must be signed by.",
+    ),
+    Key("ssl.truststore.type", "choice", "pem", "Only PEM.", choices=("pem",)),
+    Key(
+        "ssl.client.auth",
+        "choice",
+        "none",
+        "`required`: whoever connects must show a certificate of a CA in the truststore (mutual TLS).",
+        choices=("none", "required"),
+    ),
+)
+
+_PROCESS = (
+    Key(
+        "inbox.max.events",
+        "int",
+        20_000,
+        "Events that wait for the node; a request that finds it full is told to come back.",
+        minimum=100,
+        maximum=10_000_000,
+        own=True,
+    ),
+    Key(
+        "log.format",
+        "choice",
+        "text",
+        "Lines on standard error for people (`text`) or programs (`json`).",
+        choices=("text", "json"),
+        own=True,
+    ),
+    Key(
+        "log.level",
+        "choice",
+        "info",
+        "The least severe line that is printed.",
+        choices=("debug", "info", "warning", "error"),
+        own=True,
+    ),
+)
+
+GROUPS: tuple[tuple[str, tuple[Key, ...]], ...] = (
+    ("The node", _NODE),
+    ("The quorum", _QUORUM),
+    ("The metadata log", _METADATA_LOG),
+    ("Controllers", _CONTROLLER),
+    ("Brokers", _BROKER),
+    ("TLS", _SECURITY),
+    ("The process", _PROCESS),
+)
+KEYS: dict[str, Key] = {key.name: key for _, group in GROUPS for key in group}
+
+UNSUPPORTED: dict[str, str] = {
+    "controller.quorum.append.linger.ms": "records gather while the disk syncs: remove the line",
+    "controller.quorum.bootstrap.servers": "voters are configured: name them in controller.quorum.voters",
+    "broker.id": "it is called node.id: rename it",
+    "log.dir": "it is called log.dirs: rename it",
+    "zookeeper.connect": "there is no ZooKeeper here: remove the line and set controller.quorum.voters",
+    "ssl.key.password": "the private key must not be encrypted: decrypt it and remove the line",
+    "ssl.keystore.password": "a PEM file has no password: remove the line",
+    "ssl.truststore.password": "a PEM file has no password: remove the line",
+}
+"""Keys of Kafka that a reader may bring along, with what to do about each."""
+
+
+def refuse_unknown(name: str) -> None:
+    """Raises ConfigError for a key that is not in the table, with the nearest name that is."""
+    if name in KEYS:
+        return
+    if name in UNSUPPORTED:
+        raise ConfigError(f"{name} is not supported: {UNSUPPORTED[name]}")
+    near = difflib.get_close_matches(name, KEYS, n=1, cutoff=0.6)
+    advice = f"did you mean {near[0]}?" if near else "docs/configuration.md lists the known ones"
+    raise ConfigError(f"{name} is not a known key: {advice}")

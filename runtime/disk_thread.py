@@ -1,0 +1,54 @@
+"""The one thread that waits for the disk, so that the loop never does: syncs and the quorum state.
+
+Owns the thread and its queue. What it runs is given to it; a failure comes back as an exception, after which
+nothing more is run (a failed sync is never retried).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+
+QUEUE_MAX = 1024
+"""Work that waits for the disk: a sync in flight and the votes of a few epochs. More is a bug."""
+
+Work = Callable[[], object]
+Done = Callable[[BaseException | None], None]
+
+
+class DiskThread:
+    """Runs work in the order in which it was given; `done` is called on the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: queue.Queue[tuple[Work, Done] | None] = queue.Queue(maxsize=QUEUE_MAX)
+        self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work, done: Done) -> None:
+        """Queues `work`. Raises queue.Full when the disk is hopelessly behind."""
+        self._queue.put_nowait((work, done))
+
+    def close(self) -> None:
+        """Lets the work in the queue finish, and ends the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        failure: BaseException | None = None
+        while True:
+            item = self._queue.get()
+            if item is None:
+                return
+            work, done = item
+            if failure is None:
+                try:
+                    work()
+                except BaseException as error:
+                    failure = error
+            try:
+                self._loop.call_soon_threadsafe(done, failure)
+            except RuntimeError:
+                return  # the loop is closed: nobody is left to be told

@@ -1,0 +1,88 @@
+"""Lines on standard error, for people or as one JSON object a line.
+
+Owns the two formats and the line about metadata, which says whether it tells of something that happens now
+(`live`) or of something that the log says happened before this process started (`replayed`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any, Literal
+
+Source = Literal["live", "replayed"]
+
+_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
+    "message",
+    "asctime",
+    "taskName",
+}
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What was given as `extra`."""
+    return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
+
+
+def _time_text(record: logging.LogRecord) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{whole}.{int(record.msecs):03d}Z"
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-01-02T03:04:05.678Z WARNING what happened (offset=7 source=live)`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{_time_text(record)} {record.levelname} {record.getMessage()}"
+        fields = _fields(record)
+        if fields:
+            line += " (" + " ".join(f"{name}={value}" for name, value in fields.items()) + ")"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: `time`, `level`, `message`, and the line's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time_text(record),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def set_up_logging(line_format: str, level: str, **fields: object) -> None:
+    """Sends everything to standard error; `fields` (node, role) go with each JSON line."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if line_format == "json" else TextFormatter())
+    if line_format == "json":
+        handler.addFilter(_Always(fields))
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+
+
+class _Always(logging.Filter):
+    def __init__(self, fields: dict[str, object]) -> None:
+        super().__init__()
+        self._fields = fields
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        for name, value in self._fields.items():
+            setattr(record, name, value)
+        return True
+
+
+def log_metadata(logger: logging.Logger, message: str, *, offset: int, source: Source) -> None:
+    """One line about metadata: everything below `offset` was applied when it became true."""
+    logger.info(message, extra={"offset": offset, "source": source})

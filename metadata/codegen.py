@@ -218,6 +218,7 @@ def _read_tags(out: _Writer, schema: StructSchema, version: int) -> None:
         return
     out.line("if n > 127:")
     out.line("n, p = read_uvarint(buf, p, n)", 1)
+    out.line("unknown = []")
     out.line("tag = -1")
     out.line("for _ in range(n):")
     out.indent(1)
@@ -242,11 +243,13 @@ def _read_tags(out: _Writer, schema: StructSchema, version: int) -> None:
             out.line(f"{_var(field)} = None", 1)
         out.indent(-1)
     out.line("else:")
-    out.line("tags += ((tag, bytes(buf[p:stop])),)", 1)
+    out.line("unknown.append((tag, bytes(buf[p:stop])))", 1)
     out.line("p = stop", 1)
     out.line("if p != stop:")
     out.line("raise Malformed(f'tagged field {tag} does not fill its size')", 1)
-    out.indent(-2)
+    out.indent(-1)
+    out.line("tags = tuple(unknown)")
+    out.indent(-1)
 
 
 def _build(out: _Writer, schema: StructSchema, version: int) -> None:

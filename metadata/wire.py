@@ -15,6 +15,7 @@ Buffer = bytes | memoryview
 Tags = tuple[tuple[int, bytes], ...]
 
 MAX_VARINT = 2**31 - 1
+_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
 _SMALL = 17
 
 
@@ -44,8 +45,8 @@ def read_uvarint(buf: Buffer, position: int, first: int) -> tuple[int, int]:
 
 def uvarint(value: int) -> bytes:
     """An unsigned varint of 7 bits a byte, least significant first."""
-    if value < 0x80:
-        return bytes((value,))
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -86,7 +87,18 @@ def read_tag_head(buf: Buffer, position: int, last: int, end: int) -> tuple[int,
 
 
 def write_tags(known: list[tuple[int, bytes]], unknown: Tags, defined: frozenset[int]) -> bytes:
-    """A structure's tagged fields: its own and the unknown ones it was read with, in one ascending order."""
+    """A structure's tagged fields in ascending order: its own (`known`, ascending) and the unknown ones."""
+    if unknown:
+        known = _with_unknown(known, unknown, defined)
+    parts = [uvarint(len(known))]
+    for tag, data in known:
+        parts += (uvarint(tag), uvarint(len(data)), data)
+    return b"".join(parts)
+
+
+def _with_unknown(
+    known: list[tuple[int, bytes]], unknown: Tags, defined: frozenset[int]
+) -> list[tuple[int, bytes]]:
     for tag, data in unknown:
         if tag in defined or not 0 <= tag < MAX_VARINT:
             raise Malformed(f"unknown_tags: {tag} is a tag with a field of its own, or out of range")
@@ -95,10 +107,7 @@ def write_tags(known: list[tuple[int, bytes]], unknown: Tags, defined: frozenset
     fields = sorted([*known, *unknown])
     if len({tag for tag, _ in fields}) != len(fields):
         raise Malformed("unknown_tags: a tag comes twice")
-    parts = [uvarint(len(fields))]
-    for tag, data in fields:
-        parts += (uvarint(tag), uvarint(len(data)), data)
-    return b"".join(parts)
+    return fields
 
 
 def read_ints(buf: Buffer, position: int, count: int, end: int) -> tuple[int, ...]:
@@ -136,16 +145,25 @@ SMALL_UUIDS: tuple[Callable[[Buffer, int], tuple[Any, ...]], ...] = (
 )
 
 
+# By the number of elements; the length byte comes first.
+_PACK_INTS: tuple[Callable[..., bytes], ...] = tuple(
+    struct.Struct(f">B{count}i").pack for count in range(_SMALL - 1)
+)
+
+
 def write_ints(values: tuple[int, ...]) -> bytes:
     """A compact array of int32."""
     count = len(values)
+    if count < len(_PACK_INTS):
+        return _PACK_INTS[count](count + 1, *values)
     return uvarint(count + 1) + struct.pack(f">{count}i", *values)
 
 
 def write_uuids(values: tuple[bytes, ...]) -> bytes:
     """A compact array of uuids."""
-    if any(len(value) != 16 for value in values):
-        raise Malformed("a uuid has 16 bytes")
+    for value in values:
+        if len(value) != 16:
+            raise Malformed("a uuid has 16 bytes")
     return uvarint(len(values) + 1) + b"".join(values)
 
 

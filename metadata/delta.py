@@ -1,0 +1,138 @@
+"""What changed between two images: one diff for whoever reconciles after a publish, and for tools.
+
+Owns the comparison of images part by part. Costs time in proportion to what is not shared between the
+two. Knows no records: it compares states, so a change that was undone in between is no change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from .image import (
+    ConfigResource,
+    MetadataImage,
+    PartitionChanges,
+    QuotaEntity,
+    ShardedMap,
+    TopicInfo,
+    TopicsImage,
+    partition_changes,
+    quota_sort_key,
+)
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyChanges(Generic[K]):
+    """Keys of one part of the image, sorted: only in the new one, only in the old one, with another value."""
+
+    added: tuple[K, ...] = ()
+    removed: tuple[K, ...] = ()
+    changed: tuple[K, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.added or self.removed or self.changed)
+
+    def __len__(self) -> int:
+        return len(self.added) + len(self.removed) + len(self.changed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataDelta:
+    """The difference from `old` to `new`. A topic that was deleted and created again under its name
+    appears in both `topics_removed` and `topics_added`: its id differs."""
+
+    old: MetadataImage
+    new: MetadataImage
+    features: KeyChanges[str]
+    zk_migration_state_changed: bool
+    brokers: KeyChanges[int]
+    controllers: KeyChanges[int]
+    topics_added: tuple[TopicInfo, ...]
+    topics_removed: tuple[TopicInfo, ...]
+    partitions: PartitionChanges
+    configs: KeyChanges[ConfigResource]
+    quotas: KeyChanges[QuotaEntity]
+    producer_ids_changed: bool
+    acls: KeyChanges[bytes]
+    scram: KeyChanges[tuple[int, str]]
+    delegation_tokens: KeyChanges[str]
+
+    @property
+    def is_empty(self) -> bool:
+        """True if only the provenance moved."""
+        keyed = (
+            *(self.features, self.brokers, self.controllers, self.partitions, self.configs),
+            *(self.quotas, self.acls, self.scram, self.delegation_tokens),
+        )
+        return all(part.is_empty for part in keyed) and not (
+            self.topics_added
+            or self.topics_removed
+            or self.zk_migration_state_changed
+            or self.producer_ids_changed
+        )
+
+
+def diff(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
+    """What became of `old` in `new`; neither needs to come from the other."""
+    added, removed = _topic_changes(old.topics, new.topics)
+    return MetadataDelta(
+        old=old,
+        new=new,
+        features=_of_dicts(old.features.finalized, new.features.finalized),
+        zk_migration_state_changed=old.features.zk_migration_state != new.features.zk_migration_state,
+        brokers=_of_dicts(dict(old.brokers.items()), dict(new.brokers.items()))
+        if old.brokers is not new.brokers
+        else KeyChanges(),
+        controllers=_of_dicts(old.controllers, new.controllers),
+        topics_added=added,
+        topics_removed=removed,
+        partitions=partition_changes(old.topics, new.topics),
+        configs=_of_maps(old.configs, new.configs),
+        quotas=_of_maps(old.quotas, new.quotas, quota_sort_key),
+        producer_ids_changed=old.producer_ids != new.producer_ids,
+        acls=_of_maps(old.acls, new.acls),
+        scram=_of_maps(old.scram, new.scram),
+        delegation_tokens=_of_maps(old.delegation_tokens, new.delegation_tokens),
+    )
+
+
+def _of_dicts(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> KeyChanges[Any]:
+    if old is new:
+        return KeyChanges()
+    return KeyChanges(
+        added=tuple(sorted(key for key in new if key not in old)),
+        removed=tuple(sorted(key for key in old if key not in new)),
+        changed=tuple(sorted(key for key in new if key in old and old[key] != new[key])),
+    )
+
+
+def _of_maps(old: ShardedMap[Any, Any], new: ShardedMap[Any, Any], key: Any = None) -> KeyChanges[Any]:
+    if old is new:
+        return KeyChanges()
+    added, removed, changed = [], [], []
+    for name in sorted(set(old.changed_keys(new)), key=key):
+        if name not in old:
+            added.append(name)
+        elif name not in new:
+            removed.append(name)
+        else:
+            changed.append(name)
+    return KeyChanges(added=tuple(added), removed=tuple(removed), changed=tuple(changed))
+
+
+def _topic_changes(old: TopicsImage, new: TopicsImage) -> tuple[tuple[TopicInfo, ...], tuple[TopicInfo, ...]]:
+    if old.by_name is new.by_name:
+        return (), ()
+    added, removed = [], []
+    for name in sorted(set(old.by_name.changed_keys(new.by_name))):
+        before, after = old.topic_named(name), new.topic_named(name)
+        if before is not None:
+            removed.append(before)
+        if after is not None:
+            added.append(after)
+    return tuple(added), tuple(removed)

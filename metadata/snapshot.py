@@ -1,0 +1,305 @@
+"""An image as a snapshot (KIP-630) and back: the batches of a `.checkpoint` file.
+
+Owns which records a snapshot holds and in which order (that of Kafka's image writers, sorted within
+each part, so that equal images give equal bytes). Partitions are encoded in columns. Knows no files:
+bytes leave in bounded slices, so that the caller can do other things between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from storage.batch import BatchHeader, RecordBatch, encode_batch, iter_batches, seal_batch
+from storage.types import LogPosition
+
+from .codec import decode_control, encode, encode_control
+from .columnar.encode import LONGEST_LIST, PartitionRowsToWrite, encode_records
+from .control_records import SnapshotFooterRecord, SnapshotHeaderRecord
+from .errors import ReplayError, UnsupportedVersionError
+from .features import record_version_for, write_version
+from .image import MIGRATING, MetadataImage, PartitionInfo, Provenance, TopicsImage
+from .image.columns import FLAGS, LISTS, N_ISR, N_REPLICAS, PADDING, RowArray
+from .image.compare import rows_block
+from .image.topics import TopicEntry
+from .records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    PartitionRecord,
+    TopicRecord,
+)
+from .replay import ErrorHandler, Replayer
+from .snapshot_records import records_after_topics, records_before_topics
+
+BATCH_RECORDS = 4096
+"""Records of one batch of a snapshot, at most; also the work between two slices."""
+BATCH_BYTES = 1 << 20
+"""Bytes at which a batch is closed, well below the 8 MiB that a batch may have."""
+
+_NO_SEQUENCE = -1
+_MAGIC = 2
+
+
+class SnapshotLoadError(ReplayError):
+    """A snapshot that is not whole, or holds what no snapshot may hold."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(offset, None, reason)
+
+    def __str__(self) -> str:
+        return f"snapshot, record {self.offset}: {self.reason}; delete the file and fetch the snapshot again"
+
+
+def snapshot_batches(
+    image: MetadataImage,
+    *,
+    position: LogPosition,
+    timestamp_ms: int | None = None,
+    metadata_version: int | None = None,
+) -> Iterator[bytes]:
+    """The content of the snapshot of `image`, batch by batch; joined, they are the file.
+
+    `position` is the snapshot's identity: its end offset, and the epoch of the record before it.
+    `timestamp_ms` is the time of the last record inside (the image's, if None); `metadata_version` is
+    the level to write at (the image's, if None). Raises UnsupportedVersionError if the image holds
+    something that the level cannot say.
+    """
+    level = image.features.metadata_version if metadata_version is None else metadata_version
+    time = image.provenance.timestamp_ms if timestamp_ms is None else timestamp_ms
+    writer = _Writer(position.epoch, max(time, 0))
+    yield writer.control(SnapshotHeaderRecord(max(time, 0)))
+    yield from writer.plain(_encoded(records_before_topics(image, level), level))
+    yield from _topic_batches(writer, image.topics, level)
+    yield from writer.plain(_encoded(records_after_topics(image), level))
+    yield writer.control(SnapshotFooterRecord())
+
+
+def _encoded(records: Iterable[Any], level: int) -> Iterator[bytes]:
+    for record in records:
+        yield encode(record, write_version(record, level))
+
+
+class _Writer:
+    """Counts offsets from 0 and seals batches."""
+
+    def __init__(self, epoch: int, timestamp_ms: int) -> None:
+        self._epoch = epoch
+        self._timestamp_ms = timestamp_ms
+        self._offset = 0
+
+    def control(self, record: SnapshotHeaderRecord | SnapshotFooterRecord) -> bytes:
+        key, value = encode_control(record)
+        return self._batch([value], keys=[key])
+
+    def _batch(self, values: list[bytes], keys: list[bytes] | None = None) -> bytes:
+        batch = encode_batch(
+            base_offset=self._offset,
+            leader_epoch=self._epoch,
+            timestamp_ms=self._timestamp_ms,
+            values=values,
+            keys=keys,
+            is_control=keys is not None,
+        )
+        self._offset += len(values)
+        return batch
+
+    def plain(self, values: Iterable[bytes]) -> Iterator[bytes]:
+        pending: list[bytes] = []
+        size = 0
+        for value in values:
+            if pending and (len(pending) == BATCH_RECORDS or size + len(value) > BATCH_BYTES):
+                yield self._batch(pending)
+                pending, size = [], 0
+            pending.append(value)
+            size += len(value)
+        if pending:
+            yield self._batch(pending)
+
+    def raw(self, payload: bytes, count: int) -> bytes:
+        header = BatchHeader(
+            base_offset=self._offset,
+            batch_length=0,
+            leader_epoch=self._epoch,
+            magic=_MAGIC,
+            crc=0,
+            attributes=0,
+            last_offset_delta=count - 1,
+            base_timestamp_ms=self._timestamp_ms,
+            max_timestamp_ms=self._timestamp_ms,
+            producer_id=_NO_SEQUENCE,
+            producer_epoch=_NO_SEQUENCE,
+            base_sequence=_NO_SEQUENCE,
+            records_count=count,
+        )
+        self._offset += count
+        return seal_batch(header, payload)
+
+
+class _Part(NamedTuple):
+    """A topic's rows that go into one batch; `starts` if its TopicRecord goes before them."""
+
+    entry: TopicEntry
+    rows: RowArray
+    starts: bool
+
+
+def _topic_batches(writer: _Writer, topics: TopicsImage, level: int) -> Iterator[bytes]:
+    encoder = _TopicEncoder(topics, level)
+    pending: list[_Part] = []
+    records = size = 0
+    for _, topic_id in topics.by_name.items_sorted():
+        for part, part_bytes in encoder.parts(topics.by_id[topic_id]):
+            count = len(part.rows) + part.starts
+            if pending and (records + count > BATCH_RECORDS or size + part_bytes > BATCH_BYTES):
+                yield writer.raw(*encoder.payload(pending))
+                pending, records, size = [], 0, 0
+            pending.append(part)
+            records += count
+            size += part_bytes
+    if pending:
+        yield writer.raw(*encoder.payload(pending))
+
+
+class _TopicEncoder:
+    def __init__(self, topics: TopicsImage, level: int) -> None:
+        self._topics = topics
+        self._columns = topics.columns
+        self._topic_version = record_version_for(TopicRecord, level)
+        self._version = record_version_for(PartitionRecord, level)
+        self._words = self._columns.directories.id_words()
+
+    def parts(self, entry: TopicEntry) -> Iterator[tuple[_Part, int]]:
+        """A topic's rows in pieces that fit a batch, each with about how many bytes it takes."""
+        rows = entry.rows()
+        per_row = 64
+        if len(rows):
+            per_row += 20 * int(self._columns.gather(N_REPLICAS, rows).max())
+            per_row += 4 * int(self._columns.gather(N_ISR, rows).max())
+        piece = max(1, min(BATCH_RECORDS - 1, BATCH_BYTES // per_row))
+        for low in range(0, max(1, len(rows)), piece):
+            part = rows[low : low + piece]
+            yield _Part(entry, part, low == 0), per_row * len(part) + 300
+
+    def payload(self, parts: list[_Part]) -> tuple[bytes, int]:
+        """(records section, number of records) of one batch."""
+        rows = np.concatenate([part.rows for part in parts])
+        values: dict[int, bytes] = {}
+        places = np.empty(len(rows), dtype=np.int64)
+        topic_ids = []
+        place = done = 0
+        for entry, own, starts in parts:
+            if starts:
+                record = TopicRecord(entry.info.name, entry.info.topic_id)
+                values[place] = encode(record, self._topic_version)
+                place += 1
+            places[done : done + len(own)] = np.arange(place, place + len(own))
+            topic_ids.append(entry.info.topic_id)
+            place += len(own)
+            done += len(own)
+        words = np.frombuffer(b"".join(topic_ids), dtype=np.uint64).reshape(-1, 2)
+        topics = np.repeat(words, [len(part.rows) for part in parts], axis=0)
+        return self._encode(rows, places, topics, values), place
+
+    def _encode(self, rows: RowArray, places: Any, topics: Any, values: dict[int, bytes]) -> bytes:
+        chunks = [chunk for chunk, _, _ in self._columns.by_chunk(rows)]
+        width = max((chunk.replica_width for chunk in chunks), default=0)
+        isr_width = max((chunk.isr_width for chunk in chunks), default=0)
+        block = rows_block(self._columns, rows, width, isr_width)
+        codes = block[LISTS + width : LISTS + 2 * width]
+        odd = (block[FLAGS] != 0) | (block[N_REPLICAS] > LONGEST_LIST) | (block[N_ISR] > LONGEST_LIST)
+        if not self._version:
+            # Version 0 has no directories; the per-record encoder refuses those that would be lost.
+            odd |= ((codes != PADDING) & (codes != self._columns.directories.code(MIGRATING))).any(axis=0)
+        for at in np.flatnonzero(odd).tolist():
+            partition = self._topics.at(int(rows[at]))
+            values[int(places[at])] = encode(partition_record(partition, self._version), self._version)
+        usual = ~odd
+        directories = self._words[np.maximum(codes, 0).T]
+        return encode_records(
+            values,
+            PartitionRowsToWrite(places[usual], topics[usual], block[:, usual], width, directories[usual]),
+            self._version,
+        )
+
+
+def partition_record(partition: PartitionInfo, version: int) -> PartitionRecord:
+    """The record that says all of a partition. Raises UnsupportedVersionError if `version` cannot."""
+    unplaced = all(directory == MIGRATING for directory in partition.directories)
+    if version == 0 and not unplaced:
+        raise UnsupportedVersionError(
+            f"partition {partition.index} has replicas in known directories, which PartitionRecord v0 cannot say; "
+            "write the snapshot at metadata.version 3.7-IV2 or later"
+        )
+    return PartitionRecord(
+        partition.index,
+        partition.topic_id,
+        partition.replicas,
+        partition.isr,
+        partition.removing,
+        partition.adding,
+        partition.leader,
+        partition.leader_recovery_state,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        () if version == 0 else partition.directories,
+        partition.elr or None,
+        partition.last_known_elr or None,
+    )
+
+
+def load_snapshot(
+    batches: Iterable[RecordBatch | bytes],
+    *,
+    position: LogPosition,
+    on_error: ErrorHandler | None = None,
+    use_columns: bool = True,
+) -> MetadataImage:
+    """The image in a snapshot, whose name says `position`.
+
+    `batches` are record batches, or bytes that hold whole ones. Raises SnapshotLoadError if the header
+    or the footer is absent or something follows it, ReplayError for a record that does not fit (or
+    calls `on_error` and skips it), CorruptLogError for damaged bytes.
+    """
+    engine = _SnapshotReplayer(on_error=on_error, use_columns=use_columns)
+    header: SnapshotHeaderRecord | None = None
+    footer = False
+    for batch in _batches(batches):
+        if footer:
+            raise SnapshotLoadError(batch.header.base_offset, "records follow the snapshot's footer")
+        if batch.header.is_control:
+            for raw in batch.records():
+                record = decode_control(raw.key, raw.value)
+                if isinstance(record, SnapshotHeaderRecord):
+                    header = record
+                footer = footer or isinstance(record, SnapshotFooterRecord)
+        if header is None:
+            raise SnapshotLoadError(batch.header.base_offset, "the first record is not a snapshot header")
+        engine.apply_batch(batch)
+    if header is None or not footer:
+        raise SnapshotLoadError(engine.end_offset, "the snapshot ends without its footer")
+    builder = engine.builder
+    for broker_id in builder.brokers:
+        builder.note_registration(broker_id, position.offset - 1)
+    provenance = Provenance(position.offset, position.epoch, header.last_contained_log_timestamp)
+    return engine.state().image.with_provenance(provenance)
+
+
+class _SnapshotReplayer(Replayer):
+    __slots__ = ()
+
+    def apply(self, record: object, offset: int, epoch: int, timestamp_ms: int) -> None:
+        if isinstance(record, BeginTransactionRecord | EndTransactionRecord | AbortTransactionRecord):
+            self.refuse(SnapshotLoadError(offset, "a snapshot holds no transaction markers"))
+            return
+        super().apply(record, offset, epoch, timestamp_ms)
+
+
+def _batches(given: Iterable[RecordBatch | bytes]) -> Iterator[RecordBatch]:
+    for item in given:
+        if isinstance(item, RecordBatch):
+            yield item
+        else:
+            yield from iter_batches(item, file="<snapshot>")

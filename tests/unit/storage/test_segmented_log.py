@@ -1,0 +1,496 @@
+"""The segmented log: append, roll, read, sync, truncate, reset, trim, and what opening makes of damage."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from storage.batch import encode_batch, iter_batches, parse_header
+from storage.disk import join, read_file
+from storage.epochs import EpochTable
+from storage.errors import (
+    BatchError,
+    CorruptFileError,
+    CorruptLogError,
+    DiskError,
+    LogDirectoryLockedError,
+    LogFailedError,
+    OffsetOutOfRange,
+)
+from storage.faulty_disk import FaultyDisk
+from storage.log import LogConfig, SegmentedLog
+from storage.recovery import FILE_NAME as POINT_FILE
+from storage.recovery import RecoveryPoint, load_recovery_point
+from storage.segment import parse_segment_name, segment_name
+from storage.types import LogPosition
+
+DIRECTORY = "/data/__cluster_metadata-0"
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
+
+
+def batch(base: int, epoch: int = 1, *, records: int = 1, timestamp_ms: int = 0, size: int = 20) -> bytes:
+    values = [bytes([base % 251]) * size for _ in range(records)]
+    return encode_batch(base_offset=base, leader_epoch=epoch, timestamp_ms=timestamp_ms, values=values)
+
+
+@dataclass
+class Bench:
+    """A disk, and the log on it opened anew at will."""
+
+    disk: FaultyDisk = field(default_factory=lambda: FaultyDisk(random.Random(3)))
+    config: LogConfig = SMALL
+    warnings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.disk.make_directory("/data")
+        self.disk.sync_directory("/")
+
+    def open(self) -> SegmentedLog:
+        return SegmentedLog.open(self.disk, DIRECTORY, self.config, self.warnings.append)
+
+    def filled(self, count: int = 60, batches_an_epoch: int = 10) -> SegmentedLog:
+        log = self.open()
+        for offset in range(count):
+            log.append(batch(offset, 1 + offset // batches_an_epoch))
+        log.sync()
+        return log
+
+    def path(self, base: int) -> str:
+        return join(DIRECTORY, segment_name(base))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def offsets(log: SegmentedLog) -> list[int]:
+    return [one.header.base_offset for one in log.iter_all()]
+
+
+def test_a_new_log_is_empty_and_named_as_kafka_names_it(bench: Bench) -> None:
+    log = bench.open()
+    assert (log.start_offset, log.end_offset, log.synced_offset) == (0, 0, 0)
+    assert log.last_position == LogPosition(0, 0)
+    assert log.read(0, 1000) == b""
+    assert "00000000000000000000.log" in bench.disk.list_directory(DIRECTORY)
+    metadata = read_file(bench.disk, join(DIRECTORY, "partition.metadata"))
+    assert metadata == b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
+    log.clean_close()
+    assert bench.open().end_offset == 0 and bench.warnings == []
+
+
+def test_append_rolls_and_reads_back_from_every_offset(bench: Bench) -> None:
+    log = bench.filled()
+    infos = log.segments()
+    assert len(infos) > 4 and all(info.size_bytes <= 1000 for info in infos)
+    assert [info.end_offset for info in infos[:-1]] == [info.base_offset for info in infos[1:]]
+    assert (log.end_offset, log.synced_offset, log.last_position) == (60, 60, LogPosition(6, 60))
+    assert log.epochs.entries == tuple((1 + n, n * 10) for n in range(6))
+    for offset in range(60):
+        first = next(iter_batches(log.read(offset, 1)))
+        assert first.header.base_offset == offset
+        assert len(log.read(offset, 1)) == first.header.size_bytes
+    assert offsets(log) == list(range(60))
+
+
+def test_read_gives_the_batch_that_contains_the_offset_and_respects_the_limit(bench: Bench) -> None:
+    bench.config = LogConfig()
+    log = bench.open()
+    log.append(batch(0, records=5) + batch(5, records=5))
+    log.append(batch(10, records=5))
+    size = parse_header(log.read(0, 1)).size_bytes
+    assert [one.header.base_offset for one in log.read_batches(7, size)] == [5]
+    assert [one.header.base_offset for one in log.read_batches(3, 2 * size)] == [0, 5]
+    assert [one.header.base_offset for one in log.read_batches(3, 2 * size + 60)] == [0, 5]
+    assert [one.position for one in log.read_batches(0, 10**6)] == [0, size, 2 * size]
+    assert log.read(15, 100) == b""
+    for wrong in (-1, 16):
+        with pytest.raises(OffsetOutOfRange):
+            log.read(wrong, 100)
+
+
+def test_the_same_after_reopening_with_an_index_built_from_nothing(bench: Bench) -> None:
+    bench.filled().clean_close()
+    log = bench.open()
+    order = list(range(60))
+    random.Random(4).shuffle(order)
+    for offset in order:
+        assert parse_header(log.read(offset, 1)).base_offset == offset
+    assert log.epochs.entries == tuple((1 + n, n * 10) for n in range(6))
+
+
+def test_a_batch_larger_than_every_window(bench: Bench) -> None:
+    bench.config = LogConfig()
+    log = bench.open()
+    log.append(batch(0))
+    log.append(batch(1, size=3_000_000))
+    log.append(batch(2))
+    log.close()
+    log = bench.open()
+    assert len(log.read(1, 10)) > 3_000_000
+    assert offsets(log) == [0, 1, 2] and bench.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (batch(11), "expected base offset 10, found 11"),
+        (batch(9), "expected base offset 10, found 9"),
+        (batch(10, epoch=0), "expected leader epoch 1 or higher, found 0"),
+        (batch(10)[:-1], "expected a batch of"),
+        (batch(10)[:30], "expected a batch header of 61 bytes, found 30"),
+        (batch(10)[:-1] + b"\xff", "expected CRC"),
+        (batch(10) + batch(12), "expected base offset 11, found 12"),
+        (b"", "at least one batch"),
+        (bytes(61), "expected magic 2, found 0"),
+        (batch(10, size=2000), "the limit is 1500"),
+    ],
+)
+def test_append_refuses_and_stays_usable(bench: Bench, bad: bytes, says: str) -> None:
+    bench.config = LogConfig(max_batch_bytes=1500)
+    log = bench.filled(10)
+    before = bench.disk.file_size(bench.path(0))
+    with pytest.raises(BatchError, match=says):
+        log.append(bad)
+    assert bench.disk.file_size(bench.path(0)) == before
+    assert log.append(batch(10)) == 11
+
+
+def test_rolls_by_age_of_the_batches(bench: Bench) -> None:
+    bench.config = LogConfig(segment_ms=1000)
+    log = bench.open()
+    for offset, timestamp in enumerate((5000, 5500, 6000, 6001, 6900, 9000)):
+        log.append(batch(offset, timestamp_ms=timestamp))
+    assert [info.base_offset for info in log.segments()] == [0, 3, 5]
+    assert [info.first_timestamp_ms for info in log.segments()] == [5000, 6001, 9000]
+    assert [info.last_timestamp_ms for info in log.segments()] == [6001, 9000, 9000]
+    log.close()
+    assert [info.last_timestamp_ms for info in bench.open().segments()] == [6001, 9000, 9000]
+
+
+def test_a_sync_covers_what_was_there_when_it_was_prepared(bench: Bench) -> None:
+    bench.config = LogConfig()
+    log = bench.open()
+    log.append(batch(0))
+    ticket = log.prepare_sync()
+    log.append(batch(1))
+    assert log.synced_offset == 0
+    ticket.run()
+    assert log.synced_offset == 0
+    assert log.sync_completed(ticket) == 1 == log.synced_offset
+    assert log.sync() == 2
+
+
+def test_a_sync_of_a_log_that_was_cut_since_counts_for_nothing(bench: Bench) -> None:
+    bench.config = LogConfig()
+    log = bench.filled(10)
+    log.append(batch(10, 2))
+    ticket = log.prepare_sync()
+    generation = log.generation
+    assert log.truncate_to(4) == 4
+    assert log.generation == generation + 1
+    ticket.run()
+    assert log.sync_completed(ticket) == 4
+    log.append(batch(4, 3))
+    assert (log.sync_completed(ticket), log.end_offset) == (4, 5)
+
+
+@pytest.mark.parametrize("end", [0, 1, 15, 16, 17, 59, 60])
+def test_truncate(bench: Bench, end: int) -> None:
+    log = bench.filled()
+    assert log.truncate_to(end) == end
+    assert log.last_position == LogPosition((end + 9) // 10, end)
+    assert offsets(log) == list(range(end))
+    log.close()
+    log = bench.open()
+    assert offsets(log) == list(range(end)) and bench.warnings == []
+    log.append(batch(end, 9))
+    assert log.epochs.entries == (*((1 + n, n * 10) for n in range((end + 9) // 10)), (9, end))
+
+
+def test_truncate_into_a_batch_drops_it_whole(bench: Bench) -> None:
+    log = bench.open()
+    log.append(batch(0, records=5) + batch(5, records=5))
+    assert log.truncate_to(7) == 5
+    assert log.end_offset == 5
+    with pytest.raises(OffsetOutOfRange):
+        log.truncate_to(6)
+
+
+def test_reset_after_a_snapshot(bench: Bench) -> None:
+    log = bench.filled()
+    log.reset_to(LogPosition(9, 500))
+    assert (log.start_offset, log.end_offset, log.synced_offset) == (500, 500, 500)
+    assert log.last_position == LogPosition(9, 500)
+    assert log.epochs.entries == ((9, 500),)
+    with pytest.raises(BatchError, match="leader epoch 9"):
+        log.append(batch(500, 8))
+    log.close()
+    log = bench.open()
+    assert (log.start_offset, log.last_position) == (500, LogPosition(9, 500))
+    log.append(batch(500, 10))
+    assert log.last_position == LogPosition(10, 501)
+    # The batch goes again, and the epoch before the start is still known.
+    log.truncate_to(500)
+    assert log.last_position == LogPosition(9, 500)
+    log.close()
+    assert bench.open().last_position == LogPosition(9, 500)
+    names = [name for name in bench.disk.list_directory(DIRECTORY) if parse_segment_name(name) is not None]
+    assert names == [segment_name(500)]
+
+
+def test_trim_keeps_the_last_segment_and_the_epoch_before_the_start(bench: Bench) -> None:
+    log = bench.filled()
+    bases = [info.base_offset for info in log.segments()]
+    assert log.delete_segments_before(bases[0]) == []
+    assert log.delete_segments_before(bases[2] + 1) == [bench.path(bases[0]), bench.path(bases[1])]
+    assert log.start_offset == bases[2]
+    assert log.start_epoch == 1 + (bases[2] - 1) // 10
+    assert log.epochs.entries[0] == (1 + bases[2] // 10, bases[2])
+    assert len(log.delete_segments_before(10**9)) == len(bases) - 3
+    assert log.start_offset == bases[-1] and log.end_offset == 60
+    with pytest.raises(OffsetOutOfRange):
+        log.read(bases[-1] - 1, 10)
+    epochs = log.epochs
+    log.close()
+    log = bench.open()
+    assert (log.start_offset, log.end_offset, log.epochs) == (bases[-1], 60, epochs)
+
+
+def test_one_writer(bench: Bench) -> None:
+    log = bench.open()
+    with pytest.raises(LogDirectoryLockedError):
+        bench.open()
+    log.close()
+    bench.open().close()
+    lock = bench.disk.lock(DIRECTORY)
+    held = SegmentedLog.open(bench.disk, DIRECTORY, SMALL, lock=lock)
+    held.close()
+    with pytest.raises(LogDirectoryLockedError):
+        bench.open()
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_after_a_disk_error_nothing_more_is_accepted(bench: Bench, operation: str) -> None:
+    log = bench.filled(10)
+    bench.disk.inject(DIRECTORY, operation=operation, count=1)
+    with pytest.raises(DiskError):
+        log.append(batch(10, 2))
+        log.sync()
+    assert log.synced_offset == 10
+    for attempt in (lambda: log.append(batch(log.end_offset, 2)), log.sync, lambda: log.truncate_to(3)):
+        with pytest.raises(LogFailedError, match="repair the disk"):
+            attempt()
+    bench.disk = bench.disk.crash()
+    assert bench.open().end_offset >= 10
+
+
+def test_a_full_disk_leaves_a_log_that_opens(bench: Bench) -> None:
+    log = bench.filled(10)
+    total = sum(bench.disk.file_size(join(DIRECTORY, name)) for name in bench.disk.list_directory(DIRECTORY))
+    bench.disk.profile = replace(bench.disk.profile, capacity_bytes=total + 30)
+    with pytest.raises(DiskError, match="no space"):
+        log.append(batch(10, 2))
+    log.close()
+    bench.disk = bench.disk.kill()
+    bench.disk.profile = replace(bench.disk.profile, capacity_bytes=None)
+    assert bench.open().end_offset == 10
+    assert len(bench.warnings) == 1 and "torn tail of 30 bytes cut" in bench.warnings[0]
+
+
+# --- damage
+
+
+def edit(bench: Bench, path: str, position: int, content: bytes) -> None:
+    """Overwrites bytes of a closed file."""
+    file = bench.disk.open_append(path)
+    data = file.read_at(0, file.size())
+    file.truncate(0)
+    file.append(data[:position] + content + data[position + len(content) :])
+    file.sync()
+
+
+def unpointed(count: int = 8) -> Bench:
+    """A log of one segment whose recovery point is still at 0."""
+    bench = Bench(config=LogConfig())
+    bench.filled(count).close()
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("what", "tail"),
+    [
+        ("half a header", batch(8)[:40]),
+        ("half a batch", batch(8)[:-3]),
+        ("zeros", bytes(300)),
+        ("garbage", random.Random(7).randbytes(300)),
+        ("a wrong CRC", batch(8)[:-2] + b"zz"),
+        ("a gap", batch(7)[:61] + batch(8)[61:]),
+        ("one byte", b"\x00"),
+    ],
+)
+def test_a_torn_tail_is_cut_with_a_warning(what: str, tail: bytes) -> None:
+    bench = unpointed()
+    size = bench.disk.file_size(bench.path(0))
+    bench.disk.open_append(bench.path(0)).append(tail)
+    log = bench.open()
+    assert offsets(log) == list(range(8)) and log.synced_offset == 8
+    assert len(bench.warnings) == 1
+    assert (
+        f"{bench.path(0)}: torn tail of {len(tail)} bytes cut at byte {size} (offset 8)" in bench.warnings[0]
+    )
+    assert bench.disk.file_size(bench.path(0)) == size
+    log.append(batch(8))
+    log.close()
+    assert bench.open().end_offset == 9 and len(bench.warnings) == 1
+
+
+@pytest.mark.parametrize("field_position", [0, 7, 8, 11, 12, 15, 16, 17, 20, 21, 26, 60, 70])
+def test_damage_before_a_valid_later_batch_is_corruption(field_position: int) -> None:
+    """Also where the CRC does not look: base offset, length and epoch."""
+    bench = unpointed()
+    log = bench.open()
+    position = log.read_batches(3, 1)[0].position
+    log.close()
+    remove_point(bench)
+    original = read_file(bench.disk, bench.path(0))
+    value = original[position + field_position] ^ 0x41
+    edit(bench, bench.path(0), position + field_position, bytes([value]))
+    damaged = read_file(bench.disk, bench.path(0))
+    with pytest.raises(CorruptLogError) as caught:
+        bench.open()
+    assert caught.value.file == bench.path(0)
+    assert caught.value.offset in (3, 4) and caught.value.position >= position
+    assert "no byte was changed" in str(caught.value) and "\n" not in str(caught.value)
+    assert read_file(bench.disk, bench.path(0)) == damaged
+
+
+def remove_point(bench: Bench) -> None:
+    bench.disk.remove(join(DIRECTORY, POINT_FILE))
+
+
+def test_damage_below_the_recovery_point_is_corruption_even_at_the_end() -> None:
+    bench = Bench(config=LogConfig())
+    bench.filled(8).clean_close()
+    size = bench.disk.file_size(bench.path(0))
+    point = load_recovery_point(bench.disk, DIRECTORY)
+    assert point is not None and (point.offset, point.position) == (8, size)
+    bench.disk.open_append(bench.path(0)).truncate(size - 1)
+    with pytest.raises(CorruptLogError, match=f"expected at least {size} bytes"):
+        bench.open()
+    assert bench.disk.file_size(bench.path(0)) == size - 1
+
+
+def test_a_flipped_bit_below_the_recovery_point_is_found_by_the_read() -> None:
+    bench = Bench(config=LogConfig())
+    bench.filled(8).clean_close()
+    bench.disk.flip_bit(bench.path(0), bench.disk.file_size(bench.path(0)) - 2)
+    log = bench.open()
+    with pytest.raises(CorruptLogError) as caught:
+        offsets(log)
+    assert (caught.value.file, caught.value.offset) == (bench.path(0), 7)
+
+
+def test_a_missing_epoch_table_is_rebuilt_and_the_point_still_holds() -> None:
+    bench = Bench(config=LogConfig())
+    bench.filled(30).clean_close()
+    bench.disk.remove(join(DIRECTORY, "leader-epoch-checkpoint"))
+    log = bench.open()
+    assert log.epochs.entries == ((1, 0), (2, 10), (3, 20))
+    log.clean_close()
+    bench.disk.remove(join(DIRECTORY, "leader-epoch-checkpoint"))
+    bench.disk.flip_bit(bench.path(0), bench.disk.file_size(bench.path(0)) - 2)
+    with pytest.raises(CorruptLogError, match="synced up to offset 30"):
+        bench.open()
+
+
+@pytest.mark.parametrize("gone", [0, 1, -1])
+def test_a_missing_segment_is_corruption(bench: Bench, gone: int) -> None:
+    log = bench.filled()
+    bases = [info.base_offset for info in log.segments()]
+    log.clean_close()
+    bench.disk.remove(bench.path(bases[gone]))
+    with pytest.raises(CorruptLogError):
+        offsets(bench.open())
+
+
+def test_a_segment_after_a_torn_one_is_removed_only_if_it_holds_nothing(bench: Bench) -> None:
+    log = bench.filled()
+    bases = [info.base_offset for info in log.segments()]
+    log.close()
+    remove_point(bench)
+    last = bench.path(bases[-1])
+    before = bench.path(bases[-2])
+    bench.disk.open_append(before).truncate(bench.disk.file_size(before) - 1)
+    with pytest.raises(CorruptLogError, match="a valid batch follows"):
+        bench.open()
+    bench.disk.open_append(last).truncate(30)
+    log = bench.open()
+    assert log.end_offset == bases[-1] - 1
+    assert len(bench.warnings) == 2 and not bench.disk.exists(last)
+    assert offsets(log) == list(range(bases[-1] - 1))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is no recovery point"),
+        (b"{}", "is no recovery point"),
+        (b'{"version": 7}', "version 7"),
+        (
+            RecoveryPoint(offset=5, segment=5, position=0, start_offset=0, start_epoch=0)
+            .encode()
+            .replace(b"5", b"-5"),
+            "no offsets",
+        ),
+        (RecoveryPoint(offset=3, segment=5, position=0, start_offset=0, start_epoch=0).encode(), "outside"),
+    ],
+)
+def test_an_unreadable_recovery_point_is_refused(content: bytes, says: str) -> None:
+    bench = unpointed()
+    path = join(DIRECTORY, POINT_FILE)
+    file = bench.disk.open_append(path)
+    file.truncate(0)
+    file.append(content)
+    with pytest.raises(CorruptFileError, match=says):
+        bench.open()
+
+
+def test_the_recovery_point_moves_at_roll_by_bytes_and_at_a_clean_close() -> None:
+    bench = Bench(config=LogConfig(segment_bytes=2000, recovery_point_interval_bytes=500))
+    log = bench.open()
+    points = []
+    for offset in range(30):
+        log.append(batch(offset, 1 + offset // 7))
+        log.sync()
+        point = load_recovery_point(bench.disk, DIRECTORY)
+        assert point == log.recovery_point
+        points.append(point.offset)
+    assert points == sorted(points) and len(set(points)) > 4
+    bases = {info.base_offset for info in log.segments()}
+    assert len(bases) > 1 and bases <= set(points)
+    table = EpochTable.decode(read_file(bench.disk, join(DIRECTORY, "leader-epoch-checkpoint")))
+    assert table.truncate_to(points[-1]) == log.epochs.truncate_to(points[-1])
+    log.clean_close()
+    point = load_recovery_point(bench.disk, DIRECTORY)
+    assert point is not None and point.offset == 30
+
+
+def test_opening_reads_only_the_tail() -> None:
+    bench = Bench(config=LogConfig(segment_bytes=100_000, recovery_point_interval_bytes=1000))
+    bench.filled(2000).close()
+    read: list[int] = []
+    original = bench.disk.begin
+
+    def counting(operation: str, directory: str, path: str) -> None:
+        if operation == "read":
+            read.append(1)
+        original(operation, directory, path)
+
+    bench.disk.begin = counting  # type: ignore[method-assign]
+    log = bench.open()
+    assert log.end_offset == 2000
+    assert len(read) < 6

@@ -1,0 +1,44 @@
+"""What a controller node is configured with. Owns names, units and defaults (K16); reads no file.
+
+Durations are in ms and sizes in bytes, as the names say; 0 switches a periodic thing off where noted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metadata.records import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerConfig:
+    """`bootstrap` is what `storage format` left in bootstrap.checkpoint, without its control records: the
+    first active controller writes it on an empty log, in one batch, before it serves anyone."""
+
+    cluster_id: str
+    node_id: int
+    bootstrap: tuple[Record, ...] = ()
+    broker_session_timeout_ms: int = 9_000
+    """broker.session.timeout.ms: a lease without a heartbeat lasts so long (S2.11)."""
+    broker_metadata_lag_timeout_ms: int = 30_000
+    """broker.metadata.lag.timeout.ms: fenced when behind and applying nothing for so long (S2.21)."""
+    metadata_max_idle_interval_ms: int = 500
+    """metadata.max.idle.interval.ms: a NoOp record after so much silence (KIP-835); 0: never."""
+    metadata_log_max_record_bytes_between_snapshots: int = 20 * 1024 * 1024
+    """metadata.log.max.record.bytes.between.snapshots: a snapshot after so many bytes of batches."""
+    metadata_log_max_snapshot_interval_ms: int = 3_600_000
+    """metadata.log.max.snapshot.interval.ms: a snapshot at least so often while records arrive; 0: never."""
+    num_partitions: int = 1
+    """num.partitions: for a topic that names no number of partitions."""
+    default_replication_factor: int = 1
+    """default.replication.factor: for a topic that names no replication factor."""
+    records_per_request_max: int = 50_000
+    """A request that would write more is refused with POLICY_VIOLATION (DESIGN 4)."""
+    records_per_slice_max: int = 1_000
+    """Fencing, unfencing and the like write at most so many partition changes in one batch and step."""
+    apply_slice_bytes: int = 1024 * 1024
+    """A follower reads and replays at most so much of the log in one step (one batch at least)."""
+    answers_max: int = 10_000
+    """Requests that wait for a commit or a read; more are told to come back (THROTTLING_QUOTA_EXCEEDED)."""
+    waiting_requests_max: int = 1_000
+    """Requests that wait while a new leader catches up; more are told to come back."""

@@ -1,0 +1,54 @@
+"""Records to the bytes of one batch, in the versions that the metadata.version level asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metadata.codec import encode, encode_control
+from metadata.control_records import LeaderChangeMessage, LeaderVoter
+from metadata.features import write_version
+from metadata.image import METADATA_VERSION
+from metadata.records import FeatureLevelRecord, Record
+from storage.batch import encode_batch
+
+
+def encode_records_batch(
+    records: Sequence[Record], *, base_offset: int, epoch: int, timestamp_ms: int, metadata_version: int
+) -> bytes:
+    """One batch. Raises storage.errors.BatchError when it would be larger than 8 MiB.
+
+    A batch that finalizes metadata.version is written at the new level, the records before it included: the
+    first batch of a cluster begins a transaction before it says its level.
+    """
+    level = metadata_version
+    for record in records:
+        if type(record) is FeatureLevelRecord and record.name == METADATA_VERSION:
+            level = record.feature_level
+    values = [encode(record, write_version(record, level)) for record in records]
+    return encode_batch(base_offset=base_offset, leader_epoch=epoch, timestamp_ms=timestamp_ms, values=values)
+
+
+def encode_leader_change(
+    base_offset: int,
+    epoch: int,
+    wall_ms: int,
+    leader_id: int,
+    voters: tuple[int, ...],
+    granting: tuple[int, ...],
+) -> bytes:
+    """The control batch that begins an epoch (KIP-595), in version 0 as Kafka 3.7 writes it."""
+    key, value = encode_control(
+        LeaderChangeMessage(
+            leader_id=leader_id,
+            voters=tuple(LeaderVoter(voter_id=voter) for voter in voters),
+            granting_voters=tuple(LeaderVoter(voter_id=voter) for voter in granting),
+        )
+    )
+    return encode_batch(
+        base_offset=base_offset,
+        leader_epoch=epoch,
+        timestamp_ms=wall_ms,
+        values=[value],
+        keys=[key],
+        is_control=True,
+    )

@@ -1,0 +1,73 @@
+"""Laws of a controller node that hold after every input. Called by tests and by the simulator."""
+
+from __future__ import annotations
+
+from controller.node import ControllerNode
+from metadata.errors import InvariantViolation
+
+
+def check_node(node: ControllerNode) -> None:
+    """Raises InvariantViolation naming the law that is broken."""
+    _check_ledger(node)
+    _check_office(node)
+    _check_bounds(node)
+
+
+def _require(holds: bool, law: str) -> None:
+    if not holds:
+        raise InvariantViolation(law)
+
+
+def _check_ledger(node: ControllerNode) -> None:
+    ledger, raft = node.ledger, node.raft
+    _require(
+        ledger.committed_offset <= max(raft.high_watermark, node.snapshots.last_offset),
+        f"committed state ends at {ledger.committed_offset}, above the high watermark {raft.high_watermark}",
+    )
+    end = ledger.committed_offset
+    for entry in ledger.pending:
+        _require(entry.end_offset > end, f"pending batches must ascend: {entry.end_offset} follows {end}")
+        _require(entry.state.end_offset == entry.end_offset, "a pending state must end where its batch ends")
+        _require(
+            entry.end_offset > raft.high_watermark, f"batch {entry.end_offset} is committed and still pending"
+        )
+        end = entry.end_offset
+    _require(
+        ledger.replies_waiting == sum(len(entry.replies) for entry in ledger.pending),
+        "the number of waiting answers is miscounted",
+    )
+    _require(ledger.newest is ledger.newest_state.newest, "decisions must be made on the newest image")
+
+
+def _check_office(node: ControllerNode) -> None:
+    ledger, raft = node.ledger, node.raft
+    if node.active is None:
+        _require(not ledger.pending, "a node that is not active has nothing pending")
+        _require(not node.sessions.fencing, "a node that is not active fences nobody")
+    elif not node.stopped:
+        _require(raft.is_leader, "an active controller leads")
+        _require(
+            ledger.newest_state.end_offset == raft.log_end_offset,
+            f"the newest state ends at {ledger.newest_state.end_offset}, the log at {raft.log_end_offset}",
+        )
+        for broker_id in node.sessions.fencing:
+            _require(
+                any(work.broker_id == broker_id for work in node.active.work.values()),
+                f"broker {broker_id} is marked as being fenced and nobody works on it",
+            )
+
+
+def _check_bounds(node: ControllerNode) -> None:
+    config = node.config
+    _require(
+        ledger_bound(node) <= config.answers_max + config.waiting_requests_max, "answers are not bounded"
+    )
+    _require(
+        node.active is None or len(node.active.work) <= 3 * (len(node.ledger.newest.brokers) + 1),
+        "work is not bounded by the number of brokers",
+    )
+
+
+def ledger_bound(node: ControllerNode) -> int:
+    """Answers that wait for a commit."""
+    return node.ledger.replies_waiting

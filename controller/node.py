@@ -1,0 +1,547 @@
+"""A controller node as one pure state machine: events in, an ordered list of effects out (DESIGN 7).
+
+Owns the order between Raft, the replay of what is committed, the active controller's decisions and the
+answers; every effect that leaves may be executed at once. Knows no clock, no files and no network. Raft
+knows no metadata and the active controller no log: this is where they meet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import assert_never
+
+from controller.active import WRITE_REQUESTS, ActiveController, WriteRequest, busy
+from controller.config import ControllerConfig
+from controller.encoding import encode_records_batch
+from controller.events import (
+    Answer,
+    Effect,
+    Event,
+    LogRead,
+    LogSynced,
+    LogTrimmed,
+    QuorumStatePersisted,
+    RaftRequestAbandoned,
+    RaftRequestArrived,
+    RaftRequestFailed,
+    RaftResponseArrived,
+    ReadLog,
+    RequestArrived,
+    ShutdownRequested,
+    SnapshotLoaded,
+    SnapshotRejected,
+    SnapshotWritten,
+    Stop,
+    TrimLog,
+)
+from controller.ledger import Ledger, Pending, Reply
+from controller.queries import describe_quorum, furthest_voter, node_status
+from controller.raft import effects as raft_effects
+from controller.raft.core import RaftCore
+from controller.raft.effects import RaftEffect
+from controller.raft.gate import EffectGate
+from controller.sessions import Sessions
+from controller.snapshots import SnapshotPolicy
+from controller.status import Counters, NodeStatus
+from metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
+from metadata.image import MetadataImage
+from metadata.records import Record
+from metadata.replay import Replayer, ReplayState, replay_records
+from metadata.requests import (
+    ControllerResponse,
+    DescribeQuorumRequest,
+    Done,
+    ReadImageRequest,
+    ReadImageResponse,
+    TransferLeadershipRequest,
+)
+from storage.batch import iter_batches
+
+SHUTDOWN_GRACE_MS = 200
+"""How long a resigned leader waits for its successors to hear of it before it stops."""
+
+NOT_YET = 2**62
+"""Later than any time: no deadline is armed."""
+
+_Notice = (
+    raft_effects.HighWatermarkChanged
+    | raft_effects.RoleChanged
+    | raft_effects.ReadReady
+    | raft_effects.ReadFailed
+)
+
+
+class ControllerNode:
+    """Driver contract: `start` once, `handle` for each input in the order of arrival, `tick` with
+    `drained=True` when the inbox is empty, and a timer at `next_deadline_ms`. `now_ms` is monotonic;
+    `wall_ms` is Unix time, for timestamps only. Effects are to be executed in order. After a `Stop` nothing
+    comes out.
+
+    `image` holds everything below `applied_offset`: the newest snapshot on disk, or an empty one and 0.
+    """
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        raft: RaftCore,
+        image: MetadataImage,
+        applied_offset: int,
+        rng: Random,
+        now_ms: int,
+    ) -> None:
+        if image.provenance.offset != applied_offset:
+            raise ValueError(
+                f"the image ends at offset {image.provenance.offset} and is said to end at {applied_offset}: "
+                "load the snapshot again"
+            )
+        self.config = config
+        self.raft = raft
+        self.ledger = Ledger(ReplayState(image))
+        self.sessions = Sessions(config.broker_session_timeout_ms, config.broker_metadata_lag_timeout_ms)
+        self.snapshots = SnapshotPolicy(config, applied_offset, now_ms)
+        self.counters = Counters()
+        self.active: ActiveController | None = None
+        self.stopped = False
+        self.now_ms = now_ms
+        self.wall_ms = 0
+        self._gate = EffectGate()
+        self._rng = rng
+        self._out: list[Effect] = []
+        self._notices: deque[_Notice] = deque()
+        self._epoch_start: int | None = None
+        self._data_seen = applied_offset > 0 or bool(image.features.finalized)
+        self._high_watermark = -1
+        self._reading_from: int | None = None
+        self._waiting: deque[RequestArrived] = deque()
+        self._reads: dict[int, int] = {}
+        self._reads_ready: deque[tuple[int, int]] = deque()
+        self._last_token = 0
+        self._armed_ms = NOT_YET
+        self._stop_at_ms: int | None = None
+
+    # ---- inputs
+
+    def start(self, now_ms: int, wall_ms: int) -> list[Effect]:
+        """The first input."""
+        self._begin(now_ms, wall_ms)
+        self._high_watermark = self.raft.high_watermark
+        self._absorb(self.raft.start(now_ms))
+        self._maybe_read()
+        return self._end()
+
+    def handle(self, event: Event, *, now_ms: int, wall_ms: int) -> list[Effect]:
+        """One input, in the order of arrival."""
+        if self.stopped:
+            return []
+        self._begin(now_ms, wall_ms)
+        try:
+            if type(event) is RequestArrived:
+                self._on_request(event)
+            else:
+                self._on_event(event)
+            if now_ms >= self._armed_ms:
+                # A full inbox must not keep timers from running.
+                self._on_time(drained=False)
+        except ReplayError as error:
+            self._stop_on_bug(error)
+        if self._stop_at_ms is not None:
+            self._maybe_stop()
+        return self._end()
+
+    def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Effect]:
+        """Time passed. `drained`: everything that had arrived was handled before."""
+        if self.stopped:
+            return []
+        self._begin(now_ms, wall_ms)
+        try:
+            self._on_time(drained=drained)
+        except ReplayError as error:
+            self._stop_on_bug(error)
+        return self._end()
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do at the latest; never in the past of the last input."""
+        deadlines = [self.raft.next_deadline_ms(), self._stop_at_ms]
+        if self.active is not None:
+            deadlines.append(self.active.next_deadline_ms(self.now_ms))
+        if self.snapshots.in_progress is None:
+            deadlines.append(self.snapshots.next_deadline_ms())
+        due = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        self._armed_ms = NOT_YET if due is None else due
+        return due if due is None else max(due, self.now_ms)
+
+    def status(self) -> NodeStatus:
+        """What this node knows of itself and of the brokers, as of the last input."""
+        return node_status(self)
+
+    # ---- the frame around every input
+
+    def _begin(self, now_ms: int, wall_ms: int) -> None:
+        self.now_ms = now_ms
+        self.wall_ms = wall_ms
+        self.raft.wall_ms = wall_ms
+        self.sessions.note_input(now_ms)
+
+    def _end(self) -> list[Effect]:
+        out, self._out = self._out, []
+        return out
+
+    def _on_time(self, *, drained: bool) -> None:
+        now_ms = self.now_ms
+        if drained:
+            self.sessions.note_drained(now_ms)
+        # Raft first: a leader that was paused for long must lose its office before it judges brokers.
+        self._absorb(self.raft.tick(now_ms))
+        active = self.active
+        if active is not None and not self.raft.transferring:
+            self._serve_waiting()
+            active.expire(now_ms)
+            active.step(now_ms)
+            active.write_no_op(now_ms)
+        self._maybe_snapshot()
+        if self._stop_at_ms is not None:
+            self._maybe_stop()
+
+    def _on_event(self, event: Event) -> None:
+        now_ms, raft = self.now_ms, self.raft
+        match event:
+            case RaftRequestArrived(key=key, request=request):
+                self._absorb(raft.on_request(now_ms, key, request))
+            case LogSynced(end_offset=end_offset):
+                self._absorb(raft.on_log_synced(now_ms, end_offset))
+            case RaftResponseArrived(source=source, correlation_id=correlation_id, response=response):
+                self._absorb(raft.on_response(now_ms, source, correlation_id, response))
+            case RaftRequestFailed(target=target, correlation_id=correlation_id, reason=reason):
+                self._absorb(raft.on_request_failed(now_ms, target, correlation_id, reason))
+            case QuorumStatePersisted(token=token):
+                self._release(self._gate.persisted(token))
+                self._absorb(raft.on_quorum_state_persisted(now_ms, token))
+            case RaftRequestAbandoned(key=key):
+                self._absorb(raft.on_request_abandoned(key))
+            case LogRead(from_offset=from_offset, data=data):
+                self._on_log_read(from_offset, data)
+            case SnapshotWritten():
+                self._on_snapshot_written(event)
+            case SnapshotLoaded():
+                self._on_snapshot_loaded(event)
+            case SnapshotRejected(position=position, reason=reason):
+                self._warn(f"the fetched snapshot {position} is damaged and is fetched again: {reason}")
+                self._absorb(raft.on_snapshot_rejected(now_ms, position))
+            case LogTrimmed(log_start_offset=log_start_offset):
+                self._absorb(raft.on_log_trimmed(log_start_offset))
+            case ShutdownRequested():
+                self._on_shutdown()
+            case RequestArrived():
+                self._on_request(event)
+            case _:
+                assert_never(event)
+
+    # ---- raft's effects
+
+    def _absorb(self, effects: list[RaftEffect]) -> None:
+        self._release(self._gate.push(effects))
+
+    def _release(self, effects: Iterable[RaftEffect]) -> None:
+        """What goes out goes out in Raft's order; what this node is told is handled after that, in order."""
+        idle = not self._notices
+        for effect in effects:
+            match effect:
+                case (
+                    raft_effects.HighWatermarkChanged()
+                    | raft_effects.RoleChanged()
+                    | raft_effects.ReadReady()
+                    | raft_effects.ReadFailed()
+                ):
+                    self._notices.append(effect)
+                case _:
+                    self._out.append(effect)
+        if not idle:
+            return  # an outer call is working through the notices
+        while self._notices:
+            self._on_notice(self._notices[0])
+            self._notices.popleft()
+
+    def _on_notice(self, notice: _Notice) -> None:
+        match notice:
+            case raft_effects.HighWatermarkChanged(high_watermark=high_watermark):
+                self._high_watermark = high_watermark
+                self._on_high_watermark()
+            case raft_effects.RoleChanged():
+                self._on_role(notice)
+            case raft_effects.ReadReady(token=token, offset=offset):
+                self._reads_ready.append((offset, self._reads.pop(token)))
+                self._serve_reads()
+            case raft_effects.ReadFailed(token=token):
+                self._answer(self._reads.pop(token), self._not_controller())
+            case _:
+                assert_never(notice)
+
+    def _on_role(self, notice: raft_effects.RoleChanged) -> None:
+        epoch_start = notice.epoch_start if notice.role == "leader" else None
+        if epoch_start == self._epoch_start:
+            return
+        if self._epoch_start is not None:
+            self._lose_leadership()
+        self._epoch_start = epoch_start
+        if epoch_start is not None:
+            self._maybe_activate()
+
+    # ---- what is committed
+
+    def _on_high_watermark(self) -> None:
+        ledger = self.ledger
+        if ledger.pending:
+            for key, response in ledger.commit(self._high_watermark):
+                self._out.append(Answer(key=key, response=response))
+            self._serve_reads()
+            self._maybe_snapshot()
+        else:
+            self._maybe_read()
+
+    def _maybe_read(self) -> None:
+        """Committed batches that this node has not replayed are read, one bounded slice at a time."""
+        applied = self.ledger.committed_offset
+        if self.ledger.pending or self._reading_from is not None or applied >= self._high_watermark:
+            return
+        self._reading_from = applied
+        self._out.append(
+            ReadLog(
+                from_offset=applied, to_offset=self._high_watermark, max_bytes=self.config.apply_slice_bytes
+            )
+        )
+
+    def _on_log_read(self, from_offset: int, data: bytes) -> None:
+        if from_offset != self._reading_from:
+            return  # asked for before a snapshot took the place of the log
+        self._reading_from = None
+        if not data:
+            self._stop(
+                f"the log holds nothing at offset {from_offset}, which is committed: restore it", failed=True
+            )
+            return
+        engine = Replayer(self.ledger.committed)
+        try:
+            for batch in iter_batches(data, expected_offset=from_offset):
+                self._data_seen = self._data_seen or not batch.header.is_control
+                engine.apply_batch(batch)
+        except ReplayError as error:
+            self._stop(f"committed metadata cannot be replayed, {error}", failed=True)
+            return
+        self.ledger.advance(engine.state(), len(data))
+        self.counters.batches_replayed_bytes += len(data)
+        self._maybe_snapshot()
+        self._maybe_activate()
+        self._maybe_read()
+
+    def _maybe_snapshot(self) -> None:
+        effect = self.snapshots.cut(self.ledger, self.now_ms)
+        if effect is not None:
+            self._out.append(effect)
+
+    def _on_snapshot_written(self, event: SnapshotWritten) -> None:
+        if self.snapshots.written(event.position):
+            self.counters.snapshots_written += 1
+            self._absorb(self.raft.on_snapshot_written(self.now_ms, event.position))
+            self._out.append(TrimLog(before_offset=event.position.offset))
+
+    def _on_snapshot_loaded(self, event: SnapshotLoaded[MetadataImage]) -> None:
+        """The log gives way to the snapshot: one new image, and replay goes on from its end."""
+        if event.position.offset > self.ledger.committed_offset:
+            self.ledger.advance(ReplayState(event.image), 0)
+            self.ledger.committed_bytes = 0
+            self._reading_from = None
+            self._data_seen = True
+        self.snapshots.loaded(event.position, self.now_ms)
+        self.counters.snapshots_loaded += 1
+        self._absorb(self.raft.on_snapshot_loaded(self.now_ms, event.position))
+
+    # ---- leadership
+
+    def _maybe_activate(self) -> None:
+        """The first record of this leadership is committed and everything up to it is applied (S4.14)."""
+        if self.active is not None or self._epoch_start is None:
+            return
+        if self.ledger.committed_offset <= self._epoch_start:
+            return
+        if self.ledger.committed_offset != self.raft.log_end_offset:
+            raise InvariantViolation("something was appended in this leadership before it was active")
+        self.sessions.clear()
+        self.counters.activations += 1
+        self.active = ActiveController(self.config, self.ledger, self.sessions, self._rng, self)
+        self.active.activate(self.now_ms, log_is_empty=not self._data_seen)
+        self._serve_waiting()
+
+    def _serve_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for arrived in waiting:
+            self._on_request(arrived)
+
+    def _lose_leadership(self) -> None:
+        """Everything uncommitted is dropped. What was pending may or may not come to be: the answer is
+        Kafka's retriable NOT_CONTROLLER, and a client finds out by asking again (its retry may meet its own
+        success)."""
+        error = self._not_controller()
+        keys = self.ledger.drop()
+        if self.active is not None:
+            self.counters.leaderships_lost += 1
+            keys += self.active.parked_keys()
+        keys += [arrived.key for arrived in self._waiting]
+        keys += [key for _, key in self._reads_ready]
+        self._waiting.clear()
+        self._reads_ready.clear()
+        self.active = None
+        self.sessions.clear()
+        self.counters.answers_dropped += len(keys)
+        for key in keys:
+            self._out.append(Answer(key=key, response=error))
+        self._maybe_read()
+
+    def _not_controller(self) -> ApiError:
+        leader_id = self.raft.leader_id
+        if leader_id == self.config.node_id:
+            leader_id = None
+        where = (
+            "no leader is known, retry with any controller" if leader_id is None else f"ask node {leader_id}"
+        )
+        return ApiError(
+            ErrorCode.NOT_CONTROLLER,
+            f"controller {self.config.node_id} is not the active one: {where}",
+            leader_id,
+        )
+
+    # ---- requests
+
+    def _on_request(self, event: RequestArrived) -> None:
+        self.counters.requests += 1
+        self.sessions.note_arrival(event.arrived_ms)
+        request = event.request
+        if isinstance(request, WRITE_REQUESTS):
+            self._on_write(event, request)
+            return
+        match request:
+            case ReadImageRequest(linearizable=False):
+                self._answer(event.key, self._image_response())
+            case ReadImageRequest():
+                self._on_read(event)
+            case DescribeQuorumRequest():
+                leads = self.raft.is_leader
+                self._answer(event.key, describe_quorum(self) if leads else self._not_controller())
+            case TransferLeadershipRequest(target_id=target_id):
+                self._on_transfer(event.key, target_id)
+            case _:
+                assert_never(request)
+
+    def _on_write(self, event: RequestArrived, request: WriteRequest) -> None:
+        active = self.active
+        if active is None or self.raft.transferring:
+            # What is appended during a transfer would only keep the successor from catching up.
+            self._wait_for_activation(event)
+        elif self.ledger.replies_waiting >= self.config.answers_max:
+            self._refuse_busy(event.key)
+        else:
+            active.handle(event, request, self.now_ms)
+
+    def _on_read(self, event: RequestArrived) -> None:
+        if self.active is None:
+            self._wait_for_activation(event)
+        elif len(self._reads) + len(self._reads_ready) >= self.config.answers_max:
+            self._refuse_busy(event.key)
+        else:
+            self._last_token += 1
+            self._reads[self._last_token] = event.key
+            self._absorb(self.raft.request_read(self.now_ms, self._last_token))
+
+    def _wait_for_activation(self, event: RequestArrived) -> None:
+        if self._epoch_start is None:
+            self._answer(event.key, self._not_controller())
+        elif len(self._waiting) >= self.config.waiting_requests_max:
+            self._refuse_busy(event.key)
+        else:
+            self._waiting.append(event)
+
+    def _refuse_busy(self, key: int) -> None:
+        self.counters.refused_busy += 1
+        self._answer(key, busy("too many requests wait for a commit"))
+
+    def _on_transfer(self, key: int, target_id: int | None) -> None:
+        if not self.raft.is_leader:
+            self._answer(key, self._not_controller())
+            return
+        target = furthest_voter(self) if target_id is None else target_id
+        refusal = "there is no other voter" if target is None else self.raft.transfer_refusal(target)
+        if target is None or refusal is not None:
+            self._answer(key, ApiError(ErrorCode.INVALID_REQUEST, f"leadership stays here: {refusal}"))
+            return
+        self._answer(key, Done())
+        self._absorb(self.raft.transfer_leadership(self.now_ms, target))
+
+    def _image_response(self) -> ReadImageResponse:
+        image = self.ledger.committed.image
+        return ReadImageResponse(
+            image=image, offset=image.provenance.offset, leader_id=self.raft.leader_id, epoch=self.raft.epoch
+        )
+
+    def _serve_reads(self) -> None:
+        """Reads whose round is over and whose offset is applied; the others stay in order."""
+        while self._reads_ready and self._reads_ready[0][0] <= self.ledger.committed_offset:
+            _, key = self._reads_ready.popleft()
+            self._answer(key, self._image_response())
+
+    # ---- the active controller's port
+
+    def append(self, records: Sequence[Record], replies: list[Reply], *, wake_observers: bool = True) -> int:
+        """Appends only what replays (DESIGN 6). Raises BatchError and RecordEncodeError before anything
+        happened, and ReplayError for a decision that does not fit its own image: a bug."""
+        ledger, raft = self.ledger, self.raft
+        state = ledger.newest_state
+        base_offset = raft.log_end_offset
+        data = encode_records_batch(
+            records,
+            base_offset=base_offset,
+            epoch=raft.epoch,
+            timestamp_ms=self.wall_ms,
+            metadata_version=state.newest.features.metadata_version,
+        )
+        after = replay_records(
+            state, base_offset=base_offset, epoch=raft.epoch, timestamp_ms=self.wall_ms, records=records
+        )
+        end_offset = base_offset + len(records)
+        ledger.push(Pending(end_offset=end_offset, state=after, size_bytes=len(data), replies=replies))
+        self._data_seen = True
+        self.counters.batches_appended += 1
+        self.counters.records_appended += len(records)
+        self._absorb(raft.append(self.now_ms, data, wake_observers))
+        return end_offset
+
+    def reply(self, key: int, response: ControllerResponse | ApiError) -> None:
+        self._out.append(Answer(key=key, response=response))
+
+    def _answer(self, key: int, response: ControllerResponse | ApiError) -> None:
+        self._out.append(Answer(key=key, response=response))
+
+    # ---- the end
+
+    def _on_shutdown(self) -> None:
+        """A leader names its successors, and stays until they have heard it or the grace is over."""
+        if self._stop_at_ms is None:
+            self._stop_at_ms = self.now_ms + SHUTDOWN_GRACE_MS
+            self._absorb(self.raft.resign(self.now_ms))
+
+    def _maybe_stop(self) -> None:
+        if not self.raft.resignation_pending or (
+            self._stop_at_ms is not None and self.now_ms >= self._stop_at_ms
+        ):
+            self._stop("stopped as asked", failed=False)
+
+    def _stop(self, reason: str, *, failed: bool) -> None:
+        if not self.stopped:
+            self.stopped = True
+            self._out.append(Stop(reason=reason, failed=failed))
+
+    def _stop_on_bug(self, error: ReplayError) -> None:
+        self._stop(f"a decision of this controller does not replay, which is a bug: {error}", failed=True)
+
+    def _warn(self, message: str) -> None:
+        self._out.append(raft_effects.Warn(message=message))

@@ -1,0 +1,111 @@
+"""What a controller node tells of itself and of the quorum. Reads a node, changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controller.brokers import broker_state
+from controller.lifecycle import BrokerState
+from controller.raft.progress import ReplicaState
+from controller.status import BrokerStatus, NodeStatus
+from metadata.image import BrokerRegistration
+from metadata.requests import DescribeQuorumResponse, ReplicaStatus
+
+if TYPE_CHECKING:
+    from controller.node import ControllerNode
+
+
+def describe_quorum(node: ControllerNode) -> DescribeQuorumResponse:
+    """KIP-836, as the leader sees it; the leader first. Precondition: this node leads."""
+    raft = node.raft
+    replicas = raft.describe(node.now_ms)
+    return DescribeQuorumResponse(
+        cluster_id=node.config.cluster_id,
+        leader_id=node.config.node_id,
+        leader_epoch=raft.epoch,
+        high_watermark=raft.high_watermark,
+        voters=tuple([_replica(node, replica) for replica in replicas if replica.is_voter]),
+        observers=tuple([_replica(node, replica) for replica in replicas if not replica.is_voter]),
+    )
+
+
+def _replica(node: ControllerNode, replica: ReplicaState) -> ReplicaStatus:
+    leads = replica.node_id == node.config.node_id
+    known = max(replica.log_end_offset, 0)
+    return ReplicaStatus(
+        node_id=replica.node_id,
+        directory_id=replica.directory_id,
+        log_end_offset=replica.log_end_offset,
+        lag=max(0, node.raft.log_end_offset - known),
+        last_fetch_ms=replica.last_fetch_ms,
+        last_caught_up_ms=replica.last_caught_up_ms,
+        status="Leader" if leads else "Follower" if replica.is_voter else "Observer",
+    )
+
+
+def furthest_voter(node: ControllerNode) -> int | None:
+    """The other voter whose log is longest; None: there is no other."""
+    others = [
+        replica
+        for replica in node.raft.describe(node.now_ms)
+        if replica.is_voter and replica.node_id != node.config.node_id
+    ]
+    best = max(others, key=lambda replica: (replica.log_end_offset, -replica.node_id), default=None)
+    return None if best is None else best.node_id
+
+
+def node_status(node: ControllerNode) -> NodeStatus:
+    """As of the node's last input; brokers as the committed image has them."""
+    raft, ledger, active = node.raft, node.ledger, node.active
+    image = ledger.committed.image
+    node.counters.timed_out_heartbeats = node.sessions.expired_count
+    return NodeStatus(
+        node_id=node.config.node_id,
+        cluster_id=node.config.cluster_id,
+        role=raft.role,
+        epoch=raft.epoch,
+        leader_id=raft.leader_id,
+        is_active=active is not None,
+        high_watermark=raft.high_watermark,
+        log_start_offset=raft.log_start_offset,
+        log_end_offset=raft.log_end_offset,
+        synced_offset=raft.synced_offset,
+        committed_offset=ledger.committed_offset,
+        last_snapshot_offset=node.snapshots.last_offset,
+        metadata_version=image.features.metadata_version,
+        pending_batches=len(ledger.pending),
+        answers_waiting=ledger.replies_waiting,
+        work=() if active is None else tuple([str(work) for work in active.work.values()]),
+        topics=len(image.topics),
+        partitions=image.topics.partition_count,
+        brokers=tuple([_broker(node, broker_id, known) for broker_id, known in image.brokers.items()]),
+        counters=node.counters,
+    )
+
+
+def _broker(node: ControllerNode, broker_id: int, known: BrokerRegistration) -> BrokerStatus:
+    sessions = node.sessions
+    session = sessions.get(broker_id)
+    leads = node.active is not None
+    return BrokerStatus(
+        broker_id=broker_id,
+        epoch=known.epoch,
+        state=state_of(node, broker_id),
+        rack=known.rack,
+        listeners=tuple(
+            [f"{endpoint.name}://{endpoint.host}:{endpoint.port}" for endpoint in known.endpoints]
+        ),
+        lease_remaining_ms=sessions.remaining_ms(broker_id, node.now_ms) if leads else None,
+        applied_offset=session.applied_offset if leads and session is not None else None,
+    )
+
+
+def state_of(node: ControllerNode, broker_id: int) -> BrokerState:
+    """A broker's state, as committed, with what this node knows of it if it is active."""
+    session = node.sessions.get(broker_id)
+    return broker_state(
+        node.ledger.committed.image.brokers,
+        broker_id,
+        fencing=broker_id in node.sessions.fencing,
+        told_to_stop=session is not None and session.told_to_stop,
+    )

@@ -1,0 +1,31 @@
+"""What a decision is: records to write and what to answer. Knows nothing of who decides or appends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metadata.errors import ApiError
+from metadata.records import Record
+from metadata.requests import ControllerResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerResult:
+    """`records` are one atomic batch; `response` is true once they are committed (DESIGN 6).
+
+    A result without records says what it was read from, so that it can be told as soon as that much is
+    committed: the whole image, or only the registration of `depends_on_broker`, or nothing at all.
+    """
+
+    response: ControllerResponse | ApiError
+    records: tuple[Record, ...] = ()
+    depends_on_image: bool = True
+    depends_on_broker: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """One bounded batch of a longer piece of work, valid alone. `done`: nothing is left after it."""
+
+    records: tuple[Record, ...]
+    done: bool

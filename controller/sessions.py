@@ -1,0 +1,189 @@
+"""Broker sessions: the active controller's soft state. Never logged, gone with leadership (DESIGN 8).
+
+Owns who was heard from when, how far each broker has applied the log, who is being fenced, and when a
+session may be called expired. Knows no image, no records and no clock of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+LOOP_GAP_MS = 200
+"""Longer than this between two inputs, and the loop was paused or busy: heartbeats may be waiting unread."""
+
+ARRIVAL_DRAIN_MS = 250
+"""After a gap no session expires for so long: the time to bring what waits in sockets to the inbox."""
+
+UNKNOWN_OFFSET = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One broker's lease. Times are monotonic ms; offsets are exclusive (all below is applied).
+
+    `unfence_from_offset`: it must have applied everything below before it may be unfenced: the record that
+    fenced it, in particular, so that a broker which stands still does not bounce between the two states.
+    `moves_end_offset`: where its leaders' moves ended in the log, once it led nothing.
+    """
+
+    broker_epoch: int
+    contact_ms: int
+    deadline_ms: int
+    applied_offset: int = UNKNOWN_OFFSET
+    standing_since_ms: int | None = None
+    unfence_from_offset: int = 0
+    moves_end_offset: int | None = None
+    expires: bool = True
+    told_to_stop: bool = False
+
+
+class Sessions:
+    """Sessions by broker id, expiry in the order of deadlines.
+
+    One heap entry for each session; a heartbeat only moves `Session.deadline_ms`, and an entry that comes up
+    too early is pushed again. So a heartbeat costs O(1) and a tick looks at what is due.
+    """
+
+    def __init__(self, session_timeout_ms: int, lag_timeout_ms: int) -> None:
+        self.session_timeout_ms = session_timeout_ms
+        self.lag_timeout_ms = lag_timeout_ms
+        self.fencing: dict[int, int] = {}
+        """Broker id to epoch: its fencing has begun and every decision treats it as fenced."""
+        self.expired_count = 0
+        """Unfenced brokers whose session ran out (TimedOutBrokerHeartbeatCount of K21)."""
+        self._sessions: dict[int, Session] = {}
+        self._heap: list[tuple[int, int]] = []
+        self._queued: set[int] = set()
+        self._last_input_ms: int | None = None
+        self._hold_until_ms = 0
+        self._horizon_ms = 0
+
+    # ---- who is there
+
+    def get(self, broker_id: int) -> Session | None:
+        return self._sessions.get(broker_id)
+
+    def clear(self) -> None:
+        """Leadership is lost or new: nothing that was known holds any more."""
+        self._sessions.clear()
+        self._heap.clear()
+        self._queued.clear()
+        self.fencing.clear()
+
+    def open(self, broker_id: int, broker_epoch: int, now_ms: int) -> Session:
+        """A fresh session; an earlier one of the same broker is forgotten."""
+        deadline_ms = now_ms + self.session_timeout_ms
+        session = Session(broker_epoch=broker_epoch, contact_ms=now_ms, deadline_ms=deadline_ms)
+        self._sessions[broker_id] = session
+        self._queue(broker_id, deadline_ms)
+        return session
+
+    def _queue(self, broker_id: int, deadline_ms: int) -> None:
+        if broker_id not in self._queued:
+            self._queued.add(broker_id)
+            heapq.heappush(self._heap, (deadline_ms, broker_id))
+
+    def close(self, broker_id: int) -> None:
+        """The lease is given up: another incarnation may register at once. Offsets are kept."""
+        session = self._sessions.get(broker_id)
+        if session is not None:
+            session.expires = False
+
+    def forget(self, broker_id: int) -> None:
+        """The broker is no longer registered."""
+        self._sessions.pop(broker_id, None)
+        self.fencing.pop(broker_id, None)
+
+    def remaining_ms(self, broker_id: int, now_ms: int) -> int:
+        """How long the lease still runs; 0: there is none."""
+        session = self._sessions.get(broker_id)
+        if session is None or not session.expires:
+            return 0
+        return max(0, session.deadline_ms - now_ms)
+
+    def touch(self, broker_id: int, broker_epoch: int, arrived_ms: int) -> Session:
+        """A heartbeat or registration arrived: the lease runs anew from its arrival."""
+        session = self._sessions.get(broker_id)
+        if session is None or session.broker_epoch != broker_epoch or not session.expires:
+            kept = session if session is not None and session.broker_epoch == broker_epoch else None
+            session = self.open(broker_id, broker_epoch, arrived_ms)
+            if kept is not None:
+                session.unfence_from_offset = kept.unfence_from_offset
+                session.applied_offset = kept.applied_offset
+                session.standing_since_ms = kept.standing_since_ms
+            return session
+        if arrived_ms > session.contact_ms:
+            session.contact_ms = arrived_ms
+            session.deadline_ms = arrived_ms + self.session_timeout_ms
+        return session
+
+    # ---- how far it is
+
+    def note_applied(
+        self, session: Session, applied_offset: int, committed_offset: int, arrived_ms: int
+    ) -> None:
+        """What a heartbeat says of the broker's progress (S2.21)."""
+        if applied_offset > session.applied_offset:
+            session.applied_offset = applied_offset
+            session.standing_since_ms = None
+        elif applied_offset >= committed_offset:
+            session.standing_since_ms = None
+        elif session.standing_since_ms is None:
+            session.standing_since_ms = arrived_ms
+
+    def stands_still(self, session: Session, arrived_ms: int) -> bool:
+        """Behind, and without progress for the lag timeout."""
+        since = session.standing_since_ms
+        return since is not None and arrived_ms - since >= self.lag_timeout_ms
+
+    def applied_offset(self, broker_id: int) -> int:
+        """As its last heartbeat said; -1: it has not said since this node leads."""
+        session = self._sessions.get(broker_id)
+        return UNKNOWN_OFFSET if session is None else session.applied_offset
+
+    # ---- when a session may be called expired
+
+    def note_input(self, now_ms: int) -> None:
+        """The loop turned. A gap holds expiry back until what waited has been read."""
+        last = self._last_input_ms
+        if last is not None and now_ms - last > LOOP_GAP_MS:
+            self._hold_until_ms = now_ms + ARRIVAL_DRAIN_MS
+        self._last_input_ms = now_ms
+
+    def note_arrival(self, arrived_ms: int) -> None:
+        """Requests are handled in the order of arrival: everything that arrived before this one is in."""
+        self._horizon_ms = max(self._horizon_ms, arrived_ms)
+
+    def note_drained(self, now_ms: int) -> None:
+        """The inbox is empty: everything that arrived so far is in."""
+        self._horizon_ms = max(self._horizon_ms, now_ms)
+
+    def expired(self, now_ms: int, at_most: int) -> list[int]:
+        """Brokers whose session ran out, oldest first; each is handed out once and has no lease after.
+
+        A session has run out only if everything that arrived up to its deadline has been handled, and no gap
+        is being made up for.
+        """
+        due: list[int] = []
+        if now_ms < self._hold_until_ms:
+            return due
+        limit = min(self._horizon_ms, now_ms)
+        while self._heap and self._heap[0][0] <= limit and len(due) < at_most:
+            _, broker_id = heapq.heappop(self._heap)
+            self._queued.discard(broker_id)
+            session = self._sessions.get(broker_id)
+            if session is None or not session.expires:
+                continue
+            if session.deadline_ms > limit:
+                self._queue(broker_id, session.deadline_ms)
+                continue
+            session.expires = False
+            due.append(broker_id)
+        return due
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expired` may have something to say. An entry that is too early costs one look."""
+        if not self._heap:
+            return None
+        return max(self._heap[0][0], self._hold_until_ms)

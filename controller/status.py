@@ -1,0 +1,64 @@
+"""What a controller node tells of itself, for `local status`, `brokers list` and metrics. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from controller.lifecycle import BrokerState
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the process started. Names follow K21 where Kafka counts the same."""
+
+    requests: int = 0
+    heartbeats: int = 0
+    timed_out_heartbeats: int = 0
+    refused_busy: int = 0
+    batches_appended: int = 0
+    records_appended: int = 0
+    batches_replayed_bytes: int = 0
+    activations: int = 0
+    leaderships_lost: int = 0
+    answers_dropped: int = 0
+    snapshots_written: int = 0
+    snapshots_loaded: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatus:
+    """One broker. `lease_remaining_ms` and `applied_offset` are known to the active controller only."""
+
+    broker_id: int
+    epoch: int
+    state: BrokerState
+    rack: str | None
+    listeners: tuple[str, ...]
+    lease_remaining_ms: int | None
+    applied_offset: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """`committed_offset` and `high_watermark` are exclusive. `is_active`: decides requests now."""
+
+    node_id: int
+    cluster_id: str
+    role: str
+    epoch: int
+    leader_id: int | None
+    is_active: bool
+    high_watermark: int
+    log_start_offset: int
+    log_end_offset: int
+    synced_offset: int
+    committed_offset: int
+    last_snapshot_offset: int
+    metadata_version: int
+    pending_batches: int
+    answers_waiting: int
+    work: tuple[str, ...]
+    topics: int
+    partitions: int
+    brokers: tuple[BrokerStatus, ...] = ()
+    counters: Counters = field(default_factory=Counters)

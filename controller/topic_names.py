@@ -1,0 +1,50 @@
+"""Which names a topic may have (Kafka's rules). Knows no image: who asks brings the lookup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from itertools import product
+
+NAME_LENGTH_MAX = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
+_VARIANTS_MAX = 256
+
+
+def name_problem(name: str) -> str | None:
+    """Why `name` is no topic name, as a line for humans; None: it is one."""
+    if not name:
+        return "a topic name must not be empty: give it one"
+    if name in {".", ".."}:
+        return f"'{name}' cannot be a topic name: choose another"
+    if len(name) > NAME_LENGTH_MAX:
+        return f"a topic name has at most {NAME_LENGTH_MAX} characters, this one has {len(name)}: shorten it"
+    if _LEGAL.match(name) is None:
+        return f"'{name}' has a character that no topic name may have: use letters, digits, '.', '_' and '-'"
+    return None
+
+
+def normal_form(name: str) -> str:
+    """Names with one normal form collide: metrics write '.' as '_'."""
+    return name.replace(".", "_")
+
+
+def colliding_name(
+    name: str, exists: Callable[[str], bool], every_name: Callable[[], Iterable[str]]
+) -> str | None:
+    """An existing other topic that collides with `name`; None: there is none.
+
+    Looks up every way to write the name while they are few, else walks over all names.
+    """
+    parts = re.split(r"[._]", name)
+    marks = len(parts) - 1
+    if marks == 0:
+        return None
+    if 2**marks > _VARIANTS_MAX:
+        normal = normal_form(name)
+        return next((other for other in every_name() if other != name and normal_form(other) == normal), None)
+    for choice in product("._", repeat=marks):
+        other = parts[0] + "".join([mark + part for mark, part in zip(choice, parts[1:], strict=True)])
+        if other != name and exists(other):
+            return other
+    return None

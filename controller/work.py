@@ -1,0 +1,72 @@
+"""Work of the active controller that is longer than one batch: done in slices, each valid alone.
+
+Owns what is to be done and how the next slice of it looks on the newest image. Soft state: a new active
+controller finds what was interrupted in the image (a broker still unfenced gets a fresh session, one in
+controlled shutdown heartbeats on, leaderless partitions are looked for once).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from controller.brokers import fence_record, unregister_record
+from controller.events import RequestArrived
+from controller.partitions import MayLead, election_slice, removal_slice
+from controller.result import Slice
+from metadata.image import BrokerRegistration, MetadataImage
+
+
+@dataclass(slots=True, kw_only=True)
+class RemoveBroker:
+    """Take a broker out of leaderships and ISRs, then fence it or remove its registration.
+
+    `parked`: requests to be decided when it is done (a new incarnation registers after the old one failed).
+    `unregister_keys`: requests that the last batch answers.
+    """
+
+    broker_id: int
+    epoch: int
+    unregister: bool = False
+    unregister_keys: list[int] = field(default_factory=list)
+    parked: list[RequestArrived] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveLeaders:
+    """Take a broker in controlled shutdown out of leaderships and ISRs."""
+
+    broker_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeaders:
+    """Give leaderless partitions a leader: those with `broker_id` in sync, or all (None)."""
+
+    broker_id: int | None
+
+
+Work = RemoveBroker | MoveLeaders | ElectLeaders
+
+
+def next_slice(work: Work, image: MetadataImage, may_lead: MayLead, at_most: int) -> Slice:
+    """The next batch of `work` on `image`; an empty one that is done where there is nothing left to do."""
+    match work:
+        case RemoveBroker(broker_id=broker_id, epoch=epoch):
+            known = _registered(image, broker_id, epoch)
+            if known is None or (known.fenced and not work.unregister):
+                return Slice(records=(), done=True)
+            final = unregister_record(broker_id, epoch) if work.unregister else fence_record(broker_id, epoch)
+            return removal_slice(image, broker_id, may_lead, at_most, final=final)
+        case MoveLeaders(broker_id=broker_id, epoch=epoch):
+            known = _registered(image, broker_id, epoch)
+            if known is None or known.fenced:
+                return Slice(records=(), done=True)
+            return removal_slice(image, broker_id, may_lead, at_most)
+        case ElectLeaders(broker_id=broker_id):
+            return election_slice(image, broker_id, may_lead, at_most)
+
+
+def _registered(image: MetadataImage, broker_id: int, epoch: int) -> BrokerRegistration | None:
+    known = image.brokers.get(broker_id)
+    return None if known is None or known.epoch != epoch else known

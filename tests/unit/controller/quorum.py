@@ -1,0 +1,327 @@
+"""A quorum of controller nodes in one thread: no network, no disk, no clock but a counter.
+
+Every node keeps its log as a list of batches. Messages are delivered in order, at once; `settle` runs until
+nothing is left to deliver, `advance` moves the clock from deadline to deadline. Raft's and the node's laws are
+checked after every input.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from random import Random
+
+from controller.config import ControllerConfig
+from controller.encoding import encode_leader_change
+from controller.events import (
+    Answer,
+    LogRead,
+    LogSynced,
+    LogTrimmed,
+    QuorumStatePersisted,
+    RaftRequestArrived,
+    RaftRequestFailed,
+    RaftResponseArrived,
+    ReadLog,
+    RequestArrived,
+    ShutdownRequested,
+    SnapshotLoaded,
+    SnapshotWritten,
+    Stop,
+    TrimLog,
+    WriteSnapshot,
+)
+from controller.invariants import check_node
+from controller.node import ControllerNode
+from controller.raft import effects as raft
+from controller.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+from controller.raft.core import RaftCore
+from metadata.image import MetadataImage
+from storage.batch import iter_batches, parse_header
+from storage.types import LogPosition
+
+CLUSTER = "test-cluster-0000000000"
+WALL_AT_0 = 1_700_000_000_000
+
+
+def directory(node_id: int) -> bytes:
+    return bytes(14) + node_id.to_bytes(2, "big")
+
+
+class Machine:
+    """One node, its disk, and its inbox."""
+
+    def __init__(self, quorum: Quorum, node_id: int) -> None:
+        self.quorum = quorum
+        self.node_id = node_id
+        self.log: list[tuple[int, int, bytes]] = []  # (base, end, data)
+        self.log_start = 0
+        self.hard_state = raft.PersistQuorumState(
+            token=0, epoch=0, leader_id=None, voted_id=None, voted_directory_id=None
+        )
+        self.snapshots: dict[LogPosition, MetadataImage] = {}
+        self.inbox: deque[object] = deque()
+        self.warnings: list[str] = []
+        self.stopped: Stop | None = None
+        self.sync = True
+        self.hold_snapshots = False
+        self.trim = False
+        self.effects: list[object] = []
+        self.answers: dict[int, object] = {}
+        self.alive = True
+        self.boot()
+
+    # ---- life
+
+    def boot(self) -> None:
+        q = self.quorum
+        self.alive, self.stopped = True, None
+        self.inbox.clear()
+        epochs: list[tuple[int, int]] = []
+        for base, _, data in self.log:
+            epoch = parse_header(data).leader_epoch
+            if not epochs or epochs[-1][0] != epoch:
+                epochs.append((epoch, base))
+        end = self.log[-1][1] if self.log else self.log_start
+        recovered = RecoveredLog(
+            epoch=self.hard_state.epoch,
+            leader_id=self.hard_state.leader_id,
+            voted_id=self.hard_state.voted_id,
+            voted_directory_id=self.hard_state.voted_directory_id,
+            epochs=tuple(epochs),
+            log_start_offset=self.log_start,
+            log_end_offset=end,
+            snapshots=tuple(self.snapshots),
+        )
+        rng = Random(f"{q.seed}-{self.node_id}-{q.now_ms}")
+        identity = Identity(cluster_id=CLUSTER, node_id=self.node_id, directory_id=directory(self.node_id))
+        core = RaftCore(q.raft_config, identity, q.voters, recovered, rng, q.now_ms, encode_leader_change)
+        newest = max(self.snapshots, key=lambda position: position.offset, default=None)
+        image = MetadataImage() if newest is None else self.snapshots[newest]
+        offset = 0 if newest is None else newest.offset
+        self.node = ControllerNode(
+            replace(q.config, node_id=self.node_id), core, image, offset, rng, q.now_ms
+        )
+        self.execute(self.node.start(q.now_ms, q.wall_ms))
+
+    def kill(self) -> None:
+        self.alive = False
+        self.inbox.clear()
+
+    # ---- inputs
+
+    def step(self) -> bool:
+        if not self.alive or not self.inbox:
+            return False
+        event = self.inbox.popleft()
+        self.execute(self.node.handle(event, now_ms=self.quorum.now_ms, wall_ms=self.quorum.wall_ms))
+        return True
+
+    def tick(self, drained: bool = True) -> None:
+        if self.alive:
+            self.execute(
+                self.node.tick(now_ms=self.quorum.now_ms, wall_ms=self.quorum.wall_ms, drained=drained)
+            )
+
+    # ---- effects
+
+    def execute(self, effects: list[object]) -> None:
+        for effect in effects:
+            self.effects.append(effect)
+            self._execute(effect)
+        if self.stopped is None:
+            check_node(self.node)
+
+    def _execute(self, effect: object) -> None:
+        q, inbox = self.quorum, self.inbox
+        match effect:
+            case raft.PersistQuorumState():
+                self.hard_state = effect
+                inbox.append(QuorumStatePersisted(token=effect.token))
+            case raft.AppendLog():
+                base = effect.base_offset
+                for batch in iter_batches(effect.data, expected_offset=base):
+                    self.log.append((batch.header.base_offset, batch.header.next_offset, batch.data))
+                assert self.log[-1][1] == effect.end_offset
+                if self.sync:
+                    inbox.append(LogSynced(end_offset=effect.end_offset))
+            case raft.TruncateLog():
+                while self.log and self.log[-1][1] > effect.end_offset:
+                    self.log.pop()
+            case raft.ResetLog():
+                self.log.clear()
+                self.log_start = effect.position.offset
+            case raft.SendRequest():
+                q.send(self, effect)
+            case raft.Respond():
+                q.respond(self, effect.key, effect.response)
+            case raft.RespondWithRecords():
+                records = self.read(effect.read_from, effect.read_to, effect.max_bytes)
+                q.respond(self, effect.key, replace(effect.response, records=records))
+            case raft.RespondWithSnapshotChunk():
+                data = repr(effect.snapshot).encode()
+                chunk = data[effect.position :]
+                q.respond(self, effect.key, replace(effect.response, size_bytes=len(data), data=chunk))
+            case raft.WriteSnapshotChunk():
+                pass
+            case raft.FinishSnapshot(snapshot=position):
+                image = next(m.snapshots[position] for m in q.machines.values() if position in m.snapshots)
+                self.snapshots[position] = image
+                inbox.append(SnapshotLoaded(position=position, image=image))
+            case ReadLog():
+                data = self.read(effect.from_offset, effect.to_offset, effect.max_bytes)
+                inbox.append(LogRead(from_offset=effect.from_offset, data=data))
+            case WriteSnapshot():
+                if not self.hold_snapshots:
+                    self.snapshots[effect.position] = effect.image
+                    inbox.append(SnapshotWritten(position=effect.position, size_bytes=1))
+            case TrimLog():
+                if self.trim:
+                    self.log = [batch for batch in self.log if batch[1] > effect.before_offset]
+                    self.log_start = max(self.log_start, self.log[0][0] if self.log else effect.before_offset)
+                    inbox.append(LogTrimmed(log_start_offset=self.log_start))
+            case Answer():
+                assert effect.key not in self.answers, "answered twice"
+                self.answers[effect.key] = effect.response
+            case Stop():
+                self.stopped = effect
+                self.alive = False
+            case raft.Warn(message=message):
+                self.warnings.append(message)
+            case _:
+                raise AssertionError(effect)
+
+    def read(self, start: int, end: int, max_bytes: int) -> bytes:
+        out = b""
+        for base, batch_end, data in self.log:
+            if base >= start and batch_end <= end and (not out or len(out) + len(data) <= max_bytes):
+                out += data
+        return out
+
+    @property
+    def end_offset(self) -> int:
+        return self.log[-1][1] if self.log else self.log_start
+
+
+class Quorum:
+    def __init__(
+        self,
+        size: int = 3,
+        seed: int = 1,
+        config: ControllerConfig | None = None,
+        raft_config: RaftConfig | None = None,
+    ) -> None:
+        self.seed = seed
+        self.now_ms = 1_000
+        self.config = config or ControllerConfig(cluster_id=CLUSTER, node_id=0)
+        self.raft_config = raft_config or RaftConfig()
+        self.voters = tuple(
+            Voter(node_id=i, host="h", port=9000 + i, directory_id=directory(i)) for i in range(1, size + 1)
+        )
+        self.cut: set[tuple[int, int]] = set()
+        self._keys = 0
+        self._pending: dict[int, tuple[int, int, Machine]] = {}
+        self.machines: dict[int, Machine] = {}
+        for voter in self.voters:
+            self.machines[voter.node_id] = Machine(self, voter.node_id)
+
+    @property
+    def wall_ms(self) -> int:
+        return WALL_AT_0 + self.now_ms
+
+    # ---- network
+
+    def disconnect(self, node_id: int) -> None:
+        for other in self.machines:
+            self.cut |= {(node_id, other), (other, node_id)}
+
+    def reconnect(self, node_id: int) -> None:
+        self.cut = {pair for pair in self.cut if node_id not in pair}
+
+    def send(self, source: Machine, effect: raft.SendRequest) -> None:
+        target = self.machines[effect.to]
+        if not target.alive or (source.node_id, target.node_id) in self.cut:
+            failed = RaftRequestFailed(
+                target=effect.to, correlation_id=effect.correlation_id, reason="unreachable"
+            )
+            source.inbox.append(failed)
+            return
+        self._keys += 1
+        self._pending[self._keys] = (effect.correlation_id, target.node_id, source)
+        target.inbox.append(RaftRequestArrived(key=self._keys, request=effect.request))
+
+    def respond(self, source: Machine, key: int, response: object) -> None:
+        correlation_id, target_id, asker = self._pending.pop(key)
+        assert target_id == source.node_id
+        if asker.alive and (source.node_id, asker.node_id) not in self.cut:
+            asker.inbox.append(
+                RaftResponseArrived(source=source.node_id, correlation_id=correlation_id, response=response)
+            )
+
+    # ---- time
+
+    def settle(self) -> None:
+        """Deliver until nothing is under way."""
+        for _ in range(200_000):
+            if not any([machine.step() for machine in self.machines.values()]):
+                return
+        raise AssertionError("the quorum never comes to rest")
+
+    def advance(self, ms: int) -> None:
+        """Let `ms` pass, stopping at every deadline."""
+        end = self.now_ms + ms
+        self.settle()
+        for _ in range(200_000):
+            dues = [m.node.next_deadline_ms() for m in self.machines.values() if m.alive]
+            due = min((due for due in dues if due is not None), default=end)
+            if due >= end:
+                break
+            self.now_ms = max(self.now_ms, due)
+            for machine in self.machines.values():
+                if machine.alive and (machine.node.next_deadline_ms() or end + 1) <= self.now_ms:
+                    machine.tick()
+            self.settle()
+        else:
+            raise AssertionError("time does not pass")
+        self.now_ms = end
+        for machine in self.machines.values():
+            machine.tick()
+        self.settle()
+
+    # ---- who leads
+
+    @property
+    def leader(self) -> Machine:
+        return next(m for m in self.machines.values() if m.alive and m.node.active is not None)
+
+    @property
+    def followers(self) -> list[Machine]:
+        return [m for m in self.machines.values() if m.alive and m is not self.leader]
+
+    def elect(self) -> Machine:
+        """Let time pass until somebody is active."""
+        for _ in range(200):
+            if any(m.alive and m.node.active is not None for m in self.machines.values()):
+                return self.leader
+            self.advance(50)
+        raise AssertionError("nobody was elected")
+
+    # ---- clients
+
+    def request(self, request: object, machine: Machine | None = None, arrived_ms: int | None = None) -> int:
+        """Put a request into the inbox of the active controller (or of `machine`); its key."""
+        machine = machine or self.leader
+        self._keys += 1
+        at = self.now_ms if arrived_ms is None else arrived_ms
+        machine.inbox.append(RequestArrived(key=self._keys, arrived_ms=at, request=request))
+        return self._keys
+
+    def call(self, request: object, machine: Machine | None = None) -> object:
+        """Ask and settle; the answer, None while there is none."""
+        machine = machine or self.leader
+        key = self.request(request, machine)
+        self.settle()
+        return machine.answers.get(key)
+
+    def shut_down(self, machine: Machine) -> None:
+        machine.inbox.append(ShutdownRequested())

@@ -73,7 +73,8 @@ class RaftCore:
         return self._done(now_ms)
 
     def tick(self, now_ms: int) -> list[RaftEffect]:
-        """Every timer. Check-quorum comes first: after a pause nothing may be done as a leader of the past."""
+        """Every timer. Check-quorum comes first: after a pause nothing may be done as a leader of the
+        past."""
         replication.check_quorum(self.state, now_ms)
         self._expire_requests(now_ms)
         replication.tick(self.state, now_ms)
@@ -169,7 +170,8 @@ class RaftCore:
         return self._done(now_ms)
 
     def on_snapshot_loaded(self, now_ms: int, position: LogPosition) -> list[RaftEffect]:
-        """The fetched snapshot was checked and its image loaded."""
+        """The fetched snapshot was checked and its image loaded. The image is to be used only when the
+        effects contain ResetLog: this node may have got past the snapshot meanwhile."""
         snapshots.on_loaded(self.state, now_ms, position)
         return self._done(now_ms)
 

@@ -68,7 +68,8 @@ def check_voter_request(
 
 
 def _would_grant_pre_vote(state: RaftState, request: VoteRequest) -> bool:
-    """A replica that hears from a live leader refuses, so a node that was cut off disturbs nobody (KIP-996)."""
+    """A replica that hears from a live leader refuses, so a node that was cut off disturbs nobody
+    (KIP-996)."""
     match state.role:
         case Leader():
             return False
@@ -161,7 +162,8 @@ def _succeed(state: RaftState, now_ms: int, request: EndQuorumEpochRequest) -> N
 
 
 def doubt_leader(state: RaftState, now_ms: int, wait_ms: int) -> None:
-    """The leader looks dead or resigned: grant pre-votes, and ask for them after `wait_ms` unless it answers."""
+    """The leader looks dead or resigned: grant pre-votes, and ask for them after `wait_ms` unless it
+    answers."""
     if isinstance(state.role, Follower) and not state.role.suspect:
         state.role.suspect = True
         state.role.deadline_ms = min(state.role.deadline_ms, now_ms + wait_ms)
@@ -349,8 +351,8 @@ def on_end_response(
 
 
 def begin(state: RaftState, now_ms: int) -> None:
-    """The role after a start. The leader of the recorded epoch starts as resigned: records of that epoch that it
-    had sent and lost must not be written a second time with other content (KAFKA-10527)."""
+    """The role after a start. The leader of the recorded epoch starts as resigned: records of that
+    epoch that it had sent and lost must not be written a second time with other content (KAFKA-10527)."""
     leader_id = state.known_leader_id
     if not state.is_observer and leader_id == state.node_id and state.other_voters:
         state.role = Resigned(

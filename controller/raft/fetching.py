@@ -97,9 +97,11 @@ def on_fetch_response(
     role.keepalive_ms = now_ms + max(1, state.config.fetch_timeout_ms // 4)
     role.read_round = max(role.read_round, response.read_round)
     # A leader that parks no more fetches answers at once with nothing: do not ask again at once.
-    role.next_fetch_ms = now_ms + (state.config.retry_backoff_ms if early and not news else 0)
+    role.next_fetch_ms = now_ms + (5 * state.config.retry_backoff_ms if early and not news else 0)
+    if role.snapshot is not None:
+        return  # the answer to a keep-alive: what comes next is decided by the snapshot
     if response.snapshot is not None:
-        snapshots.redirect(state, role, response.snapshot)
+        snapshots.redirect(state, now_ms, role, response.snapshot)
     elif response.diverging is not None:
         _truncate(state, response.diverging)
     else:
@@ -127,7 +129,8 @@ def _truncate(state: RaftState, diverging: LogPosition) -> None:
 
 
 def _append(state: RaftState, now_ms: int, role: Follower, records: bytes) -> None:
-    """Append the leader's bytes unchanged; batches that this log has already (after a keep-alive) are skipped."""
+    """Append the leader's bytes unchanged; batches that this log has already (after a keep-alive) are
+    skipped."""
     skip = 0
     for position, _, next_offset, _ in hop_headers(records):
         if next_offset > state.log.end_offset:
@@ -168,15 +171,14 @@ def _record(state: RaftState, headers: list[BatchHeader]) -> None:
 def _refuse_records(state: RaftState, now_ms: int, role: Follower, problem: str) -> None:
     role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
     state.emit(
-        Warn(
-            message=f"records from leader {role.leader_id} were not appended: {problem}; they are asked for again"
-        )
+        Warn(message=f"records from leader {role.leader_id} were not appended: {problem}; asking again")
     )
 
 
 def on_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:
-    """A fetch got no answer. When it fails long before its time twice in a row, nothing listens at the leader's
-    address: its process is gone, so do not wait for the whole fetch timeout. The pre-vote keeps that harmless."""
+    """A fetch got no answer. When it fails long before its time twice in a row, nothing listens at the
+    leader's address: its process is gone, so do not wait for the whole fetch timeout. The pre-vote keeps that
+    harmless."""
     role = state.role
     if not isinstance(role, Follower) or role.leader_id != flight.to:
         return

@@ -146,8 +146,8 @@ class ClusterHistory:
 
 
 def check_cluster(cores: Iterable[RaftCore], history: ClusterHistory) -> None:
-    """Across replicas: one leader an epoch (election safety), equal logs where an epoch is shared (log matching),
-    one committed log that no replica contradicts and every new leader holds (leader completeness)."""
+    """Across replicas: one leader an epoch (election safety), equal logs where an epoch is shared
+    (log matching), one committed log that no replica contradicts and every new leader holds (completeness)."""
     for core in cores:
         _check_leader_of_epoch(core, history)
         _check_epoch_starts(core, history)
@@ -195,5 +195,6 @@ def check_snapshot(position: LogPosition, history: ClusterHistory) -> None:
     known = history.committed.get(position.offset - 1)
     if position.offset > history.committed_end or known not in (None, position.epoch):
         raise RaftInvariantError(
-            f"snapshot {position} is not a prefix of the committed log (end {history.committed_end}, epoch there {known})"
+            f"snapshot {position} is not a prefix of the committed log "
+            f"(end {history.committed_end}, epoch there {known})"
         )

@@ -34,7 +34,8 @@ class LogView:
         return max(self.snapshots, key=lambda position: position.offset, default=None)
 
     def epoch_before(self, offset: int) -> int:
-        """Epoch of the record before `offset`; 0 at the very beginning. `offset` is inside the log or its end."""
+        """Epoch of the record before `offset`; 0 at the very beginning. `offset` is inside the log or
+        its end."""
         epoch = self.epochs.epoch_at(offset - 1) if offset > self.start_offset else None
         if epoch is not None:
             return epoch
@@ -53,8 +54,8 @@ class LogView:
         return first is None or epoch < first
 
     def divergence(self, offset: int, epoch: int) -> LogPosition | None:
-        """None when this log contains the replica's log up to (offset, epoch); else where the replica's `epoch`,
-        or the largest one below it, ends here (KIP-595)."""
+        """None when this log contains the replica's log up to (offset, epoch); else where the
+        replica's `epoch`, or the largest one below it, ends here (KIP-595)."""
         if offset == 0 or (offset >= self.start_offset and LogPosition(epoch, offset) in self.snapshots):
             return None
         end = self.epochs.end_offset_for(epoch, self.end_offset)
@@ -81,7 +82,7 @@ class LogView:
         if end_offset < self.high_watermark:
             raise RaftInvariantError(
                 f"the leader's log asks to cut this log to {end_offset}, below the high watermark "
-                f"{self.high_watermark}; one of the two lost committed records: keep both directories and compare"
+                f"{self.high_watermark}; one of the two lost committed records: keep both directories"
             )
         self.epochs = self.epochs.truncate_to(end_offset)
         self.end_offset = end_offset

@@ -124,8 +124,8 @@ class Transfer:
 
 @dataclass(slots=True, kw_only=True)
 class LeaderView:
-    """`voters` are the other voters by node id. `observer_wake_offset` is the committed end of the last append
-    that observers are woken for; `wakes` are the uncommitted ones."""
+    """`voters` are the other voters by node id. `observer_wake_offset` is the committed end of the
+    last append that observers are woken for; `wakes` are the uncommitted ones."""
 
     voters: dict[int, ReplicaProgress]
     observers: dict[ReplicaKey, ReplicaProgress] = field(default_factory=dict)

@@ -24,8 +24,8 @@ def request_read(state: RaftState, token: int) -> None:
 
 
 def begin_round(state: RaftState) -> None:
-    """Start a round for the waiting reads, when none is under way and this epoch has committed a record: before
-    that, a new leader does not know what its predecessors committed."""
+    """Start a round for the waiting reads, when none is under way and this epoch has committed a
+    record: before that, a new leader does not know what its predecessors committed."""
     role = state.role
     if not isinstance(role, Leader):
         return

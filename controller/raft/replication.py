@@ -107,7 +107,7 @@ def _answer_or_park(
     state: RaftState, now_ms: int, key: int, request: FetchRequest, replica: ReplicaKey
 ) -> None:
     view = state.leader_view()
-    is_voter = view.voters.get(replica[0]) is not None and state.is_voter_replica(*replica)
+    is_voter = _is_other_voter(state, view, request)
     wait_ms = min(request.max_wait_ms, state.config.observer_fetch_max_wait_ms)
     full = not is_voter and len(view.parked.observers) >= state.config.parked_fetches_max
     if wait_ms <= 0 or full or _has_news(state, view, request, is_voter=is_voter):
@@ -115,6 +115,11 @@ def _answer_or_park(
         return
     fetch = ParkedFetch(key=key, request=request, replica=replica, deadline_ms=now_ms + wait_ms)
     view.parked.park(fetch, is_voter=is_voter)
+
+
+def _is_other_voter(state: RaftState, view: LeaderView, request: FetchRequest) -> bool:
+    known = request.replica_id in view.voters
+    return known and state.is_voter_replica(request.replica_id, request.replica_directory_id)
 
 
 def _has_news(state: RaftState, view: LeaderView, request: FetchRequest, *, is_voter: bool) -> bool:
@@ -128,7 +133,7 @@ def _has_news(state: RaftState, view: LeaderView, request: FetchRequest, *, is_v
 
 def _answer(state: RaftState, key: int, request: FetchRequest, *, with_records: bool = True) -> None:
     response = _response(state)
-    is_voter = state.is_voter_replica(request.replica_id, request.replica_directory_id)
+    is_voter = _is_other_voter(state, state.leader_view(), request)
     read_to = state.log.end_offset if is_voter else max(0, state.log.high_watermark)
     if not with_records or read_to <= request.fetch_offset:
         state.emit(Respond(key=key, response=response, after=state.unpersisted_token))
@@ -193,8 +198,8 @@ def _wake_observers(state: RaftState) -> None:
 
 
 def append(state: RaftState, data: bytes, *, wake_observers: bool) -> int:
-    """Append whole batches of this epoch at the log's end; returns the new end. Raises RaftUsageError when this
-    node does not lead or the batches do not fit."""
+    """Append whole batches of this epoch at the log's end; returns the new end. Raises RaftUsageError
+    when this node does not lead or the batches do not fit."""
     if not isinstance(state.role, Leader):
         raise RaftUsageError(f"only the leader appends; this node is {state.role.role}")
     base = state.log.end_offset
@@ -255,7 +260,7 @@ def check_quorum(state: RaftState, now_ms: int) -> None:
     if isinstance(role, Leader) and now_ms >= check_quorum_deadline_ms(state, role):
         state.emit(
             Warn(
-                message=f"resigning as leader of epoch {state.epoch}: no majority of the voters fetched within "
+                message=f"resigning as leader of epoch {state.epoch}: no majority of voters fetched in "
                 f"{check_quorum_ms(state)} ms; check the network to voters {state.other_voters}"
             )
         )
@@ -305,7 +310,8 @@ def transfer_refusal(state: RaftState, target_id: int) -> str | None:
 
 
 def transfer(state: RaftState, now_ms: int, target_id: int) -> None:
-    """Resign in favour of `target_id` as soon as it holds the whole log; give up after an election timeout."""
+    """Resign in favour of `target_id` as soon as it holds the whole log; give up after an election
+    timeout."""
     refusal = transfer_refusal(state, target_id)
     if refusal is not None:
         state.emit(Warn(message=f"leadership stays: {refusal}"))

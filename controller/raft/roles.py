@@ -87,7 +87,8 @@ def check_transition(source: Role, target: Role, *, epoch: int, new_epoch: int, 
 
 @dataclass(slots=True, kw_only=True)
 class Unattached:
-    """Knows no leader. A voter waits for `deadline_ms`; an observer asks voters in turn at `next_fetch_ms`."""
+    """Knows no leader. A voter waits for `deadline_ms`; an observer asks voters in turn at
+    `next_fetch_ms`."""
 
     deadline_ms: int | None
     next_fetch_ms: int | None = None

@@ -56,12 +56,14 @@ def on_fetch_snapshot(state: RaftState, now_ms: int, key: int, request: FetchSna
 # ---- follower and observer -----------------------------------------------------------------------
 
 
-def redirect(state: RaftState, role: Follower, snapshot: LogPosition) -> None:
+def redirect(state: RaftState, now_ms: int, role: Follower, snapshot: LogPosition) -> None:
     """The leader said that this log can only go on from a snapshot."""
-    if snapshot.offset < state.log.high_watermark:
+    if snapshot.offset < state.log.high_watermark or snapshot == state.log.end_position:
+        role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
         state.warn_once(
-            f"the leader sends this node to snapshot {snapshot}, which ends below its high watermark "
-            f"{state.log.high_watermark}; compare this node's metadata directory with the leader's"
+            f"the leader sends this node to snapshot {snapshot}, which is not ahead of it (log end "
+            f"{state.log.end_position}, high watermark {state.log.high_watermark}); compare this node's "
+            "metadata directory with the leader's"
         )
         return
     current = role.snapshot
@@ -127,8 +129,9 @@ def _take_chunk(
         role.next_fetch_ms = now_ms + state.config.retry_backoff_ms
         state.emit(
             Warn(
-                message=f"leader {role.leader_id} answered for snapshot {fetch.snapshot} at byte {fetch.position} "
-                f"with {response.snapshot} at byte {response.position}, size {response.size_bytes}: starting again"
+                message=f"leader {role.leader_id} answered for snapshot {fetch.snapshot} at byte "
+                f"{fetch.position} with {response.snapshot} at byte {response.position}, "
+                f"size {response.size_bytes}: starting again"
             )
         )
         return
@@ -142,12 +145,16 @@ def _take_chunk(
 
 
 def on_loaded(state: RaftState, now_ms: int, position: LogPosition) -> None:
-    """The image is loaded: the log restarts behind it, unless this node has moved on meanwhile."""
+    """The image is loaded: the log restarts behind it, unless this node has moved on meanwhile
+    (another leader may have sent it records beyond the snapshot, which it has acknowledged)."""
     role = state.role
-    if isinstance(role, Follower):
+    wanted = False
+    if isinstance(role, Follower) and role.snapshot is not None:
+        wanted = role.snapshot.loading and role.snapshot.snapshot == position
         role.snapshot = None
         role.next_fetch_ms = now_ms
-    if isinstance(role, Leader) or position.offset < state.log.high_watermark:
+    behind = state.log.end_offset < position.offset
+    if isinstance(role, Leader) or position.offset < state.log.high_watermark or not (wanted or behind):
         return
     state.log.reset(position)
     state.emit(ResetLog(position=position))
@@ -160,7 +167,5 @@ def on_rejected(state: RaftState, now_ms: int, position: LogPosition) -> None:
         role.snapshot = None
         role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
     state.emit(
-        Warn(
-            message=f"the snapshot {position} that was fetched is damaged; it was dropped and is fetched again"
-        )
+        Warn(message=f"the snapshot {position} that was fetched is damaged; it is dropped and fetched again")
     )

@@ -100,7 +100,8 @@ class RaftState:
                 return None
 
     def is_voter_replica(self, node_id: int, directory_id: bytes) -> bool:
-        """True when this node and directory are a configured voter (an unpinned voter matches any directory)."""
+        """True when this node and directory are a configured voter (an unpinned voter matches any
+        directory)."""
         voter = self.voters.get(node_id)
         return voter is not None and voter.directory_id in (None, directory_id)
 

@@ -24,8 +24,8 @@ from storage.batch import parse_header
 
 
 def become_unattached(state: RaftState, now_ms: int, epoch: int, vote: Vote | None = None) -> None:
-    """No leader known. A `vote` given now is kept with the epoch in one write; within the same epoch an earlier
-    vote and leader stay on record."""
+    """No leader known. A `vote` given now is kept with the epoch in one write; within the same epoch
+    an earlier vote and leader stay on record."""
     same_epoch = epoch == state.epoch
     _change(
         state,

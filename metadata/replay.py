@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from storage.batch import BatchHeader, RecordBatch, batch_record_spans
+from storage.batch import RecordBatch, batch_record_spans
 from storage.errors import BatchError
 
 from . import columnar
@@ -143,7 +143,6 @@ class Replayer:
         """Applies every record of a batch; control batches only move the offset."""
         header = batch.header
         self._check_start(header.base_offset)
-        builder = self.builder
         if not header.is_control and not (
             self.use_columns
             and header.records_count >= columnar.MIN_RECORDS
@@ -151,6 +150,7 @@ class Replayer:
         ):
             for offset, record in self._decoded(batch):
                 self.apply(record, offset, header.leader_epoch, header.max_timestamp_ms)
+        builder = self.builder  # an abort inside the batch replaced it
         builder.offset = header.next_offset
         builder.epoch = header.leader_epoch
         builder.timestamp_ms = header.max_timestamp_ms
@@ -250,8 +250,3 @@ def _values(batch: RecordBatch) -> Iterator[tuple[int, bytes, int, int]]:
         return
     for delta, (start, end) in enumerate(spans):
         yield base + delta, batch.data, start, end
-
-
-def end_of(header: BatchHeader) -> Provenance:
-    """The provenance of an image right after a batch."""
-    return Provenance(header.next_offset, header.leader_epoch, header.max_timestamp_ms)

@@ -230,7 +230,7 @@ def partition_record(partition: PartitionInfo, version: int) -> PartitionRecord:
     unplaced = all(directory == MIGRATING for directory in partition.directories)
     if version == 0 and not unplaced:
         raise UnsupportedVersionError(
-            f"partition {partition.index} has replicas in known directories, which PartitionRecord v0 cannot say; "
+            f"partition {partition.index} names directories, which PartitionRecord v0 cannot say; "
             "write the snapshot at metadata.version 3.7-IV2 or later"
         )
     return PartitionRecord(

@@ -1,0 +1,333 @@
+"""What must hold in every image, and between an image and the next one.
+
+Each rule has a name, a severity and a line in docs/invariants.md. An `error` can only come from a bug in
+whoever wrote the log (or in this program); a `warning` is a state that a correct cluster passes
+through or that an operator made, such as a replica on a broker that was unregistered. The rules about
+partitions run in numpy over the columns. Knows no records: it judges states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from .delta import diff
+from .errors import InvariantViolation
+from .image import METADATA_VERSION, TOPIC_RESOURCE, MetadataImage, TopicsImage
+from .image.columns import (
+    CHUNK_SHIFT,
+    INDEX,
+    LEADER,
+    LEADER_EPOCH,
+    LISTS,
+    N_ISR,
+    N_REPLICAS,
+    NO_RARE_FIELDS,
+    PADDING,
+    PARTITION_EPOCH,
+    TOPIC,
+    Chunk,
+)
+
+ERROR = "error"
+WARNING = "warning"
+MAX_VIOLATIONS = 200
+"""Violations reported at once; more say nothing new."""
+LAST_RESERVED_DIRECTORY = 99
+
+Bools = npt.NDArray[np.bool_]
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """One broken rule: its name, its severity, the path of what broke it, and what was found."""
+
+    rule: str
+    severity: str
+    where: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.severity} {self.rule} at {self.where}: {self.found}"
+
+
+class _ChunkView:
+    """A chunk's columns with names, and which brokers are known and active."""
+
+    def __init__(self, chunk: Chunk, known: npt.NDArray[np.int64], active: npt.NDArray[np.int64]) -> None:
+        data, width = chunk.data, chunk.replica_width
+        self.live: Bools = data[TOPIC] >= 0
+        self.leader = data[LEADER]
+        self.leader_epoch = data[LEADER_EPOCH]
+        self.partition_epoch = data[PARTITION_EPOCH]
+        self.n_replicas = data[N_REPLICAS]
+        self.n_isr = data[N_ISR]
+        self.replicas = data[LISTS : LISTS + width]
+        self.directories = data[LISTS + width : LISTS + 2 * width]
+        self.isr = data[chunk.isr_start :]
+        self.known = known
+        self.active = active
+
+
+def _repeats(lists: npt.NDArray[np.int32]) -> Bools:
+    ordered = np.sort(lists, axis=0)
+    found: Bools = ((ordered[1:] == ordered[:-1]) & (ordered[1:] != PADDING)).any(axis=0)
+    return found
+
+
+def _isr_outside_replicas(view: _ChunkView) -> Bools:
+    inside = (view.isr[:, None, :] == view.replicas[None, :, :]).any(axis=1) | (view.isr == PADDING)
+    found: Bools = ~inside.all(axis=0)
+    return found
+
+
+def _leader_outside_isr(view: _ChunkView) -> Bools:
+    found: Bools = (view.leader != PADDING) & ~(view.isr == view.leader).any(axis=0)
+    return found
+
+
+def _padding_wrong(view: _ChunkView) -> Bools:
+    counts = (view.replicas != PADDING).sum(axis=0), (view.directories != PADDING).sum(axis=0)
+    wrong: Bools = (counts[0] != view.n_replicas) | (counts[1] != view.n_replicas)
+    wrong |= (view.isr != PADDING).sum(axis=0) != view.n_isr
+    return wrong
+
+
+def _leader_not_active(view: _ChunkView) -> Bools:
+    found: Bools = (view.leader != PADDING) & ~np.isin(view.leader, view.active)
+    return found
+
+
+def _isr_not_active(view: _ChunkView) -> Bools:
+    # The last member stays in the ISR when it is fenced: it alone has the data.
+    inactive = ~np.isin(view.isr, view.active) & (view.isr != PADDING)
+    found: Bools = inactive.any(axis=0) & (view.n_isr > 1)
+    return found
+
+
+def _replica_not_registered(view: _ChunkView) -> Bools:
+    missing: Bools = (~np.isin(view.replicas, view.known) & (view.replicas != PADDING)).any(axis=0)
+    return missing
+
+
+COLUMN_RULES: dict[str, tuple[str, str, Callable[[_ChunkView], Bools]]] = {
+    "partition-has-replicas": (ERROR, "it has no replica", lambda view: view.n_replicas == 0),
+    "replicas-distinct": (ERROR, "a broker is listed twice", lambda view: _repeats(view.replicas)),
+    "isr-distinct": (ERROR, "the ISR lists a broker twice", lambda view: _repeats(view.isr)),
+    "isr-within-replicas": (ERROR, "the ISR names a broker that holds no replica", _isr_outside_replicas),
+    "leader-in-isr": (ERROR, "the leader is not in the ISR", _leader_outside_isr),
+    "directories-parallel": (ERROR, "lists and their lengths do not match", _padding_wrong),
+    "epochs-not-negative": (
+        ERROR,
+        "an epoch is negative",
+        lambda view: (view.leader_epoch < 0) | (view.partition_epoch < 0),
+    ),
+    "leader-active": (WARNING, "the leader is fenced, shutting down or not registered", _leader_not_active),
+    "isr-active": (WARNING, "the ISR names a broker that is fenced or shutting down", _isr_not_active),
+    "replicas-registered": (
+        WARNING,
+        "a replica is on a broker that is not registered",
+        _replica_not_registered,
+    ),
+}
+
+
+def check_image(image: MetadataImage, *, limit: int = MAX_VIOLATIONS) -> list[Violation]:
+    """Every broken rule of one image, at most `limit`; none for a sound image."""
+    found: list[Violation] = []
+    for part in (
+        _index_violations,
+        _column_violations,
+        _rare_violations,
+        _broker_violations,
+        _other_violations,
+    ):
+        for violation in part(image):
+            if len(found) == limit:
+                return found
+            found.append(violation)
+    return found
+
+
+def check_step(
+    before: MetadataImage, after: MetadataImage, *, limit: int = MAX_VIOLATIONS
+) -> list[Violation]:
+    """Every broken rule between an image and a later one of the same log, at most `limit`."""
+    found: list[Violation] = []
+    for part in (_progress_violations, _partition_step_violations):
+        for violation in part(before, after):
+            if len(found) == limit:
+                return found
+            found.append(violation)
+    return found
+
+
+def require_sound(image: MetadataImage, before: MetadataImage | None = None) -> None:
+    """Raises InvariantViolation, naming the first error, if the image (or the step to it) breaks a rule."""
+    violations = check_image(image)
+    if before is not None:
+        violations += check_step(before, image)
+    for violation in violations:
+        if violation.severity == ERROR:
+            raise InvariantViolation(f"{violation}; stop this process and keep its log for a bug report")
+
+
+def _partition_path(topics: TopicsImage, row: int) -> str:
+    topic_id, index = topics.key_at(row)
+    return _key_path(topics, topic_id, index)
+
+
+def _key_path(topics: TopicsImage, topic_id: bytes, index: int) -> str:
+    topic = topics.topic(topic_id)
+    return f"topic/{topic_id.hex() if topic is None else topic.name}/{index}"
+
+
+def _index_violations(image: MetadataImage) -> Iterator[Violation]:
+    topics = image.topics
+    if not len(topics.by_id) == len(topics.by_name) == len(topics.by_slot):
+        yield Violation("topic-name-id-bijection", ERROR, "topic", "ids, names and slots differ in number")
+    rows = 0
+    for name, topic_id in topics.by_name.items_sorted():
+        entry = topics.by_id.get(topic_id)
+        if entry is None or entry.info.name != name or topics.by_slot.get(entry.slot) != topic_id:
+            yield Violation("topic-name-id-bijection", ERROR, f"topic/{name}", "its id leads elsewhere")
+            continue
+        rows += entry.partition_count
+        own = entry.rows()
+        slots, indexes = topics.columns.gather(TOPIC, own), topics.columns.gather(INDEX, own)
+        expected = [first + at for first, count, _ in entry.runs for at in range(count)]
+        if (slots != entry.slot).any() or indexes.tolist() != expected:
+            yield Violation("rows-match-index", ERROR, f"topic/{name}", "a row holds another partition")
+        if expected != list(range(len(expected))):
+            yield Violation(
+                "partition-indexes-dense", ERROR, f"topic/{name}", f"indexes are not 0 to {len(expected) - 1}"
+            )
+    if rows != topics.partition_count or rows != len(topics.columns.live_rows()):
+        yield Violation(
+            "rows-match-index", ERROR, "topic", f"{rows} partitions, {topics.partition_count} counted"
+        )
+
+
+def _column_violations(image: MetadataImage) -> Iterator[Violation]:
+    known = np.array(list(image.brokers), dtype=np.int64)
+    active = np.array([at for at, broker in image.brokers.items() if broker.is_active], dtype=np.int64)
+    for number, chunk in enumerate(image.topics.columns.chunks):
+        view = _ChunkView(chunk, known, active)
+        for rule, (severity, text, broken) in COLUMN_RULES.items():
+            for local in np.flatnonzero(broken(view) & view.live).tolist():
+                row = (number << CHUNK_SHIFT) + local
+                yield Violation(rule, severity, _partition_path(image.topics, row), text)
+
+
+def _rare_violations(image: MetadataImage) -> Iterator[Violation]:
+    columns = image.topics.columns
+    without_isr = columns.rows_where(N_ISR, 0).tolist()
+    for row in without_isr:
+        rare = columns.rare.get(row) or NO_RARE_FIELDS
+        if not rare.elr and not rare.last_known_elr:
+            path = _partition_path(image.topics, row)
+            yield Violation("isr-not-empty", ERROR, path, "the ISR is empty and no eligible leader is kept")
+    for row, rare in columns.rare.items_sorted():
+        partition = image.topics.at(row)
+        path = _partition_path(image.topics, row)
+        if not {*rare.adding, *rare.removing} <= set(partition.replicas):
+            yield Violation(
+                "reassignment-within-replicas", ERROR, path, "adding or removing names no replica"
+            )
+        if set(rare.adding) & set(rare.removing):
+            yield Violation(
+                "reassignment-within-replicas", ERROR, path, "a replica is both added and removed"
+            )
+        if not set(rare.elr) <= set(partition.replicas) or set(rare.elr) & set(partition.isr):
+            yield Violation(
+                "elr-outside-isr", ERROR, path, "an eligible leader is in the ISR or holds no replica"
+            )
+
+
+def _broker_violations(image: MetadataImage) -> Iterator[Violation]:
+    owners: dict[bytes, int] = {}
+    for broker_id, broker in image.brokers.items():
+        path = f"broker/{broker_id}"
+        if broker.broker_id != broker_id or broker_id < 0 or broker.epoch < 0:
+            yield Violation(
+                "broker-registered-as-itself", ERROR, path, f"id {broker.broker_id} epoch {broker.epoch}"
+            )
+        if len(set(broker.directories)) != len(broker.directories):
+            yield Violation("directories-distinct", ERROR, path, "a log directory is listed twice")
+        for directory in broker.directories:
+            if int.from_bytes(directory, "big") <= LAST_RESERVED_DIRECTORY:
+                yield Violation("directories-not-reserved", ERROR, path, "a log directory has a reserved id")
+            if owners.setdefault(directory, broker_id) != broker_id:
+                yield Violation(
+                    "directories-distinct", ERROR, path, f"broker {owners[directory]} has the same directory"
+                )
+
+
+def _other_violations(image: MetadataImage) -> Iterator[Violation]:
+    for resource, _ in image.configs.items_sorted():
+        if resource.resource_type == TOPIC_RESOURCE and resource.name not in image.topics.by_name:
+            yield Violation(
+                "config-of-topic", WARNING, f"config/topic/{resource.name}", "there is no such topic"
+            )
+    level = image.features.metadata_version
+    for broker_id, broker in image.brokers.items():
+        for feature in broker.features:
+            if feature.name == METADATA_VERSION and not (
+                feature.min_supported_version <= level <= feature.max_supported_version
+            ):
+                yield Violation(
+                    "feature-supported",
+                    WARNING,
+                    f"broker/{broker_id}",
+                    f"metadata.version {level} is outside its range",
+                )
+
+
+def _progress_violations(before: MetadataImage, after: MetadataImage) -> Iterator[Violation]:
+    old, new = before.provenance, after.provenance
+    if new.offset < old.offset or new.epoch < old.epoch:
+        yield Violation("provenance-grows", ERROR, "provenance", f"{old} -> {new}")
+    if after.producer_ids.next_producer_id < before.producer_ids.next_producer_id:
+        yield Violation("producer-ids-grow", ERROR, "producerIds", "the next producer id went down")
+    if after.features.metadata_version < before.features.metadata_version:
+        yield Violation("metadata-version-grows", WARNING, f"feature/{METADATA_VERSION}", "it was downgraded")
+    for broker_id, broker in after.brokers.items():
+        known = before.brokers.get(broker_id)
+        if known is None:
+            continue
+        if broker.epoch < known.epoch:
+            yield Violation(
+                "broker-epoch-grows", ERROR, f"broker/{broker_id}", f"epoch {known.epoch} -> {broker.epoch}"
+            )
+        elif broker.epoch == known.epoch and broker.incarnation_id != known.incarnation_id:
+            yield Violation(
+                "incarnation-has-own-epoch",
+                ERROR,
+                f"broker/{broker_id}",
+                f"two incarnations share {broker.epoch}",
+            )
+
+
+def _partition_step_violations(before: MetadataImage, after: MetadataImage) -> Iterator[Violation]:
+    changes = diff(before, after).partitions
+    for topic_id, index in changes.removed:
+        if after.topics.topic(topic_id) is not None:
+            path = _key_path(after.topics, topic_id, index)
+            yield Violation("partitions-stay", ERROR, path, "it is gone although its topic is not")
+    for topic_id, index in changes.changed:
+        old, new = before.topics.partition(topic_id, index), after.topics.partition(topic_id, index)
+        if old is None or new is None:
+            continue
+        path = _key_path(after.topics, topic_id, index)
+        if new.partition_epoch <= old.partition_epoch:
+            found = f"partition epoch {old.partition_epoch} -> {new.partition_epoch} on a change"
+            yield Violation("partition-epoch-grows", ERROR, path, found)
+        if new.leader_epoch < old.leader_epoch or (
+            new.leader != old.leader and new.leader_epoch == old.leader_epoch
+        ):
+            found = (
+                f"leader {old.leader} -> {new.leader}, leader epoch {old.leader_epoch} -> {new.leader_epoch}"
+            )
+            yield Violation("leader-epoch-grows", ERROR, path, found)

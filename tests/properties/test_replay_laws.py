@@ -1,0 +1,395 @@
+"""Laws of replay: cuts do not matter, columns equal records, snapshot and tail equal the whole log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata.codec import encode
+from metadata.delta import diff
+from metadata.errors import ReplayError
+from metadata.features import record_version_for
+from metadata.image import MetadataImage, describe_difference, images_equal
+from metadata.invariants import ERROR, check_image
+from metadata.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    BrokerRecord,
+    BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    QuotaEntity,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+)
+from metadata.replay import Replayer, ReplayState, replay, replay_all, replay_records
+from metadata.snapshot import load_snapshot, partition_record, snapshot_batches
+from metadata.tree import image_tree
+from storage.batch import RecordBatch, encode_batch, iter_batches
+from storage.types import LogPosition
+
+LEVEL = 23
+Records = list[tuple[int, Any]]
+"""(record version, record)"""
+
+
+def uuid(number: int) -> bytes:
+    return number.to_bytes(2, "big") * 8
+
+
+def partition(topic: int, index: int, flavour: int) -> tuple[int, PartitionRecord]:
+    """A PartitionRecord whose shape depends on `flavour`: usual, rare lists, old versions."""
+    count = 1 + flavour % 3
+    replicas = tuple((flavour + at * 7 + index) % 9 for at in range(count))
+    directories = tuple(uuid(100 + (replica * 2 + flavour) % 5) for replica in replicas)
+    version = (1, 1, 2, 0)[flavour % 4]
+    record = PartitionRecord(
+        index,
+        uuid(topic),
+        replicas,
+        replicas[: 1 + flavour % count],
+        leader=replicas[0] if flavour % 5 else -1,
+        leader_epoch=flavour,
+        partition_epoch=flavour * 3,
+        directories=() if version == 0 else directories,
+        adding_replicas=replicas[:1] if flavour % 11 == 10 else (),
+        leader_recovery_state=(0, 0, 0, 0, 0, 0, 1)[flavour % 7],
+        eligible_leader_replicas=replicas[-1:] if version == 2 and flavour % 6 == 0 else None,
+    )
+    return version, record
+
+
+def change(topic: int, index: int, flavour: int) -> tuple[int, PartitionChangeRecord]:
+    fields: dict[str, Any] = {}
+    if flavour % 2:
+        fields["isr"] = tuple((flavour + at) % 9 for at in range(flavour % 4))
+    if flavour % 3 == 0:
+        fields["leader"] = flavour % 9 if flavour % 4 else -1
+    if flavour % 5 == 0:
+        fields["leader_recovery_state"] = flavour % 2
+    if flavour % 7 == 0:
+        fields["directories"] = tuple(uuid(100 + flavour % 5 + at) for at in range(1 + flavour % 3))
+    if flavour % 13 == 0:
+        fields["replicas"] = tuple((flavour + at) % 9 for at in range(2))
+        fields.pop("directories", None)
+    if flavour % 17 == 0:
+        fields["removing_replicas"] = (flavour % 9,)
+    return 1, PartitionChangeRecord(index, uuid(topic), **fields)
+
+
+def other(kind: int, a: int, b: int, c: int) -> list[Any]:
+    match kind:
+        case 0:
+            return [TopicRecord(f"t{a}", uuid(a))]
+        case 1:
+            return [RemoveTopicRecord(uuid(a))]
+        case 2:
+            return [ConfigRecord(2, f"t{a}", f"key{b % 3}", None if c % 3 == 0 else str(c))]
+        case 3:
+            return [
+                BrokerRecord(b % 9, uuid(200 + c % 3), c, fenced=c % 2 == 0, log_dirs=(uuid(100 + b % 5),))
+            ]
+        case 4:
+            return [FenceBrokerRecord(b % 9, c) if a % 2 else UnfenceBrokerRecord(b % 9, c)]
+        case 5:
+            return [BrokerRegistrationChangeRecord(b % 9, c, fenced=1 if a % 2 else -1)]
+        case 6:
+            return [
+                ClientQuotaRecord((QuotaEntity("user", None if a % 2 else f"u{a}"),), "rate", c, b % 3 == 0)
+            ]
+        case 7:
+            return [FeatureLevelRecord(f"feature{a % 2}", c % 3)]
+        case 8:
+            return [
+                (BeginTransactionRecord(f"tx{a}"), EndTransactionRecord(), AbortTransactionRecord())[c % 3]
+            ]
+        case _:
+            return [NoOpRecord()]
+
+
+def records_of(operation: tuple[int, int, int, int]) -> Records:
+    kind, a, b, c = operation
+    if kind == 10:
+        return [partition(a, b, c)]
+    if kind == 11:
+        return [change(a, b, c)]
+    if kind == 12:  # a topic with its partitions, as one decision writes them
+        head: Records = [(0, TopicRecord(f"t{a}", uuid(a)))]
+        step = 1 if c % 3 else -1
+        return head + [partition(a, index, c if c % 2 else c + index) for index in range(30 + b)[::step]]
+    if kind == 13:  # many partitions of one topic change
+        return [change(a, index, c if c % 2 else c + index) for index in range(30 - b)]
+    return [(record_version_for(type(record), LEVEL), record) for record in other(kind, a, b, c)]
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.integers(0, 13) | st.integers(10, 13), st.integers(0, 5), st.integers(0, 6), st.integers(0, 40)
+    ),
+    min_size=1,
+    max_size=25,
+)
+CUTS = st.lists(st.integers(1, 70), min_size=1, max_size=8)
+
+
+def flat(operations: list[tuple[int, int, int, int]]) -> Records:
+    return [record for operation in operations for record in records_of(operation)]
+
+
+def batches_of(records: Records, cuts: list[int], base_offset: int = 0) -> list[RecordBatch]:
+    """The records as batches whose sizes are `cuts`, again and again."""
+    parts = []
+    at = turn = 0
+    while at < len(records):
+        piece = records[at : at + cuts[turn % len(cuts)]]
+        values = [encode(record, version) for version, record in piece]
+        parts.append(
+            encode_batch(base_offset=base_offset + at, leader_epoch=3, timestamp_ms=77, values=values)
+        )
+        at += len(piece)
+        turn += 1
+    return list(iter_batches(b"".join(parts)))
+
+
+def run(batches: list[RecordBatch], *, use_columns: bool) -> tuple[ReplayState, list[tuple[int, str]]]:
+    errors: list[tuple[int, str]] = []
+    engine = Replayer(
+        on_error=lambda error: errors.append((error.offset, error.reason)), use_columns=use_columns
+    )
+    for batch in batches:
+        engine.apply_batch(batch)
+    assert engine.skipped == len(errors)
+    return engine.state(), errors
+
+
+def assert_same(a: ReplayState, b: ReplayState) -> None:
+    assert describe_difference(a.image, b.image) == ""
+    assert images_equal(a.image, b.image)
+    assert (a.transaction is None) == (b.transaction is None)
+    if a.transaction is not None and b.transaction is not None:
+        assert a.transaction.begin_offset == b.transaction.begin_offset
+        assert a.transaction.name == b.transaction.name
+        assert describe_difference(a.transaction.pending, b.transaction.pending) == ""
+
+
+@settings(max_examples=150, deadline=None)
+@given(OPERATIONS, CUTS)
+def test_columns_and_records_reach_the_same_image_and_the_same_errors(
+    operations: list[tuple[int, int, int, int]], cuts: list[int]
+) -> None:
+    batches = batches_of(flat(operations), [*cuts, 200])
+    in_columns, column_errors = run(batches, use_columns=True)
+    one_by_one, record_errors = run(batches, use_columns=False)
+    assert column_errors == record_errors
+    assert_same(in_columns, one_by_one)
+
+
+@settings(max_examples=60, deadline=None)
+@given(OPERATIONS, CUTS)
+def test_the_first_error_is_the_same_error_in_columns(
+    operations: list[tuple[int, int, int, int]], cuts: list[int]
+) -> None:
+    batches = batches_of(flat(operations), [*cuts, 200])
+
+    def first_error(use_columns: bool) -> tuple[int, str] | None:
+        engine = Replayer(use_columns=use_columns)
+        try:
+            for batch in batches:
+                engine.apply_batch(batch)
+        except ReplayError as error:
+            return error.offset, error.reason
+        return None
+
+    assert first_error(True) == first_error(False)
+
+
+@settings(max_examples=80, deadline=None)
+@given(OPERATIONS, CUTS, CUTS)
+def test_any_cut_into_batches_reaches_the_same_state(
+    operations: list[tuple[int, int, int, int]], cuts: list[int], others: list[int]
+) -> None:
+    records = flat(operations)
+    first, first_errors = run(batches_of(records, cuts), use_columns=True)
+    second, second_errors = run(batches_of(records, others), use_columns=True)
+    assert first_errors == second_errors
+    assert_same(first, second)
+
+
+@settings(max_examples=40, deadline=None)
+@given(OPERATIONS, CUTS)
+def test_pure_steps_equal_the_engine_and_change_no_earlier_image(
+    operations: list[tuple[int, int, int, int]], cuts: list[int]
+) -> None:
+    batches = batches_of(flat(operations), cuts)
+    whole, _ = run(batches, use_columns=True)
+    state = ReplayState()
+    seen: list[tuple[MetadataImage, dict[str, Any]]] = []
+    for batch in batches:
+        state = replay_all(state, [batch], on_error=lambda error: None)
+        seen.append((state.newest, image_tree(state.newest)))
+    assert_same(state, whole)
+    for image, before in seen:
+        assert image_tree(image) == before
+
+
+@settings(max_examples=60, deadline=None)
+@given(OPERATIONS, OPERATIONS, CUTS)
+def test_snapshot_and_tail_equal_the_whole_log(
+    head: list[tuple[int, int, int, int]], tail: list[tuple[int, int, int, int]], cuts: list[int]
+) -> None:
+    first = batches_of(flat([at for at in head if at[0] != 8]), cuts)
+    state, _ = run(first, use_columns=True)
+    position = LogPosition(3, state.end_offset)
+    content = list(snapshot_batches(state.image, position=position, metadata_version=LEVEL))
+    loaded = load_snapshot(content, position=position)
+    # A snapshot states its level; the log of this test does not.
+    assert describe_difference(_without_level(loaded), _without_level(state.image), provenance=False) == ""
+    assert loaded.provenance == state.image.provenance
+    again = list(snapshot_batches(loaded, position=position))
+    assert again == content
+
+    rest = batches_of(flat(tail), cuts, base_offset=state.end_offset)
+    after = replay_all(state, rest, on_error=lambda error: None)
+    resumed = replay_all(ReplayState(_without_level(loaded)), rest, on_error=lambda error: None)
+    assert_same(after, resumed)
+
+
+def _without_level(image: MetadataImage) -> MetadataImage:
+    builder = Replayer(ReplayState(image)).builder
+    builder.finalized.pop("metadata.version", None)
+    builder.set_feature("none", 0)
+    return builder.freeze()
+
+
+@settings(max_examples=60, deadline=None)
+@given(OPERATIONS)
+def test_snapshot_in_columns_equals_the_record_encoder(operations: list[tuple[int, int, int, int]]) -> None:
+    state, _ = run(batches_of(flat(operations), [50]), use_columns=True)
+    image = state.image
+    content = b"".join(snapshot_batches(image, position=LogPosition(3, 9), metadata_version=LEVEL))
+    written = [raw.value for batch in iter_batches(content) for raw in batch.records()]
+    expected = []
+    for topic in image.topics.all():
+        expected.append(encode(TopicRecord(topic.name, topic.topic_id), 0))
+        expected += [encode(partition_record(at, 2), 2) for at in image.topics.partitions_of(topic.topic_id)]
+    assert [value for value in written if value is not None and value[1] in (2, 3)] == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(OPERATIONS, OPERATIONS)
+def test_diff_names_exactly_what_differs(
+    head: list[tuple[int, int, int, int]], tail: list[tuple[int, int, int, int]]
+) -> None:
+    first, _ = run(batches_of(flat(head), [40]), use_columns=True)
+    rest = batches_of(flat(tail), [40], base_offset=first.end_offset)
+    old, new = first.newest, replay_all(first, rest, on_error=lambda error: None).newest
+    position = LogPosition(3, new.provenance.offset)
+    reloaded = load_snapshot(
+        snapshot_batches(new, position=position, metadata_version=LEVEL), position=position
+    )
+    for after in (new, reloaded):
+        delta = diff(old, after).partitions
+        before_keys = {(at.topic_id, at.index): at for at in _partitions(old)}
+        after_keys = {(at.topic_id, at.index): at for at in _partitions(after)}
+        assert set(delta.added) == after_keys.keys() - before_keys.keys()
+        assert set(delta.removed) == before_keys.keys() - after_keys.keys()
+        both = before_keys.keys() & after_keys.keys()
+        assert set(delta.changed) == {key for key in both if before_keys[key] != after_keys[key]}
+        assert diff(after, after).is_empty
+
+
+def _partitions(image: MetadataImage) -> list[Any]:
+    return [at for topic in image.topics.all() for at in image.topics.partitions_of(topic.topic_id)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(OPERATIONS, CUTS)
+def test_scans_over_columns_equal_a_look_at_every_partition(
+    operations: list[tuple[int, int, int, int]], cuts: list[int]
+) -> None:
+    state, _ = run(batches_of(flat(operations), cuts), use_columns=True)
+    topics = state.newest.topics
+    every = _partitions(state.newest)
+    assert topics.partition_count == len(every)
+    for broker in range(9):
+        led = {(at.topic_id, at.index) for at in every if at.leader == broker}
+        assert set(topics.keys_at(topics.rows_led_by(broker))) == led
+        replica = {(at.topic_id, at.index) for at in every if broker in at.replicas}
+        assert set(topics.keys_at(topics.rows_with_replica(broker))) == replica
+        isr = {(at.topic_id, at.index) for at in every if broker in at.isr}
+        assert set(topics.keys_at(topics.rows_with_isr(broker))) == isr
+    unled = {(at.topic_id, at.index) for at in every if at.leader == -1}
+    assert set(topics.keys_at(topics.rows_without_leader())) == unled
+    structural = {"topic-name-id-bijection", "rows-match-index", "directories-parallel"}
+    assert [at for at in check_image(state.newest) if at.rule in structural and at.severity == ERROR] == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(OPERATIONS, st.sampled_from(["end", "abort", "open"]), CUTS)
+def test_a_transaction_shows_all_or_nothing(
+    operations: list[tuple[int, int, int, int]], fate: str, cuts: list[int]
+) -> None:
+    inside = flat([at for at in operations if at[0] != 8])
+    before: Records = [(0, TopicRecord("before", uuid(900))), partition(900, 0, 1)]
+    base, _ = run(batches_of(before, cuts), use_columns=True)
+    marked: Records = [(0, BeginTransactionRecord("tx")), *inside]
+    if fate != "open":
+        marked.append((0, EndTransactionRecord() if fate == "end" else AbortTransactionRecord()))
+    state = replay_all(base, batches_of(marked, cuts, base.end_offset), on_error=lambda error: None)
+    plain = replay_all(base, batches_of(inside, cuts, base.end_offset), on_error=lambda error: None)
+    assert state.end_offset == base.end_offset + len(marked)
+    match fate:
+        case "open":
+            assert images_equal(state.image, base.image)
+            assert state.transaction is not None
+            assert state.transaction.begin_offset == base.end_offset
+            assert images_equal(state.transaction.pending, plain.image, provenance=False)
+        case "abort":
+            assert state.transaction is None
+            assert images_equal(state.image, base.image, provenance=False)
+        case _:
+            assert state.transaction is None
+            assert images_equal(state.image, plain.image, provenance=False)
+
+
+@settings(max_examples=30, deadline=None)
+@given(OPERATIONS)
+def test_records_about_to_be_appended_replay_as_their_batch_does(
+    operations: list[tuple[int, int, int, int]],
+) -> None:
+    state = ReplayState()
+    for operation in operations:
+        records = records_of(operation)
+        batch = batches_of(records, [len(records)], state.end_offset)[0]
+        try:
+            expected = replay(state, batch)
+        except ReplayError as error:
+            with pytest.raises(ReplayError) as caught:
+                replay_records(
+                    state,
+                    base_offset=state.end_offset,
+                    epoch=3,
+                    timestamp_ms=77,
+                    records=[record for _, record in records],
+                )
+            assert (caught.value.offset, caught.value.reason) == (error.offset, error.reason)
+            continue
+        after = replay_records(
+            state,
+            base_offset=state.end_offset,
+            epoch=3,
+            timestamp_ms=77,
+            records=[record for _, record in records],
+        )
+        assert_same(after, expected)
+        state = after

@@ -105,9 +105,8 @@ def on_fetch_response(
     elif response.diverging is not None:
         _truncate(state, response.diverging)
     else:
-        if response.records:
-            _append(state, now_ms, role, response.records)
-        replication.set_high_watermark(state, min(response.high_watermark, state.log.end_offset))
+        agreed = _append(state, now_ms, role, request.fetch_offset, response.records)
+        replication.set_high_watermark(state, min(response.high_watermark, agreed))
 
 
 def _on_error(state: RaftState, now_ms: int, role: Follower, response: FetchResponse) -> None:
@@ -124,43 +123,59 @@ def _on_error(state: RaftState, now_ms: int, role: Follower, response: FetchResp
 def _truncate(state: RaftState, diverging: LogPosition) -> None:
     end = state.log.truncation_offset(diverging)
     if end < state.log.end_offset:
-        state.log.truncate(end)
-        state.emit(TruncateLog(end_offset=end))
+        _truncate_at(state, end)
 
 
-def _append(state: RaftState, now_ms: int, role: Follower, records: bytes) -> None:
-    """Append the leader's bytes unchanged; batches that this log has already (after a keep-alive) are
-    skipped."""
-    skip = 0
-    for position, _, next_offset, _ in hop_headers(records):
-        if next_offset > state.log.end_offset:
-            skip = position
+def _append(state: RaftState, now_ms: int, role: Follower, fetch_offset: int, records: bytes) -> int:
+    """Append the leader's bytes unchanged; returns up to where this log is known to agree with the leader's.
+
+    A voter fetches from its synced end, so its log can reach further: with batches that it got from this
+    leader already (the answer to a keep-alive), or with what it wrote or got in an older epoch. The former
+    are skipped, the latter are cut where the epochs part. What lies above the answer has not been compared: the
+    high watermark must not reach into it.
+    """
+    log = state.log
+    skip, agreed = 0, fetch_offset
+    for position, base_offset, next_offset, epoch in hop_headers(records):
+        skip = position
+        if next_offset > log.end_offset:
             break
-        skip = len(records)
+        if log.epochs.epoch_at(base_offset) != epoch:
+            _truncate_at(state, base_offset)
+            break
+        skip, agreed = len(records), next_offset
     data = records[skip:]
     if not data:
-        return
+        return agreed
+    if hop_headers(data)[0][1] < log.end_offset:
+        _truncate_at(state, hop_headers(data)[0][1])
     try:
         headers = [
             batch.header
             for batch in iter_batches(
                 data,
                 file=f"fetch from node {role.leader_id}",
-                expected_offset=state.log.end_offset,
-                min_epoch=state.log.epochs.last_epoch,
+                expected_offset=log.end_offset,
+                min_epoch=log.epochs.last_epoch,
             )
         ]
     except StorageError as error:
         _refuse_records(state, now_ms, role, str(error))
-        return
+        return agreed
     if headers[-1].leader_epoch > state.epoch:
         _refuse_records(
             state, now_ms, role, f"a batch of epoch {headers[-1].leader_epoch} in epoch {state.epoch}"
         )
-        return
+        return agreed
     _record(state, headers)
     base, end = headers[0].base_offset, headers[-1].next_offset
     state.emit(AppendLog(data=data, base_offset=base, end_offset=end))
+    return end
+
+
+def _truncate_at(state: RaftState, end_offset: int) -> None:
+    state.log.truncate(end_offset)
+    state.emit(TruncateLog(end_offset=end_offset))
 
 
 def _record(state: RaftState, headers: list[BatchHeader]) -> None:

@@ -70,6 +70,8 @@ def check(history: Sequence[Operation], model: Model, initial: Hashable) -> Verd
 def topic_name_model(state: Hashable, operation: Operation) -> Sequence[Hashable]:
     """One topic name: state is None, a topic id, or ("made by", operation) while its id is not known."""
     unknown = operation.returned_ms is None
+    if isinstance(operation.result, tuple):
+        return [state]  # refused for a reason that is not about the name: nothing was changed
     match operation.name:
         case "create" if unknown:
             return [("made by", operation)] if state is None else [state]

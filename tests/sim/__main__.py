@@ -1,0 +1,72 @@
+"""`python -m tests.sim SEED` replays one seed with a readable trace; `--seeds A..B` runs a range.
+
+Exit codes: 0 all well, 1 a law was broken, 2 not well after healing, 3 the simulator or the program crashed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+
+from tests.sim.checks import LivenessError, SafetyError
+from tests.sim.world import run
+
+EXIT_SAFETY, EXIT_LIVENESS, EXIT_CRASH = 1, 2, 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("seed", nargs="?", type=int, help="replay this seed and print its trace")
+    parser.add_argument("--seeds", help="run the seeds A..B (B exclusive), one line each")
+    parser.add_argument("--quiet", action="store_true", help="print no trace")
+    arguments = parser.parse_args()
+    if arguments.seeds:
+        first, _, end = arguments.seeds.partition("..")
+        return _swarm(int(first), int(end))
+    if arguments.seed is None:
+        return _swarm(0, 200)
+    return _one(arguments.seed, quiet=arguments.quiet)
+
+
+def _one(seed: int, *, quiet: bool) -> int:
+    try:
+        outcome = run(seed, None if quiet else print)
+    except Exception as error:
+        return _report(seed, error)
+    print(outcome)
+    return 0
+
+
+def _swarm(first: int, end: int) -> int:
+    marks: Counter[str] = Counter()
+    worst = 0
+    started = time.perf_counter()
+    for seed in range(first, end):
+        try:
+            outcome = run(seed)
+        except Exception as error:
+            worst = max(worst, _report(seed, error))
+            continue
+        marks.update(outcome.marks)
+        print(
+            f"seed {seed}: {outcome.events} events, {outcome.simulated_ms} ms, {outcome.operations} operations,"
+            f" well {outcome.healed_after_ms} ms after healing"
+        )
+    print(f"{end - first} seeds in {time.perf_counter() - started:.1f} s")
+    for mark, count in sorted(marks.items()):
+        print(f"  {count:7d}  {mark}")
+    return worst
+
+
+def _report(seed: int, error: Exception) -> int:
+    traceback.print_exception(error)
+    kind = {SafetyError: "SAFETY", LivenessError: "LIVENESS"}.get(type(error), "CRASH")
+    print(f"seed {seed}: {kind}: {error}\n  replay it: make sim SEED={seed}", file=sys.stderr)
+    return {"SAFETY": EXIT_SAFETY, "LIVENESS": EXIT_LIVENESS}.get(kind, EXIT_CRASH)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

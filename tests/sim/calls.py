@@ -1,0 +1,139 @@
+"""Requests between simulated processes: matched with their answers, timed out, refused, abandoned.
+
+Plays the part of the transport: an answer that comes after the time-out is dropped, a process that dies
+resets its connections, and a second copy of a message is a second request whose answer loses the race.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.events import RequestArrived
+from controller.raft.effects import SendRequest
+from controller.raft.events import (
+    RaftRequestAbandoned,
+    RaftRequestArrived,
+    RaftRequestFailed,
+    RaftResponseArrived,
+)
+from tests.sim.engine import Engine
+from tests.sim.host import Host, Process
+from tests.sim.network import Network
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One request under way. `finish` takes the answer, `fail` the reason; whichever comes first counts."""
+
+    source: str
+    target: Host
+    finish: Callable[[Any, bool], None]
+    fail: Callable[[str], None]
+    servers: list[tuple[Process, int]] = field(default_factory=list)
+    done: bool = False
+
+
+class Calls:
+    """All requests of the world that wait for an answer."""
+
+    def __init__(self, engine: Engine, network: Network) -> None:
+        self._engine = engine
+        self._network = network
+        self._next_key = 0
+        self._raft: dict[int, _Call] = {}
+        self._clients: dict[int, _Call] = {}
+
+    def raft(self, caller: Process, target: Host, target_id: int, effect: SendRequest) -> None:
+        """Send a Raft request; the caller hears `RaftResponseArrived` or `RaftRequestFailed`."""
+        at = effect.correlation_id
+
+        def finish(response: Any, _outright: bool) -> None:
+            caller.deliver(
+                lambda: RaftResponseArrived(source=target_id, correlation_id=at, response=response)
+            )
+
+        def fail(reason: str) -> None:
+            caller.deliver(lambda: RaftRequestFailed(target=target_id, correlation_id=at, reason=reason))
+
+        def arrived(process: Process, key: int) -> None:
+            self._raft[key] = call
+            process.deliver(lambda: RaftRequestArrived(key=key, request=effect.request))
+
+        call = _Call(caller.host.name, target, finish, fail)
+        self._start(call, arrived, effect.timeout_ms)
+
+    def client(
+        self,
+        source: str,
+        target: Host,
+        request: Any,
+        timeout_ms: int,
+        finish: Callable[[Any, bool], None],
+        fail: Callable[[str], None],
+        *,
+        once: bool = False,
+    ) -> None:
+        """Send a client's or a broker's request to a controller. `finish` learns whether the answer was given
+        outright, in the step that took the request: a refusal then proves that nothing was written. `once`: as
+        on one connection, the request never arrives twice (a second create is another create)."""
+
+        def arrived(process: Process, key: int) -> None:
+            self._clients[key] = call
+            process.deliver(
+                lambda: RequestArrived(key=key, arrived_ms=process.host.monotonic_ms(), request=request)
+            )
+
+        call = _Call(source, target, finish, fail)
+        self._start(call, arrived, timeout_ms, once=once)
+
+    def _start(
+        self, call: _Call, arrived: Callable[[Process, int], None], timeout_ms: int, *, once: bool = False
+    ) -> None:
+        def reach() -> None:
+            process = call.target.process
+            if process is None or not process.alive:
+                self._send_back(call, lambda: call.fail("connection refused"))
+                return
+            self._next_key += 1
+            call.servers.append((process, self._next_key))
+            arrived(process, self._next_key)
+
+        self._network.send(call.source, call.target.name, reach, once=once)
+        self._engine.after(timeout_ms, lambda: self._expire(call))
+
+    def answered_raft(self, key: int, response: Any) -> None:
+        self._answered(self._raft.pop(key, None), response)
+
+    def answered_client(self, key: int, response: Any, *, outright: bool) -> None:
+        self._answered(self._clients.pop(key, None), response, outright)
+
+    def _answered(self, call: _Call | None, response: Any, outright: bool = False) -> None:
+        if call is not None:
+            self._send_back(call, lambda: call.finish(response, outright and len(call.servers) == 1))
+
+    def _send_back(self, call: _Call, deliver: Callable[[], None]) -> None:
+        def once() -> None:
+            if not call.done:
+                call.done = True
+                deliver()
+
+        self._network.send(call.target.name, call.source, once)
+
+    def _expire(self, call: _Call) -> None:
+        if not call.done:
+            call.done = True
+            call.fail("timed out")
+        for process, key in call.servers:
+            self._clients.pop(key, None)
+            if self._raft.pop(key, None) is not None:
+                process.deliver(lambda key=key: RaftRequestAbandoned(key=key))
+
+    def process_died(self, process: Process) -> None:
+        """Its connections are reset: who waits for it hears so, where the network lets the reset through."""
+        for table in (self._raft, self._clients):
+            for key, call in sorted(table.items()):
+                if any(server is process for server, _ in call.servers):
+                    del table[key]
+                    self._send_back(call, lambda call=call: call.fail("connection reset"))

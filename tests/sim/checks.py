@@ -1,0 +1,141 @@
+"""What must hold after every event, and what must hold at the end. Raises SafetyError.
+
+Looks at all processes at once, which nobody inside the cluster can: leaders of an epoch, the one committed
+log, who holds a broker id, who serves without a lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from controller.invariants import check_node
+from controller.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_step
+from metadata.image import MetadataImage, describe_difference, images_equal
+from metadata.invariants import check_image
+from storage.batch import iter_batches
+from tests.sim.linearizability import Operation, check, topic_name_model
+from tests.sim.processes import BrokerProcess, ControllerProcess
+
+COMMITTED_READ_BYTES = 1 << 20
+
+
+class SafetyError(Exception):
+    """A law of the system was broken."""
+
+
+class LivenessError(Exception):
+    """After all was healed the cluster did not get well in time."""
+
+
+class Checks:
+    """Remembers what was seen, so that nothing that was promised can be taken back."""
+
+    def __init__(self) -> None:
+        self.history = ClusterHistory()
+        self._committed: dict[int, tuple[int, bytes]] = {}
+        self._checked_to: dict[tuple[int, int], int] = {}
+        self._images: dict[int, MetadataImage] = {}
+        self._epochs: dict[int, tuple[int, bytes]] = {}
+
+    def after_event(
+        self, controllers: Iterable[ControllerProcess], brokers: Iterable[BrokerProcess], now_us: int
+    ) -> None:
+        cores = []
+        for process in controllers:
+            check_step(process.before, process.core)
+            process.before = CoreSnapshot.of(process.core)
+            check_node(process.node)
+            cores.append(process.core)
+            self._check_committed_bytes(process)
+            self._check_image(process.node.ledger.committed.image, process)
+        check_cluster(cores, self.history)
+        serving: dict[int, BrokerProcess] = {}
+        for broker in brokers:
+            check_step(broker.before, broker.core)
+            broker.before = CoreSnapshot.of(broker.core)
+            self._check_broker(broker, serving)
+
+    def _check_committed_bytes(self, process: ControllerProcess | BrokerProcess) -> None:
+        """One committed log: equal offset, equal bytes, on every node and for ever."""
+        core = process.core
+        key = (process.node_id, process.host.boot)
+        start = max(self._checked_to.get(key, 0), core.log_start_offset)
+        end = min(core.high_watermark, core.log_end_offset)
+        while start < end:
+            data = process.store.read_log(start, end, COMMITTED_READ_BYTES)
+            for batch in iter_batches(data):
+                header = batch.header
+                if header.base_offset < start or header.next_offset > end:
+                    raise SafetyError(
+                        f"node {process.node_id}: the high watermark {end} or the checked offset {start} lies inside"
+                        f" the batch {header.base_offset}..{header.last_offset}"
+                    )
+                seen = self._committed.setdefault(header.base_offset, (header.next_offset, bytes(batch.data)))
+                if seen != (header.next_offset, bytes(batch.data)):
+                    raise SafetyError(
+                        f"node {process.node_id} committed another batch at offset {header.base_offset} (epoch"
+                        f" {header.leader_epoch}) than was committed there before"
+                    )
+                start = header.next_offset
+        self._checked_to[key] = max(start, self._checked_to.get(key, 0))
+
+    def _check_image(self, image: MetadataImage, process: ControllerProcess) -> None:
+        """Equal offset, equal image, however a node came to it."""
+        offset = image.provenance.offset
+        known = self._images.get(offset)
+        if known is None:
+            self._images[offset] = image
+            if len(self._images) > 64:
+                del self._images[next(iter(self._images))]
+            problems = check_image(image)
+            if problems:
+                raise SafetyError(f"node {process.node_id}, image at {offset}: {problems[0]}")
+        elif known is not image and not images_equal(known, image):
+            raise SafetyError(
+                f"node {process.node_id} reached another image at offset {offset}:\n{describe_difference(known, image)}"
+            )
+        else:
+            self._images[offset] = image
+
+    def _check_broker(self, broker: BrokerProcess, serving: dict[int, BrokerProcess]) -> None:
+        status = broker.node.status(now_ms=broker.host.monotonic_ms())
+        if not status.fenced and (status.lease_left_ms is None or status.lease_left_ms <= 0):
+            raise SafetyError(f"broker {broker.node_id} serves without a lease")
+        if status.broker_epoch is not None:
+            epoch, incarnation = self._epochs.get(broker.node_id, (-1, b""))
+            if status.broker_epoch < epoch or (
+                status.broker_epoch == epoch and incarnation not in (b"", broker.incarnation_id)
+            ):
+                raise SafetyError(
+                    f"broker {broker.node_id} holds epoch {status.broker_epoch}, and epoch {epoch} was given out"
+                )
+            self._epochs[broker.node_id] = (status.broker_epoch, broker.incarnation_id)
+        if not status.fenced:
+            other = serving.setdefault(broker.node_id, broker)
+            if other is not broker:
+                raise SafetyError(f"broker id {broker.node_id} is served by two processes at once")
+
+    def at_end(
+        self,
+        controllers: list[ControllerProcess],
+        brokers: list[BrokerProcess],
+        history: Mapping[str, list[Operation]],
+    ) -> None:
+        """Everyone is at one place, and what clients saw can be put in one order for each name."""
+        images = [process.node.ledger.committed.image for process in controllers]
+        for process, image in zip(controllers[1:], images[1:], strict=True):
+            if not images_equal(images[0], image, provenance=False):
+                raise SafetyError(
+                    f"after healing node {process.node_id} has another image:\n"
+                    + describe_difference(images[0], image, provenance=False)
+                )
+        for broker in brokers:
+            self._check_committed_bytes(broker)
+        for name in sorted(history):
+            verdict = check(history[name], topic_name_model, None)
+            if not verdict.linearizable:
+                lines = "\n".join(str(operation) for operation in history[name])
+                raise SafetyError(
+                    f"the history of topic {name!r} is not linearizable; {len(verdict.longest)} of"
+                    f" {len(history[name])} operations could be ordered:\n{lines}"
+                )

@@ -1,0 +1,250 @@
+"""The two kinds of process that run on simulated hosts: a controller and a broker."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from broker.config import BrokerConfig
+from broker.events import (
+    ControllerRequestFailed,
+    ControllerResponseArrived,
+    PublishImage,
+    SendToController,
+    StateChanged,
+)
+from broker.node import BrokerNode
+from controller.config import ControllerConfig
+from controller.encoding import encode_leader_change
+from controller.events import Answer
+from controller.node import ControllerNode
+from controller.raft import effects as raft
+from controller.raft.config import Identity, RaftConfig, Voter
+from controller.raft.core import RaftCore
+from controller.raft.invariants import CoreSnapshot
+from controller.raft.store import ReplicaStore
+from metadata.image import MetadataImage
+from metadata.features import DEFAULT_METADATA_VERSION
+from metadata.records import BrokerEndpoint, BrokerFeature
+from storage.log import LogConfig
+from storage.meta_properties import MetaProperties, store_meta_properties
+from tests.sim.calls import Calls
+from tests.sim.host import Host, Process, read_image
+from tests.sim.marks import Marks
+
+CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
+DATA_DIRECTORY = "/data"
+SEGMENT_BYTES = 8_192
+SESSION_TIMEOUT_MS = 3_000
+HEARTBEAT_INTERVAL_MS = 500
+
+RAFT_CONFIG = RaftConfig(snapshot_chunk_bytes=700)
+"""Chunks so small that a snapshot takes several, and a crash or a new leader comes between them."""
+
+
+class Directory:
+    """Who is where: hosts by node id."""
+
+    def __init__(self) -> None:
+        self.hosts: dict[int, Host] = {}
+
+    def __getitem__(self, node_id: int) -> Host:
+        return self.hosts[node_id]
+
+
+def directory_id(node_id: int) -> bytes:
+    return bytes([7] * 12) + node_id.to_bytes(4, "big")
+
+
+def format_host(host: Host, node_id: int) -> None:
+    """What `storage format` leaves on a disk."""
+    host.disk.make_directory(DATA_DIRECTORY)
+    host.disk.sync_directory("/")
+    identity = MetaProperties(cluster_id=CLUSTER_ID, node_id=node_id, directory_id=directory_id(node_id))
+    store_meta_properties(host.disk, DATA_DIRECTORY, identity)
+
+
+def open_store(host: Host, voter_ids: tuple[int, ...]) -> tuple[ReplicaStore, MetadataImage]:
+    """Open a host's directory as a starting process does, and load its newest snapshot."""
+    store = ReplicaStore.open(
+        host.disk,
+        DATA_DIRECTORY,
+        LogConfig(segment_bytes=SEGMENT_BYTES, recovery_point_interval_bytes=2_048),
+        lambda text: host.engine.trace(host.name, f"opens: {text}"),
+        voter_ids=voter_ids,
+        retention_bytes=3 * SEGMENT_BYTES,
+    )
+    newest = store.latest_snapshot()
+    image = MetadataImage() if newest is None else read_image(host.disk, store.snapshot_path(newest), newest)
+    return store, image
+
+
+class ControllerProcess(Process):
+    """A controller node on a host."""
+
+    node: ControllerNode
+
+    def __init__(
+        self,
+        host: Host,
+        node_id: int,
+        voters: tuple[Voter, ...],
+        calls: Calls,
+        directory: Directory,
+        marks: Marks,
+    ) -> None:
+        voter_ids = tuple(voter.node_id for voter in voters)
+        store, image = open_store(host, voter_ids)
+        super().__init__(host, store)
+        self.node_id = node_id
+        self._calls = calls
+        self._directory = directory
+        self._marks = marks
+        now_ms = host.monotonic_ms()
+        self.core = RaftCore(
+            RAFT_CONFIG,
+            Identity(cluster_id=CLUSTER_ID, node_id=node_id, directory_id=directory_id(node_id)),
+            voters,
+            store.recovered(),
+            random.Random(host.rng.getrandbits(64)),
+            now_ms,
+            encode_leader_change,
+        )
+        self.before = CoreSnapshot.of(self.core)
+        self.role = self.core.role
+        self._refused_outright: set[int] = set()
+        self._current_key: int | None = None
+        self.node = ControllerNode(
+            ControllerConfig(
+                cluster_id=CLUSTER_ID,
+                node_id=node_id,
+                broker_session_timeout_ms=SESSION_TIMEOUT_MS,
+                broker_metadata_lag_timeout_ms=8_000,
+                metadata_log_max_record_bytes_between_snapshots=host.profile.snapshot_every_bytes,
+                records_per_slice_max=3,
+            ),
+            self.core,
+            image,
+            image.provenance.offset,
+            random.Random(host.rng.getrandbits(64)),
+            now_ms,
+        )
+
+    def execute_own(self, effect: Any) -> None:
+        match effect:
+            case raft.SendRequest(to=to):
+                self._calls.raft(self, self._directory[to], to, effect)
+            case raft.Respond(key=key, response=response):
+                self._calls.answered_raft(key, response)
+            case raft.RespondWithRecords(key=key):
+                self._calls.answered_raft(key, self.store.fill_records(effect))
+            case raft.RespondWithSnapshotChunk(key=key):
+                self._calls.answered_raft(key, self.store.fill_snapshot_chunk(effect))
+            case Answer(key=key, response=response):
+                self._marks.answered(response)
+                self._calls.answered_client(key, response, outright=key == self._current_key)
+            case _:
+                super().execute_own(effect)
+
+    def before_event(self, event: Any) -> None:
+        self._current_key = getattr(event, "key", None)
+        self._pending_before = len(self.node.ledger.pending)
+        self._led_before = self.core.is_leader
+
+    def after_event(self, event: Any) -> None:
+        self._current_key = None
+        if self._led_before and not self.core.is_leader and self._pending_before:
+            self._marks.add("resigned with writes pending")
+        if self.core.role != self.role:
+            self.host.engine.trace(
+                self.host.name,
+                f"{self.role} -> {self.core.role} epoch {self.core.epoch} leader {self.core.leader_id}",
+            )
+            self.role = self.core.role
+
+
+class BrokerProcess(Process):
+    """A broker node on a host, each time a new incarnation."""
+
+    node: BrokerNode
+
+    def __init__(
+        self,
+        host: Host,
+        node_id: int,
+        voters: tuple[Voter, ...],
+        calls: Calls,
+        directory: Directory,
+        marks: Marks,
+    ) -> None:
+        voter_ids = tuple(voter.node_id for voter in voters)
+        store, image = open_store(host, voter_ids)
+        super().__init__(host, store)
+        self.node_id = node_id
+        self._calls = calls
+        self._directory = directory
+        self._marks = marks
+        self.incarnation_id = host.rng.randbytes(16)
+        now_ms = host.monotonic_ms()
+        self.core = RaftCore(
+            RAFT_CONFIG,
+            Identity(cluster_id=CLUSTER_ID, node_id=node_id, directory_id=directory_id(node_id)),
+            voters,
+            store.recovered(),
+            random.Random(host.rng.getrandbits(64)),
+            now_ms,
+            encode_leader_change,
+        )
+        self.before = CoreSnapshot.of(self.core)
+        self.node = BrokerNode(
+            BrokerConfig(
+                node_id=node_id,
+                cluster_id=CLUSTER_ID,
+                endpoints=(
+                    BrokerEndpoint(
+                        name="PLAINTEXT", host="127.0.0.1", port=9000 + node_id, security_protocol=0
+                    ),
+                ),
+                features=(BrokerFeature("metadata.version", 1, DEFAULT_METADATA_VERSION),),
+                directories=(directory_id(node_id),),
+                broker_heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+                registration_lease_timeout_ms=SESSION_TIMEOUT_MS,
+                metadata_log_max_record_bytes_between_snapshots=4 * host.profile.snapshot_every_bytes,
+                controlled_shutdown_timeout_ms=8_000,
+            ),
+            self.core,
+            image,
+            voters=voter_ids,
+            incarnation_id=self.incarnation_id,
+            rng=random.Random(host.rng.getrandbits(64)),
+            now_ms=now_ms,
+        )
+
+    def execute_own(self, effect: Any) -> None:
+        match effect:
+            case raft.SendRequest(to=to):
+                self._calls.raft(self, self._directory[to], to, effect)
+            case SendToController():
+                self._send(effect)
+            case PublishImage():
+                self._marks.add("broker published an image")
+            case StateChanged(old=old, new=new, reason=reason):
+                self.host.engine.trace(self.host.name, f"{old.name} -> {new.name}: {reason}")
+                self._marks.broker_moved(old, new, reason)
+            case _:
+                super().execute_own(effect)
+
+    def _send(self, effect: SendToController) -> None:
+        at, target = effect.correlation_id, effect.target
+
+        def finish(response: Any, _outright: bool) -> None:
+            self.deliver(
+                lambda: ControllerResponseArrived(source=target, correlation_id=at, response=response)
+            )
+
+        def fail(reason: str) -> None:
+            self.deliver(lambda: ControllerRequestFailed(target=target, correlation_id=at, reason=reason))
+
+        self._calls.client(
+            self.host.name, self._directory[target], effect.request, effect.timeout_ms, finish, fail
+        )

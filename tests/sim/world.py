@@ -1,0 +1,327 @@
+"""A whole cluster in one deterministic run: a safety phase with faults, then healing and liveness.
+
+`run(seed)` is everything: it draws a fault profile, runs the real controller and broker state machines on
+simulated machines, checks invariants after every event, and returns what was seen. Equal seeds give equal
+runs, in any process. TigerBeetle's VOPR is the model for the two phases.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.raft.config import Voter
+from metadata.errors import InvariantViolation
+from metadata.requests import TransferLeadershipRequest
+from tests.sim.calls import Calls
+from tests.sim.checks import Checks, LivenessError, SafetyError
+from tests.sim.clients import NAMES, Client
+from tests.sim.engine import Engine
+from tests.sim.host import Host, Process
+from tests.sim.linearizability import Operation
+from tests.sim.marks import Marks
+from tests.sim.network import Network
+from tests.sim.processes import (
+    SESSION_TIMEOUT_MS,
+    BrokerProcess,
+    ControllerProcess,
+    Directory,
+    directory_id,
+    format_host,
+)
+from tests.sim.profile import FaultProfile, draw_profile
+
+FIRST_CONTROLLER_ID = 3000
+LIVENESS_MS = 60_000
+STEP_MS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run was: its fingerprint, how much happened and which rare states were reached."""
+
+    seed: int
+    digest: str
+    events: int
+    simulated_ms: int
+    healed_after_ms: int
+    operations: int
+    marks: dict[str, int]
+
+
+class World:
+    """Hosts, clients and the faults that are thrown at them."""
+
+    def __init__(self, seed: int, on_line: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self.engine = Engine(seed, on_line=on_line)
+        self.profile: FaultProfile = draw_profile(random.Random(self.engine.rng.getrandbits(64)))
+        self.marks = Marks()
+        self.network = Network(self.engine, self.profile)
+        self.calls = Calls(self.engine, self.network)
+        self.directory = Directory()
+        self.checks = Checks()
+        self.controller_ids = tuple(FIRST_CONTROLLER_ID + i for i in range(self.profile.controllers))
+        self.broker_ids = tuple(range(self.profile.brokers))
+        self.voters = tuple(
+            Voter(node_id=node_id, host="127.0.0.1", port=0, directory_id=directory_id(node_id))
+            for node_id in self.controller_ids
+        )
+        for node_id in self.controller_ids + self.broker_ids:
+            name = f"c{node_id}" if node_id >= FIRST_CONTROLLER_ID else f"b{node_id}"
+            host = Host(name, self.engine, self.network, self.profile)
+            format_host(host, node_id)
+            self.directory.hosts[node_id] = host
+        self.history: dict[str, list[Operation]] = {name: [] for name in NAMES}
+        self.clients = [
+            Client(
+                f"client{number}",
+                self.engine,
+                self.calls,
+                self.directory,
+                self.controller_ids,
+                self.profile.client_pause_ms,
+                self.history,
+                self.marks,
+            )
+            for number in range(self.profile.clients)
+        ]
+        self.faults_on = True
+
+    # ---- the run ---------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        self.engine.trace("world", f"seed {self.seed} {self.profile}")
+        for node_id in self.directory.hosts:
+            self.engine.after(self.engine.rng.random() * 300, lambda node_id=node_id: self.boot(node_id))
+        for client in self.clients:
+            client.begin()
+        self.engine.after(STEP_MS, self._throw_faults)
+        self.engine.run_for(self.profile.safety_ms, self._after_event)
+        healed_at_us = self.engine.now_us
+        self._heal()
+        if not self.engine.run_until(self._is_well, LIVENESS_MS, self._after_event):
+            raise LivenessError(f"{LIVENESS_MS} ms after healing: {self._what_is_unwell()}")
+        healed_after_ms = (self.engine.now_us - healed_at_us) // 1000
+        for client in self.clients:
+            client.running = False
+        self._last_words()
+        return Outcome(
+            seed=self.seed,
+            digest=self.engine.digest(),
+            events=self.engine.events,
+            simulated_ms=int(self.engine.now_ms),
+            healed_after_ms=healed_after_ms,
+            operations=sum(len(operations) for operations in self.history.values()),
+            marks=dict(sorted(self.marks.counts.items())),
+        )
+
+    def _last_words(self) -> None:
+        """Once more a lookup of every name through the active controller, then the final checks."""
+        reader = self.clients[0]
+        for name in NAMES:
+            before = len(self.history[name])
+            while len(self.history[name]) == before:
+                reader.send("describe", name)
+                if not self.engine.run_until(
+                    lambda name=name, before=before: len(self.history[name]) > before,
+                    5_000,
+                    self._after_event,
+                ):
+                    reader._target = self.engine.rng.choice(self.controller_ids)
+        if not self.engine.run_until(self._same_offsets, LIVENESS_MS, self._after_event):
+            raise LivenessError("the nodes did not come to one offset after the clients had stopped")
+        self.checks.at_end(self.controllers(), self.brokers(), self.history)
+
+    # ---- processes -------------------------------------------------------------------------------
+
+    def controllers(self) -> list[ControllerProcess]:
+        found = (self.directory[node_id].process for node_id in self.controller_ids)
+        return [process for process in found if isinstance(process, ControllerProcess) and process.alive]
+
+    def brokers(self) -> list[BrokerProcess]:
+        found = (self.directory[node_id].process for node_id in self.broker_ids)
+        return [process for process in found if isinstance(process, BrokerProcess) and process.alive]
+
+    def boot(self, node_id: int) -> None:
+        host = self.directory[node_id]
+        if host.process is not None and host.process.alive:
+            return
+        kind = ControllerProcess if node_id in self.controller_ids else BrokerProcess
+        process = kind(host, node_id, self.voters, self.calls, self.directory, self.marks)
+        host.process = process
+        self.engine.trace(
+            host.name, f"boots, log {process.core.log_start_offset}..{process.core.log_end_offset}"
+        )
+        process.begin()
+
+    def _after_event(self) -> None:
+        for node_id, host in self.directory.hosts.items():
+            process = host.process
+            if process is not None and not process.alive:
+                self._ended(node_id, host, process)
+        try:
+            self.checks.after_event(self.controllers(), self.brokers(), self.engine.now_us)
+        except InvariantViolation as error:
+            raise SafetyError(str(error)) from error
+
+    def _ended(self, node_id: int, host: Host, process: Process) -> None:
+        """A process that stopped by its own decision: in order, or because its disk failed. Never for a bug."""
+        host.process = None
+        self.calls.process_died(process)
+        stopped = process.stopped
+        if stopped is not None:
+            if stopped.failed and "disk" not in stopped.reason.lower():
+                raise SafetyError(f"{host.name} stopped by itself: {stopped.reason}")
+            process.store.close(clean=not stopped.failed)
+            if node_id in self.broker_ids and not stopped.failed:
+                self.marks.add("controlled shutdown finished")
+        self.engine.after(self.engine.rng.randint(*self.profile.down_ms), lambda: self.boot(node_id))
+
+    # ---- faults ----------------------------------------------------------------------------------
+
+    def _throw_faults(self) -> None:
+        if not self.faults_on:
+            return
+        profile, rng = self.profile, self.engine.rng
+        seconds = STEP_MS / 1000
+        names = [host.name for host in self.directory.hosts.values()]
+        if rng.random() < profile.partition_rate * seconds:
+            side = [rng.choice(names)]
+            if rng.random() < 0.3:
+                side.append(rng.choice([name for name in names if name not in side]))
+            others = [name for name in names if name not in side]
+            others = others if rng.random() < 0.5 else [rng.choice(others)]
+            one_way = rng.random() < profile.one_way_chance
+            self.network.partition(side, others, one_way=one_way, for_ms=rng.randint(*profile.partition_ms))
+        for node_id, host in self.directory.hosts.items():
+            self._maybe_crash(node_id, host, seconds)
+            self._maybe_pause(host, seconds)
+        self._maybe_stop_broker(seconds)
+        self._maybe_transfer(seconds)
+        self.engine.after(STEP_MS, self._throw_faults)
+
+    def _maybe_crash(self, node_id: int, host: Host, seconds: float) -> None:
+        process, rng = host.process, self.engine.rng
+        if process is None:
+            return
+        rate = self.profile.crash_rate / len(self.directory.hosts)
+        if process.writes_in_flight():
+            rate *= self.profile.crash_while_writing_factor
+        if rng.random() < rate * seconds:
+            self.crash(node_id, power_loss=rng.random() < 0.7)
+
+    def crash(self, node_id: int, *, power_loss: bool) -> None:
+        """End a process at once and start it again some time later."""
+        host = self.directory[node_id]
+        process = host.process
+        if process is None:
+            return
+        if power_loss and process.store.log.synced_offset < process.store.log.end_offset:
+            self.marks.add("unsynced data lost")
+        host.crash(power_loss=power_loss)
+        self.calls.process_died(process)
+        self.engine.after(self.engine.rng.randint(*self.profile.down_ms), lambda: self.boot(node_id))
+
+    def _maybe_pause(self, host: Host, seconds: float) -> None:
+        process, rng = host.process, self.engine.rng
+        if process is None or process.paused:
+            return
+        if rng.random() >= self.profile.pause_rate / len(self.directory.hosts) * seconds:
+            return
+        duration = rng.randint(*self.profile.pause_ms)
+        if (
+            isinstance(process, ControllerProcess)
+            and process.core.is_leader
+            and duration > SESSION_TIMEOUT_MS
+        ):
+            self.marks.add("leader paused past the session timeout")
+        self.engine.trace(host.name, f"paused for {duration} ms")
+        process.pause()
+
+        def resume() -> None:
+            if process.alive and process.paused:
+                self.engine.trace(host.name, "resumed")
+                process.resume()
+
+        self.engine.after(duration, resume)
+
+    def _maybe_stop_broker(self, seconds: float) -> None:
+        rng = self.engine.rng
+        if rng.random() < self.profile.broker_stop_rate * seconds:
+            process = self.directory[rng.choice(self.broker_ids)].process
+            if process is not None:
+                self.engine.trace(process.host.name, "SIGTERM")
+                process.ask_to_stop()
+
+    def _maybe_transfer(self, seconds: float) -> None:
+        rng = self.engine.rng
+        if rng.random() < self.profile.transfer_rate * seconds:
+            asked = self.directory[rng.choice(self.controller_ids)]
+            request = TransferLeadershipRequest(target_id=rng.choice(self.controller_ids))
+
+            def finish(response: object, _outright: bool) -> None:
+                if type(response).__name__ == "Done":
+                    self.marks.add("leadership transferred")
+
+            self.calls.client("operator", asked, request, 2_000, finish, lambda reason: None)
+
+    # ---- healing ---------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        self.engine.trace("world", "heals")
+        self.faults_on = False
+        self.network.heal()
+        for node_id, host in self.directory.hosts.items():
+            host.perfect_disk = True
+            process = host.process
+            if process is None:
+                self.boot(node_id)
+            elif process.paused:
+                process.resume()
+
+    def _active(self) -> ControllerProcess | None:
+        active = [process for process in self.controllers() if process.node.active is not None]
+        return max(active, key=lambda process: process.core.epoch, default=None)
+
+    def _is_well(self) -> bool:
+        return not self._what_is_unwell()
+
+    def _what_is_unwell(self) -> str:
+        active = self._active()
+        if active is None:
+            return "no controller is active"
+        if len(self.controllers()) < len(self.controller_ids):
+            return "a controller is down"
+        followers = [process for process in self.controllers() if process.core.epoch != active.core.epoch]
+        if followers:
+            return f"controller {followers[0].node_id} is in another epoch"
+        states = {
+            broker.node_id: broker.node.status(now_ms=broker.host.monotonic_ms()) for broker in self.brokers()
+        }
+        for node_id in self.broker_ids:
+            if node_id not in states:
+                return f"broker {node_id} is down"
+            if states[node_id].fenced:
+                return f"broker {node_id} is {states[node_id].state.name}: {states[node_id].last_problem}"
+            registration = active.node.ledger.committed.image.brokers.get(node_id)
+            if registration is None or registration.fenced:
+                return f"broker {node_id} is fenced in the image"
+        return ""
+
+    def _same_offsets(self) -> bool:
+        ends = {process.node.ledger.committed_offset for process in self.controllers()}
+        active = self._active()
+        return active is not None and len(ends) == 1 and not active.node.ledger.pending
+
+
+def run(seed: int, on_line: Callable[[str], None] | None = None) -> Outcome:
+    """One whole run. Raises SafetyError or LivenessError with the world's last lines in `world_tail`."""
+    world = World(seed, on_line)
+    try:
+        return world.run()
+    except Exception as error:
+        error.add_note(f"replay it: make sim SEED={seed}")
+        error.add_note("last events:\n" + "\n".join(list(world.engine.tail)[-25:]))
+        raise

@@ -24,15 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14proto/metadata.proto\x12\rmetaquorum.v1\"r\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tretriable\x18\x04 \x01(\x08\x12)\n\x06leader\x18\x05 \x01(\x0b\x32\x19.metaquorum.v1.LeaderHint\"4\n\nLeaderHint\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"v\n\x08ReadInfo\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x16\n\tleader_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\x12\x14\n\x0clinearizable\x18\x05 \x01(\x08\x42\x0c\n\n_leader_id\"O\n\x08\x45ndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x19\n\x11security_protocol\x18\x04 \x01(\x05\"U\n\x07\x46\x65\x61ture\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x15min_supported_version\x18\x02 \x01(\x05\x12\x1d\n\x15max_supported_version\x18\x03 \x01(\x05\"\x80\x02\n\x06\x42roker\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x16\n\x0eincarnation_id\x18\x03 \x01(\x0c\x12*\n\tendpoints\x18\x04 \x03(\x0b\x32\x17.metaquorum.v1.Endpoint\x12(\n\x08\x66\x65\x61tures\x18\x05 \x03(\x0b\x32\x16.metaquorum.v1.Feature\x12\x11\n\x04rack\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x66\x65nced\x18\x07 \x01(\x08\x12\x1e\n\x16in_controlled_shutdown\x18\x08 \x01(\x08\x12\x13\n\x0b\x64irectories\x18\t \x03(\x0c\x42\x07\n\x05_rack\"n\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12,\n\npartitions\x18\x04 \x03(\x0b\x32\x18.metaquorum.v1.Partition\"\xcc\x01\n\tPartition\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x13\n\x06leader\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x04 \x01(\x05\x12\x10\n\x08replicas\x18\x05 \x03(\x05\x12\x0b\n\x03isr\x18\x06 \x03(\x05\x12\x0e\n\x06\x61\x64\x64ing\x18\x07 \x03(\x05\x12\x10\n\x08removing\x18\x08 \x03(\x05\x12\x13\n\x0b\x64irectories\x18\t \x03(\x0c\x12\x0b\n\x03\x65lr\x18\n \x03(\x05\x42\t\n\x07_leader\"I\n\x16\x44\x65scribeClusterRequest\x12/\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x1a.metaquorum.v1.Consistency\"\xbd\x02\n\x17\x44\x65scribeClusterResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x17.metaquorum.v1.ReadInfo\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12.\n\x0b\x63ontrollers\x18\x04 \x03(\x0b\x32\x19.metaquorum.v1.LeaderHint\x12\x14\n\x0c\x62roker_count\x18\x05 \x01(\x05\x12\x1b\n\x13\x66\x65nced_broker_count\x18\x06 \x01(\x05\x12\x13\n\x0btopic_count\x18\x07 \x01(\x05\x12\x17\n\x0fpartition_count\x18\x08 \x01(\x03\x12\x31\n\x08\x66\x65\x61tures\x18\t \x03(\x0b\x32\x1f.metaquorum.v1.FinalizedFeature\"/\n\x10\x46inalizedFeature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05level\x18\x02 \x01(\x05\"Y\n\x12ListBrokersRequest\x12/\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x1a.metaquorum.v1.Consistency\x12\x12\n\nbroker_ids\x18\x02 \x03(\x05\"\x9e\x01\n\x13ListBrokersResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x17.metaquorum.v1.ReadInfo\x12&\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x15.metaquorum.v1.Broker\x12\x13\n\x0bunknown_ids\x18\x04 \x03(\x05\"b\n\x11ListTopicsRequest\x12/\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x1a.metaquorum.v1.Consistency\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\x05\"\x94\x01\n\x12ListTopicsResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x17.metaquorum.v1.ReadInfo\x12$\n\x06topics\x18\x03 \x03(\x0b\x32\x14.metaquorum.v1.Topic\x12\x0c\n\x04more\x18\x04 \x01(\x08\"\x9c\x01\n\x15\x44\x65scribeTopicsRequest\x12/\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x1a.metaquorum.v1.Consistency\x12\r\n\x05names\x18\x02 \x03(\t\x12\x11\n\ttopic_ids\x18\x03 \x03(\x0c\x12\x17\n\x0f\x66irst_partition\x18\x04 \x01(\x05\x12\x17\n\x0fpartition_limit\x18\x05 \x01(\x05\"\xe0\x01\n\x16\x44\x65scribeTopicsResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x17.metaquorum.v1.ReadInfo\x12$\n\x06topics\x18\x03 \x03(\x0b\x32\x14.metaquorum.v1.Topic\x12\x15\n\runknown_names\x18\x04 \x03(\t\x12\x13\n\x0bunknown_ids\x18\x05 \x03(\x0c\x12(\n\x04next\x18\x06 \x01(\x0b\x32\x1a.metaquorum.v1.TopicCursor\".\n\x0bTopicCursor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05*[\n\x0b\x43onsistency\x12\x17\n\x13\x43ONSISTENCY_DEFAULT\x10\x00\x12\x1c\n\x18\x43ONSISTENCY_LINEARIZABLE\x10\x01\x12\x15\n\x11\x43ONSISTENCY_STALE\x10\x02\x32\xf4\x02\n\x08Metadata\x12`\n\x0f\x44\x65scribeCluster\x12%.metaquorum.v1.DescribeClusterRequest\x1a&.metaquorum.v1.DescribeClusterResponse\x12T\n\x0bListBrokers\x12!.metaquorum.v1.ListBrokersRequest\x1a\".metaquorum.v1.ListBrokersResponse\x12Q\n\nListTopics\x12 .metaquorum.v1.ListTopicsRequest\x1a!.metaquorum.v1.ListTopicsResponse\x12]\n\x0e\x44\x65scribeTopics\x12$.metaquorum.v1.DescribeTopicsRequest\x1a%.metaquorum.v1.DescribeTopicsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14proto/metadata.proto\x12\rmetaquorum.v1\"r\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tretriable\x18\x04 \x01(\x08\x12)\n\x06leader\x18\x05 \x01(\x0b\x32\x19.metaquorum.v1.LeaderHint\"4\n\nLeaderHint\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"v\n\x08ReadInfo\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x16\n\tleader_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\x12\x14\n\x0clinearizable\x18\x05 \x01(\x08\x42\x0c\n\n_leader_id\"O\n\x08\x45ndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x19\n\x11security_protocol\x18\x04 \x01(\x05\"U\n\x07\x46\x65\x61ture\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x15min_supported_version\x18\x02 \x01(\x05\x12\x1d\n\x15max_supported_version\x18\x03 \x01(\x05\"\x80\x02\n\x06\x42roker\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x16\n\x0eincarnation_id\x18\x03 \x01(\x0c\x12*\n\tendpoints\x18\x04 \x03(\x0b\x32\x17.metaquorum.v1.Endpoint\x12(\n\x08\x66\x65\x61tures\x18\x05 \x03(\x0b\x32\x16.metaquorum.v1.Feature\x12\x11\n\x04rack\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x66\x65nced\x18\x07 \x01(\x08\x12\x1e\n\x16in_controlled_shutdown\x18\x08 \x01(\x08\x12\x13\n\x0b\x64irectories\x18\t \x03(\x0c\x42\x07\n\x05_rack\"\xd2\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12,\n\npartitions\x18\x04 \x03(\x0b\x32\x18.metaquorum.v1.Partition\x12\x32\n\x07\x63onfigs\x18\x05 \x03(\x0b\x32!.metaquorum.v1.Topic.ConfigsEntry\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x83\x02\n\tPartition\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x13\n\x06leader\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x04 \x01(\x05\x12\x10\n\x08replicas\x18\x05 \x03(\x05\x12\x0b\n\x03isr\x18\x06 \x03(\x05\x12\x0e\n\x06\x61\x64\x64ing\x18\x07 \x03(\x05\x12\x10\n\x08removing\x18\x08 \x03(\x05\x12\x13\n\x0b\x64irectories\x18\t \x03(\x0c\x12\x0b\n\x03\x65lr\x18\n \x03(\x05\x12\x16\n\x0elast_known_elr\x18\x0b \x03(\x05\x12\x1d\n\x15leader_recovery_state\x18\x0c \x01(\x05\x42\t\n\x07_leader\"I\n\x16\x44\x65scribeClusterRequest\x12/\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x1a.metaquorum.v1.Consistency\"\xbd\x02\n\x17\x44\x65scribeClusterResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x17.metaquorum.v1.ReadInfo\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12.\n\x0b\x63ontrollers\x18\x04 \x03(\x0b\x32\x19.metaquorum.v1.LeaderHint\x12\x14\n\x0c\x62roker_count\x18\x05 \x01(\x05\x12\x1b\n\x13\x66\x65nced_broker_count\x18\x06 \x01(\x05\x12\x13\n\x0btopic_count\x18\x07 \x01(\x05\x12\x17\n\x0fpartition_count\x18\x08 \x01(\x03\x12\x31\n\x08\x66\x65\x61tures\x18\t \x03(\x0b\x32\x1f.metaquorum.v1.FinalizedFeature\"/\n\x10\x46inalizedFeature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05level\x18\x02 \x01(\x05\"Y\n\x12ListBrokersRequest\x12/\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x1a.metaquorum.v1.Consistency\x12\x12\n\nbroker_ids\x18\x02 \x03(\x05\"\x9e\x01\n\x13ListBrokersResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x17.metaquorum.v1.ReadInfo\x12&\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x15.metaquorum.v1.Broker\x12\x13\n\x0bunknown_ids\x18\x04 \x03(\x05\"b\n\x11ListTopicsRequest\x12/\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x1a.metaquorum.v1.Consistency\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\x05\"\x94\x01\n\x12ListTopicsResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x17.metaquorum.v1.ReadInfo\x12$\n\x06topics\x18\x03 \x03(\x0b\x32\x14.metaquorum.v1.Topic\x12\x0c\n\x04more\x18\x04 \x01(\x08\"\xae\x01\n\x15\x44\x65scribeTopicsRequest\x12/\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x1a.metaquorum.v1.Consistency\x12\r\n\x05names\x18\x02 \x03(\t\x12\x11\n\ttopic_ids\x18\x03 \x03(\x0c\x12)\n\x05start\x18\x04 \x01(\x0b\x32\x1a.metaquorum.v1.TopicCursor\x12\x17\n\x0fpartition_limit\x18\x05 \x01(\x05\"\xe0\x01\n\x16\x44\x65scribeTopicsResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x17.metaquorum.v1.ReadInfo\x12$\n\x06topics\x18\x03 \x03(\x0b\x32\x14.metaquorum.v1.Topic\x12\x15\n\runknown_names\x18\x04 \x03(\t\x12\x13\n\x0bunknown_ids\x18\x05 \x03(\x0c\x12(\n\x04next\x18\x06 \x01(\x0b\x32\x1a.metaquorum.v1.TopicCursor\".\n\x0bTopicCursor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05*[\n\x0b\x43onsistency\x12\x17\n\x13\x43ONSISTENCY_DEFAULT\x10\x00\x12\x1c\n\x18\x43ONSISTENCY_LINEARIZABLE\x10\x01\x12\x15\n\x11\x43ONSISTENCY_STALE\x10\x02\x32\xf4\x02\n\x08Metadata\x12`\n\x0f\x44\x65scribeCluster\x12%.metaquorum.v1.DescribeClusterRequest\x1a&.metaquorum.v1.DescribeClusterResponse\x12T\n\x0bListBrokers\x12!.metaquorum.v1.ListBrokersRequest\x1a\".metaquorum.v1.ListBrokersResponse\x12Q\n\nListTopics\x12 .metaquorum.v1.ListTopicsRequest\x1a!.metaquorum.v1.ListTopicsResponse\x12]\n\x0e\x44\x65scribeTopics\x12$.metaquorum.v1.DescribeTopicsRequest\x1a%.metaquorum.v1.DescribeTopicsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'proto.metadata_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CONSISTENCY']._serialized_start=2456
-  _globals['_CONSISTENCY']._serialized_end=2547
+  _globals['_TOPIC_CONFIGSENTRY']._loaded_options = None
+  _globals['_TOPIC_CONFIGSENTRY']._serialized_options = b'8\001'
+  _globals['_CONSISTENCY']._serialized_start=2630
+  _globals['_CONSISTENCY']._serialized_end=2721
   _globals['_ERROR']._serialized_start=39
   _globals['_ERROR']._serialized_end=153
   _globals['_LEADERHINT']._serialized_start=155
@@ -45,30 +47,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FEATURE']._serialized_end=495
   _globals['_BROKER']._serialized_start=498
   _globals['_BROKER']._serialized_end=754
-  _globals['_TOPIC']._serialized_start=756
-  _globals['_TOPIC']._serialized_end=866
-  _globals['_PARTITION']._serialized_start=869
-  _globals['_PARTITION']._serialized_end=1073
-  _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=1075
-  _globals['_DESCRIBECLUSTERREQUEST']._serialized_end=1148
-  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=1151
-  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=1468
-  _globals['_FINALIZEDFEATURE']._serialized_start=1470
-  _globals['_FINALIZEDFEATURE']._serialized_end=1517
-  _globals['_LISTBROKERSREQUEST']._serialized_start=1519
-  _globals['_LISTBROKERSREQUEST']._serialized_end=1608
-  _globals['_LISTBROKERSRESPONSE']._serialized_start=1611
-  _globals['_LISTBROKERSRESPONSE']._serialized_end=1769
-  _globals['_LISTTOPICSREQUEST']._serialized_start=1771
-  _globals['_LISTTOPICSREQUEST']._serialized_end=1869
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=1872
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=2020
-  _globals['_DESCRIBETOPICSREQUEST']._serialized_start=2023
-  _globals['_DESCRIBETOPICSREQUEST']._serialized_end=2179
-  _globals['_DESCRIBETOPICSRESPONSE']._serialized_start=2182
-  _globals['_DESCRIBETOPICSRESPONSE']._serialized_end=2406
-  _globals['_TOPICCURSOR']._serialized_start=2408
-  _globals['_TOPICCURSOR']._serialized_end=2454
-  _globals['_METADATA']._serialized_start=2550
-  _globals['_METADATA']._serialized_end=2922
+  _globals['_TOPIC']._serialized_start=757
+  _globals['_TOPIC']._serialized_end=967
+  _globals['_TOPIC_CONFIGSENTRY']._serialized_start=921
+  _globals['_TOPIC_CONFIGSENTRY']._serialized_end=967
+  _globals['_PARTITION']._serialized_start=970
+  _globals['_PARTITION']._serialized_end=1229
+  _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=1231
+  _globals['_DESCRIBECLUSTERREQUEST']._serialized_end=1304
+  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=1307
+  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=1624
+  _globals['_FINALIZEDFEATURE']._serialized_start=1626
+  _globals['_FINALIZEDFEATURE']._serialized_end=1673
+  _globals['_LISTBROKERSREQUEST']._serialized_start=1675
+  _globals['_LISTBROKERSREQUEST']._serialized_end=1764
+  _globals['_LISTBROKERSRESPONSE']._serialized_start=1767
+  _globals['_LISTBROKERSRESPONSE']._serialized_end=1925
+  _globals['_LISTTOPICSREQUEST']._serialized_start=1927
+  _globals['_LISTTOPICSREQUEST']._serialized_end=2025
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=2028
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=2176
+  _globals['_DESCRIBETOPICSREQUEST']._serialized_start=2179
+  _globals['_DESCRIBETOPICSREQUEST']._serialized_end=2353
+  _globals['_DESCRIBETOPICSRESPONSE']._serialized_start=2356
+  _globals['_DESCRIBETOPICSRESPONSE']._serialized_end=2580
+  _globals['_TOPICCURSOR']._serialized_start=2582
+  _globals['_TOPICCURSOR']._serialized_end=2628
+  _globals['_METADATA']._serialized_start=2724
+  _globals['_METADATA']._serialized_end=3096
 # @@protoc_insertion_point(module_scope)

@@ -245,16 +245,41 @@ Global___Broker: _TypeAlias = Broker  # noqa: Y015
 class Topic(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ConfigsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    CONFIGS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     partition_count: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
         """empty in a listing"""
+
+    @_builtins.property
+    def configs(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """what was set for it; empty in a listing"""
 
     def __init__(
         self,
@@ -263,10 +288,11 @@ class Topic(_message.Message):
         topic_id: _builtins.bytes = ...,
         partition_count: _builtins.int = ...,
         partitions: _abc.Iterable[Global___Partition] | None = ...,
+        configs: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partition_count", b"partition_count", "partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configs", b"configs", "name", b"name", "partition_count", b"partition_count", "partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -286,10 +312,13 @@ class Partition(_message.Message):
     REMOVING_FIELD_NUMBER: _builtins.int
     DIRECTORIES_FIELD_NUMBER: _builtins.int
     ELR_FIELD_NUMBER: _builtins.int
+    LAST_KNOWN_ELR_FIELD_NUMBER: _builtins.int
+    LEADER_RECOVERY_STATE_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     leader: _builtins.int
     leader_epoch: _builtins.int
     partition_epoch: _builtins.int
+    leader_recovery_state: _builtins.int
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -302,6 +331,8 @@ class Partition(_message.Message):
     def directories(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     @_builtins.property
     def elr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def last_known_elr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -315,10 +346,12 @@ class Partition(_message.Message):
         removing: _abc.Iterable[_builtins.int] | None = ...,
         directories: _abc.Iterable[_builtins.bytes] | None = ...,
         elr: _abc.Iterable[_builtins.int] | None = ...,
+        last_known_elr: _abc.Iterable[_builtins.int] | None = ...,
+        leader_recovery_state: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "leader", b"leader"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "adding", b"adding", "directories", b"directories", "elr", b"elr", "index", b"index", "isr", b"isr", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "removing", b"removing", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "adding", b"adding", "directories", b"directories", "elr", b"elr", "index", b"index", "isr", b"isr", "last_known_elr", b"last_known_elr", "leader", b"leader", "leader_epoch", b"leader_epoch", "leader_recovery_state", b"leader_recovery_state", "partition_epoch", b"partition_epoch", "removing", b"removing", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
     _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
@@ -534,33 +567,36 @@ Global___ListTopicsResponse: _TypeAlias = ListTopicsResponse  # noqa: Y015
 
 @_typing.final
 class DescribeTopicsRequest(_message.Message):
+    """By name and by id; neither: all topics. The answer is bounded: ask again from `next` where it is set."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CONSISTENCY_FIELD_NUMBER: _builtins.int
     NAMES_FIELD_NUMBER: _builtins.int
     TOPIC_IDS_FIELD_NUMBER: _builtins.int
-    FIRST_PARTITION_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     PARTITION_LIMIT_FIELD_NUMBER: _builtins.int
     consistency: Global___Consistency.ValueType
-    first_partition: _builtins.int
     partition_limit: _builtins.int
     """in all, 0: the server's own bound"""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def start(self) -> Global___TopicCursor: ...
     def __init__(
         self,
         *,
         consistency: Global___Consistency.ValueType = ...,
         names: _abc.Iterable[_builtins.str] | None = ...,
         topic_ids: _abc.Iterable[_builtins.bytes] | None = ...,
-        first_partition: _builtins.int = ...,
+        start: Global___TopicCursor | None = ...,
         partition_limit: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "first_partition", b"first_partition", "names", b"names", "partition_limit", b"partition_limit", "topic_ids", b"topic_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "names", b"names", "partition_limit", b"partition_limit", "start", b"start", "topic_ids", b"topic_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

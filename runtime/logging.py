@@ -83,6 +83,9 @@ class _Always(logging.Filter):
         return True
 
 
-def log_metadata(logger: logging.Logger, message: str, *, offset: int, source: Source) -> None:
+def log_metadata(
+    logger: logging.Logger, message: str, *, offset: int, source: Source, debug: bool = False
+) -> None:
     """One line about metadata: everything below `offset` was applied when it became true."""
-    logger.info(message, extra={"offset": offset, "source": source})
+    level = logging.DEBUG if debug else logging.INFO
+    logger.log(level, "%s", message, extra={"offset": offset, "source": source})

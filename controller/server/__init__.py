@@ -1,1 +1,1 @@
-"""The asyncio and gRPC shell around a controller node."""
+"""The controller as a process: gRPC services around the pure node."""

@@ -1,0 +1,181 @@
+"""A controller as a process: opens its directory, joins the quorum, serves brokers and operators.
+
+Owns the order in which a controller comes up and goes down. Everything that decides is in `controller`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import grpc.aio
+
+from controller.encoding import encode_leader_change
+from controller.events import Answer
+from controller.node import ControllerNode
+from controller.raft.core import RaftCore
+from controller.raft.events import RaftResponseArrived
+from controller.raft.messages import FetchResponse, RaftError
+from controller.server.services import AdminService, BrokerLifecycleService, ControllerImages
+from metadata.errors import ApiError, ErrorCode
+from proto.admin_pb2_grpc import add_AdminServicer_to_server
+from proto.broker_pb2_grpc import add_BrokerLifecycleServicer_to_server
+from proto.metadata_pb2_grpc import add_MetadataServicer_to_server
+from proto.raft_pb2_grpc import add_RaftServicer_to_server
+from runtime.api_codec import Hints
+from runtime.channels import TlsMaterial, bind, new_server
+from runtime.clock import SystemClock
+from runtime.config import NodeConfig, process_rng
+from runtime.driver import Driver, Ending
+from runtime.health import Health
+from runtime.image_service import MetadataService
+from runtime.metadata_log import MetadataLines
+from runtime.process import handle_signals, run_process
+from runtime.raft_client import PeerAddress, RaftClient
+from runtime.raft_server import GrpcRaftTransport, RaftService
+from runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
+from runtime.requests import WaitingRequests
+
+STOP_GRACE_S = 0.1
+"""How long calls that are under way may take when the server closes; their answers have been given."""
+
+_log = logging.getLogger(__name__)
+
+
+def run(config_path: str) -> int:
+    """Runs the controller that the file describes until it is told to stop; the process's exit code."""
+    return run_process(config_path, "controller", serve)
+
+
+async def serve(config: NodeConfig) -> Ending:
+    """From start to end. Raises ConfigError, StartError or StorageError if it cannot start."""
+    tls = TlsMaterial.load(config.tls) if config.controllers_use_tls else None
+    own, directories = check_directories(config)
+    server = new_server()
+    try:
+        listener = config.listeners[0]
+        bind(server, listener.host, listener.port, tls if listener.is_tls else None)
+        replica = open_replica(config, own, directories)
+        process = ControllerProcess(config, replica, server, tls)
+        return await process.run()
+    finally:
+        await server.stop(None)
+
+
+class ControllerProcess:
+    """The parts of a running controller and how they are tied together."""
+
+    def __init__(
+        self, config: NodeConfig, replica: OpenReplica, server: grpc.aio.Server, tls: TlsMaterial | None
+    ) -> None:
+        clock, rng = SystemClock(), process_rng()
+        now_ms = clock.monotonic_ms()
+        self._config = config
+        self._store = replica.store
+        self._server = server
+        self._raft = RaftCore(
+            config.raft,
+            replica.identity,
+            config.voters,
+            replica.store.recovered(),
+            rng,
+            now_ms,
+            encode_leader_change,
+        )
+        self.node = ControllerNode(
+            config.controller(replica.identity.cluster_id, replica.bootstrap),
+            self._raft,
+            replica.image,
+            replica.image.provenance.offset,
+            rng,
+            now_ms,
+        )
+        peers = {
+            voter.node_id: PeerAddress(voter.host, voter.port)
+            for voter in config.voters
+            if voter.node_id != config.node_id
+        }
+        service = RaftService(self._on_transport_event)
+        client = RaftClient(peers, self._on_transport_event, tls=tls, rng=rng)
+        self._transport = GrpcRaftTransport(client, service)
+        self.driver = Driver(
+            self.node,
+            replica.store,
+            self._transport,
+            SnapshotFiles(),
+            clock=clock,
+            on_effect=self._on_effect,
+            after_step=self._after_step,
+            inbox_max=config.number("inbox.max.events"),
+        )
+        self._requests = WaitingRequests(self.driver.submit, clock)
+        self._health = Health(server)
+        self._lines = MetadataLines(replica.image)
+        self._fetched_in_epoch = -1
+        self._told: tuple[str, int, int | None, bool] | None = None
+        self._add_services(service, Hints(config.voters), replica.identity.cluster_id)
+
+    def _add_services(self, raft: RaftService, hints: Hints, cluster_id: str) -> None:
+        add_RaftServicer_to_server(raft, self._server)
+        add_AdminServicer_to_server(AdminService(self._requests, hints), self._server)
+        add_BrokerLifecycleServicer_to_server(BrokerLifecycleService(self._requests, hints), self._server)
+        images = ControllerImages(self._requests)
+        metadata = MetadataService(images, node_id=self._config.node_id, cluster_id=cluster_id, hints=hints)
+        add_MetadataServicer_to_server(metadata, self._server)
+
+    async def run(self) -> Ending:
+        """Serves until the node stops or the process cannot go on; then closes everything in order."""
+        ending = Ending(reason="cancelled", failed=True)
+        try:
+            await self._server.start()
+            handle_signals(self.driver)
+            self.driver.start()
+            _log.info("controller %d listens on %s", self._config.node_id, self._config.listeners[0].port)
+            ending = await self.driver.wait()
+        finally:
+            self._health.update(False)
+            gone = ApiError(
+                ErrorCode.NOT_CONTROLLER,
+                f"controller {self._config.node_id} is stopping: ask another one",
+                self._raft.leader_id if self._raft.leader_id != self._config.node_id else None,
+            )
+            self._requests.refuse_all(gone)
+            await self._server.stop(STOP_GRACE_S)
+            await self._transport.close()
+            await self.driver.close()
+            self._store.close(clean=not ending.failed)
+        return ending
+
+    # --- what the driver hands over
+
+    def _on_transport_event(self, event: Any) -> bool:
+        if type(event) is RaftResponseArrived:
+            response = event.response
+            if type(response) is FetchResponse and response.error is RaftError.NONE:
+                self._fetched_in_epoch = response.epoch
+        return self.driver.take_transport_event(event)
+
+    def _on_effect(self, effect: Any) -> None:
+        if type(effect) is not Answer:
+            raise TypeError(f"a controller has no use for the effect {type(effect).__name__}")
+        self._requests.answer(effect)
+
+    def _after_step(self, now_ms: int) -> None:
+        raft, node = self._raft, self.node
+        self._health.update(self._takes_part())
+        self._lines.moved(node.ledger.committed.image, raft.high_watermark)
+        told = (raft.role, raft.epoch, raft.leader_id, node.active is not None)
+        if told != self._told:
+            self._told = told
+            role, epoch, leader_id, active = told
+            where = "no leader is known" if leader_id is None else f"node {leader_id} leads"
+            _log.info("epoch %d: %s%s, %s", epoch, role, " (active)" if active else "", where)
+
+    def _takes_part(self) -> bool:
+        raft = self._raft
+        if raft.is_observer:
+            return False
+        if raft.is_leader:
+            return self.node.active is not None
+        following = raft.role == "follower" and self._fetched_in_epoch == raft.epoch
+        return following and raft.high_watermark >= 0

@@ -1,0 +1,146 @@
+"""The gRPC services of a controller: topics and the quorum for operators, the lifecycle for brokers.
+
+Owns the way of a request from protobuf into the node's inbox and of its answer back. An expected refusal is
+the response's `error` field, never a gRPC status; gRPC statuses are for the transport.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from metadata import requests as api
+from metadata.errors import ApiError, ErrorCode
+from proto import admin_pb2 as admin
+from proto import broker_pb2 as broker
+from proto import metadata_pb2 as common
+from proto.admin_pb2_grpc import AdminServicer
+from proto.broker_pb2_grpc import BrokerLifecycleServicer
+from runtime import api_codec
+from runtime.api_codec import Hints
+from runtime.image_service import ImageRead
+from runtime.requests import WaitingRequests
+
+Response = TypeVar("Response")
+
+
+async def _ask(
+    requests: WaitingRequests, request: api.ControllerRequest, expected: type[Response]
+) -> Response | ApiError:
+    """The node's answer, which must be of the kind that the request asks for."""
+    response = await requests.ask(request)
+    if isinstance(response, ApiError | expected):
+        return response
+    return ApiError(
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        f"{type(request).__name__} was answered with {type(response).__name__}: report this as a bug",
+    )
+
+
+class BrokerLifecycleService(BrokerLifecycleServicer):
+    """Registration and heartbeats (KIP-631)."""
+
+    def __init__(self, requests: WaitingRequests, hints: Hints) -> None:
+        self._requests = requests
+        self._hints = hints
+
+    async def Register(
+        self, request: broker.RegisterBrokerRequest, context: Any
+    ) -> broker.RegisterBrokerResponse:
+        try:
+            decoded = api_codec.register_from_pb(request)
+        except ApiError as error:
+            return broker.RegisterBrokerResponse(error=self._error(error))
+        response = await _ask(self._requests, decoded, api.RegisterBrokerResponse)
+        if isinstance(response, ApiError):
+            return broker.RegisterBrokerResponse(error=self._error(response))
+        return api_codec.register_response_to_pb(response)
+
+    async def Heartbeat(
+        self, request: broker.BrokerHeartbeatRequest, context: Any
+    ) -> broker.BrokerHeartbeatResponse:
+        try:
+            decoded = api_codec.heartbeat_from_pb(request)
+        except ApiError as error:
+            return broker.BrokerHeartbeatResponse(error=self._error(error))
+        response = await _ask(self._requests, decoded, api.BrokerHeartbeatResponse)
+        if isinstance(response, ApiError):
+            return broker.BrokerHeartbeatResponse(error=self._error(response))
+        return api_codec.heartbeat_response_to_pb(response)
+
+    def _error(self, error: ApiError) -> common.Error:
+        return api_codec.error_to_pb(error, self._hints)
+
+
+class AdminService(AdminServicer):
+    """What an operator asks."""
+
+    def __init__(self, requests: WaitingRequests, hints: Hints) -> None:
+        self._requests = requests
+        self._hints = hints
+
+    async def CreateTopics(self, request: admin.CreateTopicsRequest, context: Any) -> admin.TopicsResponse:
+        return await self._topics(api_codec.create_topics_from_pb(request))
+
+    async def DeleteTopics(self, request: admin.DeleteTopicsRequest, context: Any) -> admin.TopicsResponse:
+        try:
+            decoded = api_codec.delete_topics_from_pb(request)
+        except ApiError as error:
+            return admin.TopicsResponse(error=self._error(error))
+        return await self._topics(decoded)
+
+    async def _topics(
+        self, request: api.CreateTopicsRequest | api.DeleteTopicsRequest
+    ) -> admin.TopicsResponse:
+        response = await _ask(self._requests, request, api.TopicsResponse)
+        if isinstance(response, ApiError):
+            return admin.TopicsResponse(error=self._error(response))
+        return api_codec.topics_to_pb(response, self._hints)
+
+    async def UnregisterBroker(
+        self, request: admin.UnregisterBrokerRequest, context: Any
+    ) -> admin.UnregisterBrokerResponse:
+        decoded = api.UnregisterBrokerRequest(broker_id=request.broker_id)
+        response = await _ask(self._requests, decoded, api.Done)
+        failed = self._error(response) if isinstance(response, ApiError) else None
+        return admin.UnregisterBrokerResponse(error=failed)
+
+    async def DescribeQuorum(
+        self, request: admin.DescribeQuorumRequest, context: Any
+    ) -> admin.DescribeQuorumResponse:
+        response = await _ask(self._requests, api.DescribeQuorumRequest(), api.DescribeQuorumResponse)
+        if isinstance(response, ApiError):
+            return admin.DescribeQuorumResponse(error=self._error(response))
+        return api_codec.quorum_to_pb(response)
+
+    async def TransferLeadership(
+        self, request: admin.TransferLeadershipRequest, context: Any
+    ) -> admin.TransferLeadershipResponse:
+        target_id = request.target_id if request.HasField("target_id") else None
+        response = await _ask(self._requests, api.TransferLeadershipRequest(target_id=target_id), api.Done)
+        failed = self._error(response) if isinstance(response, ApiError) else None
+        return admin.TransferLeadershipResponse(error=failed)
+
+    def _error(self, error: ApiError) -> common.Error:
+        return api_codec.error_to_pb(error, self._hints)
+
+
+class ControllerImages:
+    """Reads of the committed image: linearizable unless the caller is content with a stale one."""
+
+    def __init__(self, requests: WaitingRequests) -> None:
+        self._requests = requests
+
+    async def read(self, consistency: common.Consistency.ValueType) -> ImageRead | ApiError:
+        linearizable = consistency != common.CONSISTENCY_STALE
+        response = await _ask(
+            self._requests, api.ReadImageRequest(linearizable=linearizable), api.ReadImageResponse
+        )
+        if isinstance(response, ApiError):
+            return response
+        return ImageRead(
+            image=response.image,
+            offset=response.offset,
+            leader_id=response.leader_id,
+            epoch=response.epoch,
+            linearizable=linearizable,
+        )

@@ -1,0 +1,72 @@
+"""What a server process is made of, whatever it serves: loop, signals, last line, exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from controller.raft.events import ShutdownRequested
+from metadata.errors import RecordDecodeError, ReplayError
+from runtime.config import NodeConfig, load_config
+from runtime.driver import Driver, Ending
+from runtime.errors import ConfigError, StartError
+from runtime.logging import set_up_logging
+from storage.errors import StorageError
+
+_log = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+
+
+def run_process(
+    config_path: str, role: str, serve: Callable[[NodeConfig], Coroutine[Any, Any, Ending]]
+) -> int:
+    """Runs `serve` until it ends; the exit code. Bad input is one line on standard error and exit code 1."""
+    try:
+        config = load_config(Path(config_path), role)
+        set_up_logging(config.text("log.format"), config.text("log.level"), role=role, node_id=config.node_id)
+        # Collections of the oldest generation walk the whole image: let them be rare.
+        gc.set_threshold(20_000, 50, 100)
+        ending = uvloop.run(serve(config))
+    except (ConfigError, StartError, StorageError, ReplayError, RecordDecodeError) as error:
+        print(f"metaquorum {role}: {_one_line(error)}", file=sys.stderr, flush=True)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        print(f"metaquorum {role}: interrupted before it was up", file=sys.stderr, flush=True)
+        return EXIT_FAILED
+    if ending.failed:
+        _log.error("%s %d %s", role, config.node_id, _one_line(ending.reason))
+        return EXIT_FAILED
+    _log.info("%s %d %s", role, config.node_id, _one_line(ending.reason))
+    return EXIT_OK
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split("\n"))
+
+
+def handle_signals(driver: Driver) -> None:
+    """SIGTERM and SIGINT ask the node to leave in order; a second one stops the process at once."""
+    loop = asyncio.get_running_loop()
+    asked = False
+
+    def on_signal(name: str) -> None:
+        nonlocal asked
+        if asked:
+            driver.end(f"stopped at once by a second {name}", failed=True)
+            return
+        asked = True
+        _log.info("%s: leaving in order", name)
+        driver.post(ShutdownRequested())
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)

@@ -1,0 +1,140 @@
+"""Opening a node's metadata directory when its process starts: whose it is, what it holds, its image.
+
+Owns the checks that come before anything is changed, each with one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from controller.raft.config import Identity
+from controller.raft.store import ReplicaStore
+from metadata.batches import decode_batch
+from metadata.errors import RecordDecodeError
+from metadata.image import MetadataImage
+from metadata.records import Record
+from metadata.snapshot import load_snapshot, snapshot_batches
+from runtime.config import NodeConfig
+from runtime.errors import StartError
+from storage.batch import iter_batches
+from storage.disk import join, read_file
+from storage.errors import FileMissingError, StorageError
+from storage.meta_properties import MetaProperties, load_meta_properties
+from storage.posix_disk import PosixDisk
+from storage.snapshots import BOOTSTRAP_FILE
+from storage.types import LogPosition
+
+_log = logging.getLogger(__name__)
+
+
+class SnapshotFiles:
+    """Images to snapshot files and back, for the driver's worker."""
+
+    def encode(self, image: MetadataImage, position: LogPosition, timestamp_ms: int) -> Iterable[bytes]:
+        return snapshot_batches(image, position=position, timestamp_ms=timestamp_ms)
+
+    def load(self, path: Path, position: LogPosition) -> MetadataImage:
+        content = read_file(PosixDisk(), str(path))
+        return load_snapshot(iter_batches(content, file=str(path)), position=position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenReplica:
+    """Everything that a node starts from. `directories`: the ids of all log directories, in order."""
+
+    store: ReplicaStore
+    identity: Identity
+    image: MetadataImage
+    bootstrap: tuple[Record, ...]
+    directories: tuple[bytes, ...]
+
+
+def check_directories(config: NodeConfig) -> tuple[MetaProperties, tuple[bytes, ...]]:
+    """The identity of the metadata directory and the ids of `log.dirs`; reads only. Raises StartError."""
+    disk = PosixDisk()
+    found: dict[Path, MetaProperties] = {}
+    for path in dict.fromkeys((config.metadata_log_dir, *config.log_dirs)):
+        if not path.is_dir():
+            what = "is a file" if path.exists() else "does not exist"
+            raise StartError(f"{path} {what}: format it with metaquorum storage format, or correct log.dirs")
+        found[path] = load_meta_properties(disk, str(path))
+    own = found[config.metadata_log_dir]
+    for path, identity in found.items():
+        if identity.node_id != config.node_id:
+            raise StartError(
+                f"{path} belongs to node {identity.node_id}, and node.id is {config.node_id}: "
+                "correct node.id, or name this node's own directory"
+            )
+        if identity.cluster_id is None or identity.cluster_id != own.cluster_id:
+            raise StartError(
+                f"{path} belongs to cluster {identity.cluster_id}, and {config.metadata_log_dir} to "
+                f"{own.cluster_id}: name directories of one cluster"
+            )
+        if identity.directory_id is None:
+            raise StartError(f"{path} has no directory.id: format it anew with metaquorum storage format")
+    ids = [found[path].directory_id or b"" for path in config.log_dirs]
+    if len(set(ids)) != len(ids):
+        raise StartError("two of log.dirs have the same directory.id: one is a copy, format it anew")
+    return own, tuple(ids)
+
+
+def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[bytes, ...]) -> OpenReplica:
+    """Locks the metadata directory, recovers its log and loads its newest snapshot. Raises StorageError."""
+    disk = PosixDisk()
+    started = time.monotonic()
+    store = ReplicaStore.open(
+        disk,
+        str(config.metadata_log_dir),
+        config.log,
+        _log.warning,
+        voter_ids=tuple(voter.node_id for voter in config.voters),
+        retention_bytes=config.retention.max_bytes,
+        retention_ms=config.retention.max_ms,
+    )
+    try:
+        newest = store.latest_snapshot()
+        image = MetadataImage()
+        if newest is not None:
+            image = SnapshotFiles().load(Path(store.snapshot_path(newest)), newest)
+        bootstrap = read_bootstrap(disk, str(config.metadata_log_dir))
+    except BaseException:
+        store.close(clean=False)
+        raise
+    _log.info(
+        "opened %s: log %d to %d, image at %d, in %d ms",
+        config.metadata_log_dir,
+        store.log.start_offset,
+        store.log.end_offset,
+        image.provenance.offset,
+        round((time.monotonic() - started) * 1000),
+    )
+    return OpenReplica(
+        store=store,
+        identity=Identity(
+            cluster_id=own.cluster_id or "", node_id=config.node_id, directory_id=own.directory_id or b""
+        ),
+        image=image,
+        bootstrap=bootstrap,
+        directories=directories,
+    )
+
+
+def read_bootstrap(disk: PosixDisk, directory: str) -> tuple[Record, ...]:
+    """What `storage format` left for the first active controller; nothing if there is no such file."""
+    path = join(directory, BOOTSTRAP_FILE)
+    try:
+        content = read_file(disk, path)
+    except FileMissingError:
+        return ()
+    records: list[Record] = []
+    try:
+        for batch in iter_batches(content, file=path):
+            if not batch.header.is_control:
+                records += [decoded.record for decoded in decode_batch(batch)]  # type: ignore[misc]
+    except (StorageError, RecordDecodeError) as error:
+        raise StartError(f"{path} cannot be read: {error}; format the directory anew") from error
+    return tuple(records)

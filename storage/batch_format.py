@@ -137,23 +137,26 @@ def batch_problem(
         actual = crc32c(memoryview(buf)[position + CRC_START : position + header.size_bytes])
         if actual != header.crc:
             return f"expected CRC {header.crc:#010x}, found {actual:#010x}"
-    return header_problem(header, expected_offset, min_epoch, check_count=check_count)
+    return next(iter(header_problems(header, expected_offset, min_epoch, check_count=check_count)), None)
 
 
-def header_problem(
+def header_problems(
     header: BatchHeader, expected_offset: int | None, min_epoch: int, *, check_count: bool = True
-) -> str | None:
-    """What is wrong in a header whose bytes are all there; None when nothing is."""
+) -> list[str]:
+    """Everything wrong in a header whose bytes are all there; empty when nothing is."""
+    problems: list[str] = []
     if expected_offset is not None and header.base_offset != expected_offset:
-        return f"expected base offset {expected_offset}, found {header.base_offset}"
+        problems.append(f"expected base offset {expected_offset}, found {header.base_offset}")
     if header.base_offset < 0 or header.last_offset_delta < 0:
-        return f"expected offsets from 0 up, found {header.base_offset} + {header.last_offset_delta}"
+        problems.append(
+            f"expected offsets from 0 up, found {header.base_offset} + {header.last_offset_delta}"
+        )
     if header.leader_epoch < min_epoch:
-        return f"expected leader epoch {min_epoch} or higher, found {header.leader_epoch}"
-    if check_count and header.records_count != header.last_offset_delta + 1:
-        expected = header.last_offset_delta + 1
-        return f"expected {expected} records by the last offset delta, found {header.records_count}"
-    return None
+        problems.append(f"expected leader epoch {min_epoch} or higher, found {header.leader_epoch}")
+    expected = header.last_offset_delta + 1
+    if check_count and header.records_count != expected:
+        problems.append(f"expected {expected} records by the last offset delta, found {header.records_count}")
+    return problems
 
 
 def hop_headers(buf: bytes | memoryview, position: int = 0) -> list[tuple[int, int, int, int]]:

@@ -16,7 +16,7 @@ from .batch import (
     MAGIC,
     RecordBatch,
     batch_problem,
-    header_problem,
+    header_problems,
     iter_batches,
     parse_header,
 )
@@ -153,7 +153,7 @@ class LogReader:
                 self._position, f"expected a segment at offset {self._expected}, found {following}"
             )
         if problem is not None and not self._tolerant:
-            raise CorruptLogError(problem.file, problem.position, problem.offset, problem.reason, _ADVICE)
+            raise _as_error(problem)
         self._tail = None
         self._enter(following, following)
         return [problem] if problem is not None else []
@@ -208,18 +208,18 @@ class LogReader:
         if problem is not None:
             return self._skip_damage(file, left, problem, items)
         header = parse_header(whole)
-        problem = header_problem(header, self._expected, self._epoch)
-        batch = RecordBatch(header, whole, self._position, self._name)
-        if problem is not None:
-            damage = self._damage(self._position, problem)
-            if not self._tolerant:
-                raise CorruptLogError(damage.file, damage.position, damage.offset, damage.reason, _ADVICE)
-            if header.last_offset_delta < 0:
-                items.append(damage)
-                return len(whole)
-            if header.next_offset > self._skip_below:
-                items.append(damage)
-        self._give(batch, items)
+        damages = [
+            self._damage(self._position, text)
+            for text in header_problems(header, self._expected, self._epoch)
+        ]
+        if damages and not self._tolerant:
+            raise _as_error(damages[0])
+        if damages and header.last_offset_delta < 0:
+            items += damages  # offsets that cannot be counted on: the batch itself is left out
+            return len(whole)
+        if header.next_offset > self._skip_below:
+            items += damages
+        self._give(RecordBatch(header, whole, self._position, self._name), items)
         return len(whole)
 
     def _whole_batch(self, file: DiskFile, buf: bytes, left: int) -> bytes:
@@ -237,7 +237,7 @@ class LogReader:
             self._tail = damage
             return 0
         if not self._tolerant:
-            raise CorruptLogError(damage.file, damage.position, damage.offset, damage.reason, _ADVICE)
+            raise _as_error(damage)
         items.append(damage)
         # The gap in the offsets is part of this damage: it is not reported a second time.
         self._expected = found[1].base_offset if found else None
@@ -254,3 +254,7 @@ class LogReader:
 
     def _damage(self, position: int, reason: str) -> Damage:
         return Damage(file=self._name, position=position, offset=self._expected or 0, reason=reason)
+
+
+def _as_error(damage: Damage) -> CorruptLogError:
+    return CorruptLogError(damage.file, damage.position, damage.offset, damage.reason, _ADVICE)

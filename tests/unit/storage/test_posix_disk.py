@@ -1,0 +1,120 @@
+"""What only the real disk can show: errno texts, threads, locks between processes, and a log on it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from storage.batch import encode_batch
+from storage.errors import DiskError, LogDirectoryLockedError
+from storage.log import LogConfig, SegmentedLog
+from storage.posix_disk import PosixDisk
+from storage.reader import LogReader
+
+DISK = PosixDisk()
+
+
+def test_a_full_device() -> None:
+    file = DISK.open_append("/dev/full")
+    with pytest.raises(DiskError) as caught:
+        file.append(b"x")
+    assert caught.value.directory == "/dev" and "no space is left" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (errno.EIO, "I/O error; check or replace the disk"),
+        (errno.EROFS, "read-only; remount"),
+        (errno.EACCES, "permission denied; give this user"),
+        (errno.EDQUOT, "quota"),
+        (errno.EBUSY, "check the directory and the disk"),
+    ],
+)
+def test_errno_becomes_an_instruction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, says: str
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    file = DISK.open_append(str(tmp_path / "a"))
+    monkeypatch.setattr(os, "pwrite", fail)
+    with pytest.raises(DiskError, match=says) as caught:
+        file.append(b"x")
+    assert caught.value.directory == str(tmp_path) and "\n" not in str(caught.value)
+
+
+def test_a_failed_sync_is_never_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def fail(descriptor: int) -> None:
+        calls.append(descriptor)
+        raise OSError(errno.EIO, "input/output error")
+
+    log = SegmentedLog.open(DISK, str(tmp_path / "log"))
+    log.append(encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=0, values=[b"x"]))
+    ticket = log.prepare_sync()
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(DiskError):
+        ticket.run()
+    monkeypatch.undo()
+    with pytest.raises(DiskError, match="earlier sync failed"):
+        ticket.segment.file.sync()
+    assert len(calls) == 1 and log.synced_offset == 0
+
+
+def test_a_part_of_the_path_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for operation in (
+        lambda: DISK.open_read(f"{tmp_path}/file/x"),
+        lambda: DISK.list_directory(f"{tmp_path}/file"),
+    ):
+        with pytest.raises(DiskError, match="not a directory"):
+            operation()
+
+
+def test_the_lock_holds_between_processes_and_dies_with_them(tmp_path: Path) -> None:
+    script = (
+        "import sys; from storage.posix_disk import PosixDisk; "
+        f"lock = PosixDisk().lock({str(tmp_path)!r}); print('held', flush=True); sys.stdin.read()"
+    )
+    root = Path(__file__).resolve().parents[3]
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    with pytest.raises(LogDirectoryLockedError):
+        DISK.lock(str(tmp_path))
+    process.kill()
+    process.communicate()
+    DISK.lock(str(tmp_path)).release()
+
+
+def test_syncs_beside_appends_reads_and_cuts(tmp_path: Path) -> None:
+    """The disk thread against the loop thread: nothing may be pointed at that a cut removed."""
+    directory = str(tmp_path / "log")
+    config = LogConfig(segment_bytes=4000, recovery_point_interval_bytes=300)
+    log = SegmentedLog.open(DISK, directory, config)
+    for step in range(120):
+        base = log.end_offset
+        log.append(encode_batch(base_offset=base, leader_epoch=step, timestamp_ms=0, values=[b"v" * 100]))
+        ticket = log.prepare_sync()
+        thread = threading.Thread(target=ticket.run)
+        thread.start()
+        if step % 7 == 6:
+            log.truncate_to(log.end_offset - 3)
+        thread.join()
+        log.sync_completed(ticket)
+        assert log.recovery_point.offset <= log.end_offset and log.synced_offset <= log.end_offset
+    expected = [one.data for one in log.iter_all()]
+    assert [one.data for one in LogReader(DISK, directory).batches()] == expected
+    log.close()
+    warnings: list[str] = []
+    log = SegmentedLog.open(DISK, directory, config, warnings.append)
+    assert [one.data for one in log.iter_all()] == expected and warnings == []

@@ -1,0 +1,392 @@
+"""The whole broker core against a real Raft leader and a scripted controller."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.events import ReadLog, ShutdownRequested, SnapshotRejected, Stop, TrimLog, WriteSnapshot
+from broker.lifecycle import BrokerState, ProcessState
+from controller.raft import effects as raft
+from metadata.errors import ApiError, ErrorCode, InvariantViolation
+from metadata.image import MetadataImage, images_equal
+from metadata.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    FenceBrokerRecord,
+    TopicRecord,
+)
+from storage.types import LogPosition
+from tests.unit.broker.world import BROKER, CONFIG, LEADER, SESSION_MS, Controller, World
+
+
+def topic(number: int) -> TopicRecord:
+    return TopicRecord(name=f"t{number}", topic_id=number.to_bytes(16, "big"))
+
+
+def running(**changes: object) -> World:
+    world = World(config=replace(CONFIG, **changes))  # type: ignore[arg-type]
+    world.run(100)
+    assert world.state is BrokerState.RUNNING
+    return world
+
+
+def names(image: MetadataImage) -> set[str]:
+    return {info.name for info in image.topics.infos()} if hasattr(image.topics, "infos") else set()
+
+
+def served(world: World) -> tuple[MetadataImage, int]:
+    answer = world.node.read_image(now_ms=world.now_ms)
+    assert not isinstance(answer, ApiError), str(answer)
+    return answer
+
+
+# ---- joining -------------------------------------------------------------------------------------
+
+
+def test_a_new_broker_joins_and_serves_what_the_controller_has() -> None:
+    controller = Controller()
+    for number in range(5):
+        controller.write(topic(number))
+    world = World(controller)
+    world.run(100)
+    assert world.path == [BrokerState.STARTING, BrokerState.RECOVERY, BrokerState.RUNNING]
+    image, offset = served(world)
+    assert offset == controller.raft.high_watermark
+    assert images_equal(image, controller.image())
+    assert not image.brokers[BROKER].fenced
+
+
+def test_nothing_is_published_before_the_own_registration_is_applied() -> None:
+    controller = Controller()
+    for number in range(5):
+        controller.write(topic(number))
+    world = World(controller)
+    world.run(100)
+    first = world.publications[0]
+    assert first.offset == controller.epoch + 1
+    assert images_equal(first.previous, MetadataImage())
+    for before, after in zip(world.publications, world.publications[1:], strict=False):
+        assert after.previous is before.image
+        assert after.offset > before.offset
+
+
+def test_a_heartbeat_reports_what_is_applied_not_what_is_fetched() -> None:
+    world = running()
+    world.hold_reads = True
+    applied = world.node.status(now_ms=world.now_ms).applied_offset
+    for number in range(3):
+        world.controller.write(topic(number))
+    world.run(3_000)
+    status = world.node.status(now_ms=world.now_ms)
+    assert status.log_end_offset == world.controller.raft.log_end_offset > applied
+    assert world.controller.heartbeats[-1].applied_offset == applied
+    assert len([effect for effect in world.done if isinstance(effect, ReadLog)]) >= 1
+
+
+def test_one_bounded_read_at_a_time() -> None:
+    controller = Controller()
+    for number in range(200):
+        controller.write(topic(number))
+    world = World(controller, config=replace(CONFIG, metadata_read_max_bytes=1_000))
+    world.run(100)
+    reads = [effect for effect in world.done if isinstance(effect, ReadLog)]
+    assert len(reads) > 10
+    assert all(read.max_bytes == 1_000 for read in reads)
+    starts = [read.from_offset for read in reads]
+    assert starts == sorted(set(starts))
+    assert images_equal(served(world)[0], controller.image())
+
+
+def test_status_tells_kafkas_number_and_the_fence() -> None:
+    world = running()
+    status = world.node.status(now_ms=world.now_ms)
+    assert (status.state, status.process_state, status.fenced) == (
+        BrokerState.RUNNING,
+        ProcessState.RUNNING,
+        False,
+    )
+    assert status.broker_epoch == world.controller.epoch
+    assert status.leader_id == LEADER
+    assert status.quorum_epoch == world.controller.raft.epoch
+    assert status.applied_offset == status.high_watermark == world.controller.raft.high_watermark
+    assert status.lease_left_ms is not None
+    assert SESSION_MS - 200 < status.lease_left_ms <= SESSION_MS
+
+
+# ---- fencing -------------------------------------------------------------------------------------
+
+
+def test_a_fenced_broker_answers_no_client() -> None:
+    controller = Controller()
+    controller.refusals.extend([ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "alive")] * 5)
+    world = World(controller)
+    world.run(100)
+    answer = world.node.read_image(now_ms=world.now_ms)
+    assert isinstance(answer, ApiError)
+    assert answer.code is ErrorCode.BROKER_NOT_AVAILABLE
+    assert "broker 4 is fenced (STARTING" in answer.message
+    assert world.publications == []
+
+
+def test_a_process_that_slept_past_its_lease_does_not_answer_even_one_read() -> None:
+    world = running()
+    lease_ms = world.node.status(now_ms=world.now_ms).lease_left_ms
+    assert lease_ms is not None
+    assert not isinstance(world.node.read_image(now_ms=world.now_ms + lease_ms - 1), ApiError)
+    assert isinstance(world.node.read_image(now_ms=world.now_ms + lease_ms), ApiError)
+    assert world.state is BrokerState.RUNNING  # nobody has told it the time yet
+
+
+def test_a_cut_off_broker_fences_itself_and_comes_back_with_its_epoch() -> None:
+    world = running()
+    epoch = world.controller.epoch
+    world.linked = False
+    world.run(SESSION_MS + 1)
+    assert world.state is BrokerState.FENCED
+    assert isinstance(world.node.read_image(now_ms=world.now_ms), ApiError)
+    world.controller.write(topic(1))
+    world.linked = True
+    world.run(5_000)
+    assert world.state is BrokerState.RUNNING
+    assert world.controller.registrations == 2
+    assert world.node.status(now_ms=world.now_ms).broker_epoch == epoch
+    assert images_equal(served(world)[0], world.controller.image())
+    assert not [effect for effect in world.done if isinstance(effect, Stop)]
+
+
+def test_a_fenced_broker_goes_on_following_the_log() -> None:
+    world = running()
+    world.controller.fenced = True
+    world.controller.write(FenceBrokerRecord(id=BROKER, epoch=world.controller.epoch))
+    before = len(world.publications)
+    world.run(10)
+    assert len(world.publications) == before + 1
+    assert world.publications[-1].image.brokers[BROKER].fenced
+
+
+def test_a_new_registration_after_unregistration_gets_a_higher_epoch() -> None:
+    world = running()
+    old = world.controller.epoch
+    world.controller.incarnation, world.controller.epoch = None, 10_000  # the controller forgot this broker
+    world.run(3_000)
+    assert world.state is BrokerState.RUNNING
+    assert world.controller.epoch > old
+    assert world.node.status(now_ms=world.now_ms).broker_epoch == world.controller.epoch
+    assert BrokerState.FENCED in world.path
+
+
+# ---- snapshots -----------------------------------------------------------------------------------
+
+
+def test_a_broker_far_behind_takes_a_snapshot_as_one_change() -> None:
+    controller = Controller()
+    for number in range(50):
+        controller.write(topic(number))
+    position, image = controller.snapshot()
+    for number in range(50, 53):
+        controller.write(topic(number))
+    world = World(controller, snapshots={position: image})
+    world.run(200)
+    assert world.state is BrokerState.RUNNING
+    assert [effect.position for effect in world.done if isinstance(effect, raft.ResetLog)] == [position]
+    answered, offset = served(world)
+    assert offset == controller.raft.high_watermark
+    assert len(list(answered.topics.by_id.items_sorted())) == 53
+    assert world.publications[0].previous.provenance.offset == 0
+
+
+def test_a_read_that_a_snapshot_overtook_is_dropped() -> None:
+    world = running()
+    world.hold_reads = True
+    world.controller.write(topic(1))
+    world.run(10)
+    (read,) = [effect for effect in world.done if isinstance(effect, ReadLog)][-1:]
+    late = world.read(read)
+    world.linked = False
+    world.run(SESSION_MS)
+    for number in range(2, 9):
+        world.controller.write(topic(number))
+    whole = world.controller.image()
+    position, _ = world.controller.snapshot()
+    world.snapshots[position] = whole
+    world.hold_reads, world.linked = False, True
+    world.run(5_000)
+    assert world.node.status(now_ms=world.now_ms).applied_offset >= position.offset
+    effects = world.give(late)
+    assert not [effect for effect in effects if isinstance(effect, Stop)]
+    assert len(list(served(world)[0].topics.by_id.items_sorted())) == 8
+
+
+def test_a_damaged_snapshot_is_said_and_fetched_again() -> None:
+    world = running()
+    effects = world.give(SnapshotRejected(position=LogPosition(1, 5), reason="bad CRC in batch at 61"))
+    warnings = [effect.message for effect in effects if isinstance(effect, raft.Warn)]
+    assert any("bad CRC in batch at 61" in text for text in warnings)
+
+
+def test_a_broker_writes_snapshots_by_bytes_and_trims_behind_them() -> None:
+    world = running(metadata_log_max_record_bytes_between_snapshots=2_000)
+    for number in range(60):
+        world.controller.write(topic(number))
+        world.run(5)
+    writes = [effect for effect in world.done if isinstance(effect, WriteSnapshot)]
+    trims = [effect.before_offset for effect in world.done if isinstance(effect, TrimLog)]
+    assert len(writes) >= 2
+    assert trims == [write.position.offset for write in writes]
+    for write in writes:
+        assert write.image.provenance.offset == write.position.offset
+        assert write.position.epoch == world.controller.raft.epoch
+        assert write.timestamp_ms == 1_000
+    assert world.state is BrokerState.RUNNING
+
+
+def test_one_snapshot_at_a_time() -> None:
+    world = running(metadata_log_max_record_bytes_between_snapshots=500)
+    world.hold_snapshot_writes = True
+    for number in range(60):
+        world.controller.write(topic(number))
+        world.run(5)
+    assert len(world.of(WriteSnapshot)) == 1
+    assert world.of(TrimLog) == []
+
+
+def test_a_broker_writes_a_snapshot_when_the_interval_is_over_and_something_is_new() -> None:
+    world = running(metadata_log_max_snapshot_interval_ms=60_000)
+    world.run(60_001)
+    assert len(world.of(WriteSnapshot)) == 1
+    world.run(180_000)
+    assert len(world.of(WriteSnapshot)) == 1
+    world.controller.write(topic(1))
+    world.run(100)
+    assert len(world.of(WriteSnapshot)) == 2
+
+
+def test_a_restart_from_a_snapshot_publishes_only_after_its_own_registration() -> None:
+    first = running()
+    first.controller.write(topic(1))
+    first.run(100)
+    image, offset = served(first)
+    controller = first.controller
+    controller.incarnation = None  # the next process has another incarnation, the old session is over
+    second = World(controller, image=image, now_ms=first.now_ms)
+    second.run(100)
+    assert second.state is BrokerState.RUNNING
+    assert second.publications[0].offset > controller.epoch >= offset
+    assert images_equal(served(second)[0], controller.image())
+
+
+# ---- transactions --------------------------------------------------------------------------------
+
+
+def test_the_inside_of_a_metadata_transaction_is_never_shown() -> None:
+    world = running(metadata_log_max_record_bytes_between_snapshots=1)
+    begin = world.controller.write(BeginTransactionRecord(name="x"))
+    world.controller.write(topic(1))
+    world.controller.write(topic(2))
+    snapshots = len(world.of(WriteSnapshot))
+    world.run(100)
+    image, offset = served(world)
+    assert offset == begin
+    assert len(list(image.topics.by_id.items_sorted())) == 0
+    assert len(world.of(WriteSnapshot)) - snapshots <= 1
+    world.controller.write(EndTransactionRecord())
+    world.run(100)
+    image, offset = served(world)
+    assert offset == world.controller.raft.high_watermark
+    assert len(list(image.topics.by_id.items_sorted())) == 2
+    inside = range(begin + 1, begin + 3)
+    assert not [write for write in world.of(WriteSnapshot) if write.position.offset in inside]  # type: ignore[union-attr]
+    assert not [publication for publication in world.publications if publication.offset in inside]
+
+
+def test_an_aborted_transaction_leaves_nothing() -> None:
+    world = running()
+    world.controller.write(BeginTransactionRecord(name="x"), topic(1))
+    world.controller.write(AbortTransactionRecord(reason="no"))
+    world.run(100)
+    image, offset = served(world)
+    assert offset == world.controller.raft.high_watermark
+    assert len(list(image.topics.by_id.items_sorted())) == 0
+
+
+# ---- endings -------------------------------------------------------------------------------------
+
+
+def test_a_record_that_does_not_apply_stops_the_broker_and_names_its_offset() -> None:
+    world = running()
+    at = world.controller.write(FenceBrokerRecord(id=99, epoch=7))
+    world.run(100)
+    assert world.stop.failed
+    assert f"offset {at}" in world.stop.reason
+    assert "broker 4 cannot apply its metadata log" in world.stop.reason
+    assert world.state is BrokerState.SHUTTING_DOWN
+    assert isinstance(world.node.read_image(now_ms=world.now_ms), ApiError)
+    assert world.node.next_deadline_ms() is None
+    assert world.give(ShutdownRequested()) == []
+
+
+def test_another_clusters_controller_ends_the_start_with_a_line() -> None:
+    world = World(Controller(cluster="cluster-b"))
+    world.run(5_000)
+    assert world.stop.failed
+    assert "belongs to another cluster than cluster-a" in world.stop.reason
+
+
+def test_an_unreachable_quorum_ends_the_start_with_a_line() -> None:
+    controller = Controller()
+    world = World(
+        controller, config=replace(CONFIG, initial_broker_registration_timeout_ms=7_000), linked=False
+    )
+    world.run(6_999)
+    assert world.state is BrokerState.STARTING
+    world.run(1)
+    assert world.stop.failed
+    assert "7000 ms (initial.broker.registration.timeout.ms)" in world.stop.reason
+
+
+def test_controlled_shutdown_through_the_node() -> None:
+    world = running()
+    world.controller.grants_shutdown = False
+    world.give(ShutdownRequested())
+    world.run(2_500)
+    assert world.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+    served(world)
+    assert len([beat for beat in world.controller.heartbeats if beat.want_shutdown]) > 10
+    world.controller.grants_shutdown = True
+    world.run(200)
+    assert world.stop == Stop(reason="stopped: controller 1 granted the shutdown", failed=False)
+    assert isinstance(world.done[-1], Stop), "nothing may follow the last effect"
+
+
+def test_a_fenced_broker_stops_at_once() -> None:
+    world = World(Controller(), linked=False)
+    world.give(ShutdownRequested())
+    assert not world.stop.failed
+    assert world.path == [BrokerState.STARTING, BrokerState.SHUTTING_DOWN]
+
+
+def test_a_log_with_a_hole_is_an_error_that_says_what_to_run() -> None:
+    world = running()
+    world.hold_reads = True
+    world.controller.write(topic(1))
+    world.run(10)
+    (read,) = [effect for effect in world.done if isinstance(effect, ReadLog)][-1:]
+    late = world.read(read)
+    with pytest.raises(InvariantViolation, match="log dump"):
+        world.give(replace(late, data=b""))
+
+
+def test_bytes_that_do_not_parse_stop_the_broker() -> None:
+    world = running()
+    world.hold_reads = True
+    world.controller.write(topic(1))
+    world.run(10)
+    (read,) = [effect for effect in world.done if isinstance(effect, ReadLog)][-1:]
+    late = world.read(read)
+    damaged = late.data[:-1] + bytes([late.data[-1] ^ 1])
+    world.give(replace(late, data=damaged))
+    assert world.stop.failed
+    assert "CRC" in world.stop.reason

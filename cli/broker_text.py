@@ -1,25 +1,24 @@
-"""Brokers of an image as rows and JSON. Pure text."""
+"""Brokers as rows, lines and JSON. Pure text."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from metadata.image import MetadataImage
 from metadata.image.types import BrokerRegistration
 from storage.uuids import uuid_to_text
 
-COLUMNS = ("ID", "STATE", "EPOCH", "RACK", "ENDPOINTS", "LEADS", "REPLICAS")
+COLUMNS = ("ID", "STATE", "EPOCH", "RACK", "ENDPOINTS", "DIRECTORIES")
 SECURITY_PROTOCOLS = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
 
 
 def broker_state(broker: BrokerRegistration) -> str:
-    """The controller's view of a broker (K13): fenced, running or in controlled shutdown."""
-    if broker.in_controlled_shutdown:
-        return "controlled shutdown"
-    return "fenced" if broker.fenced else "running"
+    """What the controllers think of a broker (K13): running, fenced or in controlled shutdown."""
+    if broker.fenced:
+        return "fenced"
+    return "controlled shutdown" if broker.in_controlled_shutdown else "running"
 
 
-def broker_json(image: MetadataImage, broker: BrokerRegistration) -> dict[str, Any]:
+def broker_json(broker: BrokerRegistration) -> dict[str, Any]:
     return {
         "id": broker.broker_id,
         "state": broker_state(broker),
@@ -34,7 +33,7 @@ def broker_json(image: MetadataImage, broker: BrokerRegistration) -> dict[str, A
                 "host": endpoint.host,
                 "port": endpoint.port,
                 "securityProtocol": SECURITY_PROTOCOLS.get(
-                    endpoint.security_protocol, endpoint.security_protocol
+                    endpoint.security_protocol, str(endpoint.security_protocol)
                 ),
             }
             for endpoint in broker.endpoints
@@ -44,29 +43,19 @@ def broker_json(image: MetadataImage, broker: BrokerRegistration) -> dict[str, A
             for feature in broker.features
         },
         "directories": [uuid_to_text(directory) for directory in broker.directories],
-        "leads": len(image.topics.rows_led_by(broker.broker_id)),
-        "replicas": len(image.topics.rows_with_replica(broker.broker_id)),
     }
 
 
-def broker_row(image: MetadataImage, broker: BrokerRegistration) -> tuple[object, ...]:
+def broker_row(broker: BrokerRegistration) -> tuple[object, ...]:
     """One row under `COLUMNS`."""
-    found = broker_json(image, broker)
-    endpoints = ",".join(f"{one['name']}://{one['host']}:{one['port']}" for one in found["endpoints"])
-    return (
-        broker.broker_id,
-        found["state"],
-        broker.epoch,
-        broker.rack,
-        endpoints or None,
-        found["leads"],
-        found["replicas"],
-    )
+    endpoints = ",".join(f"{one.name}://{one.host}:{one.port}" for one in broker.endpoints)
+    state = broker_state(broker)
+    return broker.broker_id, state, broker.epoch, broker.rack, endpoints or None, len(broker.directories)
 
 
-def describe_text(image: MetadataImage, broker: BrokerRegistration) -> str:
+def describe_text(broker: BrokerRegistration) -> str:
     """One `name: value` line for everything that is known of a broker."""
-    found = broker_json(image, broker)
+    found = broker_json(broker)
     endpoints = ", ".join(
         f"{one['name']}://{one['host']}:{one['port']} ({one['securityProtocol']})"
         for one in found["endpoints"]
@@ -81,7 +70,5 @@ def describe_text(image: MetadataImage, broker: BrokerRegistration) -> str:
         ("Endpoints", endpoints or "none"),
         ("Features", features or "none"),
         ("Directories", ", ".join(found["directories"]) or "none"),
-        ("Leads", f"{found['leads']} partitions"),
-        ("Replicas", f"{found['replicas']} partitions"),
     )
     return "\n".join(f"{name + ':':<14}{value}" for name, value in rows)

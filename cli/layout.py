@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import msgspec
 
 from cli.errors import Failure
 from cli.format import FormatPlan, apply_plan, existing_cluster_id
-from storage.uuids import random_uuid, uuid_to_text
+from storage.uuids import random_uuid, uuid_from_text, uuid_to_text
 
 MANIFEST = "cluster.json"
 MANIFEST_VERSION = 1
@@ -152,33 +152,37 @@ def create(
     controllers: int = 3,
     brokers: int = 3,
     ports: Sequence[int] | None = None,
-    extra: dict[str, str] | None = None,
+    extra: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Layout:
     """Makes and formats a new cluster in an empty or absent directory. Raises Failure for any other one.
 
-    `ports`: one for each node, controllers first. `extra`: configuration lines for every node.
+    `ports`: one for each node, controllers first. `extra`: more configuration lines by role.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Failure(f"{directory} is not empty and holds no local cluster; give a new or empty --directory")
+    rng = random.SystemRandom()
+    chosen = cluster_id or uuid_to_text(random_uuid(rng))
+    try:
+        uuid_from_text(chosen)
+    except ValueError as error:
+        raise Failure(str(error)) from error
     if ports is None:
         ports = [CONTROLLER_PORT + at for at in range(controllers)] + [
             BROKER_PORT + at for at in range(brokers)
         ]
-    rng = random.SystemRandom()
     roles = [("controller", FIRST_CONTROLLER_ID + at) for at in range(controllers)]
     roles += [("broker", at) for at in range(brokers)]
     nodes = tuple(
         Node(role=role, node_id=node_id, port=port, directory_id=uuid_to_text(random_uuid(rng)))
         for (role, node_id), port in zip(roles, ports, strict=True)
     )
-    chosen = cluster_id or uuid_to_text(random_uuid(rng))
     layout = Layout(
         directory=directory.resolve(),
         manifest=Manifest(version=MANIFEST_VERSION, cluster_id=chosen, nodes=nodes),
     )
     for node in layout.nodes:
         layout.home(node).mkdir(parents=True)
-        layout.config(node).write_text(config_text(layout, node, extra or {}))
+        layout.config(node).write_text(config_text(layout, node, (extra or {}).get(node.role, {})))
         apply_plan(
             FormatPlan(
                 directories=(str(layout.data(node)),),
@@ -193,7 +197,7 @@ def create(
     return layout
 
 
-def config_text(layout: Layout, node: Node, extra: dict[str, str]) -> str:
+def config_text(layout: Layout, node: Node, extra: Mapping[str, str]) -> str:
     """The configuration file of one node, in Kafka's key names."""
     voters = ",".join(f"{one.node_id}@{HOST}:{one.port}:{one.directory_id}" for one in layout.controllers)
     listener = "CONTROLLER" if node.role == "controller" else "PLAINTEXT"

@@ -66,7 +66,8 @@ def record_type(text: str) -> str:
     for name in (wanted, wanted + "_RECORD"):
         if name in TYPE_NAMES:
             return name
-    close = difflib.get_close_matches(wanted, TYPE_NAMES, n=3, cutoff=0.5)
+    short = {name.removesuffix("_RECORD"): name for name in TYPE_NAMES}
+    close = [short[at] for at in difflib.get_close_matches(wanted.removesuffix("_RECORD"), short, n=3)]
     hint = f"; did you mean {' or '.join(close)}?" if close else f"; known are {', '.join(TYPE_NAMES)}"
     raise ValueError(f"no record type is called {text!r}{hint}")
 

@@ -103,6 +103,10 @@ class Processes:
         self.kill(node)
         return "killed"
 
+    def clean(self, node: Node) -> None:
+        """Removes the record of a process that has ended."""
+        self._layout.pid_file(node).unlink(missing_ok=True)
+
     def exit_code(self, node: Node) -> int | None:
         """The exit code of a process that this object started and that has ended."""
         child = self._children.get(node.name)
@@ -118,9 +122,10 @@ class Processes:
 
     def _find(self, node: Node) -> psutil.Process | None:
         child = self._children.get(node.name)
-        if child is not None:
-            child.poll()
         try:
+            if child is not None:
+                # Our own child cannot be mistaken for another process before it is waited for.
+                return psutil.Process(child.pid) if child.poll() is None else None
             record = msgspec.json.decode(self._layout.pid_file(node).read_bytes(), type=ProcessRecord)
             process = psutil.Process(record.pid)
             ours = (

@@ -1,37 +1,37 @@
-"""Topics as Kafka's `kafka-topics --describe` prints them, and as JSON. Pure text from an image."""
+"""Topics as Kafka's `kafka-topics --describe` prints them, and as JSON. Pure text."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from metadata.image import MetadataImage
-from metadata.image.types import NO_LEADER, TOPIC_RESOURCE, ConfigResource, PartitionInfo, TopicInfo
+from metadata.image.types import NO_LEADER, PartitionInfo
+from runtime.client import TopicDescription
 from storage.uuids import uuid_to_text
 
 
-def topic_configs(image: MetadataImage, name: str) -> dict[str, str]:
-    return dict(image.configs.get(ConfigResource(TOPIC_RESOURCE, name)) or {})
+def replication_factor(topic: TopicDescription) -> int:
+    return len(topic.partitions[0].replicas) if topic.partitions else 0
 
 
-def offline_replicas(image: MetadataImage, partition: PartitionInfo) -> list[int]:
-    """Replicas on brokers that are fenced or not registered."""
-    return [node for node in partition.replicas if (found := image.brokers.get(node)) is None or found.fenced]
+def offline_replicas(partition: PartitionInfo, online: Collection[int]) -> list[int]:
+    """Replicas on brokers that are fenced or not registered, `online` being those that are neither."""
+    return [node for node in partition.replicas if node not in online]
 
 
-def describe_text(image: MetadataImage, topic: TopicInfo) -> str:
+def describe_text(topic: TopicDescription, online: Collection[int]) -> str:
     """One line for the topic, one for each partition, as Kafka's tool has them, and offline replicas last."""
-    partitions = image.topics.partitions_of(topic.topic_id)
-    configs = ",".join(f"{key}={value}" for key, value in topic_configs(image, topic.name).items())
-    factor = len(partitions[0].replicas) if partitions else 0
+    configs = ",".join(f"{key}={value}" for key, value in topic.configs.items())
     lines = [
-        f"Topic: {topic.name}\tTopicId: {uuid_to_text(topic.topic_id)}\tPartitionCount: {len(partitions)}"
-        f"\tReplicationFactor: {factor}\tConfigs: {configs}"
+        f"Topic: {topic.info.name}\tTopicId: {uuid_to_text(topic.info.topic_id)}"
+        f"\tPartitionCount: {len(topic.partitions)}\tReplicationFactor: {replication_factor(topic)}"
+        f"\tConfigs: {configs}"
     ]
-    lines += [_partition_text(image, topic.name, partition) for partition in partitions]
+    lines += [_partition_text(topic.info.name, partition, online) for partition in topic.partitions]
     return "\n".join(lines)
 
 
-def _partition_text(image: MetadataImage, name: str, partition: PartitionInfo) -> str:
+def _partition_text(name: str, partition: PartitionInfo, online: Collection[int]) -> str:
     leader = "none" if partition.leader == NO_LEADER else str(partition.leader)
     parts = [
         f"Topic: {name}",
@@ -45,20 +45,19 @@ def _partition_text(image: MetadataImage, name: str, partition: PartitionInfo) -
             f"Adding Replicas: {_ids(partition.adding)}",
             f"Removing Replicas: {_ids(partition.removing)}",
         ]
-    offline = offline_replicas(image, partition)
+    offline = offline_replicas(partition, online)
     if offline:
         parts.append(f"Offline: {_ids(offline)}")
     return "\t" + "\t".join(parts)
 
 
-def describe_json(image: MetadataImage, topic: TopicInfo) -> dict[str, Any]:
-    partitions = image.topics.partitions_of(topic.topic_id)
+def describe_json(topic: TopicDescription, online: Collection[int]) -> dict[str, Any]:
     return {
-        "name": topic.name,
-        "topicId": uuid_to_text(topic.topic_id),
-        "partitionCount": len(partitions),
-        "replicationFactor": len(partitions[0].replicas) if partitions else 0,
-        "configs": topic_configs(image, topic.name),
+        "name": topic.info.name,
+        "topicId": uuid_to_text(topic.info.topic_id),
+        "partitionCount": len(topic.partitions),
+        "replicationFactor": replication_factor(topic),
+        "configs": dict(topic.configs),
         "partitions": [
             {
                 "partition": partition.index,
@@ -70,9 +69,9 @@ def describe_json(image: MetadataImage, topic: TopicInfo) -> dict[str, Any]:
                 "addingReplicas": list(partition.adding),
                 "removingReplicas": list(partition.removing),
                 "directories": [uuid_to_text(directory) for directory in partition.directories],
-                "offlineReplicas": offline_replicas(image, partition),
+                "offlineReplicas": offline_replicas(partition, online),
             }
-            for partition in partitions
+            for partition in topic.partitions
         ],
     }
 

@@ -1,0 +1,60 @@
+"""`metaquorum brokers`: the registered brokers, as the active controller has them."""
+
+from __future__ import annotations
+
+import click
+
+from cli.broker_text import COLUMNS, broker_json, broker_row, describe_text
+from cli.client import ClientOptions, client_options
+from cli.errors import Failure
+from cli.output import echo_json, echo_table, json_option
+
+BROKER_ID = click.IntRange(min=0)
+
+
+@click.group()
+def brokers() -> None:
+    """List, describe and unregister brokers."""
+
+
+@brokers.command("list")
+@client_options
+@json_option
+def list_(options: ClientOptions, as_json: bool) -> None:
+    """List the registered brokers and their states."""
+    with options.open() as cluster:
+        found = cluster.brokers()
+    if as_json:
+        echo_json([broker_json(broker) for broker in found])
+    else:
+        echo_table(COLUMNS, [broker_row(broker) for broker in found])
+
+
+@brokers.command()
+@client_options
+@click.argument("broker_id", type=BROKER_ID)
+@json_option
+def describe(options: ClientOptions, broker_id: int, as_json: bool) -> None:
+    """Show everything that is known of the broker BROKER_ID."""
+    with options.open() as cluster:
+        found = next((broker for broker in cluster.brokers() if broker.broker_id == broker_id), None)
+    if found is None:
+        raise Failure(f"broker {broker_id} is not registered; see: metaquorum brokers list")
+    if as_json:
+        echo_json(broker_json(found))
+    else:
+        click.echo(describe_text(found))
+
+
+@brokers.command()
+@client_options
+@click.argument("broker_id", type=BROKER_ID)
+@json_option
+def unregister(options: ClientOptions, broker_id: int, as_json: bool) -> None:
+    """Remove the registration of the broker BROKER_ID, which should not run any more."""
+    with options.open() as cluster:
+        cluster.unregister(broker_id)
+    if as_json:
+        echo_json({"id": broker_id, "unregistered": True})
+    else:
+        click.echo(f"broker {broker_id} is unregistered")

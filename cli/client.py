@@ -1,0 +1,159 @@
+"""The cluster as the commands see it: blocking calls on the active controller, with a bound on the wait.
+
+Owns the options that say where the cluster is. How the active controller is found, and what is asked again,
+is `runtime.client`'s business.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import click
+
+from cli.errors import Failure
+from cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
+from metadata.errors import ApiError
+from metadata.image.types import BrokerRegistration
+from metadata.requests import DescribeQuorumResponse, NewTopic, TopicResult
+from runtime.channels import TlsFiles, TlsMaterial
+from runtime.client import BlockingClient, ClientError, TopicDescription, TopicSummary
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_TIMEOUT_S = 10.0
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """PEM files for a cluster that speaks TLS; all None: plain text."""
+
+    keystore: Path | None = None
+    truststore: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """What the user said about where the cluster is."""
+
+    bootstrap: str | None
+    timeout_s: float
+    tls: TlsOptions
+
+    def open(self) -> Cluster:
+        """A client, not connected yet. Without --bootstrap it is the local cluster's. Raises Failure."""
+        bootstrap = self.bootstrap
+        if bootstrap is None:
+            directory = Path(DEFAULT_DIRECTORY)
+            if not (directory / MANIFEST).is_file():
+                raise Failure("no cluster was named; give --bootstrap host:port of a controller")
+            bootstrap = open_layout(directory).bootstrap
+        return Cluster(bootstrap, timeout_s=self.timeout_s, tls=self.tls)
+
+
+def client_options(command: F) -> F:
+    """Adds --bootstrap, --timeout and the TLS files to a command, which gets them as `options`."""
+
+    @click.option(
+        "--bootstrap",
+        "-b",
+        envvar="METAQUORUM_BOOTSTRAP",
+        metavar="HOST:PORT,...",
+        help="Controllers of the cluster; the local cluster's by default.",
+    )
+    @click.option(
+        "--timeout",
+        type=click.FloatRange(min=0.1),
+        default=DEFAULT_TIMEOUT_S,
+        show_default=True,
+        help="Seconds to wait for an answer.",
+    )
+    @click.option(
+        "--truststore", type=click.Path(path_type=Path), help="PEM file with the cluster's CA: TLS."
+    )
+    @click.option("--keystore", type=click.Path(path_type=Path), help="PEM file with our key and chain.")
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        bootstrap: str | None,
+        timeout: float,
+        truststore: Path | None,
+        keystore: Path | None,
+        **more: Any,
+    ) -> Any:
+        tls = TlsOptions(keystore=keystore, truststore=truststore)
+        options = ClientOptions(bootstrap=bootstrap, timeout_s=timeout, tls=tls)
+        return command(*args, options=options, **more)
+
+    return wrapped  # type: ignore[return-value]
+
+
+class Cluster:
+    """Blocking calls on one cluster. Each raises ApiError when refused, ClientError when nobody answers."""
+
+    def __init__(self, bootstrap: str, *, timeout_s: float, tls: TlsOptions) -> None:
+        material = None
+        if tls.truststore is not None or tls.keystore is not None:
+            material = TlsMaterial.load(TlsFiles(keystore=tls.keystore, truststore=tls.truststore))
+        self._timeout_s = timeout_s
+        self._client = BlockingClient(bootstrap, timeout_ms=max(1, int(timeout_s * 1000)), tls=material)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def quorum(self) -> DescribeQuorumResponse:
+        return self._client.call(lambda client: client.describe_quorum())
+
+    def wait_for_new_leader(self, after_epoch: int) -> DescribeQuorumResponse:
+        """The quorum as soon as a leader of a later epoch answers. Raises Failure when the time is up."""
+        deadline = time.monotonic() + self._timeout_s
+        while time.monotonic() < deadline:
+            try:
+                found = self.quorum()
+            except (ApiError, ClientError):
+                continue
+            if found.leader_epoch > after_epoch and found.leader_id >= 0:
+                return found
+            time.sleep(_POLL_S)
+        raise Failure(f"no new leader within {self._timeout_s:g} s; see: metaquorum quorum describe")
+
+    def transfer(self, target_id: int | None) -> None:
+        self._client.call(lambda client: client.transfer_leadership(target_id))
+
+    def brokers(self) -> list[BrokerRegistration]:
+        """Every registered broker, by id."""
+        return list(self._client.call(lambda client: client.list_brokers()).brokers)
+
+    def unregister(self, broker_id: int) -> None:
+        self._client.call(lambda client: client.unregister_broker(broker_id))
+
+    def topics(self) -> list[TopicSummary]:
+        """Every topic, by name."""
+        return list(self._client.call(lambda client: client.list_topics()).topics)
+
+    def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
+        """The topics of these names that exist, by name; every topic for no names."""
+        return list(self._client.call(lambda client: client.describe_topics(names)).topics)
+
+    def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> tuple[TopicResult, ...]:
+        return self._client.call(
+            lambda client: client.create_topics(topics, validate_only=validate_only)
+        ).results
+
+    def delete_topics(self, names: Sequence[str]) -> tuple[TopicResult, ...]:
+        return self._client.call(lambda client: client.delete_topics(names)).results

@@ -1,0 +1,137 @@
+"""A local cluster as one thing: its processes and a client to it. Starts, waits and stops in order."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
+
+from cli.client import Cluster, TlsOptions
+from cli.errors import Failure, one_line
+from cli.layout import Layout, Node
+from cli.processes import STOP_WAIT_S, Processes
+from metadata.errors import ApiError
+from runtime.client import ClientError
+
+T = TypeVar("T")
+POLL_S = 0.05
+ASK_TIMEOUT_S = 3.0
+
+
+class LocalCluster:
+    """Use as a context manager: leaving it closes the client and leaves the processes as they are."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.processes = Processes(layout)
+        self.client = Cluster(layout.bootstrap, timeout_s=ASK_TIMEOUT_S, tls=TlsOptions())
+        self._started: list[Node] = []
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.client.close()
+
+    def start(self, node: Node) -> int:
+        pid = self.processes.start(node)
+        self._started.append(node)
+        return pid
+
+    def start_all(self) -> None:
+        """Starts every node that does not run."""
+        for node in self.layout.nodes:
+            if self.processes.pid(node) is None:
+                self.start(node)
+
+    def wait_ready(self, timeout_s: float) -> float:
+        """Waits for a leader and every broker unfenced; returns the seconds it took. Raises Failure."""
+        began = time.monotonic()
+        wanted = {node.node_id for node in self.layout.brokers}
+
+        def ready() -> bool:
+            if self.client.quorum().leader_id < 0:
+                return False
+            return wanted <= {broker.broker_id for broker in self.client.brokers() if not broker.fenced}
+
+        self.wait_until(ready, timeout_s, "a leader and every broker unfenced")
+        return time.monotonic() - began
+
+    def wait_until(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        """Asks until the condition is true, and returns what it gave. Raises Failure when time is up or a
+        process that must run has ended; an unreachable cluster is asked again."""
+        deadline = time.monotonic() + timeout_s
+        reason = "no answer yet"
+        while True:
+            try:
+                found = condition()
+                if found:
+                    return found
+                reason = "not so far"
+            except (ApiError, ClientError) as error:
+                reason = one_line(error)
+            self._check_started()
+            if time.monotonic() > deadline:
+                raise Failure(
+                    f"waited {timeout_s:.0f} s for {what}: {reason};"
+                    f" see {self.layout.directory}/*/process.log"
+                )
+            time.sleep(POLL_S)
+
+    def _check_started(self) -> None:
+        for node in self._started:
+            code = self.processes.exit_code(node)
+            if code is not None:
+                raise Failure(f"{node.name} ended with exit code {code}: {self.processes.last_line(node)}")
+
+    def forget(self, node: Node) -> None:
+        """From here on, the node's process may end without `wait_until` complaining."""
+        self._started = [one for one in self._started if one != node]
+
+    def kill(self, node: Node) -> None:
+        """kill -9."""
+        self.forget(node)
+        self.processes.kill(node)
+
+    def stop(self, node: Node) -> str:
+        """SIGTERM and wait, then SIGKILL; tells which it was."""
+        self.forget(node)
+        return self.processes.stop(node)
+
+    def stop_all(self, wait_s: float = STOP_WAIT_S) -> dict[str, str]:
+        """Brokers together, then the standby controllers, the active one last."""
+        active = self._active_id()
+        outcomes: dict[str, str] = {}
+        running = {}
+        for broker in self.layout.brokers:
+            self.forget(broker)
+            running[broker.name] = self.processes.signal(broker, signal.SIGTERM)
+        deadline = time.monotonic() + wait_s
+        for broker in self.layout.brokers:
+            gone = self.processes.wait_gone(broker, max(0.1, deadline - time.monotonic()))
+            if not gone:
+                self.processes.kill(broker)
+            self.processes.clean(broker)
+            outcomes[broker.name] = (
+                "killed" if not gone else "stopped" if running[broker.name] else "not running"
+            )
+        for node in sorted(self.layout.controllers, key=lambda one: one.node_id == active):
+            outcomes[node.name] = self.stop(node)
+        return outcomes
+
+    def stop_started(self) -> None:
+        """After a failed start: end what this object started and nothing else."""
+        for node in list(reversed(self._started)):
+            self.kill(node)
+
+    def _active_id(self) -> int | None:
+        if all(self.processes.pid(node) is None for node in self.layout.controllers):
+            return None
+        try:
+            return self.client.quorum().leader_id
+        except (ApiError, ClientError):
+            return None

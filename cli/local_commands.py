@@ -1,0 +1,126 @@
+"""`metaquorum local`: a whole cluster of processes on this machine, for looking and trying."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from cli.cluster import LocalCluster
+from cli.errors import EXIT_FAILED, Failure
+from cli.layout import DEFAULT_DIRECTORY, MANIFEST, Layout, create, free_ports, open_layout
+from cli.output import echo_json, echo_table, json_option
+from cli.watch import watch as watch_cluster
+
+DIRECTORY = click.option(
+    "--directory",
+    "-d",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_DIRECTORY,
+    show_default=True,
+    help="Where the cluster lives.",
+)
+
+
+@click.group()
+def local() -> None:
+    """A whole cluster of processes on this machine."""
+
+
+@local.command()
+@DIRECTORY
+@click.option("--controllers", type=click.IntRange(1, 9), help="How many controllers; 3 for a new cluster.")
+@click.option("--brokers", type=click.IntRange(0, 50), help="How many brokers; 3 for a new cluster.")
+@click.option("--cluster-id", help="The cluster's id; drawn at random for a new cluster.")
+@click.option("--free-ports", "any_port", is_flag=True, help="A new cluster takes ports that are free now.")
+@click.option("--watch", is_flag=True, help="Stay and show a live status; Ctrl-C stops the cluster in order.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Seconds to be ready."
+)
+def up(
+    directory: Path,
+    controllers: int | None,
+    brokers: int | None,
+    cluster_id: str | None,
+    any_port: bool,
+    watch: bool,
+    timeout: float,
+) -> None:
+    """Start the cluster in --directory, making it first if there is none."""
+    layout = _layout(directory, controllers, brokers, cluster_id, any_port)
+    with LocalCluster(layout) as cluster:
+        try:
+            cluster.start_all()
+            seconds = cluster.wait_ready(timeout)
+        except BaseException:
+            cluster.stop_started()
+            raise
+        names = ", ".join(node.name for node in layout.nodes)
+        click.echo(f"{names} are up after {seconds:.1f} s in {layout.directory}")
+        click.echo(f"bootstrap: {layout.bootstrap}")
+        if watch:
+            watch_cluster(cluster, live=sys.stdout.isatty())
+
+
+def _layout(
+    directory: Path, controllers: int | None, brokers: int | None, cluster_id: str | None, any_port: bool
+) -> Layout:
+    """The cluster that is there, checked against what was asked for, or a new one."""
+    if (directory / MANIFEST).exists():
+        layout = open_layout(directory)
+        if cluster_id is not None and cluster_id != layout.cluster_id:
+            raise Failure(
+                f"{directory} holds cluster {layout.cluster_id}, not {cluster_id}; give another --directory"
+            )
+        for name, wanted, found in (
+            ("controllers", controllers, len(layout.controllers)),
+            ("brokers", brokers, len(layout.brokers)),
+        ):
+            if wanted is not None and wanted != found:
+                raise Failure(
+                    f"{directory} holds a cluster with {found} {name}, not {wanted}; give another --directory"
+                )
+        return layout
+    voters, members = controllers or 3, 3 if brokers is None else brokers
+    ports = free_ports(voters + members) if any_port else None
+    return create(directory, cluster_id=cluster_id, controllers=voters, brokers=members, ports=ports)
+
+
+@local.command()
+@DIRECTORY
+@json_option
+def status(directory: Path, as_json: bool) -> int:
+    """Show the processes of the cluster. Exit code 1 if one of them does not run."""
+    layout = open_layout(directory)
+    with LocalCluster(layout) as cluster:
+        rows = [
+            {
+                "node": node.name,
+                "pid": cluster.processes.pid(node),
+                "port": node.port,
+                "data": str(layout.data(node)),
+            }
+            for node in layout.nodes
+        ]
+    if as_json:
+        echo_json({"clusterId": layout.cluster_id, "bootstrap": layout.bootstrap, "nodes": rows})
+    else:
+        click.echo(f"cluster {layout.cluster_id}, bootstrap {layout.bootstrap}")
+        shown = [
+            (row["node"], "running" if row["pid"] else "stopped", *list(row.values())[1:]) for row in rows
+        ]
+        echo_table(("NODE", "STATE", "PID", "PORT", "DATA"), shown)
+    return 0 if all(row["pid"] for row in rows) else EXIT_FAILED
+
+
+@local.command()
+@DIRECTORY
+def down(directory: Path) -> int:
+    """Stop the cluster in order: brokers (controlled shutdown), standby controllers, the active one."""
+    layout = open_layout(directory)
+    with LocalCluster(layout) as cluster:
+        outcomes = cluster.stop_all()
+    for name, outcome in outcomes.items():
+        click.echo(f"{name}: {outcome}")
+    return EXIT_FAILED if "killed" in outcomes.values() else 0

@@ -1,0 +1,144 @@
+"""`metaquorum topics`: create, list, describe and delete topics on the active controller."""
+
+from __future__ import annotations
+
+import click
+
+from cli.client import ClientOptions, client_options
+from cli.errors import EXIT_FAILED
+from cli.output import echo_json, echo_table, json_option
+from cli.topic_text import describe_json, describe_text
+from metadata.errors import ErrorCode
+from metadata.requests import NewTopic, TopicResult
+from storage.uuids import uuid_to_text
+
+
+@click.group()
+def topics() -> None:
+    """Create, list, describe and delete topics."""
+
+
+@topics.command()
+@client_options
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--partitions", type=click.IntRange(min=1), help="How many; else the controllers' default.")
+@click.option(
+    "--replication-factor", type=click.IntRange(min=1), help="How many replicas of each; else the default."
+)
+@click.option(
+    "--replica-assignment", metavar="0:1,1:2", help="Brokers of each partition, the preferred leader first."
+)
+@click.option("--validate-only", is_flag=True, help="Say whether it could be done, and do nothing.")
+@json_option
+def create(
+    options: ClientOptions,
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    replica_assignment: str | None,
+    validate_only: bool,
+    as_json: bool,
+) -> int:
+    """Create the topics NAME..."""
+    assignments = None
+    if replica_assignment is not None:
+        if partitions is not None or replication_factor is not None:
+            raise click.UsageError(
+                "--replica-assignment already says the partitions and the replication factor"
+            )
+        assignments = parse_assignment(replica_assignment)
+    wanted = tuple(
+        NewTopic(
+            name=name, partitions=partitions, replication_factor=replication_factor, assignments=assignments
+        )
+        for name in names
+    )
+    with options.open() as cluster:
+        results = cluster.create_topics(wanted, validate_only=validate_only)
+    return _report(results, "could be created" if validate_only else "created", as_json)
+
+
+def parse_assignment(text: str) -> tuple[tuple[int, ...], ...]:
+    """`0:1,1:2` is partition 0 on brokers 0 and 1, partition 1 on brokers 1 and 2. Raises UsageError."""
+    try:
+        lists = tuple(tuple(int(node) for node in part.split(":")) for part in text.split(","))
+    except ValueError:
+        lists = ()
+    if not lists or any(node < 0 for nodes in lists for node in nodes):
+        raise click.UsageError(
+            f"{text!r} is no assignment; write broker ids as 0:1,1:2, one list a partition"
+        )
+    return lists
+
+
+@topics.command()
+@client_options
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@json_option
+def delete(options: ClientOptions, names: tuple[str, ...], as_json: bool) -> int:
+    """Delete the topics NAME... with all their partitions."""
+    with options.open() as cluster:
+        results = cluster.delete_topics(names)
+    return _report(results, "deleted", as_json)
+
+
+def _report(results: tuple[TopicResult, ...], done: str, as_json: bool) -> int:
+    """One line a topic; the refused ones on standard error. Returns the exit code."""
+    refused = [result for result in results if result.error != ErrorCode.NONE]
+    for result in results:
+        if as_json:
+            echo_json(
+                {
+                    "name": result.name,
+                    "topicId": uuid_to_text(result.topic_id) if result.topic_id else None,
+                    "error": result.error.name,
+                    "message": result.message,
+                    "partitions": result.partitions,
+                    "replicationFactor": result.replication_factor,
+                }
+            )
+        elif result.error == ErrorCode.NONE:
+            click.echo(f"{result.name}: {done}")
+    if not as_json:
+        for result in refused:
+            click.echo(
+                f"metaquorum: {result.name}: {result.error.name}: {result.message or 'refused'}", err=True
+            )
+    return EXIT_FAILED if refused else 0
+
+
+@topics.command("list")
+@client_options
+@json_option
+def list_(options: ClientOptions, as_json: bool) -> None:
+    """List the topics."""
+    with options.open() as cluster:
+        found = cluster.topics()
+    rows = [(topic.info.name, uuid_to_text(topic.info.topic_id), topic.partition_count) for topic in found]
+    if as_json:
+        echo_json(
+            [{"name": name, "topicId": topic_id, "partitionCount": count} for name, topic_id, count in rows]
+        )
+    else:
+        echo_table(("NAME", "TOPIC ID", "PARTITIONS"), rows)
+
+
+@topics.command()
+@client_options
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@json_option
+def describe(options: ClientOptions, names: tuple[str, ...], as_json: bool) -> int:
+    """Show the partitions of the topics NAME..., or of all: leader, replicas, in-sync and offline ones."""
+    with options.open() as cluster:
+        chosen = names or tuple(topic.info.name for topic in cluster.topics())
+        found = cluster.describe_topics(chosen)
+        online = {broker.broker_id for broker in cluster.brokers() if not broker.fenced}
+    if as_json:
+        echo_json([describe_json(topic, online) for topic in found])
+    else:
+        for topic in found:
+            click.echo(describe_text(topic, online))
+    missing = [name for name in names if name not in {topic.info.name for topic in found}]
+    for name in missing:
+        click.echo(f"metaquorum: topic {name} does not exist; see: metaquorum topics list", err=True)
+    return EXIT_FAILED if missing else 0

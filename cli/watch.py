@@ -1,0 +1,208 @@
+"""The live view of a local cluster: quorum, replicas, brokers and what the log last told.
+
+Owns what is shown and the loop that shows it. On a terminal it is a table that is drawn again and again;
+elsewhere it is plain lines, one for each change.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+
+import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from cli import log_source
+from cli.broker_text import broker_state
+from cli.cluster import LocalCluster
+from cli.errors import Failure, one_line
+from cli.log_source import ReadBatch
+from cli.log_state import event_text
+from metadata.errors import ApiError
+from metadata.image.types import BrokerRegistration
+from metadata.inspect.timeline import Timeline, TimelineEvent
+from metadata.requests import DescribeQuorumResponse, ReplicaStatus
+from runtime.client import ClientError
+from storage.errors import StorageError
+from storage.reader import LogReader
+
+INTERVAL_S = 0.5
+EVENTS_SHOWN = 12
+_COLOURS = {"running": "green", "fenced": "red", "controlled shutdown": "yellow", "absent": "dim"}
+
+
+@dataclass(slots=True)
+class View:
+    """What was last learned. `problem` says why the quorum did not answer; the rest is then older."""
+
+    quorum: DescribeQuorumResponse | None = None
+    brokers: list[BrokerRegistration] = field(default_factory=list)
+    pids: dict[str, int | None] = field(default_factory=dict)
+    events: deque[TimelineEvent] = field(default_factory=lambda: deque(maxlen=EVENTS_SHOWN))
+    problem: str | None = None
+
+
+class EventTail:
+    """New events of the cluster's log, read from the files of whichever controller has them."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._paths = [str(cluster.layout.metadata_log(node)) for node in cluster.layout.controllers]
+        self._reader: LogReader | None = None
+        self._timeline = Timeline()
+        self._high_watermark = 0
+        self._waiting: deque[TimelineEvent] = deque()
+
+    def poll(self, high_watermark: int) -> list[TimelineEvent]:
+        """New events below the high watermark: what is not committed did not happen."""
+        try:
+            if self._reader is None:
+                self._reader = log_source.open_reader(self._paths[0])
+            for found in self._reader.poll():
+                for item in log_source.decode_item(found):
+                    if isinstance(item, ReadBatch):
+                        header = item.batch.header
+                        records = [(decoded.offset, decoded.record) for decoded in item.records]
+                        self._waiting += self._timeline.batch(
+                            header.leader_epoch, header.max_timestamp_ms, records
+                        )
+        except StorageError:
+            # Not there yet, or cut back after a lost election: begin again with the next controller's files.
+            self._paths.append(self._paths.pop(0))
+            self._timeline, self._reader = Timeline(), None
+            self._waiting.clear()
+            return []
+        ready = []
+        while self._waiting and self._waiting[0].offset < high_watermark:
+            event = self._waiting.popleft()
+            if event.offset >= self._high_watermark:
+                ready.append(event)
+        self._high_watermark = max(self._high_watermark, high_watermark)
+        return ready
+
+
+def watch(cluster: LocalCluster, *, live: bool) -> None:
+    """Shows the cluster until Ctrl-C or SIGTERM, then stops it in order. Raises Failure if it had to kill."""
+    ended = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    previous = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        (_watch_live if live else _watch_lines)(cluster, ended)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    click.echo("stopping: brokers first, then the standby controllers, then the active one")
+    outcomes = cluster.stop_all()
+    for name, outcome in outcomes.items():
+        click.echo(f"{name}: {outcome}")
+    if "killed" in outcomes.values():
+        raise Failure("a process did not stop by itself and was killed; see its process.log")
+
+
+def refresh(cluster: LocalCluster, view: View, tail: EventTail) -> list[TimelineEvent]:
+    """Asks the cluster again; returns what happened since the last time."""
+    view.pids = {node.name: cluster.processes.pid(node) for node in cluster.layout.nodes}
+    try:
+        view.quorum = cluster.client.quorum()
+        view.brokers = cluster.client.brokers()
+        view.problem = None
+    except (ApiError, ClientError) as error:
+        view.problem = one_line(error)
+    fresh = tail.poll(view.quorum.high_watermark if view.quorum else 0)
+    view.events.extend(fresh)
+    return fresh
+
+
+def _watch_live(cluster: LocalCluster, ended: threading.Event) -> None:
+    view, tail = View(), EventTail(cluster)
+    refresh(cluster, view, tail)
+    with Live(render(cluster, view), refresh_per_second=4, screen=False) as shown:
+        while not ended.wait(INTERVAL_S):
+            refresh(cluster, view, tail)
+            shown.update(render(cluster, view))
+
+
+def _watch_lines(cluster: LocalCluster, ended: threading.Event) -> None:
+    view, tail = View(), EventTail(cluster)
+    changed = _on_change(click.echo)
+    while True:
+        fresh = refresh(cluster, view, tail)
+        changed(status_line(view))
+        for event in fresh:
+            click.echo(event_text(event))
+        if ended.wait(INTERVAL_S):
+            return
+
+
+def _on_change(show: Callable[[str], None]) -> Callable[[str], None]:
+    last: list[str] = []
+
+    def changed(line: str) -> None:
+        if last != [line]:
+            show(line)
+            last[:] = [line]
+
+    return changed
+
+
+def status_line(view: View) -> str:
+    """The state in one line, without what changes all the time."""
+    if view.problem is not None:
+        return f"no quorum: {view.problem}"
+    if view.quorum is None:
+        return "no quorum yet"
+    brokers = ", ".join(f"{broker.broker_id} {broker_state(broker)}" for broker in view.brokers)
+    return f"leader {view.quorum.leader_id}, epoch {view.quorum.leader_epoch}; brokers: {brokers or 'none'}"
+
+
+def render(cluster: LocalCluster, view: View) -> RenderableType:
+    """The whole screen."""
+    title = Text(f"cluster {cluster.layout.cluster_id}")
+    if view.quorum is not None:
+        title.append(
+            f"   leader {view.quorum.leader_id}   epoch {view.quorum.leader_epoch}"
+            f"   high watermark {view.quorum.high_watermark}",
+            style="bold",
+        )
+    if view.problem is not None:
+        title.append(f"\nno answer: {view.problem}", style="red")
+    events = Text("\n".join(event_text(event) for event in view.events) or "nothing yet")
+    return Group(title, _nodes_table(cluster, view), Panel(events, title="last events", title_align="left"))
+
+
+def _nodes_table(cluster: LocalCluster, view: View) -> Table:
+    table = Table(expand=False)
+    for column in ("node", "pid", "role", "state", "log end", "lag"):
+        table.add_column(column, justify="right" if column in ("pid", "log end", "lag") else "left")
+    replicas: dict[int, ReplicaStatus] = {}
+    if view.quorum is not None:
+        replicas = {one.node_id: one for one in (*view.quorum.voters, *view.quorum.observers)}
+    registered = {broker.broker_id: broker for broker in view.brokers}
+    for node in cluster.layout.nodes:
+        pid = view.pids.get(node.name)
+        replica = replicas.get(node.node_id)
+        if node.role == "controller":
+            leads = view.quorum is not None and view.quorum.leader_id == node.node_id
+            role, state = ("leader" if leads else "voter"), ("running" if pid else "absent")
+        else:
+            broker = registered.get(node.node_id)
+            role, state = "observer", broker_state(broker) if broker else "absent"
+        table.add_row(
+            node.name,
+            str(pid) if pid else "-",
+            Text(role, style="bold" if role == "leader" else ""),
+            Text(state, style=_COLOURS.get(state, "")),
+            str(replica.log_end_offset) if replica and pid else "-",
+            str(replica.lag) if replica and pid else "-",
+        )
+    return table

@@ -1,0 +1,207 @@
+"""The directory of a local cluster, and that no process is signalled which is not ours."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from click.testing import CliRunner, Result
+
+from cli.errors import Failure
+from cli.layout import MANIFEST, Layout, create, free_ports, open_layout
+from cli.main import main
+from cli.processes import Processes, ProcessRecord
+from runtime.config import load_config
+from storage.meta_properties import load_meta_properties
+from storage.posix_disk import PosixDisk
+from storage.uuids import uuid_to_text
+
+OTHER_CLUSTER = "EeRffYZ4QIOTb7vyl6pGQw"
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(main, [str(arg) for arg in args])
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return create(tmp_path / "cluster", ports=free_ports(6))
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of ours by parentage, but not one of the cluster's."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def test_a_new_cluster_is_formatted_and_configured(layout: Layout) -> None:
+    assert [node.name for node in layout.nodes] == [
+        "controller-3000",
+        "controller-3001",
+        "controller-3002",
+        "broker-0",
+        "broker-1",
+        "broker-2",
+    ]
+    for node in layout.nodes:
+        config = load_config(layout.config(node), node.role)
+        identity = load_meta_properties(PosixDisk(), str(layout.data(node)))
+        assert (config.node_id, identity.node_id) == (node.node_id, node.node_id)
+        assert identity.cluster_id == layout.cluster_id
+        assert identity.directory_id is not None
+        assert uuid_to_text(identity.directory_id) == node.directory_id
+        assert config.listeners[0].port == node.port
+        assert config.listeners[0].host == "127.0.0.1"
+        pinned = {voter.node_id: voter.directory_id for voter in config.voters}
+        if node.role == "controller":
+            assert pinned[node.node_id] == identity.directory_id
+    assert open_layout(layout.directory) == layout
+
+
+def test_settings_go_to_the_nodes_of_a_role(tmp_path: Path) -> None:
+    settings = {"controller": {"broker.session.timeout.ms": "3000"}}
+    layout = create(tmp_path / "c", controllers=1, brokers=1, extra=settings)
+    assert load_config(layout.config(layout.controllers[0])).number("broker.session.timeout.ms") == 3000
+    load_config(layout.config(layout.brokers[0]), "broker")
+
+
+def test_free_ports_differ() -> None:
+    assert len(set(free_ports(20))) == 20
+
+
+@pytest.mark.parametrize("command", ["up", "status", "down"])
+@pytest.mark.parametrize("content", [b"", b"{}", b"not json", b"\xff\xfe"])
+def test_a_damaged_manifest_is_one_line(tmp_path: Path, command: str, content: bytes) -> None:
+    (tmp_path / MANIFEST).write_bytes(content)
+    result = run("local", command, "-d", tmp_path)
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert "cluster.json is damaged" in result.stderr
+
+
+def test_a_manifest_from_the_future(layout: Layout) -> None:
+    manifest = layout.directory / MANIFEST
+    manifest.write_bytes(manifest.read_bytes().replace(b'"version": 1', b'"version": 9'))
+    result = run("local", "up", "-d", layout.directory)
+    assert result.exit_code == 1
+    assert "has version 9, this program knows 1" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "down"])
+def test_where_no_cluster_is(tmp_path: Path, command: str) -> None:
+    result = run("local", command, "-d", tmp_path / "none")
+    assert result.exit_code == 1
+    assert "holds no local cluster" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (["--cluster-id", OTHER_CLUSTER], f"not {OTHER_CLUSTER}; give another --directory"),
+        (["--controllers", "5"], "holds a cluster with 3 controllers, not 5"),
+        (["--brokers", "1"], "holds a cluster with 3 brokers, not 1"),
+    ],
+)
+def test_up_refuses_another_cluster(layout: Layout, options: list[str], part: str) -> None:
+    before = snapshot(layout.directory)
+    result = run("local", "up", "-d", layout.directory, *options)
+    assert result.exit_code == 1
+    assert part in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert snapshot(layout.directory) == before
+
+
+def test_up_refuses_a_directory_with_foreign_files(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    result = run("local", "up", "-d", tmp_path)
+    assert result.exit_code == 1
+    assert "is not empty and holds no local cluster" in result.stderr
+    assert snapshot(tmp_path) == {str(tmp_path / "thesis.tex"): b"mine"}
+
+
+def test_up_refuses_a_node_directory_of_another_cluster(layout: Layout) -> None:
+    properties = layout.data(layout.brokers[1]) / "meta.properties"
+    properties.write_bytes(
+        properties.read_bytes().replace(layout.cluster_id.encode(), OTHER_CLUSTER.encode())
+    )
+    before = snapshot(layout.directory)
+    result = run("local", "up", "-d", layout.directory)
+    assert result.exit_code == 1
+    assert f"belongs to cluster {OTHER_CLUSTER}" in result.stderr
+    assert snapshot(layout.directory) == before
+
+
+def test_status_of_a_stopped_cluster(layout: Layout) -> None:
+    result = run("local", "status", "-d", layout.directory, "--json")
+    assert result.exit_code == 1
+    found = msgspec.json.decode(result.stdout)
+    assert found["clusterId"] == layout.cluster_id
+    assert [node["pid"] for node in found["nodes"]] == [None] * 6
+
+
+def test_down_of_a_stopped_cluster_says_so(layout: Layout) -> None:
+    result = run("local", "down", "-d", layout.directory)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        f"{node.name}: not running" for node in [*layout.brokers, *layout.controllers]
+    ]
+
+
+@pytest.mark.parametrize("created_s", ["true", "wrong"])
+def test_a_pid_that_was_given_to_somebody_else_is_left_alone(
+    layout: Layout, stranger: subprocess.Popen[bytes], created_s: str
+) -> None:
+    node = layout.brokers[0]
+    started = psutil.Process(stranger.pid).create_time() if created_s == "true" else 1.0
+    layout.pid_file(node).write_bytes(msgspec.json.encode(ProcessRecord(pid=stranger.pid, created_s=started)))
+    processes = Processes(layout)
+    assert processes.pid(node) is None
+    assert not processes.signal(node, signal.SIGKILL)
+    assert processes.stop(node) == "not running"
+    assert run("local", "down", "-d", layout.directory).exit_code == 0
+    assert stranger.poll() is None
+
+
+def test_our_own_process_is_not_a_node(layout: Layout) -> None:
+    node = layout.controllers[0]
+    record = ProcessRecord(pid=os.getpid(), created_s=psutil.Process().create_time())
+    layout.pid_file(node).write_bytes(msgspec.json.encode(record))
+    assert Processes(layout).pid(node) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"pid":"x"}', b'{"pid":0,"created_s":0}'])
+def test_a_damaged_pid_file_means_not_running(layout: Layout, content: bytes) -> None:
+    node = layout.brokers[0]
+    layout.pid_file(node).write_bytes(content)
+    assert Processes(layout).pid(node) is None
+
+
+def test_a_node_that_cannot_start_leaves_its_reason(layout: Layout) -> None:
+    node = layout.brokers[0]
+    layout.config(node).write_text("process.roles=broker\nnode.id=0\nlog.dris=x\n")
+    processes = Processes(layout)
+    processes.start(node)
+    assert processes.wait_gone(node, 30)
+    assert processes.exit_code(node) == 1
+    assert "log.dris is not a known key: did you mean log.dirs?" in processes.last_line(node)
+
+
+def test_create_checks_before_it_writes(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="is no uuid"):
+        create(tmp_path / "c", cluster_id="nonsense")
+    assert not (tmp_path / "c" / MANIFEST).exists()

@@ -1,0 +1,159 @@
+"""The quorum, topics and brokers as text: the bytes that Kafka's own tools printed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cli.broker_text import broker_json, broker_row
+from cli.broker_text import describe_text as broker_text
+from cli.quorum_text import replication_json, replication_text, status_json, status_text
+from cli.topic_text import describe_json, describe_text
+from metadata.image.types import BrokerRegistration, Endpoint, FeatureRange, PartitionInfo, TopicInfo
+from metadata.requests import DescribeQuorumResponse, ReplicaStatus
+from runtime.client import TopicDescription
+from storage.uuids import uuid_from_text
+
+GOLDEN = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-tools"
+CLUSTER = "ycvx3IyUTJ2ANvCy7N_YyA"
+
+
+def replica(node_id: int, end: int, fetched: int | None, caught_up: int | None, status: str) -> ReplicaStatus:
+    return ReplicaStatus(
+        node_id=node_id,
+        directory_id=bytes(16),
+        log_end_offset=end,
+        lag=0,
+        last_fetch_ms=fetched,
+        last_caught_up_ms=caught_up,
+        status=status,
+    )
+
+
+@pytest.fixture
+def quorum() -> DescribeQuorumResponse:
+    """What Kafka's table shows, as the controller would have answered it."""
+    rows = [line.split() for line in (GOLDEN / "quorum-replication.txt").read_text().splitlines()[1:8]]
+    replicas = [replica(int(row[0]), int(row[1]), int(row[3]), int(row[4]), row[5]) for row in rows]
+    return DescribeQuorumResponse(
+        cluster_id=CLUSTER,
+        leader_id=3000,
+        leader_epoch=6,
+        high_watermark=3938,
+        voters=tuple(one for one in replicas if one.status != "Observer"),
+        observers=tuple(one for one in replicas if one.status == "Observer"),
+    )
+
+
+def test_status_is_what_kafka_prints(quorum: DescribeQuorumResponse) -> None:
+    assert status_text(quorum, 0) + "\n" == (GOLDEN / "quorum-status.txt").read_text()
+
+
+def test_replication_is_what_kafka_prints(quorum: DescribeQuorumResponse) -> None:
+    printed = (GOLDEN / "quorum-replication.txt").read_text().splitlines()[:8]
+    assert replication_text(quorum, 0).splitlines() == printed
+
+
+def test_a_follower_that_is_behind(quorum: DescribeQuorumResponse) -> None:
+    slow = replica(3002, 3900, 1795231000000, 1795231000000, "Follower")
+    found = replace(quorum, voters=(*quorum.voters[:2], slow))
+    summary = status_json(found, 0)
+    assert (summary["maxFollowerLag"], summary["maxFollowerLagTimeMs"]) == (44, 5102)
+    never = replace(slow, last_caught_up_ms=None, last_fetch_ms=None)
+    found = replace(found, voters=(*quorum.voters[:2], never))
+    assert status_json(found, 0)["maxFollowerLagTimeMs"] == -1
+    row = replication_json(found, 0)[2]
+    assert (row["lag"], row["lastFetchTimestamp"], row["lastCaughtUpTimestamp"]) == (44, -1, -1)
+
+
+def test_human_readable_times(quorum: DescribeQuorumResponse) -> None:
+    text = replication_text(quorum, 1795231005147, human=True)
+    assert re.search(r"3001\s+3944\s+0\s+100 ms ago\s+100 ms ago\s+Follower", text)
+
+
+def test_the_leader_is_always_now(quorum: DescribeQuorumResponse) -> None:
+    leader = replace(quorum.voters[0], last_fetch_ms=None, last_caught_up_ms=None)
+    row = replication_json(replace(quorum, voters=(leader, *quorum.voters[1:])), 777)[0]
+    assert (row["lastFetchTimestamp"], row["lastCaughtUpTimestamp"], row["status"]) == (777, 777, "Leader")
+
+
+def golden_topics() -> list[TopicDescription]:
+    """The topics of Kafka's text."""
+    topics: list[TopicDescription] = []
+    for line in (GOLDEN / "topics-describe.txt").read_text().splitlines():
+        fields = dict(part.split(": ", 1) for part in line.strip().split("\t"))
+        if "TopicId" in fields:
+            configs = dict(pair.split("=") for pair in fields["Configs"].split(","))
+            info = TopicInfo(uuid_from_text(fields["TopicId"]), fields["Topic"])
+            topics.append(TopicDescription(info=info, partitions=(), configs=configs))
+            continue
+        partition = PartitionInfo(
+            topic_id=topics[-1].info.topic_id,
+            index=int(fields["Partition"]),
+            replicas=tuple(map(int, fields["Replicas"].split(","))),
+            isr=tuple(map(int, fields["Isr"].split(","))),
+            leader=int(fields["Leader"]),
+            leader_epoch=0,
+            partition_epoch=0,
+            leader_recovery_state=0,
+            directories=(bytes(16),) * 2,
+        )
+        topics[-1] = replace(topics[-1], partitions=(*topics[-1].partitions, partition))
+    return topics
+
+
+def test_topics_are_what_kafka_prints() -> None:
+    whole = golden_topics()[:3]
+    text = "\n".join(describe_text(topic, {0, 1, 2}) for topic in whole)
+    printed = (GOLDEN / "topics-describe.txt").read_text().splitlines()
+    assert text.splitlines() == printed[: len(text.splitlines())]
+    assert len(text.splitlines()) == 9
+
+
+def test_offline_replicas_and_reassignment_and_no_leader() -> None:
+    topic = golden_topics()[0]
+    first = topic.partitions[0]
+    import msgspec
+
+    changed = msgspec.structs.replace(first, leader=-1, adding=(3,), removing=(0,))
+    text = describe_text(replace(topic, partitions=(changed,)), {0})
+    assert text.splitlines()[1] == (
+        "\tTopic: after-resign\tPartition: 0\tLeader: none\tReplicas: 2,0\tIsr: 2,0"
+        "\tAdding Replicas: 3\tRemoving Replicas: 0\tOffline: 2"
+    )
+    found = describe_json(replace(topic, partitions=(changed,)), {0})["partitions"][0]
+    assert found["leader"] is None
+    assert found["offlineReplicas"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("fenced", "leaving", "state"),
+    [
+        (True, False, "fenced"),
+        (True, True, "fenced"),
+        (False, False, "running"),
+        (False, True, "controlled shutdown"),
+    ],
+)
+def test_a_broker(fenced: bool, leaving: bool, state: str) -> None:
+    broker = BrokerRegistration(
+        broker_id=3,
+        epoch=17,
+        incarnation_id=bytes(15) + b"\x07",
+        endpoints=(Endpoint("PLAINTEXT", "127.0.0.1", 9092, 0),),
+        features=(FeatureRange("metadata.version", 1, 19),),
+        rack="a",
+        fenced=fenced,
+        in_controlled_shutdown=leaving,
+        directories=(uuid_from_text(CLUSTER),),
+    )
+    assert broker_row(broker) == (3, state, 17, "a", "PLAINTEXT://127.0.0.1:9092", 1)
+    assert broker_json(broker)["endpoints"] == [
+        {"name": "PLAINTEXT", "host": "127.0.0.1", "port": 9092, "securityProtocol": "PLAINTEXT"}
+    ]
+    text = broker_text(broker)
+    assert f"State:        {state}" in text.splitlines()
+    assert "Features:     metadata.version 1..19" in text.splitlines()

@@ -123,7 +123,7 @@ class SendToController:
 class PublishImage:
     """The image moved on: everything below `offset` is in it. `previous` is the one published before (at
     first the empty image); what lies between them is found by comparing them, once and by whoever needs it
-    (`metadata.image.partition_changes`). Never older than the broker's own registration; a fetched snapshot
+    (`metadata.delta.diff`). Never older than the broker's own registration; a fetched snapshot
     is one publication like any other."""
 
     image: MetadataImage

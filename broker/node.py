@@ -79,7 +79,6 @@ class BrokerNode:
         incarnation_id: bytes,
         rng: random.Random,
         now_ms: int,
-        previous_broker_epoch: int | None = None,
     ) -> None:
         self._config = config
         self._raft = raft
@@ -92,7 +91,6 @@ class BrokerNode:
             voters=voters,
             rng=rng,
             applied_offset=self._follower.applied_offset,
-            previous_broker_epoch=previous_broker_epoch,
         )
         self._stopped = False
         self._out: list[Effect] = []

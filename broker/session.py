@@ -55,13 +55,11 @@ class BrokerSession:
         voters: tuple[int, ...],
         rng: random.Random,
         applied_offset: int = 0,
-        previous_broker_epoch: int | None = None,
     ) -> None:
         self._config = config
         self._incarnation_id = incarnation_id
         self._targets = ControllerTargets(voters, rng)
         self._rng = rng
-        self._previous_broker_epoch = previous_broker_epoch
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch: int | None = None
         self.registered = False
@@ -422,7 +420,6 @@ class BrokerSession:
 
     def _registration(self) -> RegisterBrokerRequest:
         config = self._config
-        epoch = self._previous_broker_epoch if self.broker_epoch is None else self.broker_epoch
         return RegisterBrokerRequest(
             broker_id=config.node_id,
             cluster_id=config.cluster_id,
@@ -431,5 +428,6 @@ class BrokerSession:
             features=config.features,
             rack=config.rack,
             directories=config.directories,
-            previous_broker_epoch=epoch,
+            # KIP-966: known only to a process that has not ended since; a new one cannot vouch for the last.
+            previous_broker_epoch=self.broker_epoch,
         )

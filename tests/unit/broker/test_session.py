@@ -634,6 +634,7 @@ def test_the_default_configuration_is_sound() -> None:
         ({"endpoints": ()}, "listeners"),
         ({"broker_heartbeat_interval_ms": 0}, "broker.heartbeat.interval.ms"),
         ({"broker_heartbeat_interval_ms": 18_000}, "registration.lease.timeout.ms"),
+        ({"controller_request_timeout_ms": 18_000}, "controller.request.timeout.ms"),
         ({"retry_backoff_max_ms": 1}, "retry.backoff.max.ms"),
         ({"initial_broker_registration_timeout_ms": 0}, "initial.broker.registration.timeout.ms"),
     ],

@@ -308,6 +308,7 @@ class FetchRequest(_message.Message):
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     MAX_WAIT_MS_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
+    READ_ROUND_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     replica_id: _builtins.int
     replica_directory_id: _builtins.bytes
@@ -319,6 +320,8 @@ class FetchRequest(_message.Message):
     """as the caller knows it, -1: unknown"""
     max_wait_ms: _builtins.int
     max_bytes: _builtins.int
+    read_round: _builtins.int
+    """the highest one that a response of this epoch carried"""
     def __init__(
         self,
         *,
@@ -331,10 +334,11 @@ class FetchRequest(_message.Message):
         high_watermark: _builtins.int = ...,
         max_wait_ms: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
+        read_round: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "epoch", b"epoch", "fetch_offset", b"fetch_offset", "high_watermark", b"high_watermark", "last_fetched_epoch", b"last_fetched_epoch", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "replica_directory_id", b"replica_directory_id", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "epoch", b"epoch", "fetch_offset", b"fetch_offset", "high_watermark", b"high_watermark", "last_fetched_epoch", b"last_fetched_epoch", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "read_round", b"read_round", "replica_directory_id", b"replica_directory_id", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -352,6 +356,7 @@ class FetchResponse(_message.Message):
     DIVERGING_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
+    READ_ROUND_FIELD_NUMBER: _builtins.int
     error: _builtins.int
     epoch: _builtins.int
     leader_id: _builtins.int
@@ -359,6 +364,8 @@ class FetchResponse(_message.Message):
     log_start_offset: _builtins.int
     records: _builtins.bytes
     """whole batches from the fetch offset on"""
+    read_round: _builtins.int
+    """numbers the leader's rounds of linearizable reads"""
     @_builtins.property
     def diverging(self) -> Global___LogPosition: ...
     @_builtins.property
@@ -374,10 +381,11 @@ class FetchResponse(_message.Message):
         diverging: Global___LogPosition | None = ...,
         snapshot: Global___LogPosition | None = ...,
         records: _builtins.bytes = ...,
+        read_round: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "diverging", b"diverging", "leader_id", b"leader_id", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "diverging", b"diverging", "epoch", b"epoch", "error", b"error", "high_watermark", b"high_watermark", "leader_id", b"leader_id", "log_start_offset", b"log_start_offset", "records", b"records", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "diverging", b"diverging", "epoch", b"epoch", "error", b"error", "high_watermark", b"high_watermark", "leader_id", b"leader_id", "log_start_offset", b"log_start_offset", "read_round", b"read_round", "records", b"records", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__leader_id: _TypeAlias = _typing.Literal["leader_id"]  # noqa: Y015
     _WhichOneofArgType__leader_id: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id"]  # noqa: Y015

@@ -410,6 +410,7 @@ def _raft(values: Mapping[str, Value]) -> RaftConfig:
         observer_fetch_max_wait_ms=number("observer.fetch.max.wait.ms"),
         request_timeout_ms=number("request.timeout.ms"),
         retry_backoff_ms=number("retry.backoff.ms"),
+        retry_backoff_max_ms=number("retry.backoff.max.ms"),
         fetch_max_bytes=number("fetch.max.bytes"),
         snapshot_chunk_bytes=number("fetch.snapshot.max.bytes"),
     )

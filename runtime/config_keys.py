@@ -10,6 +10,7 @@ import difflib
 from dataclasses import dataclass
 from typing import Literal
 
+from controller.raft.config import RaftConfig
 from runtime.errors import ConfigError
 
 Kind = Literal["int", "text", "list", "choice"]
@@ -137,41 +138,58 @@ _NODE = (
     ),
 )
 
+_RAFT = RaftConfig()
+
 _QUORUM = (
     _ms(
         "controller.quorum.election.timeout.ms",
-        300,
+        _RAFT.election_timeout_ms,
         "How long a candidate waits for votes, and a voter without a leader before it asks for pre-votes; "
-        "each wait is drawn from one to two times this.",
+        "each wait is drawn from one to one and a half times this.",
     ),
     _ms(
         "controller.quorum.election.backoff.max.ms",
-        200,
+        _RAFT.election_backoff_max_ms,
         "The longest wait after an election that was lost before the next one.",
     ),
     _ms(
         "controller.quorum.fetch.timeout.ms",
-        600,
-        "A follower that has not fetched from the leader for so long stands for election; a leader that "
-        "has not heard from a majority for one and a half times this resigns.",
+        _RAFT.fetch_timeout_ms,
+        "A follower that has not fetched from the leader for so long (drawn from one to one and a half "
+        "times this) stands for election; a leader that has not heard from a majority for one and a half "
+        "times this resigns.",
     ),
-    _ms("controller.quorum.request.timeout.ms", 1000, "How long a request between nodes may take."),
-    _ms("controller.quorum.retry.backoff.ms", 20, "The wait before a request that failed is sent again."),
+    _ms(
+        "controller.quorum.request.timeout.ms",
+        _RAFT.request_timeout_ms,
+        "How long a request between nodes may take.",
+    ),
+    _ms(
+        "controller.quorum.retry.backoff.ms",
+        _RAFT.retry_backoff_ms,
+        "The wait before a request that failed is sent again; it doubles with every failure.",
+    ),
+    _ms(
+        "controller.quorum.retry.backoff.max.ms",
+        _RAFT.retry_backoff_max_ms,
+        "The longest such wait.",
+        own=True,
+    ),
     _ms(
         "controller.quorum.fetch.max.wait.ms",
-        100,
+        _RAFT.fetch_max_wait_ms,
         "How long the leader holds a voter's fetch that finds nothing new.",
         own=True,
     ),
     _ms(
         "controller.quorum.observer.fetch.max.wait.ms",
-        2000,
+        _RAFT.observer_fetch_max_wait_ms,
         "How long the leader holds a broker's fetch that finds nothing new (NoOp records do not count).",
         own=True,
     ),
     _bytes(
         "controller.quorum.fetch.max.bytes",
-        8 * MIB,
+        _RAFT.fetch_max_bytes,
         "The most records in one answer to a fetch; one whole batch is always sent.",
         minimum=1024,
         maximum=32 * MIB,
@@ -179,7 +197,7 @@ _QUORUM = (
     ),
     _bytes(
         "controller.quorum.fetch.snapshot.max.bytes",
-        MIB,
+        _RAFT.snapshot_chunk_bytes,
         "The size of a chunk in which a snapshot is fetched.",
         minimum=1024,
         maximum=32 * MIB,

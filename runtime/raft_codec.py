@@ -192,6 +192,7 @@ def _fetch_request(m: FetchRequest) -> pb.FetchRequest:
         high_watermark=m.high_watermark,
         max_wait_ms=m.max_wait_ms,
         max_bytes=m.max_bytes,
+        read_round=m.read_round,
     )
 
 
@@ -206,6 +207,7 @@ def _to_fetch_request(p: pb.FetchRequest) -> FetchRequest:
         high_watermark=p.high_watermark,
         max_wait_ms=p.max_wait_ms,
         max_bytes=p.max_bytes,
+        read_round=p.read_round,
     )
 
 
@@ -219,6 +221,7 @@ def _fetch_response(m: FetchResponse) -> pb.FetchResponse:
         diverging=_pb_position(m.diverging),
         snapshot=_pb_position(m.snapshot),
         records=m.records,
+        read_round=m.read_round,
     )
 
 
@@ -232,6 +235,7 @@ def _to_fetch_response(p: pb.FetchResponse) -> FetchResponse:
         diverging=_position(p.diverging) if p.HasField("diverging") else None,
         snapshot=_position(p.snapshot) if p.HasField("snapshot") else None,
         records=p.records,
+        read_round=p.read_round,
     )
 
 

@@ -1,0 +1,84 @@
+"""Every field of every Raft message survives the way through protobuf, also fields that are added later."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+
+import pytest
+
+from controller.raft.messages import RaftError, RaftRequest, RaftResponse
+from proto import raft_pb2 as pb
+from runtime import raft_codec
+from storage.types import LogPosition
+
+REQUESTS = typing.get_args(RaftRequest)
+RESPONSES = typing.get_args(RaftResponse)
+
+
+def filled(kind: type, *, absent: bool) -> typing.Any:
+    """A message whose fields all differ from each other and from their defaults; with `absent`, every field
+    that may be None is."""
+    hints = typing.get_type_hints(kind)
+    values: dict[str, object] = {}
+    for number, one in enumerate(dataclasses.fields(kind), start=3):
+        options = typing.get_args(hints[one.name])
+        if absent and type(None) in options:
+            values[one.name] = None
+            continue
+        wanted = options[0] if type(None) in options else hints[one.name]
+        examples: dict[object, object] = {
+            str: f"text {number}",
+            int: number,
+            bool: True,
+            bytes: bytes([number] * 16),
+            RaftError: RaftError.FENCED_LEADER_EPOCH,
+            LogPosition: LogPosition(number, number * 100),
+            tuple[int, ...]: (number, 0, number + 1),
+        }
+        values[one.name] = examples[wanted]
+    return kind(**values)
+
+
+@pytest.mark.parametrize("absent", [False, True])
+@pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
+def test_requests_keep_every_field(kind: type, absent: bool) -> None:
+    message = filled(kind, absent=absent)
+    envelope = pb.RaftEnvelope.FromString(raft_codec.encode(7, message).SerializeToString())
+    assert envelope.correlation_id == 7
+    assert raft_codec.decode_request(envelope) == message
+
+
+@pytest.mark.parametrize("absent", [False, True])
+@pytest.mark.parametrize("kind", RESPONSES, ids=lambda kind: kind.__name__)
+def test_responses_keep_every_field(kind: type, absent: bool) -> None:
+    message = filled(kind, absent=absent)
+    envelope = pb.RaftEnvelope.FromString(raft_codec.encode(9, message).SerializeToString())
+    assert raft_codec.decode_response(envelope) == message
+
+
+def test_a_message_of_defaults_only_is_still_a_message() -> None:
+    kind = next(kind for kind in RESPONSES if kind.__name__ == "BeginQuorumEpochResponse")
+    message = kind(error=RaftError.NONE, epoch=0, leader_id=None)
+    envelope = pb.RaftEnvelope.FromString(raft_codec.encode(1, message).SerializeToString())
+    assert raft_codec.decode_response(envelope) == message
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        pb.RaftEnvelope(correlation_id=1),
+        pb.RaftEnvelope(fetch_response=pb.FetchResponse()),
+        pb.RaftEnvelope(fetch_request=pb.FetchRequest(replica_directory_id=b"short")),
+    ],
+    ids=["empty", "a response", "a bad directory id"],
+)
+def test_what_is_no_request_is_refused(envelope: pb.RaftEnvelope) -> None:
+    with pytest.raises(raft_codec.EnvelopeError):
+        raft_codec.decode_request(envelope)
+
+
+def test_an_error_code_from_the_future_is_refused() -> None:
+    envelope = pb.RaftEnvelope(vote_response=pb.VoteResponse(error=31_000))
+    with pytest.raises(raft_codec.EnvelopeError, match="31000"):
+        raft_codec.decode_response(envelope)

@@ -35,7 +35,7 @@ from .batch_format import (
     whole_batches_bytes,
 )
 from .errors import BatchError, CompressedBatchError, CorruptLogError
-from .varint import decode_varint
+from .varint import decode_varint, encode_varint
 
 __all__ = [
     "CRC_START",
@@ -175,6 +175,17 @@ def iter_batches(
         )
 
 
+_CACHED_PREFIXES = 4096
+
+
+def _value_prefix(delta: int) -> bytes:
+    """Attributes 0, timestamp delta 0, the offset delta, a null key."""
+    return b"\0\0" + encode_varint(delta) + b"\x01"
+
+
+_PREFIXES = tuple(_value_prefix(delta) for delta in range(_CACHED_PREFIXES))
+
+
 def batch_record_spans(batch: RecordBatch) -> list[tuple[int, int]]:
     """(start, end) of every record's value inside `batch.data`, without making a record object.
 
@@ -191,10 +202,38 @@ def batch_record_spans(batch: RecordBatch) -> list[tuple[int, int]]:
     position = HEADER_BYTES
     size = len(data)
     spans: list[tuple[int, int]] = []
+    add = spans.append
+    starts_with = data.startswith
     try:
         for delta in range(count):
-            position, start, end = _value_span(data, position, delta)
-            spans.append((start, end))
+            # Nearly every record has a length of one or two bytes and the same few bytes before its value's
+            # length: compared at once, which is twice as fast as taking them apart.
+            first = data[position]
+            if first < 0x80:
+                body = position + 1
+                end = body + (first >> 1)
+            else:
+                body = position + 2
+                end = body + (((data[position + 1] << 7) | (first & 0x7F)) >> 1)
+            prefix = _PREFIXES[delta] if delta < _CACHED_PREFIXES else _value_prefix(delta)
+            if not starts_with(prefix, body) or (first >= 0x80 and data[position + 1] >= 0x80):
+                position, start, end = _value_span(data, position, delta)
+                add((start, end))
+                continue
+            start = body + len(prefix)
+            first = data[start]
+            if first < 0x80:
+                start += 1
+                length = first >> 1
+            elif data[start + 1] < 0x80:
+                length = ((data[start + 1] << 7) | (first & 0x7F)) >> 1
+                start += 2
+            else:
+                length, start = decode_varint(data, start)
+            if start + length + 1 != end or first & 1 or data[end - 1]:
+                raise BatchError(f"record {delta} has a null value, headers or a wrong length; use records()")
+            add((start, end - 1))
+            position = end
     except IndexError:
         raise BatchError(
             f"record {len(spans)} of the batch at offset {batch.header.base_offset} runs over its end"

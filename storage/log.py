@@ -18,49 +18,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .batch import HEADER_BYTES, MAX_BATCH_BYTES, BatchHeader, RecordBatch, iter_batches, parse_header
+from .batch import HEADER_BYTES, BatchHeader, RecordBatch, iter_batches, parse_header
 from .disk import Disk, Lock, join, parent_of, write_atomically
 from .epochs import FILE_NAME as EPOCHS_FILE
 from .epochs import EpochTable
 from .errors import BatchError, LogFailedError, OffsetOutOfRange
+from .log_config import METADATA_DIRECTORY, PARTITION_METADATA_FILE, LogConfig, SegmentInfo
 from .log_open import examine, repair
 from .recovery import RecoveryPoint, load_recovery_point, store_recovery_point
 from .segment import Segment, list_segments, segment_name
 from .types import LogPosition
-from .uuids import METADATA_TOPIC_ID
 from .walk import Hop, walk_batches
 
-DEFAULT_SEGMENT_BYTES = 1024 * 1024 * 1024
-DEFAULT_SEGMENT_MS = 7 * 24 * 3600 * 1000
-DEFAULT_RECOVERY_POINT_INTERVAL_BYTES = 4 * 1024 * 1024
-METADATA_DIRECTORY = "__cluster_metadata-0"
-PARTITION_METADATA_FILE = "partition.metadata"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
-    """Sizes and ages at which things happen; `topic_id` is what `partition.metadata` of a new log says."""
-
-    segment_bytes: int = DEFAULT_SEGMENT_BYTES
-    segment_ms: int = DEFAULT_SEGMENT_MS
-    max_batch_bytes: int = MAX_BATCH_BYTES
-    recovery_point_interval_bytes: int = DEFAULT_RECOVERY_POINT_INTERVAL_BYTES
-    index_interval_bytes: int = 4096
-    topic_id: str = METADATA_TOPIC_ID
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentInfo:
-    """One segment as `segments()` lists it. `last_timestamp_ms` is the first timestamp of the next segment,
-    an upper bound in a log whose time does not run backwards; for the last segment that of its newest batch.
-    Both are None for an empty segment."""
-
-    file: str
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    first_timestamp_ms: int | None
-    last_timestamp_ms: int | None
+__all__ = ["METADATA_DIRECTORY", "LogConfig", "SegmentInfo", "SegmentedLog", "SyncTicket"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

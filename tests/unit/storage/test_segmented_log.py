@@ -198,6 +198,20 @@ def test_a_sync_of_a_log_that_was_cut_since_counts_for_nothing(bench: Bench) -> 
     assert (log.sync_completed(ticket), log.end_offset) == (4, 5)
 
 
+def test_a_stale_sync_raises_no_recovery_point(bench: Bench) -> None:
+    """A point above the end would make the next opening take the cut for lost data."""
+    bench.config = LogConfig(recovery_point_interval_bytes=10)
+    log = bench.filled(10)
+    log.append(batch(10, 2))
+    ticket = log.prepare_sync()
+    assert ticket.point is not None and ticket.point.offset == 11
+    log.truncate_to(4)
+    ticket.run()
+    assert log.recovery_point.offset == 4
+    log.close()
+    assert bench.open().end_offset == 4
+
+
 @pytest.mark.parametrize("end", [0, 1, 15, 16, 17, 59, 60])
 def test_truncate(bench: Bench, end: int) -> None:
     log = bench.filled()

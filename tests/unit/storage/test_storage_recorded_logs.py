@@ -85,8 +85,9 @@ def test_the_oddities_are_reported_and_reading_goes_on(shared_data: Path) -> Non
 def test_offsets_and_epochs_agree_with_the_dumps(shared_data: Path) -> None:
     """Kafka's dump prints one line a batch; ours must have the same figures."""
     pattern = re.compile(
-        r"baseOffset: (\d+) lastOffset: (\d+) count: (\d+) .*partitionLeaderEpoch: (-?\d+) .*isControl: (\w+) "
-        r".*position: (\d+) CreateTime: (\d+) size: (\d+) magic: (\d+) compresscodec: (\w+) crc: (\d+)"
+        r"baseOffset: (\d+) lastOffset: (\d+) count: (\d+) .*partitionLeaderEpoch: (-?\d+) "
+        r".*isControl: (\w+) .*position: (\d+) CreateTime: (\d+) "
+        r"size: (\d+) magic: (\d+) compresscodec: (\w+) crc: (\d+)"
     )
     compared = 0
     for dump in sorted(shared_data.rglob("*.dump.txt")):

@@ -1,1 +1,1 @@
-"""The asyncio and gRPC shell around a broker node."""
+"""The broker as a process: gRPC around the pure node."""

@@ -1,0 +1,96 @@
+"""Registrations and heartbeats on their way to a controller: one call at a time, each with one outcome.
+
+Owns the channels to the controllers. Whom to ask, and what an answer means, is the broker node's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc.aio
+
+from broker.events import (
+    ControllerRequestFailed,
+    ControllerResponseArrived,
+    LifecycleResponse,
+    SendToController,
+)
+from metadata.errors import ApiError
+from metadata.requests import BrokerHeartbeatRequest
+from proto.broker_pb2_grpc import BrokerLifecycleStub
+from runtime import api_codec
+from runtime.channels import TlsMaterial, open_channel
+from runtime.raft_client import PeerAddress
+
+Report = Callable[[ControllerResponseArrived | ControllerRequestFailed], None]
+
+
+class ControllerCalls:
+    """`send` ends in exactly one report, and never calls back before it returned."""
+
+    def __init__(
+        self, controllers: Mapping[int, PeerAddress], report: Report, tls: TlsMaterial | None
+    ) -> None:
+        self._controllers = controllers
+        self._report = report
+        self._tls = tls
+        self._channels: dict[int, grpc.aio.Channel] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, effect: SendToController) -> None:
+        task = asyncio.get_running_loop().create_task(self._call(effect))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(channel.close(None) for channel in self._channels.values()))
+
+    async def _call(self, effect: SendToController) -> None:
+        try:
+            response = await self._ask(effect)
+        except grpc.aio.AioRpcError as error:
+            # The connection may hang on to a dead peer's backoff: the next attempt gets a new one.
+            await self._drop(effect.target)
+            reason = f"{error.code().name}: {error.details()}"
+            self._report(
+                ControllerRequestFailed(
+                    target=effect.target, correlation_id=effect.correlation_id, reason=reason
+                )
+            )
+        else:
+            self._report(
+                ControllerResponseArrived(
+                    source=effect.target, correlation_id=effect.correlation_id, response=response
+                )
+            )
+
+    async def _ask(self, effect: SendToController) -> LifecycleResponse | ApiError:
+        stub: Any = BrokerLifecycleStub(self._channel(effect.target))
+        timeout_s = effect.timeout_ms / 1000
+        if isinstance(effect.request, BrokerHeartbeatRequest):
+            request = api_codec.heartbeat_to_pb(effect.request)
+            answer = await stub.Heartbeat(request, timeout=timeout_s)
+            if answer.HasField("error"):
+                return api_codec.error_from_pb(answer.error)
+            return api_codec.heartbeat_response_from_pb(answer)
+        answer = await stub.Register(api_codec.register_to_pb(effect.request), timeout=timeout_s)
+        if answer.HasField("error"):
+            return api_codec.error_from_pb(answer.error)
+        return api_codec.register_response_from_pb(answer)
+
+    def _channel(self, target: int) -> grpc.aio.Channel:
+        channel = self._channels.get(target)
+        if channel is None:
+            address = self._controllers[target]
+            channel = self._channels[target] = open_channel(address.host, address.port, self._tls)
+        return channel
+
+    async def _drop(self, target: int) -> None:
+        channel = self._channels.pop(target, None)
+        if channel is not None:
+            await channel.close(None)

@@ -1,0 +1,204 @@
+"""A broker as a process: follows the metadata log, keeps its lease, serves its image while it is unfenced.
+
+Owns the order in which a broker comes up and goes down. Everything that decides is in `broker`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import grpc.aio
+
+from broker.events import PublishImage, SendToController, StateChanged
+from broker.node import BrokerNode
+from broker.server.controllers import ControllerCalls
+from controller.raft.core import RaftCore
+from metadata.errors import ApiError, ErrorCode
+from metadata.features import KNOWN_FEATURES
+from metadata.records import BrokerFeature
+from proto import metadata_pb2 as pb
+from proto.metadata_pb2_grpc import add_MetadataServicer_to_server
+from runtime.api_codec import Hints
+from runtime.channels import TlsMaterial, bind, new_server
+from runtime.clock import Clock, SystemClock
+from runtime.config import NodeConfig, process_rng
+from runtime.driver import Driver, Ending
+from runtime.health import Health
+from runtime.image_service import ImageRead, MetadataService
+from runtime.metadata_log import MetadataLines
+from runtime.process import handle_signals, run_process
+from runtime.raft_client import PeerAddress, RaftClient
+from runtime.raft_server import GrpcRaftTransport
+from runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
+from storage.uuids import random_uuid
+
+STOP_GRACE_S = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+def run(config_path: str) -> int:
+    """Runs the broker that the file describes until it is told to stop; the process's exit code."""
+    return run_process(config_path, "broker", serve)
+
+
+async def serve(config: NodeConfig) -> Ending:
+    """From start to end. Raises ConfigError, StartError or StorageError if it cannot."""
+    needs_tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
+    tls = TlsMaterial.load(config.tls) if needs_tls else None
+    own, directories = check_directories(config)
+    server = new_server()
+    try:
+        for listener in config.listeners:
+            bind(server, listener.host, listener.port, tls if listener.is_tls else None)
+        replica = open_replica(config, own, directories)
+        process = BrokerProcess(config, replica, server, tls if config.controllers_use_tls else None)
+        return await process.run()
+    finally:
+        await server.stop(None)
+
+
+class BrokerProcess:
+    """The parts of a running broker and how they are tied together."""
+
+    def __init__(
+        self, config: NodeConfig, replica: OpenReplica, server: grpc.aio.Server, tls: TlsMaterial | None
+    ) -> None:
+        clock, rng = SystemClock(), process_rng()
+        now_ms = clock.monotonic_ms()
+        self._config = config
+        self._store = replica.store
+        self._server = server
+        self._raft = RaftCore(
+            config.raft,
+            replica.identity,
+            config.voters,
+            replica.store.recovered(),
+            rng,
+            now_ms,
+            _no_leader_change,
+        )
+        self.node = BrokerNode(
+            config.broker(replica.identity.cluster_id, replica.directories, _features()),
+            self._raft,
+            replica.image,
+            voters=tuple(voter.node_id for voter in config.voters),
+            incarnation_id=random_uuid(rng),
+            rng=rng,
+            now_ms=now_ms,
+        )
+        controllers = {voter.node_id: PeerAddress(voter.host, voter.port) for voter in config.voters}
+        client = RaftClient(controllers, self._on_transport_event, tls=tls, rng=rng)
+        self._transport = GrpcRaftTransport(client, None)
+        self.driver = Driver(
+            self.node,
+            replica.store,
+            self._transport,
+            SnapshotFiles(),
+            clock=clock,
+            on_effect=self._on_effect,
+            after_step=self._after_step,
+            inbox_max=config.number("inbox.max.events"),
+        )
+        self._calls = ControllerCalls(controllers, self.driver.post, tls)
+        self._health = Health(server)
+        self._lines = MetadataLines(replica.image)
+        service = MetadataService(
+            BrokerImages(self.node, clock),
+            node_id=config.node_id,
+            cluster_id=replica.identity.cluster_id,
+            hints=Hints(config.voters),
+        )
+        add_MetadataServicer_to_server(service, server)
+
+    async def run(self) -> Ending:
+        """Serves until the node stops or the process cannot go on; then closes everything in order."""
+        ending = Ending(reason="cancelled", failed=True)
+        try:
+            await self._server.start()
+            handle_signals(self.driver)
+            self.driver.start()
+            ports = ", ".join(f"{each.name} {each.host}:{each.port}" for each in self._config.listeners)
+            _log.info("broker %d listens on %s", self._config.node_id, ports)
+            ending = await self.driver.wait()
+        finally:
+            self._health.update(False)
+            await self._server.stop(STOP_GRACE_S)
+            await self._calls.close()
+            await self._transport.close()
+            await self.driver.close()
+            self._store.close(clean=not ending.failed)
+        return ending
+
+    # --- what the driver hands over
+
+    def _on_transport_event(self, event: Any) -> bool:
+        return self.driver.take_transport_event(event)
+
+    def _on_effect(self, effect: Any) -> None:
+        match effect:
+            case SendToController():
+                self._calls.send(effect)
+            case PublishImage(image=image):
+                self._lines.moved(image, self._raft.high_watermark)
+            case StateChanged(old=old, new=new, reason=reason):
+                _log.info("%s -> %s: %s", old.name, new.name, reason)
+            case _:
+                raise TypeError(f"a broker has no use for the effect {type(effect).__name__}")
+
+    def _after_step(self, now_ms: int) -> None:
+        self._health.update(not self.node.status(now_ms=now_ms).fenced)
+
+
+class BrokerImages:
+    """Reads of the broker's own image, refused while it is fenced; never linearizable."""
+
+    def __init__(self, node: BrokerNode, clock: Clock) -> None:
+        self._node = node
+        self._clock = clock
+
+    async def read(self, consistency: pb.Consistency.ValueType) -> ImageRead | ApiError:
+        now_ms = self._clock.monotonic_ms()
+        status = self._node.status(now_ms=now_ms)
+        if consistency == pb.CONSISTENCY_LINEARIZABLE:
+            return ApiError(
+                ErrorCode.NOT_CONTROLLER,
+                f"broker {status.node_id} answers from its own image: ask a controller for linearizable reads",
+                status.leader_id,
+            )
+        found = self._node.read_image(now_ms=now_ms)
+        if isinstance(found, ApiError):
+            return found
+        image, offset = found
+        return ImageRead(
+            image=image,
+            offset=offset,
+            leader_id=status.leader_id,
+            epoch=status.quorum_epoch,
+            linearizable=False,
+        )
+
+
+def _features() -> tuple[BrokerFeature, ...]:
+    """What this program can work at, as every broker of it registers."""
+    return tuple(
+        BrokerFeature(
+            name=each.name, min_supported_version=each.min_level, max_supported_version=each.max_level
+        )
+        for each in KNOWN_FEATURES
+    )
+
+
+def _no_leader_change(
+    base_offset: int,
+    epoch: int,
+    wall_ms: int,
+    leader_id: int,
+    voters: tuple[int, ...],
+    granting: tuple[int, ...],
+) -> bytes:
+    """An observer never leads."""
+    raise RuntimeError(
+        f"an observer was asked to begin epoch {epoch} as leader {leader_id}: report this as a bug"
+    )

@@ -164,7 +164,7 @@ class BrokerImages:
         if consistency == pb.CONSISTENCY_LINEARIZABLE:
             return ApiError(
                 ErrorCode.NOT_CONTROLLER,
-                f"broker {status.node_id} answers from its own image: ask a controller for linearizable reads",
+                f"broker {status.node_id} answers from its own image: linearizable reads are a controller's",
                 status.leader_id,
             )
         found = self._node.read_image(now_ms=now_ms)

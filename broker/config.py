@@ -64,8 +64,8 @@ class BrokerConfig:
         if self.controller_request_timeout_ms >= self.registration_lease_timeout_ms:
             lines.append(
                 f"controller.request.timeout.ms ({self.controller_request_timeout_ms}) must be below"
-                f" registration.lease.timeout.ms ({self.registration_lease_timeout_ms}): one lost answer would"
-                " cost the lease"
+                f" registration.lease.timeout.ms ({self.registration_lease_timeout_ms}): one lost answer"
+                " would cost the lease"
             )
         if not self.endpoints:
             lines.append("listeners is empty: a broker needs at least one listener to be reached at")

@@ -69,6 +69,7 @@ class RaftCore:
                 f"directory has {state.identity.directory_id.hex()}: it only observes, and neither votes nor "
                 "stands; bring the old directory back, and do not change the configured id by hand"
             )
+        snapshots.begin(state)
         election.begin(state, now_ms)
         return self._done(now_ms)
 

@@ -26,13 +26,10 @@ def on_vote(state: RaftState, now_ms: int, key: int, request: VoteRequest) -> No
     error = _refuse_vote_request(state, request)
     granted = False
     if error is RaftError.NONE:
-        if request.epoch > state.epoch:
-            transitions.become_unattached(state, now_ms, request.epoch)
-        granted = (
-            _would_grant_pre_vote(state, request) if request.pre_vote else _grant(state, now_ms, request)
-        )
-        if granted and request.pre_vote:
-            _give_way(state, now_ms)
+        if request.pre_vote:
+            granted = _on_pre_vote(state, now_ms, request)
+        else:
+            granted = _on_binding_vote(state, now_ms, request)
     state.respond(
         key,
         VoteResponse(
@@ -67,6 +64,15 @@ def check_voter_request(
     return RaftError.INVALID_VOTER_KEY if state.is_observer else RaftError.NONE
 
 
+def _on_pre_vote(state: RaftState, now_ms: int, request: VoteRequest) -> bool:
+    if request.epoch > state.epoch:
+        transitions.become_unattached(state, now_ms, request.epoch)
+    granted = _would_grant_pre_vote(state, request)
+    if granted:
+        _give_way(state, now_ms)
+    return granted
+
+
 def _would_grant_pre_vote(state: RaftState, request: VoteRequest) -> bool:
     """A replica that hears from a live leader refuses, so a node that was cut off disturbs nobody
     (KIP-996)."""
@@ -79,8 +85,13 @@ def _would_grant_pre_vote(state: RaftState, request: VoteRequest) -> bool:
             return request.last_position >= state.log.end_position
 
 
-def _grant(state: RaftState, now_ms: int, request: VoteRequest) -> bool:
+def _on_binding_vote(state: RaftState, now_ms: int, request: VoteRequest) -> bool:
+    """A vote for a higher epoch is written together with that epoch."""
     candidate = Vote(request.candidate_id, request.candidate_directory_id)
+    if request.epoch > state.epoch:
+        granted = request.last_position >= state.log.end_position
+        transitions.become_unattached(state, now_ms, request.epoch, candidate if granted else None)
+        return granted
     if state.vote is not None:
         same = state.vote.node_id == candidate.node_id
         same = same and state.vote.directory_id in (None, candidate.directory_id)

@@ -131,8 +131,8 @@ def _append(state: RaftState, now_ms: int, role: Follower, fetch_offset: int, re
 
     A voter fetches from its synced end, so its log can reach further: with batches that it got from this
     leader already (the answer to a keep-alive), or with what it wrote or got in an older epoch. The former
-    are skipped, the latter are cut where the epochs part. What lies above the answer has not been compared: the
-    high watermark must not reach into it.
+    are skipped, the latter are cut where the epochs part. What lies above the answer has not been compared:
+    the high watermark must not reach into it.
     """
     log = state.log
     skip, agreed = 0, fetch_offset

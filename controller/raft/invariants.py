@@ -143,11 +143,14 @@ class ClusterHistory:
     epoch_starts: dict[int, int] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
     committed_end: int = 0
+    compared: dict[int, tuple[RaftCore, int]] = field(default_factory=dict)
+    """By node: how far the committed log of which of its cores was compared. What is committed is never
+    changed (`check_step` sees to that), so it is compared once."""
 
 
 def check_cluster(cores: Iterable[RaftCore], history: ClusterHistory) -> None:
     """Across replicas: one leader an epoch (election safety), equal logs where an epoch is shared
-    (log matching), one committed log that no replica contradicts and every new leader holds (completeness)."""
+    (log matching), one committed log that no replica contradicts and every new leader holds."""
     for core in cores:
         _check_leader_of_epoch(core, history)
         _check_epoch_starts(core, history)
@@ -181,7 +184,10 @@ def _check_epoch_starts(core: RaftCore, history: ClusterHistory) -> None:
 
 def _check_committed(core: RaftCore, history: ClusterHistory) -> None:
     log = core.state.log
-    for offset in range(max(log.start_offset, 0), log.high_watermark):
+    known_core, compared = history.compared.get(core.node_id, (core, 0))
+    start = max(log.start_offset, compared if known_core is core else 0)
+    history.compared[core.node_id] = (core, max(start, log.high_watermark))
+    for offset in range(start, log.high_watermark):
         epoch = log.epochs.epoch_at(offset)
         if epoch is None:
             continue

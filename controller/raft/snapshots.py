@@ -144,6 +144,15 @@ def _take_chunk(
         state.emit(FinishSnapshot(snapshot=fetch.snapshot, size_bytes=end))
 
 
+def begin(state: RaftState) -> None:
+    """A snapshot of what was committed can be durable before this node's own copy of those records was: a crash
+    between leaves a log that ends below it. The log restarts behind the snapshot."""
+    latest = state.log.latest_snapshot
+    if latest is not None and latest.offset > state.log.end_offset:
+        state.log.reset(latest)
+        state.emit(ResetLog(position=latest))
+
+
 def on_loaded(state: RaftState, now_ms: int, position: LogPosition) -> None:
     """The image is loaded: the log restarts behind it, unless this node has moved on meanwhile
     (another leader may have sent it records beyond the snapshot, which it has acknowledged)."""

@@ -1,0 +1,406 @@
+"""Runs one interaction script against a `World` and returns it with the output written anew."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+
+from controller.raft import messages as ms
+from controller.raft.config import RaftConfig
+from controller.raft.errors import RaftInvariantError
+from storage.types import LogPosition
+from tests.raft.world import CLUSTER_ID, Message, Node, World, describe, directory
+
+
+def run_script(text: str) -> str:
+    """Comments and commands stay; what stands below each command is replaced by what it does now."""
+    script = Script()
+    output: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("> "):
+            output += [line, *script.run(line[2:])]
+        elif line.startswith("#") or not line.strip():
+            output.append(line)
+    return "\n".join(output) + "\n"
+
+
+class Script:
+    """One method a command. Arguments are words; `name=value` words are options."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.verbose = True
+        self.held: set[tuple[str, int]] = set()
+        self.paused: set[int] = set()
+        self._world: World | None = None
+
+    @property
+    def world(self) -> World:
+        assert self._world is not None, "begin with: nodes N"
+        return self._world
+
+    def run(self, command: str) -> list[str]:
+        words = shlex.split(command)
+        plain = [word for word in words[1:] if "=" not in word]
+        options = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+        method: Callable[..., None] = getattr(self, f"do_{words[0].replace('-', '_')}")
+        self.lines = []
+        try:
+            method(*plain, **options)
+        except RaftInvariantError as error:
+            self.lines.append(f"  STOPPED: {error}")
+        return self.lines
+
+    def _log(self, line: str) -> None:
+        if self.verbose or (line.startswith("  ") and line != "  lost"):
+            self.lines.append(line)
+
+    # ---- the cluster -----------------------------------------------------------------------------
+
+    def do_nodes(self, voters: str, observers: str = "0", seed: str = "0", **config: str) -> None:
+        """nodes 3 observers=1 fetch_timeout_ms=600: start a cluster; node ids from 1, voters first."""
+        settings = RaftConfig(**{name: int(value) for name, value in config.items()})
+        self._world = World(int(voters), int(observers), seed=int(seed), config=settings, log=self._log)
+        for node_id in self.world.nodes:
+            self.world.start(node_id)
+
+    def do_log(self, *nodes: str, entries: str, epoch: str, leader: str = "0", vote: str = "0") -> None:
+        """log 2 entries=1,1,2 epoch=3: before a restart, give a node this log (an epoch a record)."""
+        for node in nodes:
+            self._fill(
+                int(node), [int(word) for word in entries.split(",") if word], int(epoch), leader, vote
+            )
+
+    def _fill(self, node_id: int, epochs: list[int], epoch: int, leader: str, vote: str) -> None:
+        from controller.raft.effects import PersistQuorumState
+        from storage.batch import encode_batch
+
+        node = self.world.nodes[node_id]
+        self.world.crash(node_id)
+        disk = node.disk
+        disk.truncate(disk.start)
+        for record_epoch in epochs:
+            value = f"record {disk.end} of epoch {record_epoch}".encode()
+            disk.append(
+                encode_batch(
+                    base_offset=disk.end, leader_epoch=record_epoch, timestamp_ms=1_000_000, values=[value]
+                )
+            )
+        disk.synced = disk.end
+        disk.hard = PersistQuorumState(
+            token=1,
+            epoch=epoch,
+            leader_id=int(leader) or None,
+            voted_id=int(vote) or None,
+            voted_directory_id=directory(int(vote)) if int(vote) else None,
+        )
+
+    def do_start(self, *nodes: str) -> None:
+        for node in nodes:
+            self.world.start(int(node))
+
+    def do_crash(self, node: str) -> None:
+        self.world.crash(int(node))
+
+    def do_directory(self, node: str, number: str) -> None:
+        """directory 3 9: node 3 is stopped and gets an emptied disk with another directory id."""
+        self.world.crash(int(node))
+        fresh = self.world._node(int(node), directory(int(number)))
+        self.world.nodes[int(node)] = fresh
+
+    def do_cut(self, *links: str) -> None:
+        """cut 1-2 3->1: messages of these links are lost."""
+        self.world.cuts |= _links(links)
+
+    def do_pause(self, node: str) -> None:
+        """pause 1: as by SIGSTOP; what is sent to it stays in its sockets until `wake`."""
+        self.paused.add(int(node))
+
+    def do_wake(self, node: str) -> None:
+        self.paused.discard(int(node))
+
+    def do_heal(self) -> None:
+        self.world.cuts.clear()
+
+    # ---- messages, disk and time -----------------------------------------------------------------
+
+    def do_hold(self, what: str, node: str) -> None:
+        """hold sync 1 | hold persist 1 | hold load 1: completions wait for `release`."""
+        self.held.add((what, int(node)))
+
+    def do_release(self, what: str, node: str) -> None:
+        self.held.discard((what, int(node)))
+        self.do_settle()
+
+    def do_messages(self) -> None:
+        self.lines += [describe(message) for message in self.world.messages]
+
+    def do_deliver(self, *links: str, repeat: str = "1") -> None:
+        """deliver [1->2]: every message on its way now, once; repeat=2 delivers each twice."""
+        wanted = _links(links)
+        due = [m for m in self.world.messages if not wanted or (m.source, m.target) in wanted]
+        for message in due:
+            self.world.messages.remove(message)
+            for _ in range(int(repeat)):
+                self.world.deliver(message)
+        while self._complete_one():
+            pass
+
+    def do_lose(self, *links: str) -> None:
+        """lose 1->2: the messages that are on their way there."""
+        wanted = _links(links)
+        for message in [m for m in self.world.messages if (m.source, m.target) in wanted]:
+            self.world.messages.remove(message)
+            self.lines.append(f"lost {describe(message)}")
+
+    def do_timeout(self, node: str) -> None:
+        """timeout 3: what node 3 waits for was lost; its requests time out, its timers run."""
+        world = self.world
+        flights = [(cid, due) for (who, cid), (_, due) in world.outstanding.items() if who == int(node)]
+        world.now = max([world.now, *(due for _, due in flights)])
+        for cid, _ in flights:
+            world.fail(int(node), cid, "timed out")
+        world.now += 100
+        world.input(int(node), lambda core: core.tick(world.now))
+
+    def do_settle(self) -> None:
+        """Deliver messages and complete writes until nothing is left to do; the clock stands."""
+        for _ in range(1000):
+            if not self._complete_one():
+                due = [m for m in self.world.messages if m.target not in self.paused]
+                if not due:
+                    return
+                self.world.messages.remove(due[0])
+                self.world.deliver(due[0])
+        raise AssertionError("the cluster does not come to rest: messages chase each other")
+
+    def _complete_one(self) -> bool:
+        for node in self._awake():
+            if node.persists and ("persist", node.node_id) not in self.held:
+                self.world.persist_next(node.node_id)
+                return True
+            if node.syncs and ("sync", node.node_id) not in self.held:
+                self.world.sync_next(node.node_id)
+                return True
+            if node.finishing and ("load", node.node_id) not in self.held:
+                self.world.finish_next(node.node_id)
+                return True
+        return False
+
+    def do_tick(self, node: str, ms_: str) -> None:
+        """tick 1 600: the clock moves, and only this node looks at it; nothing is delivered."""
+        self.world.now += int(ms_)
+        self.world.input(int(node), lambda core: core.tick(self.world.now))
+
+    def do_stand(self, node: str) -> None:
+        """stand 1: the clock goes to this node's election or fetch deadline and only it looks."""
+        core = self.world.core(int(node))
+        deadline = getattr(core.state.role, "deadline_ms", None)
+        assert deadline is not None, f"node {node} is {core.role}"
+        self.world.now = max(self.world.now, deadline)
+        self.world.input(int(node), lambda core: core.tick(self.world.now))
+
+    def do_elect(self, node: str) -> None:
+        """elect 1: shorthand for stand and settle, shown as its result only."""
+        self._quietly(lambda: (self.do_stand(node), self.do_settle()))
+        self.do_status()
+
+    def do_wait(self, ms_: str, show: str = "effects") -> None:
+        """wait 2000: time passes for all, everything that is due happens; shows effects only."""
+        end = self.world.now + int(ms_)
+        before = self.verbose
+        self.verbose = show == "all"
+        while True:
+            self.do_settle()
+            due = self._next_time()
+            if due is None or due > end:
+                break
+            self.world.now = max(self.world.now, due)
+            self._pass_time()
+        self.world.now = end
+        self.verbose = before
+
+    def _next_time(self) -> int | None:
+        times = [due for (who, _), (_, due) in self.world.outstanding.items() if who not in self.paused]
+        for node in self._awake():
+            deadline = self.world.core(node.node_id).next_deadline_ms()
+            if deadline is not None:
+                times.append(deadline)
+        return min(times, default=None)
+
+    def _pass_time(self) -> None:
+        world = self.world
+        for (who, cid), (_, due) in list(world.outstanding.items()):
+            if due <= world.now and who not in self.paused:
+                world.fail(who, cid, "timed out")
+        for node in self._awake():
+            deadline = world.core(node.node_id).next_deadline_ms()
+            if deadline is not None and deadline <= world.now:
+                world.input(node.node_id, lambda core: core.tick(world.now))
+
+    def _awake(self) -> list[Node]:
+        return [node for node in self.world.live if node.node_id not in self.paused]
+
+    def _quietly(self, action: Callable[[], object]) -> None:
+        lines, self.lines = self.lines, []
+        action()
+        self.lines = lines
+
+    # ---- requests of the node around the core ----------------------------------------------------
+
+    def do_append(self, node: str, text: str, observers: str = "wake") -> None:
+        self.world.append(int(node), text, wake_observers=observers == "wake")
+
+    def do_read(self, node: str, token: str) -> None:
+        self.world.read(int(node), int(token))
+
+    def do_transfer(self, node: str, target: str) -> None:
+        self.world.input(int(node), lambda core: core.transfer_leadership(self.world.now, int(target)))
+
+    def do_resign(self, node: str) -> None:
+        self.world.input(int(node), lambda core: core.resign(self.world.now))
+
+    def do_snapshot(self, node: str, chunk: str = "40") -> None:
+        self.world.snapshot(int(node), int(chunk))
+
+    def do_damage(self, node: str) -> None:
+        """damage 2: the snapshot that node 2 received is unreadable."""
+        self.world.nodes[int(node)].disk.partial = None
+
+    def do_forget_snapshots(self, node: str) -> None:
+        """The node removed its older snapshots (it is told by a restart only)."""
+        snapshots = self.world.nodes[int(node)].disk.snapshots
+        latest = max(snapshots, key=lambda position: position.offset)
+        self.world.nodes[int(node)].disk.snapshots = {latest: snapshots[latest]}
+
+    def do_trim(self, node: str, offset: str) -> None:
+        self.world.trim(int(node), int(offset))
+
+    # ---- single requests, with any field ---------------------------------------------------------
+
+    def do_vote(self, node: str, source: str, epoch: str, last: str, pre: str = "no", **other: str) -> None:
+        """vote 1 source=2 epoch=5 last=3@1 [pre=yes cluster=x from_directory=9 to_directory=9 voter=2]"""
+        offset, last_epoch = (int(part) for part in last.split("@"))
+        request = ms.VoteRequest(
+            cluster_id=other.get("cluster", CLUSTER_ID),
+            epoch=int(epoch),
+            candidate_id=int(source),
+            candidate_directory_id=directory(int(other.get("from_directory", source))),
+            voter_id=int(other.get("voter", node)),
+            voter_directory_id=directory(int(other.get("to_directory", node))),
+            last_position=LogPosition(last_epoch, offset),
+            pre_vote=pre == "yes",
+        )
+        self._ask(int(source), int(node), request)
+
+    def do_begin(self, node: str, source: str, epoch: str, **other: str) -> None:
+        request = ms.BeginQuorumEpochRequest(
+            cluster_id=other.get("cluster", CLUSTER_ID),
+            epoch=int(epoch),
+            leader_id=int(source),
+            voter_id=int(other.get("voter", node)),
+            voter_directory_id=directory(int(other.get("to_directory", node))),
+        )
+        self._ask(int(source), int(node), request)
+
+    def do_end(self, node: str, source: str, epoch: str, successors: str = "", **other: str) -> None:
+        request = ms.EndQuorumEpochRequest(
+            cluster_id=other.get("cluster", CLUSTER_ID),
+            epoch=int(epoch),
+            leader_id=int(source),
+            preferred_successors=tuple(int(word) for word in successors.split(",") if word),
+        )
+        self._ask(int(source), int(node), request)
+
+    def do_fetch(self, node: str, source: str, epoch: str, last: str, **other: str) -> None:
+        """fetch 1 source=2 epoch=1 last=3@1 [hw=0 wait=100 round=0 from_directory=9 cluster=x]"""
+        offset, last_epoch = (int(part) for part in last.split("@"))
+        request = ms.FetchRequest(
+            cluster_id=other.get("cluster", CLUSTER_ID),
+            replica_id=int(source),
+            replica_directory_id=directory(int(other.get("from_directory", source))),
+            epoch=int(epoch),
+            fetch_offset=offset,
+            last_fetched_epoch=last_epoch,
+            high_watermark=int(other.get("hw", "-1")),
+            max_wait_ms=int(other.get("wait", "0")),
+            max_bytes=1_000_000,
+            read_round=int(other.get("round", "0")),
+        )
+        self._ask(int(source), int(node), request)
+
+    def do_fetch_snapshot(self, node: str, source: str, epoch: str, snapshot: str, byte: str = "0") -> None:
+        offset, last_epoch = (int(part) for part in snapshot.split("@"))
+        request = ms.FetchSnapshotRequest(
+            cluster_id=CLUSTER_ID,
+            replica_id=int(source),
+            replica_directory_id=directory(int(source)),
+            epoch=int(epoch),
+            snapshot=LogPosition(last_epoch, offset),
+            position=int(byte),
+            max_bytes=1_000_000,
+        )
+        self._ask(int(source), int(node), request)
+
+    def _ask(self, source: int, target: int, request: ms.RaftRequest) -> None:
+        """Deliver a request that no core sent, complete the writes, show the answer and do not deliver it."""
+        before = set(map(id, self.world.messages))
+        cuts, self.world.cuts = self.world.cuts, set()
+        self.world.deliver(Message(source, target, -1, request, True))
+        self.world.cuts = cuts
+        while self._complete_one():
+            pass
+        for message in [m for m in self.world.messages if id(m) not in before and m.correlation_id == -1]:
+            self.world.messages.remove(message)
+            self.lines.append(f"  {describe(message)}")
+
+    def do_forge(self, source: str, target: str, **fields: str) -> None:
+        """forge 2 1 epoch=9: change fields of the responses on their way from node 2 to node 1."""
+        values: dict[str, object] = {}
+        for name, value in fields.items():
+            if name == "error":
+                values[name] = ms.RaftError[value]
+            elif "@" in value:
+                offset, epoch = value.split("@")
+                values[name] = LogPosition(int(epoch), int(offset))
+            else:
+                values[name] = int(value)
+        for index, message in enumerate(self.world.messages):
+            if (message.source, message.target) == (int(source), int(target)) and not message.is_request:
+                self.world.messages[index] = replace(message, payload=replace(message.payload, **values))
+
+    # ---- looking ---------------------------------------------------------------------------------
+
+    def do_status(self) -> None:
+        for node in self.world.nodes.values():
+            core = node.core
+            if core is None:
+                self.lines.append(f"  n{node.node_id} down, log {node.disk.start}..{node.disk.end}")
+                continue
+            epochs = " ".join(f"{epoch}:{start}" for epoch, start in core.epochs.entries)
+            self.lines.append(
+                f"  n{node.node_id} {'observer ' if core.is_observer else ''}{core.role} epoch={core.epoch} "
+                f"leader={core.leader_id or '-'} log={core.log_start_offset}..{core.log_end_offset} "
+                f"synced={core.synced_offset} hw={core.high_watermark} epochs=[{epochs}]"
+            )
+
+    def do_describe(self, node: str) -> None:
+        for replica in self.world.core(int(node)).describe(self.world.now):
+            kind = "voter" if replica.is_voter else "observer"
+            self.lines.append(
+                f"  n{replica.node_id} {kind} end={replica.log_end_offset} "
+                f"fetched={replica.last_fetch_ms} caught-up={replica.last_caught_up_ms}"
+            )
+
+
+def _links(words: tuple[str, ...]) -> set[tuple[int, int]]:
+    links: set[tuple[int, int]] = set()
+    for word in words:
+        if "->" in word:
+            source, target = word.split("->")
+            links.add((int(source), int(target)))
+        else:
+            source, target = word.split("-")
+            links |= {(int(source), int(target)), (int(target), int(source))}
+    return links

@@ -1,0 +1,515 @@
+"""A cluster of Raft cores in one thread: memory logs that lose what was not synced, and an open network.
+
+Nothing happens by itself: a test delivers, drops or repeats each message, completes each write, moves the
+clock. After every input the invariants are checked, those of one core, of a step, of the cluster, and these
+of the durable truth that only a test sees: an answered vote and a voter's fetch offset are on disk, a
+committed record is on the disks of a majority, a read sees all that was committed before it was asked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from controller.raft import effects as fx
+from controller.raft import messages as ms
+from controller.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+from controller.raft.core import RaftCore
+from controller.raft.gate import EffectGate
+from controller.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_snapshot, check_step
+from controller.raft.quorum import majority
+from storage.batch import control_key, encode_batch, iter_batches
+from storage.epochs import EpochTable
+from storage.types import LogPosition
+
+CLUSTER_ID = "raft-scripts"
+
+
+def directory(node_id: int) -> bytes:
+    return bytes([node_id]) * 16
+
+
+def encode_leader_change(
+    base: int, epoch: int, wall_ms: int, leader: int, voters: tuple[int, ...], granting: tuple[int, ...]
+) -> bytes:
+    value = f"leader {leader} voters {voters} granting {granting}".encode()
+    return encode_batch(
+        base_offset=base,
+        leader_epoch=epoch,
+        timestamp_ms=wall_ms,
+        values=[value],
+        keys=[control_key(2)],
+        is_control=True,
+    )
+
+
+@dataclass(slots=True)
+class MemoryDisk:
+    """One node's directory. `batches`: (base offset, end offset, epoch, bytes)."""
+
+    start: int = 0
+    end: int = 0
+    synced: int = 0
+    batches: list[tuple[int, int, int, bytes]] = field(default_factory=list)
+    snapshots: dict[LogPosition, bytes] = field(default_factory=dict)
+    partial: tuple[LogPosition, bytes] | None = None
+    hard: fx.PersistQuorumState | None = None
+
+    def append(self, data: bytes) -> None:
+        for batch in iter_batches(data, expected_offset=self.end):
+            header = batch.header
+            self.batches.append((header.base_offset, header.next_offset, header.leader_epoch, batch.data))
+            self.end = header.next_offset
+
+    def truncate(self, end: int) -> None:
+        self.batches = [batch for batch in self.batches if batch[1] <= end]
+        self.end = self.batches[-1][1] if self.batches else self.start
+        assert self.end == end, "a cut is at a batch boundary"
+        self.synced = min(self.synced, end)
+
+    def reset(self, position: LogPosition) -> None:
+        self.batches = []
+        self.start = self.end = self.synced = position.offset
+
+    def lose_unsynced(self) -> None:
+        self.partial = None
+        self.truncate(self.synced)
+
+    def read(self, start: int, end: int, max_bytes: int) -> bytes:
+        data = b""
+        for base, batch_end, _, batch in self.batches:
+            if base >= start and batch_end <= end:
+                if data and len(data) + len(batch) > max_bytes:
+                    break
+                data += batch
+        return data
+
+    def recovered(self) -> RecoveredLog:
+        table = EpochTable()
+        first = min((position for position in self.snapshots if position.offset == self.start), default=None)
+        if first is not None:
+            table = EpochTable.reset(first)
+        for base, _, epoch, _ in self.batches:
+            table = table.append(epoch, base)
+        hard = self.hard
+        return RecoveredLog(
+            epoch=hard.epoch if hard else 0,
+            leader_id=hard.leader_id if hard else None,
+            voted_id=hard.voted_id if hard else None,
+            voted_directory_id=hard.voted_directory_id if hard else None,
+            epochs=table.entries,
+            log_start_offset=self.start,
+            log_end_offset=self.end,
+            snapshots=tuple(self.snapshots),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A request (`key` is set by the receiver's side) or a response, on its way."""
+
+    source: int
+    target: int
+    correlation_id: int
+    payload: ms.RaftRequest | ms.RaftResponse
+    is_request: bool
+
+
+@dataclass(slots=True)
+class Node:
+    node_id: int
+    identity: Identity
+    disk: MemoryDisk
+    core: RaftCore | None = None
+    gate: EffectGate = field(default_factory=EffectGate)
+    persists: list[fx.PersistQuorumState] = field(default_factory=list)
+    syncs: list[int] = field(default_factory=list)
+    finishing: list[LogPosition] = field(default_factory=list)
+    starts: int = 0
+
+
+class World:
+    """`log` is called with one line for everything that happens."""
+
+    def __init__(
+        self,
+        voters: int,
+        observers: int = 0,
+        *,
+        seed: int = 0,
+        config: RaftConfig | None = None,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.config = config or RaftConfig()
+        self.log = log
+        self.seed = seed
+        self.now = 0
+        self.voters = tuple(
+            Voter(node_id=i, host="127.0.0.1", port=9000 + i, directory_id=directory(i))
+            for i in range(1, voters + 1)
+        )
+        self.nodes = {i: self._node(i, directory(i)) for i in range(1, voters + observers + 1)}
+        self.messages: list[Message] = []
+        self.outstanding: dict[tuple[int, int], tuple[int, int]] = {}
+        self.cuts: set[tuple[int, int]] = set()
+        self.history = ClusterHistory()
+        self.content: dict[int, bytes] = {}
+        self.requests: dict[int, tuple[int, int, int]] = {}
+        self.abandoned: set[int] = set()
+        self.reads: dict[int, int] = {}
+        self.read_results: dict[int, int | None] = {}
+        self.acknowledged = 0
+        self.marks: set[str] = set()
+        self._last_key = 0
+
+    def _node(self, node_id: int, directory_id: bytes) -> Node:
+        identity = Identity(cluster_id=CLUSTER_ID, node_id=node_id, directory_id=directory_id)
+        return Node(node_id=node_id, identity=identity, disk=MemoryDisk())
+
+    def core(self, node_id: int) -> RaftCore:
+        core = self.nodes[node_id].core
+        assert core is not None, f"node {node_id} is down"
+        return core
+
+    @property
+    def live(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.core is not None]
+
+    # ---- life ------------------------------------------------------------------------------------
+
+    def start(self, node_id: int) -> None:
+        node = self.nodes[node_id]
+        node.starts += 1
+        rng = random.Random(self.seed * 1000 + node_id * 10 + node.starts)
+        node.gate = EffectGate()
+        node.core = RaftCore(
+            self.config,
+            node.identity,
+            self.voters,
+            node.disk.recovered(),
+            rng,
+            self.now,
+            encode_leader_change,
+        )
+        node.core.wall_ms = 1_000_000 + self.now
+        self._execute(node, node.gate.push(node.core.start(self.now)))
+        self._check()
+
+    def crash(self, node_id: int) -> None:
+        """kill -9 and the power gone: unsynced records and unpersisted votes are lost, connections break."""
+        node = self.nodes[node_id]
+        node.core = None
+        node.persists.clear()
+        node.syncs.clear()
+        node.finishing.clear()
+        node.disk.lose_unsynced()
+        self.messages = [m for m in self.messages if node_id not in (m.source, m.target)]
+        self.requests = {key: who for key, who in self.requests.items() if who[2] != node_id}
+        broken = [(who, cid) for (who, cid), (to, _) in self.outstanding.items() if to == node_id]
+        self.outstanding = {flight: to for flight, to in self.outstanding.items() if flight[0] != node_id}
+        for key, (asker, _, asked) in list(self.requests.items()):
+            if asker == node_id and self.nodes[asked].core is not None:
+                self.abandoned.add(key)
+                self.input(asked, lambda core, key=key: core.on_request_abandoned(key))
+        for who, cid in broken:
+            self.fail(who, cid, "connection reset")
+
+    def fail(self, who: int, correlation_id: int, reason: str) -> None:
+        flight = self.outstanding.pop((who, correlation_id), None)
+        if flight is not None and self.nodes[who].core is not None:
+            self.input(who, lambda core: core.on_request_failed(self.now, flight[0], correlation_id, reason))
+
+    # ---- inputs ----------------------------------------------------------------------------------
+
+    def input(self, node_id: int, call: Callable[[RaftCore], list[fx.RaftEffect]]) -> None:
+        node = self.nodes[node_id]
+        core = self.core(node_id)
+        core.wall_ms = 1_000_000 + self.now
+        before = CoreSnapshot.of(core)
+        emitted = call(core)
+        check_step(before, core)
+        self._execute(node, node.gate.push(emitted))
+        self._check()
+
+    def deliver(self, message: Message) -> None:
+        self.log(f"{describe(message)}")
+        node = self.nodes[message.target]
+        if node.core is None or (message.source, message.target) in self.cuts:
+            self.log("  lost")
+            if message.is_request and node.core is None:
+                self.fail(message.source, message.correlation_id, "connection refused")
+            return
+        payload = message.payload
+        if message.is_request:
+            self._last_key += 1
+            key = self._last_key
+            self.requests[key] = (message.source, message.correlation_id, message.target)
+            self.input(message.target, lambda core: core.on_request(self.now, key, payload))
+        else:
+            self.outstanding.pop((message.target, message.correlation_id), None)
+            self.input(
+                message.target,
+                lambda core: core.on_response(self.now, message.source, message.correlation_id, payload),
+            )
+
+    def persist_next(self, node_id: int) -> None:
+        node = self.nodes[node_id]
+        state = node.persists.pop(0)
+        node.disk.hard = state
+        self._execute(node, node.gate.persisted(state.token))
+        self.input(node_id, lambda core: core.on_quorum_state_persisted(self.now, state.token))
+
+    def sync_next(self, node_id: int) -> None:
+        node = self.nodes[node_id]
+        end = node.syncs.pop(0)
+        node.disk.synced = max(node.disk.synced, min(end, node.disk.end))
+        self.input(node_id, lambda core: core.on_log_synced(self.now, end))
+
+    def finish_next(self, node_id: int) -> None:
+        node = self.nodes[node_id]
+        position = node.finishing.pop(0)
+        partial = node.disk.partial
+        if partial is None or partial[0] != position:
+            self.input(node_id, lambda core: core.on_snapshot_rejected(self.now, position))
+            return
+        assert partial[1].startswith(b"snapshot %d-%d " % (position.offset, position.epoch))
+        self.marks.add("snapshot installed")
+        node.disk.snapshots[position] = partial[1]
+        node.disk.partial = None
+        self.input(node_id, lambda core: core.on_snapshot_loaded(self.now, position))
+
+    def append(self, node_id: int, text: str, *, wake_observers: bool = True) -> None:
+        core = self.core(node_id)
+        data = encode_batch(
+            base_offset=core.log_end_offset,
+            leader_epoch=core.epoch,
+            timestamp_ms=1_000_000 + self.now,
+            values=[text.encode()],
+        )
+        self.input(node_id, lambda core: core.append(self.now, data, wake_observers))
+
+    def read(self, node_id: int, token: int) -> None:
+        self.reads[token] = self.acknowledged
+        self.input(node_id, lambda core: core.request_read(self.now, token))
+
+    def snapshot(self, node_id: int, chunk: int = 40) -> None:
+        """Cut a snapshot at the high watermark."""
+        core = self.core(node_id)
+        position = LogPosition(core.state.log.epoch_before(core.high_watermark), core.high_watermark)
+        check_snapshot(position, self.history)
+        text = b"snapshot %d-%d of node %d " % (position.offset, position.epoch, node_id)
+        self.nodes[node_id].disk.snapshots[position] = text.ljust(chunk * 2 + 10, b".")
+        self.input(node_id, lambda core: core.on_snapshot_written(self.now, position))
+
+    def trim(self, node_id: int, offset: int) -> None:
+        disk = self.nodes[node_id].disk
+        disk.batches = [batch for batch in disk.batches if batch[0] >= offset]
+        disk.start = offset
+        self.input(node_id, lambda core: core.on_log_trimmed(offset))
+
+    # ---- effects ---------------------------------------------------------------------------------
+
+    def _execute(self, node: Node, released: list[fx.RaftEffect]) -> None:
+        for effect in released:
+            line = describe_effect(effect)
+            if line:
+                self.log(f"  n{node.node_id} {line}")
+            self._execute_one(node, effect)
+
+    def _execute_one(self, node: Node, effect: fx.RaftEffect) -> None:
+        disk = node.disk
+        match effect:
+            case fx.PersistQuorumState():
+                node.persists.append(effect)
+            case fx.AppendLog(data=data, base_offset=base):
+                assert base == disk.end
+                disk.append(data)
+                node.syncs.append(disk.end)
+            case fx.TruncateLog(end_offset=end):
+                self.marks.add("truncation")
+                disk.truncate(end)
+                node.syncs = [min(sync, end) for sync in node.syncs]
+            case fx.ResetLog(position=position):
+                disk.reset(position)
+                node.syncs.clear()
+            case fx.SendRequest():
+                self._check_request(node, effect)
+                self.outstanding[node.node_id, effect.correlation_id] = (
+                    effect.to,
+                    self.now + effect.timeout_ms,
+                )
+                self.messages.append(
+                    Message(node.node_id, effect.to, effect.correlation_id, effect.request, True)
+                )
+            case fx.Respond(key=key, response=response):
+                self._check_vote(node, response)
+                self._respond(node, key, response)
+            case fx.RespondWithRecords(key=key, response=response):
+                assert isinstance(response, ms.FetchResponse)
+                data = disk.read(effect.read_from, effect.read_to, effect.max_bytes)
+                self._respond(node, key, replace(response, records=data))
+            case fx.RespondWithSnapshotChunk(key=key, response=response):
+                assert isinstance(response, ms.FetchSnapshotResponse)
+                whole = disk.snapshots[effect.snapshot]
+                chunk = whole[effect.position : effect.position + effect.max_bytes]
+                self._respond(node, key, replace(response, size_bytes=len(whole), data=chunk))
+            case fx.WriteSnapshotChunk(snapshot=snapshot, position=position, data=data):
+                so_far = disk.partial[1] if position and disk.partial else b""
+                assert position == len(so_far)
+                disk.partial = (snapshot, so_far + data)
+            case fx.FinishSnapshot(snapshot=snapshot):
+                node.finishing.append(snapshot)
+            case fx.HighWatermarkChanged(high_watermark=high_watermark):
+                self._check_high_watermark(node, high_watermark)
+            case fx.ReadReady(token=token, offset=offset):
+                assert offset >= self.reads[token], "a read sees everything that was committed before it"
+                self.read_results[token] = offset
+            case fx.ReadFailed(token=token):
+                self.read_results[token] = None
+            case _:
+                pass
+
+    def _respond(self, node: Node, key: int, response: ms.RaftResponse) -> None:
+        asked = self.requests.pop(key, None)
+        assert asked is not None, "every request is answered at most once"
+        if key in self.abandoned:
+            return
+        self.messages.append(Message(node.node_id, asked[0], asked[1], response, False))
+
+    # ---- the durable truth -----------------------------------------------------------------------
+
+    def _check_request(self, node: Node, effect: fx.SendRequest) -> None:
+        request = effect.request
+        is_voter = node.core is not None and not node.core.is_observer
+        if isinstance(request, ms.FetchRequest) and is_voter:
+            assert request.fetch_offset <= node.disk.synced, "a voter acknowledges what is on its disk"
+        if isinstance(request, ms.VoteRequest) and not request.pre_vote:
+            hard = node.disk.hard
+            assert hard is not None and (hard.epoch, hard.voted_id) == (request.epoch, node.node_id)
+
+    def _check_vote(self, node: Node, response: ms.RaftResponse) -> None:
+        if isinstance(response, ms.VoteResponse) and response.vote_granted and not response.pre_vote:
+            hard = node.disk.hard
+            assert hard is not None and hard.epoch >= response.epoch, (
+                "a vote is on disk before it is answered"
+            )
+            assert hard.epoch > response.epoch or hard.voted_id is not None
+
+    def _check_high_watermark(self, node: Node, high_watermark: int) -> None:
+        core = node.core
+        assert core is not None
+        if not core.is_leader:
+            return
+        # A record is durable once it is synced or covered by a snapshot that was installed.
+        durable = [
+            voter.node_id for voter in self.voters if self.nodes[voter.node_id].disk.synced >= high_watermark
+        ]
+        assert len(durable) >= majority(len(self.voters)), "what is committed is on the disks of a majority"
+        self.acknowledged = max(self.acknowledged, high_watermark)
+
+    def _check(self) -> None:
+        check_cluster([node.core for node in self.live if node.core], self.history)
+        for node in self.live:
+            core = node.core
+            assert core is not None
+            assert core.log_end_offset == node.disk.end and core.log_start_offset == node.disk.start
+            assert core.synced_offset <= node.disk.synced
+            for base, end, _, data in node.disk.batches[-8:]:
+                if end <= core.high_watermark:
+                    assert self.content.setdefault(base, data) == data, "one committed log, byte for byte"
+
+
+def _position(position: LogPosition | None) -> str:
+    return "-" if position is None else f"{position.offset}@{position.epoch}"
+
+
+def _id(node_id: int | None) -> str:
+    return "-" if node_id is None else f"n{node_id}"
+
+
+def describe(message: Message) -> str:
+    """One line for a message on its way."""
+    body = describe_payload(message.payload)
+    return f"n{message.source} -> n{message.target} {body}"
+
+
+def describe_payload(payload: ms.RaftRequest | ms.RaftResponse) -> str:
+    match payload:
+        case ms.VoteRequest():
+            name = "PreVote" if payload.pre_vote else "Vote"
+            return f"{name} epoch={payload.epoch} last={_position(payload.last_position)}"
+        case ms.BeginQuorumEpochRequest():
+            return f"BeginQuorumEpoch epoch={payload.epoch} leader={_id(payload.leader_id)}"
+        case ms.EndQuorumEpochRequest():
+            successors = ",".join(f"n{node_id}" for node_id in payload.preferred_successors)
+            return f"EndQuorumEpoch epoch={payload.epoch} successors={successors or '-'}"
+        case ms.FetchRequest():
+            text = f"Fetch epoch={payload.epoch} from={payload.fetch_offset}@{payload.last_fetched_epoch}"
+            text += f" hw={payload.high_watermark} wait={payload.max_wait_ms}"
+            return text + (f" round={payload.read_round}" if payload.read_round else "")
+        case ms.FetchSnapshotRequest():
+            text = f"FetchSnapshot epoch={payload.epoch} snapshot={_position(payload.snapshot)}"
+            return f"{text} byte={payload.position}"
+        case _:
+            return _describe_response(payload)
+
+
+def _describe_response(response: ms.RaftResponse) -> str:
+    head = "" if response.error is ms.RaftError.NONE else f" {response.error.name}"
+    head += f" epoch={response.epoch} leader={_id(response.leader_id)}"
+    match response:
+        case ms.VoteResponse():
+            name = "PreVote" if response.pre_vote else "Vote"
+            return f"{name}Response{head} granted={'yes' if response.vote_granted else 'no'}"
+        case ms.BeginQuorumEpochResponse():
+            return f"BeginQuorumEpochResponse{head}"
+        case ms.EndQuorumEpochResponse():
+            return f"EndQuorumEpochResponse{head}"
+        case ms.FetchResponse():
+            text = f"FetchResponse{head} hw={response.high_watermark}"
+            if response.diverging is not None:
+                text += f" diverging={_position(response.diverging)}"
+            if response.snapshot is not None:
+                text += f" snapshot={_position(response.snapshot)}"
+            headers = [batch.header for batch in iter_batches(response.records)]
+            if headers:
+                text += f" records=[{headers[0].base_offset},{headers[-1].next_offset})"
+            return text + (f" round={response.read_round}" if response.read_round else "")
+        case ms.FetchSnapshotResponse():
+            return (
+                f"FetchSnapshotResponse{head} snapshot={_position(response.snapshot)} "
+                f"byte={response.position} data={len(response.data)} of {response.size_bytes}"
+            )
+
+
+def describe_effect(effect: fx.RaftEffect) -> str | None:
+    """One line for an effect, None for messages: they are shown when they arrive."""
+    match effect:
+        case fx.PersistQuorumState():
+            leader, voted = _id(effect.leader_id), _id(effect.voted_id)
+            return f"persist #{effect.token} epoch={effect.epoch} leader={leader} vote={voted}"
+        case fx.AppendLog():
+            return f"append [{effect.base_offset},{effect.end_offset})"
+        case fx.TruncateLog():
+            return f"truncate to {effect.end_offset}"
+        case fx.ResetLog():
+            return f"reset to {_position(effect.position)}"
+        case fx.WriteSnapshotChunk():
+            what = f"{_position(effect.snapshot)} at byte {effect.position}"
+            return f"write chunk of {what}, {len(effect.data)} bytes"
+        case fx.FinishSnapshot():
+            return f"finish snapshot {_position(effect.snapshot)}"
+        case fx.HighWatermarkChanged():
+            return f"high watermark {effect.high_watermark}"
+        case fx.RoleChanged():
+            start = "" if effect.epoch_start is None else f" start={effect.epoch_start}"
+            return f"{effect.role} epoch={effect.epoch} leader={_id(effect.leader_id)}{start}"
+        case fx.ReadReady():
+            return f"read {effect.token} ready at {effect.offset}"
+        case fx.ReadFailed():
+            return f"read {effect.token} failed"
+        case fx.Warn():
+            return f"warn: {effect.message}"
+        case _:
+            return None

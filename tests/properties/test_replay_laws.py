@@ -247,7 +247,7 @@ def test_pure_steps_equal_the_engine_and_change_no_earlier_image(
 def test_snapshot_and_tail_equal_the_whole_log(
     head: list[tuple[int, int, int, int]], tail: list[tuple[int, int, int, int]], cuts: list[int]
 ) -> None:
-    first = batches_of(flat([at for at in head if at[0] != 8]), cuts)
+    first = batches_of([(0, NoOpRecord()), *flat([at for at in head if at[0] != 8])], cuts)
     state, _ = run(first, use_columns=True)
     position = LogPosition(3, state.end_offset)
     content = list(snapshot_batches(state.image, position=position, metadata_version=LEVEL))
@@ -393,3 +393,65 @@ def test_records_about_to_be_appended_replay_as_their_batch_does(
         )
         assert_same(after, expected)
         state = after
+
+
+BULK_CHANGES = st.lists(
+    st.tuples(
+        st.integers(0, 2),  # topic
+        st.integers(0, 41),  # index: 40 and 41 do not exist
+        st.integers(0, 15),  # which fields change
+        st.integers(0, 8),  # a broker
+    ),
+    min_size=24,
+    max_size=90,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(BULK_CHANGES, st.booleans(), st.integers(0, 40))
+def test_bulk_changes_in_columns_equal_record_by_record(
+    picks: list[tuple[int, int, int, int]], distinct: bool, odd_at: int
+) -> None:
+    head: Records = []
+    for topic in range(3):
+        head.append((0, TopicRecord(f"t{topic}", uuid(topic))))
+        head += [
+            (1, PartitionRecord(at, uuid(topic), (1, 2), (1,), (), (), 1, 0, 5, 9, (uuid(100), uuid(101))))
+            for at in range(40)
+        ]
+    if distinct:
+        picks = list(
+            {(topic, index % 40): (topic, index % 40, mask, b) for topic, index, mask, b in picks}.values()
+        )
+    tail: Records = []
+    for place, (topic, index, mask, broker) in enumerate(picks):
+        fields: dict[str, Any] = {}
+        if mask & 1:
+            fields["isr"] = (broker, broker + 1)[: 1 + (mask & 2 > 0)]
+        if mask & 2:
+            fields["leader"] = broker - 1
+        if mask & 4:
+            fields["leader_recovery_state"] = broker % 2
+        if mask & 8:
+            fields["directories"] = (uuid(100 + broker), uuid(300 + broker))
+        if place == odd_at:
+            fields |= {"adding_replicas": (broker,)}
+        tail.append((1, PartitionChangeRecord(index, uuid(topic), **fields)))
+    tail.append((0, NoOpRecord()))
+    base, _ = run(batches_of(head, [200]), use_columns=True)
+    batches = batches_of(tail, [200], base.end_offset)
+    results = []
+    for use_columns in (True, False):
+        errors: list[tuple[int, str]] = []
+        engine = Replayer(
+            base,
+            on_error=lambda error, into=errors: into.append((error.offset, error.reason)),  # type: ignore[misc]
+            use_columns=use_columns,
+        )
+        for batch in batches:
+            engine.apply_batch(batch)
+        results.append((engine.state(), errors))
+    assert results[0][1] == results[1][1]
+    assert_same(results[0][0], results[1][0])
+    if distinct:
+        assert results[0][1] == []

@@ -1,0 +1,265 @@
+"""The image's own parts: sharded maps, directory codes, columns, tree, invariants, differences."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metadata.delta import diff
+from metadata.errors import InvariantViolation
+from metadata.image import (
+    CHUNK_ROWS,
+    MIGRATING,
+    UNASSIGNED,
+    BrokerRegistration,
+    ImageBuilder,
+    MetadataImage,
+    PartitionInfo,
+    Provenance,
+    ShardedMap,
+    describe_difference,
+    images_equal,
+)
+from metadata.image.directories import DirectoryTable
+from metadata.image.topics import with_run
+from metadata.invariants import COLUMN_RULES, check_image, check_step, require_sound
+from metadata.tree import image_tree, render_tree, subtree
+
+T1, T2 = b"\x01" * 16, b"\x02" * 16
+
+
+def info(
+    index: int, replicas: tuple[int, ...] = (1, 2), topic_id: bytes = T1, **fields: Any
+) -> PartitionInfo:
+    defaults: dict[str, Any] = {
+        "isr": replicas,
+        "leader": replicas[0],
+        "leader_epoch": 0,
+        "partition_epoch": 0,
+        "leader_recovery_state": 0,
+        "directories": (UNASSIGNED,) * len(replicas),
+    }
+    return PartitionInfo(topic_id=topic_id, index=index, replicas=replicas, **(defaults | fields))
+
+
+def built(*partitions: PartitionInfo, base: MetadataImage | None = None) -> MetadataImage:
+    builder = ImageBuilder(MetadataImage() if base is None else base)
+    if T1 not in builder.topics.by_id:
+        builder.topics.add_topic(T1, "orders")
+        for broker_id in (1, 2, 3):
+            builder.put_broker(
+                BrokerRegistration(broker_id=broker_id, epoch=broker_id, incarnation_id=T2, fenced=False)
+            )
+    for partition in partitions:
+        builder.topics.put_partition(builder.topics.by_id[partition.topic_id], partition)
+    return builder.freeze()
+
+
+def test_map_equals_a_dict_through_growth_and_shares_what_did_not_change() -> None:
+    rng = random.Random(4)
+    model: dict[str, int] = {}
+    frozen: list[tuple[ShardedMap[str, int], dict[str, int]]] = []
+    current: ShardedMap[str, int] = ShardedMap()
+    for _ in range(60):
+        builder = current.builder()
+        for _ in range(40):
+            key = f"k{rng.randrange(900)}"
+            if rng.random() < 0.3:
+                model.pop(key, None)
+                builder.remove(key)
+            else:
+                model[key] = rng.randrange(100)
+                builder.put(key, model[key])
+        before = current
+        current = builder.freeze()
+        assert set(current.changed_keys(before)) == set(before.changed_keys(current))
+        frozen.append((current, dict(model)))
+    for image, expected in frozen:
+        assert dict(image.items_sorted()) == expected and len(image) == len(expected)
+    assert current != frozen[0][0] and current == current.builder().freeze()
+
+
+def test_directory_codes_many_at_once_equal_one_by_one() -> None:
+    rng = random.Random(1)
+    ids = [rng.randbytes(16) for _ in range(700)] + [MIGRATING, UNASSIGNED]
+    table = DirectoryTable()
+    for _ in range(3):
+        asked = [rng.choice(ids) for _ in range(2000)]
+        words = np.frombuffer(b"".join(asked), dtype=np.uint64).reshape(-1, 2)
+        codes = table.codes_of(words)
+        assert [table.id_of(code) for code in codes.tolist()] == asked
+        assert codes.tolist() == [table.code(at) for at in asked]
+    assert table.code(MIGRATING) == 0 and len(set(map(table.code, ids))) == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("runs", "run", "expected"),
+    [
+        ((), (0, 5, 100), ((0, 5, 100),)),
+        (((0, 5, 100),), (5, 2, 105), ((0, 7, 100),)),
+        (((0, 5, 100),), (5, 2, 300), ((0, 5, 100), (5, 2, 300))),
+        (((5, 2, 105),), (0, 5, 100), ((0, 7, 100),)),
+        (((0, 2, 10), (4, 2, 14)), (2, 2, 12), ((0, 6, 10),)),
+        (((0, 5, 100),), (4, 1, 200), None),
+        (((4, 2, 14),), (3, 2, 50), None),
+    ],
+)
+def test_runs_merge_and_refuse_overlap(runs: Any, run: Any, expected: Any) -> None:
+    assert with_run(runs, run) == expected
+
+
+def test_lists_of_any_length_share_chunks_and_rows_are_reused() -> None:
+    partitions = [info(at, tuple(range(1 + at % 9))) for at in range(CHUNK_ROWS + 50)]
+    image = built(*partitions)
+    assert image.topics.partitions_of(T1) == partitions
+    builder = ImageBuilder(image)
+    builder.topics.remove_topic(builder.topics.by_id[T1])
+    builder.topics.add_topic(T2, "again")
+    for at in range(CHUNK_ROWS + 50):
+        builder.topics.put_partition(builder.topics.by_id[T2], info(at, (3,), T2))
+    after = builder.freeze()
+    assert after.topics.partition_count == CHUNK_ROWS + 50
+    assert len(after.topics.columns.chunks) == len(image.topics.columns.chunks)
+    assert image.topics.partitions_of(T1) == partitions
+    assert after.topics.partition(T2, 7) == info(7, (3,), T2)
+
+
+def test_frozen_chunks_cannot_be_written() -> None:
+    image = built(info(0))
+    with pytest.raises(ValueError, match="read-only"):
+        image.topics.columns.chunks[0].data[2, 0] = 5
+
+
+def test_a_write_copies_one_chunk_and_shares_the_rest() -> None:
+    image = built(*(info(at) for at in range(3 * CHUNK_ROWS)))
+    after = built(info(0, partition_epoch=1, leader=2), base=image)
+    shared = [a is b for a, b in zip(image.topics.columns.chunks, after.topics.columns.chunks, strict=True)]
+    assert shared == [False, True, True]
+    delta = diff(image, after)
+    assert delta.partitions.changed == ((T1, 0),) and not delta.partitions.added
+    assert diff(after, image).partitions.changed == ((T1, 0),)
+    assert not delta.is_empty and diff(image, image).is_empty
+
+
+def test_images_are_equal_wherever_rows_lie() -> None:
+    forward = built(*(info(at) for at in range(20)))
+    backward = built(*(info(at) for at in reversed(range(20))))
+    assert forward == backward and forward.topics.rows_of(T1).tolist() != backward.topics.rows_of(T1).tolist()
+    other = built(*(info(at) for at in range(19)), info(19, leader=2))
+    assert not images_equal(forward, other)
+    assert describe_difference(forward, other) == "topic/orders/partitions/19/leader: 1 -> 2"
+
+
+def test_diff_of_brokers_topics_and_configs() -> None:
+    old = built(info(0))
+    builder = ImageBuilder(old)
+    builder.topics.remove_topic(builder.topics.by_id[T1])
+    builder.topics.add_topic(T2, "orders")
+    builder.remove_broker(3)
+    builder.put_broker(BrokerRegistration(broker_id=4, epoch=9, incarnation_id=T1))
+    builder.put_broker(BrokerRegistration(broker_id=1, epoch=8, incarnation_id=T1))
+    builder.set_feature("metadata.version", 19)
+    delta = diff(old, builder.freeze())
+    assert (delta.brokers.added, delta.brokers.removed, delta.brokers.changed) == ((4,), (3,), (1,))
+    assert [topic.topic_id for topic in delta.topics_added] == [T2]
+    assert [topic.topic_id for topic in delta.topics_removed] == [T1]
+    assert delta.partitions.removed == ((T1, 0),)
+    assert delta.features.added == ("metadata.version",)
+
+
+def test_tree_has_paths_and_json_and_hides_secrets() -> None:
+    image = built(info(0), info(1, adding=(2,)))
+    tree = image_tree(image)
+    assert json.loads(json.dumps(tree)) == tree
+    assert subtree(tree, "topic/orders/1")["addingReplicas"] == [2]
+    assert subtree(tree, "broker/3/epoch") == 3
+    with pytest.raises(KeyError, match="nothing"):
+        subtree(tree, "topic/nothing")
+    lines = render_tree(tree).splitlines()
+    assert any(line.startswith("topic/orders/1: leader=1 leaderEpoch=0") for line in lines)
+    assert any(line.startswith("broker/3") for line in lines)
+
+
+def with_lists(**fields: Any) -> PartitionInfo:
+    return info(0, **fields)
+
+
+@pytest.mark.parametrize(
+    ("rule", "partition"),
+    [
+        (
+            "partition-has-replicas",
+            PartitionInfo(
+                topic_id=T1,
+                index=0,
+                replicas=(),
+                isr=(),
+                leader=-1,
+                leader_epoch=0,
+                partition_epoch=0,
+                leader_recovery_state=0,
+                directories=(),
+                elr=(),
+                last_known_elr=(1,),
+            ),
+        ),
+        ("replicas-distinct", with_lists(replicas=(1, 2, 1), isr=(1,))),
+        ("isr-distinct", with_lists(isr=(1, 1))),
+        ("isr-within-replicas", with_lists(isr=(1, 3))),
+        ("leader-in-isr", with_lists(isr=(2,))),
+        ("epochs-not-negative", with_lists(partition_epoch=-1)),
+        ("leader-active", with_lists(replicas=(7, 1), isr=(7,))),
+        ("isr-active", with_lists(replicas=(1, 7))),
+        ("replicas-registered", with_lists(replicas=(1, 7), isr=(1,))),
+        ("isr-not-empty", with_lists(isr=(), leader=-1)),
+        ("reassignment-within-replicas", with_lists(adding=(9,))),
+        ("reassignment-within-replicas", with_lists(adding=(1,), removing=(1,))),
+        ("elr-outside-isr", with_lists(elr=(1,))),
+        ("partition-indexes-dense", info(1)),
+    ],
+)
+def test_each_partition_rule_finds_what_breaks_it(rule: str, partition: PartitionInfo) -> None:
+    assert check_image(built(info(0))) == []
+    violations = check_image(built(partition))
+    assert rule in {violation.rule for violation in violations}
+    assert all("orders" in violation.where for violation in violations if violation.rule == rule)
+    severity = next(violation.severity for violation in violations if violation.rule == rule)
+    if rule in COLUMN_RULES:
+        assert severity == COLUMN_RULES[rule][0]
+    if any(violation.severity == "error" for violation in violations):
+        with pytest.raises(InvariantViolation):
+            require_sound(built(partition))
+
+
+def test_directories_of_brokers_are_distinct_and_not_reserved() -> None:
+    def broker(broker_id: int, *directories: bytes) -> BrokerRegistration:
+        return BrokerRegistration(broker_id=broker_id, epoch=1, incarnation_id=T1, directories=directories)
+
+    builder = ImageBuilder(MetadataImage())
+    for registration in (broker(1, T1, T2), broker(2, T2), broker(3, UNASSIGNED)):
+        builder.put_broker(registration)
+    found = [(at.rule, at.where) for at in check_image(builder.freeze())]
+    assert found == [("directories-distinct", "broker/2"), ("directories-not-reserved", "broker/3")]
+
+
+def test_steps_must_not_go_back() -> None:
+    before = built(info(0, partition_epoch=5, leader_epoch=3), info(1))
+    provenance = Provenance(10, 2, 5)
+    same_epoch = built(info(0, partition_epoch=5, leader_epoch=3, isr=(1,)), base=before)
+    assert {at.rule for at in check_step(before, same_epoch)} == {"partition-epoch-grows"}
+    new_leader = built(info(0, partition_epoch=6, leader_epoch=3, leader=2), base=before)
+    assert {at.rule for at in check_step(before, new_leader)} == {"leader-epoch-grows"}
+    sound = built(info(0, partition_epoch=6, leader_epoch=4, leader=2), base=before)
+    assert check_step(before, sound) == []
+    assert {at.rule for at in check_step(before.with_provenance(provenance), before)} == {"provenance-grows"}
+    builder = ImageBuilder(before)
+    builder.put_broker(BrokerRegistration(broker_id=3, epoch=2, incarnation_id=T1))
+    builder.put_broker(BrokerRegistration(broker_id=2, epoch=2, incarnation_id=T1))
+    rules = {at.rule for at in check_step(before, builder.freeze())}
+    assert rules == {"broker-epoch-grows", "incarnation-has-own-epoch"}
+    with pytest.raises(InvariantViolation, match="partition-epoch-grows"):
+        require_sound(same_epoch, before)

@@ -1,0 +1,320 @@
+"""What each record does to an image, and which records are refused, each by its reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metadata.errors import ReplayError
+from metadata.image import (
+    MIGRATING,
+    UNASSIGNED,
+    BrokerRegistration,
+    ConfigResource,
+    MetadataImage,
+    PartitionInfo,
+    ProducerIds,
+    images_equal,
+)
+from metadata.records import (
+    AbortTransactionRecord,
+    AccessControlEntryRecord,
+    BeginTransactionRecord,
+    BrokerEndpoint,
+    BrokerRecord,
+    BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    ControllerRecord,
+    DelegationTokenRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    QuotaEntity,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    UnknownRecord,
+    UnregisterBrokerRecord,
+    UserScramCredentialRecord,
+    ZkMigrationStateRecord,
+)
+from metadata.replay import ReplayState, replay_records
+
+T1, T2 = b"\x01" * 16, b"\x02" * 16
+D1, D2, D3 = b"\xd1" * 16, b"\xd2" * 16, b"\xd3" * 16
+BROKER = BrokerRecord(1, b"i" * 16, 10, log_dirs=(D2, D1))
+ORDERS = [
+    TopicRecord("orders", T1),
+    PartitionRecord(0, T1, (1, 2, 3), (1, 2), (), (), 1, 0, 4, 9, (D1, D2, D3)),
+]
+
+
+def run(*records: Any, state: ReplayState | None = None) -> ReplayState:
+    state = ReplayState() if state is None else state
+    return replay_records(state, base_offset=state.end_offset, epoch=1, timestamp_ms=1000, records=records)
+
+
+def image(*records: Any) -> MetadataImage:
+    return run(*records).image
+
+
+def orders(*changes: PartitionChangeRecord) -> PartitionInfo:
+    found = image(*ORDERS, *changes).topics.partition(T1, 0)
+    assert found is not None
+    return found
+
+
+def broker(*records: Any) -> BrokerRegistration:
+    return image(*records).brokers[1]
+
+
+def test_registration_is_kept_whole_and_replaced_whole() -> None:
+    first = BrokerRecord(
+        1,
+        b"i" * 16,
+        10,
+        (BrokerEndpoint("B", "h", 40000, 0), BrokerEndpoint("A", "h", 1, 1)),
+        rack="r",
+        log_dirs=(D2, D1),
+    )
+    found = broker(NoOpRecord(), first)
+    assert (found.epoch, found.rack, found.fenced, found.in_controlled_shutdown) == (10, "r", True, False)
+    assert [endpoint.name for endpoint in found.endpoints] == ["A", "B"]
+    assert found.endpoints[1].port == 40000
+    assert found.directories == (D1, D2)
+    again = image(NoOpRecord(), first, NoOpRecord(), BrokerRecord(1, b"j" * 16, 12))
+    assert again.brokers[1] == BrokerRegistration(broker_id=1, epoch=12, incarnation_id=b"j" * 16)
+    assert again.brokers.registration_offset(1) == 3
+
+
+def test_a_repeated_registration_may_keep_its_epoch() -> None:
+    assert broker(BROKER, UnfenceBrokerRecord(1, 10), BROKER).fenced
+
+
+@pytest.mark.parametrize(
+    ("record", "fenced", "leaving"),
+    [
+        (UnfenceBrokerRecord(1, 10), False, False),
+        (FenceBrokerRecord(1, 10), True, False),
+        (BrokerRegistrationChangeRecord(1, 10, fenced=-1), False, False),
+        (BrokerRegistrationChangeRecord(1, 10, fenced=1), True, False),
+        (BrokerRegistrationChangeRecord(1, 10, in_controlled_shutdown=1), True, True),
+        (BrokerRegistrationChangeRecord(1, 10), True, False),
+    ],
+)
+def test_registration_changes(record: Any, fenced: bool, leaving: bool) -> None:
+    found = broker(BROKER, record)
+    assert (found.fenced, found.in_controlled_shutdown) == (fenced, leaving)
+    assert found.is_active == (not fenced and not leaving)
+
+
+def test_directories_change_only_when_some_are_named() -> None:
+    assert broker(BROKER, BrokerRegistrationChangeRecord(1, 10, log_dirs=(D1,))).directories == (D1,)
+    assert broker(BROKER, BrokerRegistrationChangeRecord(1, 10, log_dirs=())).directories == (D1, D2)
+
+
+def test_unregistering() -> None:
+    found = image(BROKER, UnregisterBrokerRecord(1, 10))
+    assert 1 not in found.brokers and found.brokers.registration_offset(1) is None
+
+
+def test_partition_record_without_directories_is_migrating() -> None:
+    found = image(
+        ORDERS[0], PartitionRecord(3, T1, (1, 2), (1,), leader=1, leader_epoch=0, partition_epoch=0)
+    )
+    partition = found.topics.partition(T1, 3)
+    assert partition is not None and partition.directories == (MIGRATING, MIGRATING)
+
+
+def test_partition_record_for_a_known_partition_replaces_it() -> None:
+    found = image(*ORDERS, PartitionRecord(0, T1, (5,), (5,), leader=5, leader_epoch=1, partition_epoch=2))
+    partition = found.topics.partition(T1, 0)
+    assert partition is not None and (partition.replicas, partition.leader_epoch) == ((5,), 1)
+    assert found.topics.partition_count == 1
+
+
+def test_any_change_raises_the_partition_epoch_only() -> None:
+    found = orders(PartitionChangeRecord(0, T1, isr=(1, 2, 3)))
+    assert (found.isr, found.leader, found.leader_epoch, found.partition_epoch) == ((1, 2, 3), 1, 4, 10)
+
+
+@pytest.mark.parametrize("leader", [2, 1, -1])
+def test_naming_a_leader_raises_the_leader_epoch_even_for_the_same_leader(leader: int) -> None:
+    found = orders(PartitionChangeRecord(0, T1, leader=leader))
+    assert (found.leader, found.leader_epoch, found.partition_epoch) == (leader, 5, 10)
+
+
+def test_new_replicas_keep_the_directories_of_those_that_stay() -> None:
+    found = orders(PartitionChangeRecord(0, T1, replicas=(3, 4, 1), adding_replicas=(4,)))
+    assert found.directories == (D3, UNASSIGNED, D1)
+    assert found.adding == (4,)
+    assert found.directory_of(4) == UNASSIGNED and found.directory_of(9) is None
+    assert orders(PartitionChangeRecord(0, T1, replicas=(3, 4), directories=(D1, D2))).directories == (D1, D2)
+    assert orders(PartitionChangeRecord(0, T1, directories=())).directories == (D1, D2, D3)
+
+
+def test_lists_of_a_reassignment_and_of_eligible_leaders_come_and_go() -> None:
+    there = PartitionChangeRecord(
+        0,
+        T1,
+        removing_replicas=(3,),
+        eligible_leader_replicas=(3,),
+        last_known_elr=(2,),
+        leader_recovery_state=1,
+    )
+    found = orders(there)
+    assert (found.removing, found.elr, found.last_known_elr) == ((3,), (3,), (2,))
+    assert found.leader_recovery_state == 1
+    back = PartitionChangeRecord(
+        0, T1, removing_replicas=(), eligible_leader_replicas=(), last_known_elr=(), leader_recovery_state=0
+    )
+    after = orders(there, back)
+    assert (after.removing, after.elr, after.last_known_elr, after.leader_recovery_state) == ((), (), (), 0)
+    assert len(image(*ORDERS, there, back).topics.columns.rare) == 0
+
+
+def test_removing_a_topic_removes_partitions_and_configs_and_frees_the_name() -> None:
+    found = image(
+        *ORDERS, ConfigRecord(2, "orders", "a", "1"), RemoveTopicRecord(T1), TopicRecord("orders", T2)
+    )
+    assert found.topics.topic(T1) is None and found.topics.partition(T1, 0) is None
+    assert found.topics.partition_count == 0
+    assert found.configs.get(ConfigResource(2, "orders")) is None
+    topic = found.topics.topic_named("orders")
+    assert topic is not None and topic.topic_id == T2
+
+
+def test_config_values_are_set_and_removed() -> None:
+    resource = ConfigResource(4, "1")
+    set_two = [ConfigRecord(4, "1", "a", "1"), ConfigRecord(4, "1", "b", "2"), ConfigRecord(4, "1", "a", "3")]
+    assert image(*set_two).configs.get(resource) == {"a": "3", "b": "2"}
+    assert image(*set_two, ConfigRecord(4, "1", "a", None)).configs.get(resource) == {"b": "2"}
+    gone = image(*set_two, ConfigRecord(4, "1", "a", None), ConfigRecord(4, "1", "b", None))
+    assert gone.configs.get(resource) is None
+    assert images_equal(gone, MetadataImage(), provenance=False)
+
+
+def test_features_quotas_producer_ids_and_controllers() -> None:
+    entity = (QuotaEntity("user", "bob"), QuotaEntity("client-id", None))
+    found = image(
+        FeatureLevelRecord("metadata.version", 19),
+        FeatureLevelRecord("f", 2),
+        FeatureLevelRecord("f", 0),
+        ZkMigrationStateRecord(3),
+        ClientQuotaRecord(entity, "rate", 5.5, False),
+        ClientQuotaRecord(entity, "other", 1.0, False),
+        ClientQuotaRecord(entity[::-1], "other", 0.0, True),
+        ProducerIdsRecord(1, 2, 1000),
+        ControllerRecord(3000, b"c" * 16, True),
+    )
+    assert found.features.metadata_version == 19 and found.features.level("f") == 0
+    assert found.features.zk_migration_state == 3
+    assert found.quotas.get((("client-id", None), ("user", "bob"))) == {"rate": 5.5}
+    assert found.producer_ids == ProducerIds(1000)
+    assert found.controllers[3000].zk_migration_ready
+
+
+def test_acls_credentials_and_tokens() -> None:
+    acl = AccessControlEntryRecord(T1, 2, "t", 3, "User:a", "*", 3, 3)
+    scram = UserScramCredentialRecord("bob", 1, b"s", b"k", b"v", 4096)
+    token = DelegationTokenRecord("o", "r", ("x",), 1, 2, 3, "id")
+    found = image(acl, scram, token)
+    assert found.acls[T1].principal == "User:a"
+    assert found.scram[1, "bob"].iterations == 4096
+    assert found.delegation_tokens["id"].renewers == ("x",)
+    gone = image(
+        acl,
+        scram,
+        token,
+        RemoveAccessControlEntryRecord(T1),
+        RemoveUserScramCredentialRecord("bob", 1),
+        RemoveDelegationTokenRecord("id"),
+        RemoveDelegationTokenRecord("id"),
+    )
+    assert images_equal(gone, MetadataImage(), provenance=False)
+
+
+REFUSED = [
+    ([BROKER], UnfenceBrokerRecord(1, 9), "epoch 9 of broker 1, registered is epoch 10"),
+    ([BROKER], FenceBrokerRecord(1, 11), "epoch 11 of broker 1"),
+    ([BROKER], BrokerRegistrationChangeRecord(1, 9, fenced=1), "epoch 9"),
+    ([BROKER], BrokerRegistrationChangeRecord(1, 10, fenced=2), "fenced is 2"),
+    (
+        [BROKER],
+        BrokerRegistrationChangeRecord(1, 10, in_controlled_shutdown=-1),
+        "in_controlled_shutdown is -1",
+    ),
+    ([BROKER], UnregisterBrokerRecord(1, 9), "epoch 9"),
+    ([], FenceBrokerRecord(1, 10), "broker 1 is not registered"),
+    ([], UnregisterBrokerRecord(1, 10), "broker 1 is not registered"),
+    (ORDERS, TopicRecord("orders", T2), "named orders exists"),
+    (ORDERS, TopicRecord("other", T1), "exists already"),
+    ([], RemoveTopicRecord(T1), "no topic has the id AQEBAQEBAQEBAQEBAQEBAQ"),
+    ([], PartitionRecord(0, T1, (1,), (1,)), "no topic has the id"),
+    (ORDERS, PartitionRecord(1, T1, (1, 2), (1,), directories=(D1,)), "1 directories for 2 replicas"),
+    (ORDERS, PartitionRecord(-1, T1, (1,), (1,)), "index -1 is negative"),
+    (ORDERS, PartitionRecord(1, T1, (1,), (1,), leader_recovery_state=7), "recovery state 7"),
+    ([], PartitionChangeRecord(0, T1), "no topic has the id"),
+    (ORDERS, PartitionChangeRecord(7, T1), "orders has no partition 7"),
+    (ORDERS, PartitionChangeRecord(0, T1, directories=(D1,)), "1 directories for 3 replicas"),
+    (ORDERS, PartitionChangeRecord(0, T1, leader_recovery_state=2), "recovery state 2"),
+    ([], FeatureLevelRecord("metadata.version", 0), "cannot have level 0"),
+    ([], ZkMigrationStateRecord(9), "number 9"),
+    ([ProducerIdsRecord(1, 1, 1000)], ProducerIdsRecord(1, 1, 1000), "1000 is not above 1000"),
+    ([], RemoveAccessControlEntryRecord(T1), "no access control entry"),
+    ([], RemoveUserScramCredentialRecord("bob", 2), "no credential of mechanism 2"),
+    ([], EndTransactionRecord(), "no transaction is open"),
+    ([], AbortTransactionRecord(), "no transaction is open"),
+    ([BeginTransactionRecord("a")], BeginTransactionRecord("b"), "began at offset 0 is still open"),
+    ([], UnknownRecord(99, 0, b""), "no meaning is known"),
+]
+
+
+@pytest.mark.parametrize(("before", "record", "reason"), REFUSED, ids=lambda at: type(at).__name__)
+def test_refused_records_name_offset_and_reason_and_leave_no_trace(
+    before: list[Any], record: Any, reason: str
+) -> None:
+    state = run(*before)
+    with pytest.raises(ReplayError) as caught:
+        run(record, state=state)
+    assert caught.value.offset == len(before)
+    assert caught.value.record == record
+    assert reason in caught.value.reason
+    assert f"offset {len(before)}: {type(record).__name__}" in str(caught.value)
+    untouched = run(*before)
+    assert images_equal(state.newest, untouched.newest)
+
+
+def test_a_batch_must_start_where_the_state_ends() -> None:
+    with pytest.raises(ReplayError, match="starts at offset 5, but everything before 0 was replayed"):
+        replay_records(ReplayState(), base_offset=5, epoch=1, timestamp_ms=1, records=[NoOpRecord()])
+
+
+def test_provenance_follows_the_last_batch() -> None:
+    state = run(NoOpRecord(), NoOpRecord())
+    assert (state.image.provenance.offset, state.image.provenance.epoch) == (2, 1)
+    assert state.image.provenance.timestamp_ms == 1000
+
+
+def test_an_open_transaction_hides_its_inside_and_its_offsets() -> None:
+    state = run(TopicRecord("a", T1), BeginTransactionRecord("tx"), TopicRecord("b", T2))
+    assert state.image.provenance.offset == 1
+    assert [topic.name for topic in state.image.topics.all()] == ["a"]
+    assert state.transaction is not None and state.transaction.name == "tx"
+    assert state.transaction.begin_offset == 1 and state.end_offset == 3
+    assert [topic.name for topic in state.newest.topics.all()] == ["a", "b"]
+    ended = run(EndTransactionRecord(), state=state)
+    assert [topic.name for topic in ended.image.topics.all()] == ["a", "b"]
+    assert ended.image.provenance.offset == 4
+    aborted = run(AbortTransactionRecord("why"), TopicRecord("c", T2), state=state)
+    assert [topic.name for topic in aborted.image.topics.all()] == ["a", "c"]
+    assert aborted.image.provenance.offset == 5 and aborted.transaction is None

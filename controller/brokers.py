@@ -6,7 +6,7 @@ batches, offsets of the log end, or who else is waiting.
 
 from __future__ import annotations
 
-from controller.features import LEVEL_CONTROLLED_SHUTDOWN, unsupported_feature
+from controller.features import LEVEL_CONTROLLED_SHUTDOWN, LEVEL_DIRECTORIES, unsupported_feature
 from controller.lifecycle import BrokerState
 from controller.result import ControllerResult
 from metadata.errors import ApiError, ErrorCode
@@ -60,6 +60,7 @@ def decide_registration(
     known = image.brokers.get(broker_id)
     amends = known is not None and known.incarnation_id == request.incarnation_id
     epoch = known.epoch if known is not None and amends else next_offset
+    says_directories = image.features.metadata_version >= LEVEL_DIRECTORIES
     record = BrokerRecord(
         broker_id=broker_id,
         incarnation_id=request.incarnation_id,
@@ -69,7 +70,7 @@ def decide_registration(
         rack=request.rack,
         fenced=known.fenced if known is not None and amends else True,
         in_controlled_shutdown=known.in_controlled_shutdown if known is not None and amends else False,
-        log_dirs=tuple(sorted(request.directories)),
+        log_dirs=tuple(sorted(request.directories)) if says_directories else (),
     )
     response = RegisterBrokerResponse(broker_epoch=epoch, session_timeout_ms=session_timeout_ms)
     if known is not None and amends and says_the_same(known, record):

@@ -178,8 +178,8 @@ def _assignments(
         return ErrorCode.INVALID_REPLICATION_FACTOR, text
     if partitions + 1 > config.records_per_request_max:
         text = (
-            f"{partitions} partitions need more than {config.records_per_request_max} records, what a request "
-            "may write: create the topic with fewer"
+            f"{partitions} partitions need more than the {config.records_per_request_max} records allowed: "
+            "create the topic with fewer"
         )
         return ErrorCode.POLICY_VIOLATION, text
     if records_so_far > config.records_per_request_max:

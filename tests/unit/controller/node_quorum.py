@@ -1,8 +1,8 @@
 """A quorum of controller nodes in one thread: no network, no disk, no clock but a counter.
 
 Every node keeps its log as a list of batches. Messages are delivered in order, at once; `settle` runs until
-nothing is left to deliver, `advance` moves the clock from deadline to deadline. Raft's and the node's laws are
-checked after every input.
+nothing is left to deliver, `advance` moves the clock from deadline to deadline. Raft's and the node's laws
+are checked after every input.
 """
 
 from __future__ import annotations
@@ -36,7 +36,20 @@ from controller.node import ControllerNode
 from controller.raft import effects as raft
 from controller.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from controller.raft.core import RaftCore
-from metadata.image import MetadataImage
+from metadata.batches import decode_batch
+from metadata.errors import ErrorCode
+from metadata.image import MetadataImage, PartitionInfo
+from metadata.records import BrokerEndpoint, BrokerFeature, FeatureLevelRecord, NoOpRecord
+from metadata.replay import ReplayState, replay_records
+from metadata.requests import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    CreateTopicsRequest,
+    NewTopic,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    TopicsResponse,
+)
 from storage.batch import iter_batches, parse_header
 from storage.types import LogPosition
 
@@ -122,6 +135,11 @@ class Machine:
             self.execute(
                 self.node.tick(now_ms=self.quorum.now_ms, wall_ms=self.quorum.wall_ms, drained=drained)
             )
+
+    def resume_sync(self) -> None:
+        """The disk works again: what was written meanwhile is synced now."""
+        self.sync = True
+        self.inbox.append(LogSynced(end_offset=self.end_offset))
 
     # ---- effects
 
@@ -263,7 +281,8 @@ class Quorum:
     def settle(self) -> None:
         """Deliver until nothing is under way."""
         for _ in range(200_000):
-            if not any([machine.step() for machine in self.machines.values()]):
+            stepped = [machine.step() for machine in self.machines.values()]
+            if not any(stepped):
                 return
         raise AssertionError("the quorum never comes to rest")
 
@@ -300,7 +319,7 @@ class Quorum:
 
     def elect(self) -> Machine:
         """Let time pass until somebody is active."""
-        for _ in range(200):
+        for _ in range(2_000):
             if any(m.alive and m.node.active is not None for m in self.machines.values()):
                 return self.leader
             self.advance(50)
@@ -325,3 +344,95 @@ class Quorum:
 
     def shut_down(self, machine: Machine) -> None:
         machine.inbox.append(ShutdownRequested())
+
+    # ---- brokers
+
+    def register(self, broker_id: int, incarnation: int = 1, **changes: object) -> object:
+        return self.call(registration(broker_id, incarnation, **changes))
+
+    def heartbeat(self, broker_id: int, **changes: object) -> object:
+        """A heartbeat of a broker that has applied the whole log; with the registered epoch."""
+        return self.call(self.heartbeat_request(broker_id, **changes))
+
+    def heartbeat_request(self, broker_id: int, **changes: object) -> BrokerHeartbeatRequest:
+        node = self.leader.node
+        known = node.ledger.newest.brokers.get(broker_id)
+        fields: dict[str, object] = {
+            "broker_id": broker_id,
+            "broker_epoch": -1 if known is None else known.epoch,
+            "applied_offset": node.ledger.committed_offset,
+        }
+        return BrokerHeartbeatRequest(**{**fields, **changes})
+
+    def start_broker(self, broker_id: int, incarnation: int = 1) -> int:
+        """Register and unfence; the broker epoch."""
+        registered = self.register(broker_id, incarnation)
+        assert isinstance(registered, RegisterBrokerResponse), registered
+        beat = self.heartbeat(broker_id)
+        assert isinstance(beat, BrokerHeartbeatResponse) and not beat.is_fenced, beat
+        return registered.broker_epoch
+
+    def create(self, name: str, *assignments: tuple[int, ...]) -> bytes:
+        """Create a topic with these replica lists; its id."""
+        response = self.call(CreateTopicsRequest(topics=(NewTopic(name=name, assignments=assignments),)))
+        assert isinstance(response, TopicsResponse), response
+        result = response.results[0]
+        assert result.error is ErrorCode.NONE and result.topic_id is not None, result
+        return result.topic_id
+
+    def beat_for(self, ms: int, *broker_ids: int) -> None:
+        """Let `ms` pass while these brokers heartbeat once a second."""
+        for _ in range(ms // 1000):
+            self.advance(1000)
+            for broker_id in broker_ids:
+                self.heartbeat(broker_id)
+
+    def records(self, start: int = 0, machine: Machine | None = None) -> list[object]:
+        """The data records in a log from `start` on, NoOp records left out."""
+        machine = machine or self.leader
+        found: list[object] = []
+        for base, _, data in machine.log:
+            for batch in iter_batches(data):
+                if base >= start and not batch.header.is_control:
+                    found += [decoded.record for decoded in decode_batch(batch)]
+        return [record for record in found if not isinstance(record, NoOpRecord)]
+
+    def batches(self, start: int = 0) -> list[list[object]]:
+        """The records of each batch in the leader's log from `start` on, NoOp batches left out."""
+        found = []
+        for base, _, data in self.leader.log:
+            for batch in iter_batches(data):
+                if base >= start and not batch.header.is_control:
+                    records = [decoded.record for decoded in decode_batch(batch)]
+                    if not isinstance(records[0], NoOpRecord):
+                        found.append(records)
+        return found
+
+    def image(self) -> MetadataImage:
+        return self.leader.node.ledger.committed.image
+
+    def partition(self, topic_id: bytes, index: int = 0) -> PartitionInfo:
+        found = self.image().topics.partition(topic_id, index)
+        assert found is not None
+        return found
+
+
+def registration(broker_id: int, incarnation: int = 1, **changes: object) -> RegisterBrokerRequest:
+    fields: dict[str, object] = {
+        "broker_id": broker_id,
+        "cluster_id": CLUSTER,
+        "incarnation_id": bytes([incarnation]) * 16,
+        "endpoints": (BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9000 + broker_id, 0),),
+        "features": (BrokerFeature("metadata.version", 1, 25),),
+        "rack": None,
+        "directories": (b"dir" + broker_id.to_bytes(13, "big"),),
+    }
+    return RegisterBrokerRequest(**{**fields, **changes})
+
+
+def image_of(*records: object, level: int = 19) -> MetadataImage:
+    """The image after these records, at a metadata.version level."""
+    first = FeatureLevelRecord(name="metadata.version", feature_level=level)
+    return replay_records(
+        ReplayState(MetadataImage()), base_offset=0, epoch=1, timestamp_ms=0, records=[first, *records]
+    ).image

@@ -1,0 +1,563 @@
+"""Brokers at the active controller: joining, heartbeats, death, return, shutdown, failover in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.config import ControllerConfig
+from controller.lifecycle import BrokerState
+from controller.raft.config import RaftConfig
+from controller.sessions import ARRIVAL_DRAIN_MS
+from metadata.errors import ApiError, ErrorCode
+from metadata.image import BrokerRegistration
+from metadata.records import (
+    BrokerRecord,
+    BrokerRegistrationChangeRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    PartitionChangeRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from metadata.requests import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    CreateTopicsRequest,
+    Done,
+    NewTopic,
+    RegisterBrokerResponse,
+    TopicsResponse,
+    UnregisterBrokerRequest,
+)
+from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum, registration
+
+SESSION_MS = 9_000
+
+
+def quorum_of(
+    *, slice_max: int = 1_000, lag_ms: int = 30_000, level: int = 19, raft: RaftConfig | None = None
+) -> Quorum:
+    config = ControllerConfig(
+        cluster_id=CLUSTER,
+        node_id=0,
+        bootstrap=(FeatureLevelRecord(name="metadata.version", feature_level=level),),
+        broker_session_timeout_ms=SESSION_MS,
+        broker_metadata_lag_timeout_ms=lag_ms,
+        records_per_slice_max=slice_max,
+    )
+    quorum = Quorum(config=config, raft_config=raft)
+    quorum.elect()
+    return quorum
+
+
+def beat(answer: object) -> BrokerHeartbeatResponse:
+    assert isinstance(answer, BrokerHeartbeatResponse), answer
+    return answer
+
+
+def error(answer: object) -> ErrorCode:
+    assert isinstance(answer, ApiError), answer
+    return answer.code
+
+
+def known(quorum: Quorum, broker_id: int) -> BrokerRegistration:
+    return quorum.image().brokers[broker_id]
+
+
+def state(quorum: Quorum, broker_id: int) -> BrokerState:
+    return next(b.state for b in quorum.leader.node.status().brokers if b.broker_id == broker_id)
+
+
+def kinds(records: list[object]) -> list[type]:
+    return [type(record) for record in records]
+
+
+# ---- joining
+
+
+def test_a_broker_joins_fenced_and_is_unfenced_when_it_has_applied_its_registration() -> None:
+    quorum = quorum_of()
+    answer = quorum.register(1)
+    assert isinstance(answer, RegisterBrokerResponse)
+    record = quorum.records()[-1]
+    assert isinstance(record, BrokerRecord) and record.broker_epoch == answer.broker_epoch
+    assert quorum.leader.end_offset == answer.broker_epoch + 1  # the epoch is the record's own offset
+    behind = beat(quorum.heartbeat(1, applied_offset=answer.broker_epoch))
+    assert (behind.is_caught_up, behind.is_fenced) == (False, True)
+    up = beat(quorum.heartbeat(1, applied_offset=answer.broker_epoch + 1))
+    assert (up.is_caught_up, up.is_fenced, up.session_timeout_ms) == (True, False, SESSION_MS)
+    assert quorum.records()[-1] == UnfenceBrokerRecord(id=1, epoch=answer.broker_epoch)
+    before = quorum.leader.end_offset
+    assert beat(quorum.heartbeat(1)) == up
+    assert quorum.leader.end_offset == before  # a heartbeat that changes nothing writes nothing
+
+
+def test_a_broker_that_wants_to_stay_fenced_stays_fenced() -> None:
+    quorum = quorum_of()
+    quorum.register(1)
+    assert beat(quorum.heartbeat(1, want_fence=True)).is_fenced
+    assert known(quorum, 1).fenced
+
+
+def test_epochs_grow_with_every_incarnation_and_stale_ones_are_refused() -> None:
+    quorum = quorum_of()
+    first = quorum.start_broker(1, 1)
+    quorum.beat_for(1_000)
+    quorum.advance(SESSION_MS + 2_000)
+    second = quorum.start_broker(1, 2)
+    assert second > first
+    assert error(quorum.heartbeat(1, broker_epoch=first)) is ErrorCode.STALE_BROKER_EPOCH
+    assert error(quorum.heartbeat(1, broker_epoch=second + 1)) is ErrorCode.NOT_CONTROLLER
+    assert error(quorum.heartbeat(7)) is ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert not known(quorum, 1).fenced
+
+
+def test_two_processes_with_one_id_the_live_one_keeps_it() -> None:
+    quorum = quorum_of()
+    epoch = quorum.start_broker(1, 1)
+    quorum.advance(4_000)
+    answer = quorum.register(1, 2)
+    assert error(answer) is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert isinstance(answer, ApiError) and "5000 ms" in answer.message
+    assert known(quorum, 1).epoch == epoch
+    quorum.heartbeat(1)
+    quorum.advance(8_000)
+    assert error(quorum.register(1, 2)) is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
+def test_a_lost_response_and_its_retry_yield_one_registration() -> None:
+    quorum = quorum_of()
+    first = quorum.register(1)
+    end = quorum.leader.end_offset
+    assert quorum.register(1) == first
+    assert quorum.leader.end_offset == end
+
+
+# ---- death
+
+
+def test_silence_fences_leaders_move_and_the_fence_is_last() -> None:
+    quorum = quorum_of()
+    epochs = {broker_id: quorum.start_broker(broker_id) for broker_id in (1, 2, 3)}
+    topic = quorum.create("t", (1, 2, 3), (2, 1, 3))
+    alone = quorum.create("u", (1,))
+    start = quorum.leader.end_offset
+    quorum.beat_for(12_000, 2, 3)
+    assert known(quorum, 1).fenced
+    assert quorum.batches(start) == [
+        [
+            PartitionChangeRecord(partition_id=0, topic_id=topic, isr=(2, 3), leader=2),
+            PartitionChangeRecord(partition_id=1, topic_id=topic, isr=(2, 3)),
+            PartitionChangeRecord(partition_id=0, topic_id=alone, leader=-1),
+            FenceBrokerRecord(id=1, epoch=epochs[1]),
+        ]
+    ]
+    assert quorum.leader.node.counters is quorum.leader.node.status().counters
+    assert quorum.leader.node.status().counters.timed_out_heartbeats == 1
+    # It returns: unfenced first, then the leadership that this makes possible.
+    start = quorum.leader.end_offset
+    assert not beat(quorum.heartbeat(1)).is_fenced
+    assert quorum.batches(start) == [
+        [
+            UnfenceBrokerRecord(id=1, epoch=epochs[1]),
+            PartitionChangeRecord(partition_id=0, topic_id=alone, leader=1),
+        ]
+    ]
+
+
+def test_a_session_lasts_its_time_and_no_longer() -> None:
+    quorum = quorum_of()
+    quorum.start_broker(1)
+    quorum.advance(SESSION_MS - 10)
+    assert not known(quorum, 1).fenced
+    quorum.advance(10 + 2 * ARRIVAL_DRAIN_MS)
+    assert known(quorum, 1).fenced
+
+
+def test_a_long_fencing_goes_in_slices_and_the_broker_counts_as_fenced_from_the_first() -> None:
+    quorum = quorum_of(slice_max=2)
+    epoch = quorum.start_broker(1)
+    quorum.start_broker(2)
+    quorum.create("t", *[(1, 2)] * 5)
+    start = quorum.leader.end_offset
+    leader = quorum.leader
+    key = quorum.request(quorum.heartbeat_request(1, want_fence=True))
+    leader.step()
+    assert [len(batch) for batch in quorum.batches(start)] == [2]
+    assert 1 in leader.node.sessions.fencing
+    # Between the batches: it gets no new replica in sync, no leadership, and is told that it is fenced.
+    topic = quorum.create("between", (1, 2))
+    assert quorum.partition(topic).isr == (2,)
+    told = beat(quorum.heartbeat(1))
+    assert told.is_fenced
+    assert leader.node.next_deadline_ms() == quorum.now_ms
+    while leader.node.active is not None and leader.node.active.work:
+        leader.tick()
+        quorum.settle()
+    assert [len(batch) for batch in quorum.batches(start)] == [2, 2, 2, 2]
+    assert quorum.batches(start)[-1][-1] == FenceBrokerRecord(id=1, epoch=epoch)
+    assert beat(leader.answers[key]).is_fenced
+    assert all(
+        quorum.partition(quorum.image().topics.topic_named("t").topic_id, n).leader == 2 for n in range(5)
+    )
+
+
+def test_a_failover_between_two_batches_of_a_fencing_starts_it_again() -> None:
+    quorum = quorum_of(slice_max=2)
+    quorum.start_broker(1)
+    quorum.start_broker(2)
+    topic = quorum.create("t", *[(1, 2)] * 5)
+    old = quorum.leader
+    quorum.request(quorum.heartbeat_request(1, want_fence=True))
+    old.step()
+    quorum.settle()
+    assert known(quorum, 1).fenced is False
+    assert [quorum.partition(topic, n).leader for n in range(5)].count(2) == 2
+    old.kill()
+    new = quorum.elect()
+    assert not known(quorum, 1).fenced
+    assert new.node.sessions.remaining_ms(1, quorum.now_ms) > 0  # a fresh lease
+    quorum.beat_for(15_000, 2)
+    assert known(quorum, 1).fenced
+    assert [quorum.partition(topic, n).leader for n in range(5)] == [2] * 5
+
+
+def test_many_deaths_at_once_move_no_leader_to_another_dying_broker() -> None:
+    quorum = quorum_of()
+    for broker_id in (1, 2, 3):
+        quorum.start_broker(broker_id)
+    topic = quorum.create("t", (1, 2, 3))
+    quorum.beat_for(13_000, 3)
+    assert quorum.partition(topic).leader == 3
+    changes = [r for r in quorum.records() if isinstance(r, PartitionChangeRecord)]
+    assert 2 not in [change.leader for change in changes]
+
+
+# ---- after a failover, after a pause
+
+
+def test_a_new_leader_gives_unfenced_brokers_a_fresh_session_and_fenced_ones_none() -> None:
+    quorum = quorum_of()
+    quorum.start_broker(1)
+    quorum.register(2)
+    old = quorum.leader
+    quorum.beat_for(8_000, 1)
+    old.kill()
+    new = quorum.elect()
+    assert new.node.sessions.remaining_ms(1, quorum.now_ms) > SESSION_MS - 500
+    assert new.node.sessions.get(2) is None
+    # A fenced broker that was restarted registers at once; the dead unfenced one is fenced in time.
+    assert isinstance(quorum.register(2, 2), RegisterBrokerResponse)
+    assert error(quorum.register(1, 2)) is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    quorum.advance(SESSION_MS + 1_000)
+    assert known(quorum, 1).fenced
+
+
+SLOW_RAFT = RaftConfig(fetch_timeout_ms=60_000, election_timeout_ms=30_000)
+
+
+def paused_leader(quorum: Quorum, pause_ms: int) -> Machine:
+    """Stop the leader's process for a while: nothing is delivered to it, its clock goes on."""
+    leader = quorum.leader
+    quorum.advance(1)
+    quorum.now_ms += pause_ms
+    return leader
+
+
+def test_a_pause_longer_than_the_session_fences_nobody_whose_heartbeat_waited() -> None:
+    quorum = quorum_of(raft=SLOW_RAFT)
+    quorum.start_broker(1)
+    quorum.start_broker(2)
+    leader = paused_leader(quorum, 20_000)
+    leader.tick(drained=True)  # the loop wakes before its sockets are read
+    quorum.settle()
+    assert not known(quorum, 1).fenced
+    quorum.heartbeat(1)
+    quorum.advance(ARRIVAL_DRAIN_MS + 1)
+    assert not known(quorum, 1).fenced
+    quorum.advance(ARRIVAL_DRAIN_MS)
+    assert known(quorum, 2).fenced and not known(quorum, 1).fenced
+
+
+def test_no_session_expires_while_the_inbox_is_not_drained() -> None:
+    quorum = quorum_of(raft=SLOW_RAFT)
+    quorum.start_broker(1)
+    leader = paused_leader(quorum, 20_000)
+    for _ in range(10):
+        quorum.now_ms += 100
+        leader.tick(drained=False)
+        quorum.settle()
+    assert not known(quorum, 1).fenced
+    quorum.now_ms += 100
+    leader.tick(drained=True)
+    quorum.settle()
+    assert known(quorum, 1).fenced
+
+
+def test_a_leader_paused_past_its_quorum_loses_office_before_it_judges_brokers() -> None:
+    quorum = quorum_of()
+    quorum.start_broker(1)
+    leader = paused_leader(quorum, 20_000)
+    end = leader.end_offset
+    leader.tick(drained=True)
+    assert leader.node.active is None
+    assert leader.end_offset == end
+
+
+def test_a_heartbeat_counts_from_its_arrival() -> None:
+    quorum = quorum_of()
+    quorum.start_broker(1)
+    arrived = quorum.now_ms
+    request = quorum.heartbeat_request(1)
+    quorum.advance(100)
+    quorum.request(request, arrived_ms=arrived + 50)
+    quorum.settle()
+    assert quorum.leader.node.sessions.remaining_ms(1, quorum.now_ms) == SESSION_MS - 50
+
+
+# ---- lag
+
+
+def test_a_broker_that_applies_nothing_while_behind_is_fenced_until_it_moves() -> None:
+    quorum = quorum_of(lag_ms=5_000)
+    quorum.start_broker(1)
+    stuck = quorum.leader.end_offset
+    for second in range(12):
+        quorum.advance(1_000)
+        answer = beat(quorum.heartbeat(1, applied_offset=stuck))
+        assert not answer.is_fenced or second >= 4
+    assert known(quorum, 1).fenced
+    fences = [record for record in quorum.records() if isinstance(record, FenceBrokerRecord)]
+    assert len(fences) == 1  # it does not bounce
+    assert not beat(quorum.heartbeat(1)).is_fenced
+
+
+def test_a_broker_that_makes_progress_is_never_fenced_for_lag() -> None:
+    quorum = quorum_of(lag_ms=5_000)
+    quorum.start_broker(1)
+    applied = quorum.leader.end_offset
+    for _ in range(20):
+        quorum.advance(1_000)
+        applied += 1
+        assert not beat(quorum.heartbeat(1, applied_offset=applied)).is_fenced
+
+
+# ---- controlled shutdown
+
+
+def test_controlled_shutdown_moves_leaders_first_and_waits_until_every_active_broker_has_seen_it() -> None:
+    quorum = quorum_of()
+    epochs = {broker_id: quorum.start_broker(broker_id) for broker_id in (1, 2, 3)}
+    topic = quorum.create("t", (1, 2, 3), (2, 1, 3))
+    for broker_id in (2, 3):
+        quorum.heartbeat(broker_id)
+    start = quorum.leader.end_offset
+    answer = beat(quorum.heartbeat(1, want_shutdown=True))
+    assert (answer.in_controlled_shutdown, answer.is_fenced, answer.should_shut_down) == (True, False, False)
+    assert quorum.batches(start) == [
+        [
+            BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=epochs[1], in_controlled_shutdown=1),
+            PartitionChangeRecord(partition_id=0, topic_id=topic, isr=(2, 3), leader=2),
+            PartitionChangeRecord(partition_id=1, topic_id=topic, isr=(2, 3)),
+        ]
+    ]
+    assert state(quorum, 1) is BrokerState.CONTROLLED_SHUTDOWN
+    # 2 and 3 last said that they had applied less.
+    waiting = beat(quorum.heartbeat(1, want_shutdown=True))
+    assert not waiting.should_shut_down and waiting.in_controlled_shutdown
+    quorum.heartbeat(2)
+    assert not beat(quorum.heartbeat(1, want_shutdown=True)).should_shut_down
+    quorum.heartbeat(3)
+    done = beat(quorum.heartbeat(1, want_shutdown=True))
+    assert (done.should_shut_down, done.is_fenced) == (True, True)
+    assert quorum.records()[-1] == FenceBrokerRecord(id=1, epoch=epochs[1])
+    assert state(quorum, 1) is BrokerState.SHUTDOWN
+    # Its next process need not wait for the session to end (K12), nor for anything else.
+    assert isinstance(quorum.register(1, 2), RegisterBrokerResponse)
+
+
+def test_a_broker_in_controlled_shutdown_gets_no_replica_in_sync() -> None:
+    quorum = quorum_of()
+    quorum.start_broker(1)
+    quorum.start_broker(2)
+    quorum.create("t", (1, 2))
+    quorum.heartbeat(1, want_shutdown=True)
+    assert quorum.partition(quorum.create("u", (1, 2))).isr == (2,)
+
+
+def test_a_broker_that_leads_nothing_shuts_down_at_once() -> None:
+    quorum = quorum_of()
+    epoch = quorum.start_broker(1)
+    answer = beat(quorum.heartbeat(1, want_shutdown=True))
+    assert (answer.should_shut_down, answer.is_fenced) == (True, True)
+    assert quorum.records()[-1] == FenceBrokerRecord(id=1, epoch=epoch)
+    again = quorum.heartbeat(1, want_shutdown=True)  # the answer was lost
+    assert beat(again).should_shut_down
+    assert quorum.leader.node.sessions.remaining_ms(1, quorum.now_ms) == 0
+
+
+def test_a_fenced_broker_shuts_down_at_once_and_writes_nothing() -> None:
+    quorum = quorum_of()
+    quorum.register(1)
+    end = quorum.leader.end_offset
+    assert beat(quorum.heartbeat(1, want_shutdown=True)).should_shut_down
+    assert quorum.leader.end_offset == end
+
+
+def test_a_shutdown_that_a_failover_interrupts_is_taken_up_by_the_next_leader() -> None:
+    quorum = quorum_of(slice_max=2)
+    for broker_id in (1, 2):
+        quorum.start_broker(broker_id)
+    quorum.create("t", *[(1, 2)] * 5)
+    old = quorum.leader
+    quorum.request(quorum.heartbeat_request(1, want_shutdown=True))
+    old.step()
+    quorum.settle()
+    assert known(quorum, 1).in_controlled_shutdown
+    assert quorum.image().topics.rows_led_by(1).size == 3
+    old.kill()
+    quorum.elect()
+    assert beat(quorum.heartbeat(1, want_shutdown=True)).in_controlled_shutdown
+    for _ in range(10):
+        quorum.advance(100)
+        quorum.heartbeat(2)
+    assert quorum.image().topics.rows_led_by(1).size == 0
+    assert beat(quorum.heartbeat(1, want_shutdown=True)).should_shut_down
+
+
+def test_below_3_3_a_shutdown_is_a_fencing() -> None:
+    quorum = quorum_of(level=6)
+    epoch = quorum.start_broker(1)
+    quorum.start_broker(2)
+    quorum.create("t", (1, 2))
+    assert beat(quorum.heartbeat(1, want_shutdown=True)).is_fenced
+    assert quorum.records()[-1] == FenceBrokerRecord(id=1, epoch=epoch)
+    assert beat(quorum.heartbeat(1, want_shutdown=True)).should_shut_down
+
+
+def test_a_shutdown_request_from_before_a_bounce_does_not_hurt_the_bounced_broker() -> None:
+    quorum = quorum_of()
+    first = quorum.start_broker(1, 1)
+    quorum.start_broker(2)
+    quorum.create("t", (1, 2))
+    delayed = quorum.heartbeat_request(1, want_shutdown=True)
+    assert delayed.broker_epoch == first
+    quorum.beat_for(13_000, 2)
+    quorum.start_broker(1, 2)
+    assert error(quorum.call(delayed)) is ErrorCode.STALE_BROKER_EPOCH
+    assert not known(quorum, 1).fenced and not known(quorum, 1).in_controlled_shutdown
+
+
+# ---- bounce
+
+
+def test_a_bounce_in_controlled_shutdown_is_a_failure_first_and_a_start_after() -> None:
+    quorum = quorum_of()
+    old_epoch = quorum.start_broker(1, 1)
+    quorum.start_broker(2)
+    quorum.create("t", (1, 2))
+    alone = quorum.create("u", (1,))
+    quorum.heartbeat(1, want_shutdown=True)
+    start = quorum.leader.end_offset
+    answer = quorum.register(1, 2)
+    assert isinstance(answer, RegisterBrokerResponse)
+    fence, register = quorum.batches(start)
+    assert fence[-1] == FenceBrokerRecord(id=1, epoch=old_epoch)
+    assert kinds(register) == [BrokerRecord]
+    assert answer.broker_epoch == quorum.leader.end_offset - 1
+    start = quorum.leader.end_offset
+    quorum.heartbeat(1)
+    assert quorum.batches(start)[0][0] == UnfenceBrokerRecord(id=1, epoch=answer.broker_epoch)
+    assert quorum.partition(alone).leader == 1
+
+
+def test_a_bounce_whose_failure_takes_several_batches_registers_after_the_last() -> None:
+    quorum = quorum_of(slice_max=2)
+    quorum.start_broker(1, 1)
+    quorum.start_broker(2)
+    quorum.create("t", *[(2, 1)] * 7)
+    leader = quorum.leader
+    leader.node.sessions.close(1)  # the lease is over and its expiry was not looked at yet
+    start = leader.end_offset
+    key = quorum.request(registration(1, 2))
+    repeated = quorum.request(registration(1, 2))
+    quorum.settle()
+    assert key not in leader.answers
+    quorum.advance(200)
+    assert kinds(quorum.batches(start)[-1]) == [BrokerRecord]
+    assert kinds(quorum.batches(start)[-2])[-1] is FenceBrokerRecord
+    first, second = leader.answers[key], leader.answers[repeated]
+    assert isinstance(first, RegisterBrokerResponse)
+    assert first == second
+
+
+def test_unregister_takes_the_broker_out_of_everything() -> None:
+    quorum = quorum_of()
+    epoch = quorum.start_broker(1)
+    quorum.start_broker(2)
+    topic = quorum.create("t", (1, 2))
+    start = quorum.leader.end_offset
+    assert quorum.call(UnregisterBrokerRequest(broker_id=1)) == Done()
+    assert quorum.batches(start) == [
+        [
+            PartitionChangeRecord(partition_id=0, topic_id=topic, isr=(2,), leader=2),
+            UnregisterBrokerRecord(broker_id=1, broker_epoch=epoch),
+        ]
+    ]
+    assert quorum.image().brokers.get(1) is None
+    assert error(quorum.call(UnregisterBrokerRequest(broker_id=1))) is ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert error(quorum.heartbeat(1, broker_epoch=epoch)) is ErrorCode.BROKER_ID_NOT_REGISTERED
+    quorum.advance(20_000)
+    assert isinstance(quorum.register(1, 2), RegisterBrokerResponse)
+
+
+def test_a_value_that_no_record_can_carry_is_a_bad_request_and_harms_nothing() -> None:
+    quorum = quorum_of()
+    end = quorum.leader.end_offset
+    endpoint = registration(1).endpoints[0]
+    bad = type(endpoint)(endpoint.name, endpoint.host, 70_000, 0)
+    assert error(quorum.register(1, endpoints=(bad,))) is ErrorCode.INVALID_REQUEST
+    assert quorum.leader.end_offset == end
+    assert isinstance(quorum.register(1), RegisterBrokerResponse)
+
+
+def test_a_batch_over_8_mib_is_refused_and_harms_nothing() -> None:
+    quorum = quorum_of()
+    quorum.start_broker(1)
+    end = quorum.leader.end_offset
+    names = [f"{n:05d}" + "x" * 240 for n in range(24_000)]
+    answer = quorum.call(CreateTopicsRequest(topics=tuple(NewTopic(name=name) for name in names)))
+    assert isinstance(answer, TopicsResponse)
+    assert {result.error for result in answer.results} == {ErrorCode.POLICY_VIOLATION}
+    assert quorum.leader.end_offset == end
+    assert quorum.create("small", (1,))
+
+
+@pytest.mark.parametrize("applied", [0, -1])
+def test_an_offset_from_nowhere_is_just_behind(applied: int) -> None:
+    quorum = quorum_of()
+    quorum.register(1)
+    assert beat(quorum.heartbeat(1, applied_offset=applied)).is_fenced
+
+
+def test_a_heartbeat_waits_for_the_commit_of_what_it_tells() -> None:
+    quorum = quorum_of()
+    answer = quorum.register(1)
+    assert isinstance(answer, RegisterBrokerResponse)
+    leader = quorum.leader
+    for machine in quorum.machines.values():
+        machine.sync = False
+    unfence = quorum.request(quorum.heartbeat_request(1))
+    quorum.settle()
+    again = quorum.request(
+        BrokerHeartbeatRequest(
+            broker_id=1, broker_epoch=answer.broker_epoch, applied_offset=leader.end_offset
+        )
+    )
+    quorum.settle()
+    assert unfence not in leader.answers and again not in leader.answers
+    for machine in quorum.machines.values():
+        machine.resume_sync()
+    quorum.settle()
+    assert not beat(leader.answers[unfence]).is_fenced
+    assert not beat(leader.answers[again]).is_fenced

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -263,3 +265,15 @@ def test_steps_must_not_go_back() -> None:
     assert rules == {"broker-epoch-grows", "incarnation-has-own-epoch"}
     with pytest.raises(InvariantViolation, match="partition-epoch-grows"):
         require_sound(same_epoch, before)
+
+
+def test_every_rule_has_a_line_in_the_document() -> None:
+    root = Path(__file__).resolve().parents[3]
+    documented = dict(
+        re.findall(r"^\| `([\w-]+)` \| (\w+) \|", (root / "docs/invariants.md").read_text(), re.M)
+    )
+    source = (root / "metadata/invariants.py").read_text()
+    found = re.findall(r'(?:Violation\(\s*|^    )"([\w-]+)"[:,] \(?\s*(ERROR|WARNING)', source, re.M)
+    in_code = {rule: severity.lower() for rule, severity in found}
+    assert len(in_code) >= 29
+    assert in_code.items() <= documented.items()

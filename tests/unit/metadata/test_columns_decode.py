@@ -1,0 +1,147 @@
+"""The column decoder: which batches it takes, and that odd framing and odd shapes go the other way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metadata.codec import encode
+from metadata.columnar import MIN_RECORDS
+from metadata.columnar.changes import decode_changes
+from metadata.columnar.frames import read_frames
+from metadata.columnar.partitions import decode_partitions
+from metadata.image import images_equal
+from metadata.image.columns import INDEX, LEADER, N_ISR
+from metadata.image.directories import DirectoryTable
+from metadata.records import ConfigRecord, NoOpRecord, PartitionChangeRecord, PartitionRecord, TopicRecord
+from metadata.replay import Replayer
+from storage.batch import RecordBatch, encode_batch, iter_batches
+
+TOPIC_ID = b"\x05" * 16
+D = b"\xdd" * 16
+
+
+def partition(index: int, **fields: Any) -> PartitionRecord:
+    defaults: dict[str, Any] = {"replicas": (1, 2), "isr": (1,), "leader": 1, "directories": (D, D)}
+    return PartitionRecord(index, TOPIC_ID, **(defaults | fields))
+
+
+def batch_of(values: list[bytes], **arguments: Any) -> RecordBatch:
+    data = encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=5, values=values, **arguments)
+    return next(iter(iter_batches(data)))
+
+
+def encoded(*records: Any, version: int = 1) -> list[bytes]:
+    return [
+        encode(at, version if isinstance(at, PartitionRecord | PartitionChangeRecord) else 0)
+        for at in records
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 3, 63, 64, 65, 200, 8193])
+def test_frames_of_any_number_of_records_are_where_the_values_are(count: int) -> None:
+    values = [
+        encode(ConfigRecord(2, "t", "k", "v" * (at % 90 if at % 400 < 100 else 7)), 0) for at in range(count)
+    ]
+    batch = batch_of(values)
+    frames = read_frames(batch.data, batch.header)
+    assert frames is not None
+    found = [
+        batch.data[start : start + length]
+        for start, length in zip(frames.starts.tolist(), frames.lengths.tolist(), strict=True)
+    ]
+    assert found == values
+    assert set(frames.keys.tolist()) == {4}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"keys": [b"key", None, None]},
+        {"timestamps": [5, 5 + 100_000, 5]},
+        {"headers": [(), [(b"h", b"v")], ()]},
+        {"last_offset_delta": 5},
+    ],
+)
+def test_odd_framing_is_left_to_the_record_path(arguments: dict[str, Any]) -> None:
+    data = encode_batch(
+        base_offset=0, leader_epoch=1, timestamp_ms=5, values=[encode(NoOpRecord(), 0)] * 3, **arguments
+    )
+    from storage.batch import parse_header
+
+    assert read_frames(data, parse_header(data)) is None
+
+
+def test_damaged_lengths_are_odd_and_never_an_exception() -> None:
+    batch = batch_of(encoded(*(partition(at) for at in range(40))))
+    for place in range(61, len(batch.data), 7):
+        data = bytearray(batch.data)
+        data[place] ^= 0x81
+        frames = read_frames(bytes(data), batch.header)
+        if frames is not None:
+            decode_partitions(frames, np.flatnonzero(frames.keys == 3), DirectoryTable())
+
+
+def test_partition_shapes_usual_and_odd() -> None:
+    records = [
+        partition(0),
+        partition(1, replicas=(1, 2, 3), directories=(D, D, D), isr=(2, 3)),
+        partition(2, adding_replicas=(2,)),
+        partition(3, leader_recovery_state=1),
+        partition(4, directories=()),
+        partition(5, isr=()),
+        partition(6, unknown_tags=((9, b"x"),)),
+    ]
+    batch = batch_of(encoded(*records))
+    frames = read_frames(batch.data, batch.header)
+    assert frames is not None
+    rows, odd = decode_partitions(frames, np.arange(len(records)), DirectoryTable())
+    assert odd.tolist() == [False, False, True, True, True, False, True]
+    assert rows.block[INDEX].tolist() == [0, 1, 5]
+    assert rows.block[LEADER].tolist() == [1, 1, 1]
+    assert rows.block[N_ISR].tolist() == [1, 2, 0]
+
+
+def test_change_shapes_usual_and_odd() -> None:
+    changes = [
+        PartitionChangeRecord(0, TOPIC_ID, isr=(1, 2), leader=2),
+        PartitionChangeRecord(1, TOPIC_ID, leader=-1),
+        PartitionChangeRecord(2, TOPIC_ID, isr=(1,), leader=2),
+        PartitionChangeRecord(3, TOPIC_ID, replicas=(1,)),
+        PartitionChangeRecord(4, TOPIC_ID, isr=(3, 4), leader=3),
+        PartitionChangeRecord(5, TOPIC_ID, directories=(D,), leader_recovery_state=1),
+        PartitionChangeRecord(6, TOPIC_ID, leader_recovery_state=3),
+        PartitionChangeRecord(7, TOPIC_ID, isr=()),
+        PartitionChangeRecord(8, TOPIC_ID),
+    ]
+    batch = batch_of(encoded(*changes))
+    frames = read_frames(batch.data, batch.header)
+    assert frames is not None
+    groups, odd = decode_changes(frames, np.arange(len(changes)))
+    assert odd.tolist() == [3, 6, 7]
+    assert [group.indexes.tolist() for group in groups if len(group.records)] == [[0, 4], [1], [2], [5], [8]]
+    assert groups[0].isr is not None and groups[0].isr.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        [],
+        [partition(3)],  # the same partition twice in one batch
+        [partition(900, adding_replicas=(1,))],
+        [PartitionChangeRecord(3, TOPIC_ID, leader=2)] * 3,
+        [ConfigRecord(2, "t", "a", "b")],
+    ],
+)
+def test_large_batches_with_unusual_company_equal_the_record_path(extra: list[Any]) -> None:
+    records = [TopicRecord("t", TOPIC_ID), *(partition(at) for at in range(MIN_RECORDS * 4)), *extra]
+    batch = batch_of(encoded(*records))
+    images = []
+    for use_columns in (True, False):
+        engine = Replayer(use_columns=use_columns)
+        engine.apply_batch(batch)
+        images.append(engine.state().image)
+    assert images_equal(*images)
+    assert images[0].topics.partition_count >= MIN_RECORDS * 4

@@ -1,0 +1,189 @@
+"""Snapshots: their shape, their bounds, what is refused when one is loaded, and old levels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metadata.codec import decode_control, encode, encode_control
+from metadata.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
+from metadata.errors import ReplayError, UnsupportedVersionError
+from metadata.image import ImageBuilder, MetadataImage, images_equal
+from metadata.records import (
+    BeginTransactionRecord,
+    BrokerRecord,
+    FeatureLevelRecord,
+    PartitionRecord,
+    TopicRecord,
+)
+from metadata.replay import ReplayState, replay_records
+from metadata.snapshot import BATCH_BYTES, BATCH_RECORDS, SnapshotLoadError, load_snapshot, snapshot_batches
+from storage.batch import encode_batch, iter_batches
+from storage.errors import CorruptLogError
+from storage.types import LogPosition
+
+POSITION = LogPosition(4, 100)
+
+
+def uuid(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def image_of(*records: Any) -> MetadataImage:
+    return replay_records(ReplayState(), base_offset=0, epoch=4, timestamp_ms=9, records=records).image
+
+
+def topics(count: int, partitions: int, rf: int = 3, level: int = 19) -> MetadataImage:
+    records: list[Any] = [FeatureLevelRecord("metadata.version", level)]
+    for topic in range(count):
+        records.append(TopicRecord(f"topic-{topic}", uuid(1000 + topic)))
+        for index in range(partitions):
+            replicas = tuple((topic + index + at) % 400 for at in range(rf))
+            directories = tuple(uuid(500 + at) for at in replicas)
+            records.append(
+                PartitionRecord(
+                    index, uuid(1000 + topic), replicas, replicas, (), (), replicas[0], 0, 1, 2, directories
+                )
+            )
+    return image_of(*records)
+
+
+def test_a_snapshot_is_header_data_footer_with_offsets_from_zero() -> None:
+    image = topics(3, 5)
+    content = list(snapshot_batches(image, position=POSITION, timestamp_ms=1234))
+    batches = list(iter_batches(b"".join(content), expected_offset=0))
+    assert [batch.header.is_control for batch in batches] == [True, False, False, True]
+    assert {batch.header.leader_epoch for batch in batches} == {4}
+    header, footer = (decode_control(raw.key, raw.value) for at in (0, -1) for raw in batches[at].records())
+    assert header == SnapshotHeaderRecord(1234) and footer == SnapshotFooterRecord()
+    loaded = load_snapshot(content, position=POSITION)
+    assert images_equal(loaded, image, provenance=False)
+    assert (loaded.provenance.offset, loaded.provenance.epoch, loaded.provenance.timestamp_ms) == (
+        100,
+        4,
+        1234,
+    )
+    assert images_equal(load_snapshot(batches, position=POSITION), loaded)
+
+
+def test_an_empty_image_has_a_snapshot() -> None:
+    content = list(snapshot_batches(MetadataImage(), position=LogPosition(0, 0)))
+    assert len(content) == 2
+    loaded = load_snapshot(content, position=LogPosition(0, 0))
+    assert images_equal(loaded, MetadataImage(), provenance=False)
+
+
+@pytest.mark.parametrize(
+    ("count", "partitions", "rf"), [(40, 300, 3), (1, 9000, 2), (2, 700, 60), (5000, 1, 1)]
+)
+def test_batches_are_bounded(count: int, partitions: int, rf: int) -> None:
+    image = topics(count, partitions, rf)
+    content = list(snapshot_batches(image, position=POSITION))
+    for batch in iter_batches(b"".join(content)):
+        assert batch.header.records_count <= BATCH_RECORDS
+        assert batch.header.size_bytes <= BATCH_BYTES + 64 * 1024
+    assert images_equal(load_snapshot(content, position=POSITION), image, provenance=False)
+
+
+def test_equal_images_give_equal_bytes_whatever_their_history() -> None:
+    forward = topics(4, 30)
+    builder = ImageBuilder(topics(4, 30))
+    builder.topics.remove_topic(builder.topics.by_id[uuid(1001)])
+    rest = builder.freeze()
+    again: list[Any] = [TopicRecord("topic-1", uuid(1001))]
+    for at in reversed(range(30)):
+        partition = forward.topics.partition(uuid(1001), at)
+        assert partition is not None
+        again.append(
+            PartitionRecord(
+                at,
+                uuid(1001),
+                partition.replicas,
+                partition.isr,
+                (),
+                (),
+                partition.leader,
+                0,
+                1,
+                2,
+                partition.directories,
+            )
+        )
+    state = ReplayState(rest)
+    other = replay_records(state, base_offset=state.end_offset, epoch=4, timestamp_ms=9, records=again).image
+    assert b"".join(snapshot_batches(other, position=POSITION)) == b"".join(
+        snapshot_batches(forward, position=POSITION)
+    )
+
+
+def test_registered_brokers_are_taken_as_registered_before_the_snapshot() -> None:
+    image = image_of(FeatureLevelRecord("metadata.version", 19), BrokerRecord(7, uuid(1), 1))
+    loaded = load_snapshot(snapshot_batches(image, position=POSITION), position=POSITION)
+    assert image.brokers.registration_offset(7) == 1
+    assert loaded.brokers.registration_offset(7) == 99
+
+
+def test_an_old_level_is_written_in_its_versions_or_refused() -> None:
+    old = image_of(TopicRecord("t", uuid(1)), PartitionRecord(0, uuid(1), (1, 2), (1,), (), (), 1, 0, 3, 4))
+    content = b"".join(snapshot_batches(old, position=POSITION))
+    versions = {
+        raw.value[1:3]
+        for batch in iter_batches(content)
+        for raw in batch.records()
+        if not batch.header.is_control
+    }
+    assert versions == {bytes((2, 0)), bytes((3, 0))}
+    assert images_equal(load_snapshot([content], position=POSITION), old, provenance=False)
+    with pytest.raises(UnsupportedVersionError, match=r"3\.7-IV2"):
+        list(snapshot_batches(topics(1, 1, level=7), position=POSITION))
+
+
+def control(record: Any, offset: int) -> bytes:
+    key, value = encode_control(record)
+    return encode_batch(
+        base_offset=offset, leader_epoch=4, timestamp_ms=1, values=[value], keys=[key], is_control=True
+    )
+
+
+def data(offset: int, *records: Any) -> bytes:
+    values = [encode(record, 0) for record in records]
+    return encode_batch(base_offset=offset, leader_epoch=4, timestamp_ms=1, values=values)
+
+
+HEADER, FOOTER = SnapshotHeaderRecord(5), SnapshotFooterRecord()
+TOPIC = TopicRecord("t", uuid(1))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ([], "ends without its footer"),
+        ([control(HEADER, 0)], "ends without its footer"),
+        ([control(HEADER, 0), data(1, TOPIC)], "ends without its footer"),
+        ([data(0, TOPIC), control(FOOTER, 1)], "not a snapshot header"),
+        ([control(FOOTER, 0)], "not a snapshot header"),
+        ([control(HEADER, 0), control(FOOTER, 1), data(2, TOPIC)], "records follow"),
+        (
+            [control(HEADER, 0), data(1, BeginTransactionRecord("x")), control(FOOTER, 2)],
+            "no transaction markers",
+        ),
+    ],
+)
+def test_a_snapshot_that_is_not_whole_is_refused(content: list[bytes], reason: str) -> None:
+    with pytest.raises(SnapshotLoadError, match=reason) as caught:
+        load_snapshot(content, position=POSITION)
+    assert "fetch the snapshot again" in str(caught.value)
+
+
+def test_damage_and_nonsense_in_a_snapshot_are_named() -> None:
+    damaged = bytearray(b"".join(snapshot_batches(topics(1, 3), position=POSITION)))
+    damaged[-3] ^= 1
+    with pytest.raises(CorruptLogError, match="CRC"):
+        load_snapshot([bytes(damaged)], position=POSITION)
+    nonsense = [control(HEADER, 0), data(1, TOPIC, TOPIC), control(FOOTER, 3)]
+    with pytest.raises(ReplayError, match="exists already"):
+        load_snapshot(nonsense, position=POSITION)
+    skipped: list[ReplayError] = []
+    image = load_snapshot(nonsense, position=POSITION, on_error=skipped.append)
+    assert len(skipped) == 1 and len(image.topics) == 1

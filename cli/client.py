@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,14 +16,15 @@ from typing import Any, TypeVar
 
 import click
 
-from cli.errors import Failure
+from cli.errors import Failure, one_line
 from cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
 from metadata.errors import ApiError
 from metadata.image.types import BrokerRegistration
 from metadata.requests import DescribeQuorumResponse, NewTopic, TopicResult
 from runtime.channels import TlsFiles, TlsMaterial
-from runtime.client import BlockingClient, ClientError, TopicDescription, TopicSummary
+from runtime.client import AdminClient, BlockingClient, ClientError, TopicDescription, TopicSummary
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_TIMEOUT_S = 10.0
 _POLL_S = 0.05
@@ -94,14 +95,17 @@ def client_options(command: F) -> F:
 
 
 class Cluster:
-    """Blocking calls on one cluster. Each raises ApiError when refused, ClientError when nobody answers."""
+    """Blocking calls on one cluster. Each raises ApiError when refused, Failure when nobody answers."""
 
     def __init__(self, bootstrap: str, *, timeout_s: float, tls: TlsOptions) -> None:
         material = None
         if tls.truststore is not None or tls.keystore is not None:
             material = TlsMaterial.load(TlsFiles(keystore=tls.keystore, truststore=tls.truststore))
         self._timeout_s = timeout_s
-        self._client = BlockingClient(bootstrap, timeout_ms=max(1, int(timeout_s * 1000)), tls=material)
+        try:
+            self._client = BlockingClient(bootstrap, timeout_ms=max(1, int(timeout_s * 1000)), tls=material)
+        except ClientError as error:
+            raise Failure(one_line(error)) from error
 
     def __enter__(self) -> Cluster:
         return self
@@ -114,8 +118,14 @@ class Cluster:
     def close(self) -> None:
         self._client.close()
 
+    def _call(self, method: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return self._client.call(method)
+        except ClientError as error:
+            raise Failure(one_line(error)) from error
+
     def quorum(self) -> DescribeQuorumResponse:
-        return self._client.call(lambda client: client.describe_quorum())
+        return self._call(lambda client: client.describe_quorum())
 
     def wait_for_new_leader(self, after_epoch: int) -> DescribeQuorumResponse:
         """The quorum as soon as a leader of a later epoch answers. Raises Failure when the time is up."""
@@ -123,7 +133,7 @@ class Cluster:
         while time.monotonic() < deadline:
             try:
                 found = self.quorum()
-            except (ApiError, ClientError):
+            except (ApiError, Failure):
                 continue
             if found.leader_epoch > after_epoch and found.leader_id >= 0:
                 return found
@@ -131,29 +141,27 @@ class Cluster:
         raise Failure(f"no new leader within {self._timeout_s:g} s; see: metaquorum quorum describe")
 
     def transfer(self, target_id: int | None) -> None:
-        self._client.call(lambda client: client.transfer_leadership(target_id))
+        self._call(lambda client: client.transfer_leadership(target_id))
 
     def brokers(self) -> list[BrokerRegistration]:
         """Every registered broker, by id."""
-        return list(self._client.call(lambda client: client.list_brokers()).brokers)
+        return list(self._call(lambda client: client.list_brokers()).brokers)
 
     def unregister(self, broker_id: int) -> None:
-        self._client.call(lambda client: client.unregister_broker(broker_id))
+        self._call(lambda client: client.unregister_broker(broker_id))
 
     def topics(self) -> list[TopicSummary]:
         """Every topic, by name."""
-        return list(self._client.call(lambda client: client.list_topics()).topics)
+        return list(self._call(lambda client: client.list_topics()).topics)
 
     def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
         """The topics of these names that exist, by name; every topic for no names."""
-        return list(self._client.call(lambda client: client.describe_topics(names)).topics)
+        return list(self._call(lambda client: client.describe_topics(names)).topics)
 
     def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> tuple[TopicResult, ...]:
-        return self._client.call(
-            lambda client: client.create_topics(topics, validate_only=validate_only)
-        ).results
+        return self._call(lambda client: client.create_topics(topics, validate_only=validate_only)).results
 
     def delete_topics(self, names: Sequence[str]) -> tuple[TopicResult, ...]:
-        return self._client.call(lambda client: client.delete_topics(names)).results
+        return self._call(lambda client: client.delete_topics(names)).results

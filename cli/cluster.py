@@ -13,7 +13,6 @@ from cli.errors import Failure, one_line
 from cli.layout import Layout, Node
 from cli.processes import STOP_WAIT_S, Processes
 from metadata.errors import ApiError
-from runtime.client import ClientError
 
 T = TypeVar("T")
 POLL_S = 0.05
@@ -72,7 +71,7 @@ class LocalCluster:
                 if found:
                     return found
                 reason = "not so far"
-            except (ApiError, ClientError) as error:
+            except (ApiError, Failure) as error:
                 reason = one_line(error)
             self._check_started()
             if time.monotonic() > deadline:
@@ -133,5 +132,5 @@ class LocalCluster:
             return None
         try:
             return self.client.quorum().leader_id
-        except (ApiError, ClientError):
+        except (ApiError, Failure):
             return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.config import load_config
 from storage.uuids import uuid_to_text
 
 
@@ -22,6 +21,9 @@ class NodeConfig:
 
 def read_node_config(path: str) -> NodeConfig:
     """Reads and checks a configuration file. Raises ConfigError."""
+    # Brings gRPC along, which the rest of this group can do without.
+    from runtime.config import load_config
+
     config = load_config(Path(path))
     directories = list(config.log_dirs)
     if config.metadata_log_dir not in directories:

@@ -197,7 +197,7 @@ class _Story:
         _check(not self._leads(leaving), f"{leaving.name} still leads a partition")
         _done(
             f"its leaderships moved first, then it stopped, after {seconds:.1f} s;"
-            " no partition is without a leader"
+            " every partition of orders has a leader"
         )
         for topic in self._describe("orders"):
             _check(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import click
 
 from metadata.errors import ApiError, RecordDecodeError, ReplayError
-from runtime.client import ClientError
 from runtime.errors import ConfigError, StartError
 from storage.errors import StorageError
 
@@ -37,7 +36,7 @@ def one_line(error: BaseException) -> str:
 def as_failure(error: Exception) -> Failure | None:
     """The failure to show for a known error, or None when it is not one that a user can cause."""
     match error:
-        case ApiError() | ClientError() | ConfigError() | StartError():
+        case ApiError() | ConfigError() | StartError():
             return Failure(one_line(error))
         case StorageError() | RecordDecodeError() | ReplayError():
             return Failure(one_line(error))

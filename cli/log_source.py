@@ -38,14 +38,16 @@ Item = ReadBatch | Damage
 def log_path(path: str) -> str:
     """The log that a path means: a node's directory stands for the `__cluster_metadata-0` in it.
 
+    For a node of a local cluster it is in its `data`.
+
     Raises FileMissingError, NotALogError for what holds no log.
     """
     disk = PosixDisk()
     if not disk.exists(path):
         raise FileMissingError(path)
     if disk.is_directory(path):
-        inner = join(path, METADATA_DIRECTORY)
-        found = inner if disk.is_directory(inner) else path
+        inner = [join(path, METADATA_DIRECTORY), join(join(path, "data"), METADATA_DIRECTORY)]
+        found = next((one for one in inner if disk.is_directory(one)), path)
         if not list_segments(disk, found) and not list_snapshots(disk, found):
             raise NotALogError(path, "holds no .log segment")
         return found

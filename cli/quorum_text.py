@@ -52,8 +52,8 @@ def status_json(quorum: DescribeQuorumResponse, now_ms: int) -> dict[str, Any]:
         "highWatermark": quorum.high_watermark,
         "maxFollowerLag": lag,
         "maxFollowerLagTimeMs": lag_ms,
-        "currentVoters": [voter.node_id for voter in quorum.voters],
-        "currentObservers": [observer.node_id for observer in quorum.observers],
+        "currentVoters": sorted_ids(quorum.voters),
+        "currentObservers": sorted_ids(quorum.observers),
     }
 
 
@@ -98,13 +98,19 @@ def replication_json(quorum: DescribeQuorumResponse, now_ms: int) -> list[dict[s
 
 
 def _ids(replicas: Sequence[ReplicaStatus]) -> str:
-    return "[" + ",".join(str(replica.node_id) for replica in replicas) + "]"
+    return "[" + ",".join(str(node_id) for node_id in sorted_ids(replicas)) + "]"
+
+
+def sorted_ids(replicas: Sequence[ReplicaStatus]) -> list[int]:
+    return sorted(replica.node_id for replica in replicas)
 
 
 def _ordered(quorum: DescribeQuorumResponse) -> list[tuple[ReplicaStatus, str]]:
-    leader = [(voter, "Leader") for voter in quorum.voters if voter.node_id == quorum.leader_id]
-    followers = [(voter, "Follower") for voter in quorum.voters if voter.node_id != quorum.leader_id]
-    return [*leader, *followers, *((observer, "Observer") for observer in quorum.observers)]
+    """The leader, the other voters and the observers, each group by id."""
+    voters = sorted(quorum.voters, key=lambda one: (one.node_id != quorum.leader_id, one.node_id))
+    observers = sorted(quorum.observers, key=lambda one: one.node_id)
+    named = [(voter, "Leader" if voter.node_id == quorum.leader_id else "Follower") for voter in voters]
+    return [*named, *((observer, "Observer") for observer in observers)]
 
 
 def _lag(quorum: DescribeQuorumResponse, replica: ReplicaStatus) -> int:

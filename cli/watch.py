@@ -30,7 +30,6 @@ from metadata.errors import ApiError
 from metadata.image.types import BrokerRegistration
 from metadata.inspect.timeline import Timeline, TimelineEvent
 from metadata.requests import DescribeQuorumResponse, ReplicaStatus
-from runtime.client import ClientError
 from storage.errors import StorageError
 from storage.reader import LogReader
 
@@ -116,7 +115,7 @@ def refresh(cluster: LocalCluster, view: View, tail: EventTail) -> list[Timeline
         view.quorum = cluster.client.quorum()
         view.brokers = cluster.client.brokers()
         view.problem = None
-    except (ApiError, ClientError) as error:
+    except (ApiError, Failure) as error:
         view.problem = one_line(error)
     fresh = tail.poll(view.quorum.high_watermark if view.quorum else 0)
     view.events.extend(fresh)

@@ -1,0 +1,209 @@
+"""The command on a real cluster: processes on loopback, started and stopped by `metaquorum local`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("cli")]
+REPOSITORY = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-m", "cli"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
+ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP", None)
+
+
+def run(*args: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    result = subprocess.run(
+        [*COMMAND, *(str(arg) for arg in args)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    assert result.returncode == expect, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with a running cluster of three controllers and two brokers."""
+    directory = tmp_path_factory.mktemp("local") / "cluster"
+    run("local", "up", "-d", directory, "--brokers", 2, "--free-ports")
+    yield directory
+    run("local", "down", "-d", directory)
+    assert not any(pids(directory, expect=1).values())
+
+
+@pytest.fixture(scope="module")
+def bootstrap(cluster: Path) -> str:
+    return str(status(cluster)["bootstrap"])
+
+
+def status(directory: Path, expect: int = 0) -> dict[str, object]:
+    found: dict[str, object] = json.loads(
+        run("local", "status", "-d", directory, "--json", expect=expect).stdout
+    )
+    return found
+
+
+def pids(directory: Path, expect: int = 0) -> dict[str, int | None]:
+    nodes = status(directory, expect)["nodes"]
+    assert isinstance(nodes, list)
+    return {node["node"]: node["pid"] for node in nodes}
+
+
+def test_every_process_runs_and_is_told(cluster: Path) -> None:
+    found = pids(cluster)
+    assert len(set(found.values())) == 5
+    assert all(pid is not None and psutil.pid_exists(pid) for pid in found.values())
+
+
+def test_up_again_starts_nothing_twice(cluster: Path) -> None:
+    before = pids(cluster)
+    run("local", "up", "-d", cluster)
+    assert pids(cluster) == before
+
+
+def test_the_quorum_is_described(cluster: Path, bootstrap: str) -> None:
+    found = json.loads(run("quorum", "describe", "-b", bootstrap, "--json").stdout)
+    assert found["clusterId"] == status(cluster)["clusterId"]
+    assert found["currentVoters"] == [3000, 3001, 3002]
+    assert found["currentObservers"] == [0, 1]
+    text = run("quorum", "describe", "-b", bootstrap).stdout
+    assert f"LeaderId:               {found['leaderId']}\n" in text
+    table = run("quorum", "describe", "--replication", "-b", bootstrap).stdout.splitlines()
+    assert [line.split()[-1] for line in table] == ["Status", "Leader", *["Follower"] * 2, *["Observer"] * 2]
+
+
+def test_topics_live_and_die(bootstrap: str) -> None:
+    created = run("topics", "create", "orders", "--partitions", 4, "--replication-factor", 2, "-b", bootstrap)
+    assert created.stdout == "orders: created\n"
+    again = run("topics", "create", "orders", "-b", bootstrap, expect=1)
+    assert again.stderr.startswith("metaquorum: orders: TOPIC_ALREADY_EXISTS")
+    assigned = run(
+        "topics", "create", "assigned", "--replica-assignment", "1:0,0:1", "--json", "-b", bootstrap
+    )
+    assert json.loads(assigned.stdout)["partitions"] == 2
+    listed = json.loads(run("topics", "list", "--json", "-b", bootstrap).stdout)
+    assert [(topic["name"], topic["partitionCount"]) for topic in listed] == [("assigned", 2), ("orders", 4)]
+    described = json.loads(run("topics", "describe", "assigned", "--json", "-b", bootstrap).stdout)[0]
+    assert [partition["replicas"] for partition in described["partitions"]] == [[1, 0], [0, 1]]
+    text = run("topics", "describe", "orders", "-b", bootstrap).stdout
+    assert "\tPartitionCount: 4\tReplicationFactor: 2\t" in text.splitlines()[0]
+    assert len(text.splitlines()) == 5
+    missing = run("topics", "describe", "orders", "nope", "-b", bootstrap, expect=1)
+    assert missing.stderr.startswith("metaquorum: topic nope does not exist")
+    assert run("topics", "delete", "assigned", "-b", bootstrap).stdout == "assigned: deleted\n"
+    gone = run("topics", "delete", "assigned", "-b", bootstrap, expect=1)
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in gone.stderr
+    run("topics", "create", "dry", "--validate-only", "-b", bootstrap)
+    assert "dry" not in run("topics", "list", "-b", bootstrap).stdout
+
+
+def test_brokers_are_listed_and_described(bootstrap: str) -> None:
+    listed = json.loads(run("brokers", "list", "--json", "-b", bootstrap).stdout)
+    assert [(broker["id"], broker["state"]) for broker in listed] == [(0, "running"), (1, "running")]
+    described = run("brokers", "describe", 1, "-b", bootstrap).stdout
+    assert "State:        running" in described
+    missing = run("brokers", "describe", 77, "-b", bootstrap, expect=1)
+    assert missing.stderr == "metaquorum: broker 77 is not registered; see: metaquorum brokers list\n"
+    refused = run("brokers", "unregister", 77, "-b", bootstrap, expect=1)
+    assert "BROKER_ID_NOT_REGISTERED" in refused.stderr
+
+
+def test_leadership_is_transferred(bootstrap: str) -> None:
+    before = json.loads(run("quorum", "describe", "--json", "-b", bootstrap).stdout)
+    target = next(voter for voter in before["currentVoters"] if voter != before["leaderId"])
+    found = json.loads(run("quorum", "transfer", "--to", target, "--json", "-b", bootstrap).stdout)
+    assert (found["from"], found["to"]) == (before["leaderId"], target)
+    assert found["leaderEpoch"] > before["leaderEpoch"]
+    refused = run("quorum", "transfer", "--to", 99, "-b", bootstrap, expect=1)
+    assert refused.stderr.count("\n") == 1
+
+
+def test_a_live_log_is_dumped_and_replayed(cluster: Path, bootstrap: str) -> None:
+    run("topics", "create", "replayed", "-b", bootstrap)
+    node = cluster / "controller-3000"
+    records = [json.loads(line) for line in run("log", "dump", "--json", node).stdout.splitlines()]
+    assert [record["offset"] for record in records] == list(range(len(records)))
+    assert records[0]["type"] == "LEADER_CHANGE"
+    followed = run("log", "dump", "--follow", "--to-offset", len(records) - 1, "--json", node)
+    assert [json.loads(line) for line in followed.stdout.splitlines()] == records
+    state = json.loads(run("log", "state", "--json", node).stdout)
+    assert set(state["broker"]) == {"0", "1"}
+    kinds = [json.loads(line)["kind"] for line in run("log", "timeline", "--json", node).stdout.splitlines()]
+    assert {"election", "broker registered", "broker unfenced", "topic created"} <= set(kinds)
+
+
+def test_watching_without_a_terminal_and_ctrl_c(tmp_path: Path) -> None:
+    directory = tmp_path / "watched"
+    process = subprocess.Popen(
+        [*COMMAND, "local", "up", "--watch", "-d", str(directory), "--brokers", "1", "--free-ports"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert process.stdout is not None
+    lines: list[str] = []
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if "broker unfenced" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        lines += process.stdout.readlines()
+        assert process.wait(60) == 0, "".join(lines)
+    finally:
+        process.kill()
+        run("local", "down", "-d", directory)
+    text = "".join(lines)
+    assert "brokers: 0 running" in text
+    assert "election" in text
+    order = [line.split(":")[0] for line in lines if line.endswith(": stopped\n")]
+    assert order[0] == "broker-0"
+    assert sorted(order[1:]) == ["controller-3000", "controller-3001", "controller-3002"]
+
+
+def test_a_port_in_use_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
+    import socket
+
+    directory = tmp_path / "busy"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        make = (
+            "from pathlib import Path; from cli.layout import create, free_ports;"
+            f"create(Path({str(directory)!r}), brokers=0, controllers=1, ports=[{taken.getsockname()[1]}])"
+        )
+        subprocess.run([sys.executable, "-c", make], check=True, env=ENVIRONMENT)
+        result = run("local", "up", "-d", directory, expect=1)
+    assert result.stderr.count("\n") == 1
+    assert "controller-3000 ended with exit code 1" in result.stderr
+    assert "cannot listen on 127.0.0.1" in result.stderr
+    assert not any(pids(directory, expect=1).values())
+
+
+@pytest.mark.timeout(180)
+def test_the_demo_goes_through(tmp_path: Path) -> None:
+    result = run("demo", "-d", tmp_path / "demo")
+    assert "All steps happened" in result.stdout
+    assert not (tmp_path / "demo").exists()
+    for told in (
+        "leads in epoch",
+        "kill -9",
+        "fenced after",
+        "hold the same log",
+        "Kafka's own dump tool printed",
+    ):
+        assert told in result.stdout

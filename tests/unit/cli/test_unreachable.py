@@ -1,0 +1,85 @@
+"""A quorum that cannot be reached: one line, a non-zero exit, and no longer than the user said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli.layout import free_ports
+from cli.main import main
+
+COMMANDS = [
+    ["quorum", "describe"],
+    ["quorum", "describe", "--replication", "--json"],
+    ["quorum", "transfer", "--to", "3001"],
+    ["brokers", "list"],
+    ["brokers", "describe", "1"],
+    ["brokers", "unregister", "1"],
+    ["topics", "list"],
+    ["topics", "create", "orders"],
+    ["topics", "describe"],
+    ["topics", "delete", "orders"],
+]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    """A working directory without a local cluster."""
+    monkeypatch.chdir(tmp_path)
+    return CliRunner()
+
+
+def assert_one_line(result: Result, *parts: str) -> None:
+    assert result.exit_code == 1, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("metaquorum: ")
+    for part in parts:
+        assert part in result.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_nobody_listens(elsewhere: CliRunner, command: list[str]) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    result = elsewhere.invoke(main, [*command, "--bootstrap", address, "--timeout", "0.1"])
+    assert_one_line(result, f"nobody at {address} answered within 100 ms")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_no_cluster_is_named(elsewhere: CliRunner, command: list[str]) -> None:
+    result = elsewhere.invoke(main, command, env={"METAQUORUM_BOOTSTRAP": None})
+    assert_one_line(result, "no cluster was named; give --bootstrap")
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:", "host:0", "host:99999", ":9093", ","])
+def test_an_address_that_is_none(elsewhere: CliRunner, address: str) -> None:
+    result = elsewhere.invoke(main, ["quorum", "describe", "--bootstrap", address])
+    assert_one_line(result, "write host:port,host:port")
+
+
+@pytest.mark.parametrize("option", ["--truststore", "--keystore"])
+@pytest.mark.parametrize(("content", "part"), [(None, "cannot be read"), ("no certificate", "pem")])
+def test_tls_files_that_are_none(elsewhere: CliRunner, option: str, content: str | None, part: str) -> None:
+    if content is not None:
+        Path("file.pem").write_text(content)
+    result = elsewhere.invoke(main, ["quorum", "describe", "-b", "127.0.0.1:1", option, "file.pem"])
+    assert_one_line(result, part, "file.pem")
+
+
+@pytest.mark.parametrize("text", ["", "a:b", "0:1,", "0:-1", "0:1;1:2"])
+def test_an_assignment_that_is_none(elsewhere: CliRunner, text: str) -> None:
+    result = elsewhere.invoke(main, ["topics", "create", "x", "--replica-assignment", text])
+    assert result.exit_code == 2
+    assert "is no assignment; write broker ids as 0:1,1:2" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_assignment_already_says_the_counts(elsewhere: CliRunner) -> None:
+    result = elsewhere.invoke(
+        main, ["topics", "create", "x", "--replica-assignment", "0:1", "--partitions", "3"]
+    )
+    assert result.exit_code == 2
+    assert "already says the partitions" in result.stderr

@@ -145,7 +145,7 @@ def _take_chunk(
 
 
 def begin(state: RaftState) -> None:
-    """A snapshot of what was committed can be durable before this node's own copy of those records was: a crash
+    """A snapshot of what was committed can be durable before this node's own copy of the records is: a crash
     between leaves a log that ends below it. The log restarts behind the snapshot."""
     latest = state.log.latest_snapshot
     if latest is not None and latest.offset > state.log.end_offset:

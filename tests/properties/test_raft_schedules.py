@@ -82,7 +82,7 @@ class Chaos:
             self.world.finish_next(node.node_id)
 
     def tick(self) -> None:
-        self.world.now += self.rng.choice((0, 1, 20, 60, 150, 400, 1600))
+        self.world.now += self.rng.choice((0, 1, 1, 5, 5, 20, 20, 60, 150, 400, 1600))
         for node in self.world.live:
             if self.rng.random() < 0.5:
                 self.world.input(node.node_id, lambda core: core.tick(self.world.now))

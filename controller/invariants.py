@@ -59,15 +59,9 @@ def _check_office(node: ControllerNode) -> None:
 
 def _check_bounds(node: ControllerNode) -> None:
     config = node.config
-    _require(
-        ledger_bound(node) <= config.answers_max + config.waiting_requests_max, "answers are not bounded"
-    )
+    most = config.answers_max + config.waiting_requests_max
+    _require(node.ledger.replies_waiting <= most, "waiting answers are not bounded")
     _require(
         node.active is None or len(node.active.work) <= 3 * (len(node.ledger.newest.brokers) + 1),
         "work is not bounded by the number of brokers",
     )
-
-
-def ledger_bound(node: ControllerNode) -> int:
-    """Answers that wait for a commit."""
-    return node.ledger.replies_waiting

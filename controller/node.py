@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import assert_never
 
-from controller.active import WRITE_REQUESTS, ActiveController, WriteRequest, busy
+from controller.active import WRITE_REQUESTS, ActiveController, WriteRequest
 from controller.config import ControllerConfig
 from controller.encoding import encode_records_batch
 from controller.events import (
@@ -45,6 +45,7 @@ from controller.raft.gate import EffectGate
 from controller.sessions import Sessions
 from controller.snapshots import SnapshotPolicy
 from controller.status import Counters, NodeStatus
+from controller.workbench import busy
 from metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
 from metadata.image import MetadataImage
 from metadata.records import Record
@@ -144,6 +145,7 @@ class ControllerNode:
             if now_ms >= self._armed_ms:
                 # A full inbox must not keep timers from running.
                 self._on_time(drained=False)
+                self.next_deadline_ms()
         except ReplayError as error:
             self._stop_on_bug(error)
         if self._stop_at_ms is not None:
@@ -164,7 +166,7 @@ class ControllerNode:
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the latest; never in the past of the last input."""
         deadlines = [self.raft.next_deadline_ms(), self._stop_at_ms]
-        if self.active is not None:
+        if self.active is not None and not self.raft.transferring:
             deadlines.append(self.active.next_deadline_ms(self.now_ms))
         if self.snapshots.in_progress is None:
             deadlines.append(self.snapshots.next_deadline_ms())

@@ -11,6 +11,9 @@ from controller.ledger import Ledger
 from metadata.image import MetadataImage
 from storage.types import LogPosition
 
+RETRY_MS = 1_000
+"""A snapshot that is due by time and cannot be cut inside a transaction is looked at again after so long."""
+
 
 class SnapshotPolicy:
     """`last_offset`: the end of the newest snapshot that this node has, 0 for none."""
@@ -31,7 +34,10 @@ class SnapshotPolicy:
         enough = ledger.committed_bytes >= self._max_bytes
         if not enough and (self._interval_ms <= 0 or now_ms - self._last_ms < self._interval_ms):
             return None
-        if self.in_progress is not None or ledger.committed.transaction is not None:
+        if self.in_progress is not None:
+            return None
+        if ledger.committed.transaction is not None:
+            self._last_ms = max(self._last_ms, now_ms - self._interval_ms + RETRY_MS)
             return None
         image = ledger.committed.image
         place = image.provenance

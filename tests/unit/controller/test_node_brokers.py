@@ -8,6 +8,7 @@ from controller.config import ControllerConfig
 from controller.lifecycle import BrokerState
 from controller.raft.config import RaftConfig
 from controller.sessions import ARRIVAL_DRAIN_MS
+from controller.workbench import PENDING_BATCHES_MAX
 from metadata.errors import ApiError, ErrorCode
 from metadata.image import BrokerRegistration
 from metadata.records import (
@@ -202,6 +203,41 @@ def test_a_long_fencing_goes_in_slices_and_the_broker_counts_as_fenced_from_the_
     )
 
 
+def test_a_return_that_makes_many_leaders_possible_goes_in_slices() -> None:
+    quorum = quorum_of(slice_max=2)
+    epoch = quorum.start_broker(1)
+    topic = quorum.create("t", *[(1,)] * 5)
+    quorum.advance(12_000)
+    assert [quorum.partition(topic, n).leader for n in range(5)] == [-1] * 5
+    start = quorum.leader.end_offset
+    assert not beat(quorum.heartbeat(1)).is_fenced
+    quorum.advance(100)
+    sizes = [len(batch) for batch in quorum.batches(start)]
+    assert sizes == [3, 2, 1] and quorum.batches(start)[0][0] == UnfenceBrokerRecord(id=1, epoch=epoch)
+    assert [quorum.partition(topic, n).leader for n in range(5)] == [1] * 5
+
+
+def test_a_failover_between_the_batches_of_a_return_leaves_the_rest_to_the_next_leader() -> None:
+    quorum = quorum_of(slice_max=2)
+    quorum.start_broker(1)
+    topic = quorum.create("t", *[(1,)] * 5)
+    quorum.advance(12_000)
+    old = quorum.leader
+    old.node.next_deadline_ms()  # as the driver does when the inbox is empty
+    quorum.request(quorum.heartbeat_request(1))
+    old.step()
+    for machine in quorum.followers:
+        machine.tick()
+    assert [len(batch) for batch in quorum.batches()][-1] == 3
+    for _ in range(3):
+        for machine in quorum.followers:
+            machine.step()
+    old.kill()
+    quorum.elect()
+    quorum.advance(100)
+    assert [quorum.partition(topic, n).leader for n in range(5)] == [1] * 5
+
+
 def test_a_failover_between_two_batches_of_a_fencing_starts_it_again() -> None:
     quorum = quorum_of(slice_max=2)
     quorum.start_broker(1)
@@ -220,6 +256,26 @@ def test_a_failover_between_two_batches_of_a_fencing_starts_it_again() -> None:
     quorum.beat_for(15_000, 2)
     assert known(quorum, 1).fenced
     assert [quorum.partition(topic, n).leader for n in range(5)] == [2] * 5
+
+
+def test_slices_do_not_outrun_the_quorum() -> None:
+    quorum = quorum_of(slice_max=1)
+    quorum.start_broker(1)
+    quorum.start_broker(2)
+    quorum.create("t", *[(1, 2)] * 50)
+    leader = quorum.leader
+    for machine in quorum.followers:
+        machine.sync = False
+    quorum.request(quorum.heartbeat_request(1, want_fence=True))
+    for _ in range(40):
+        quorum.settle()
+        leader.tick()
+    assert len(leader.node.ledger.pending) == PENDING_BATCHES_MAX
+    for machine in quorum.followers:
+        machine.resume_sync()
+    quorum.advance(500)
+    assert known(quorum, 1).fenced
+    assert quorum.image().topics.rows_led_by(1).size == 0
 
 
 def test_many_deaths_at_once_move_no_leader_to_another_dying_broker() -> None:

@@ -235,6 +235,20 @@ def test_a_snapshot_that_is_overtaken_changes_nothing() -> None:
     assert any("damaged" in warning for warning in follower.warnings)
 
 
+def test_a_snapshot_that_is_due_inside_a_transaction_waits_without_a_busy_loop() -> None:
+    quorum = quorum_of(metadata_log_max_snapshot_interval_ms=5_000, metadata_max_idle_interval_ms=0)
+    leader = quorum.leader
+    _append(leader, [BeginTransactionRecord(name="long")])
+    quorum.settle()
+    quorum.advance(7_000)
+    assert snapshots_of(leader) == []
+    due = leader.node.next_deadline_ms()
+    assert due is not None and due > quorum.now_ms
+    _append(leader, [EndTransactionRecord()])
+    quorum.advance(2_000)
+    assert len(snapshots_of(leader)) == 1
+
+
 # ---- following
 
 

@@ -1,0 +1,150 @@
+"""The active controller's tools: append and answer in the right order, and work that goes in slices.
+
+Owns the order between records, answers and commits on the deciding side. Decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from controller.config import ControllerConfig
+from controller.events import RequestArrived
+from controller.ledger import Ledger, Reply
+from controller.partitions import MayLead
+from controller.result import ControllerResult
+from controller.sessions import Sessions
+from controller.work import ElectLeaders, MoveLeaders, RemoveBroker, Work, next_slice
+from metadata.errors import ApiError, ErrorCode, RecordEncodeError
+from metadata.image import MetadataImage
+from metadata.records import Record
+from metadata.requests import ControllerResponse, Done
+
+PENDING_BATCHES_MAX = 16
+"""Work in slices waits while so many batches are uncommitted."""
+
+
+class Port(Protocol):
+    """What the active controller needs of its node."""
+
+    def append(self, records: Sequence[Record], replies: list[Reply], *, wake_observers: bool = True) -> int:
+        """Replays and appends one batch; its end offset (exclusive). Raises BatchError when too large."""
+
+    def reply(self, key: int, response: ControllerResponse | ApiError) -> None:
+        """Answers now."""
+
+
+class Workbench:
+    """What a decision needs to take effect. `on_unparked` decides a request that waited for a fencing."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        ledger: Ledger,
+        sessions: Sessions,
+        port: Port,
+        on_unparked: Callable[[RequestArrived, int], None],
+    ) -> None:
+        self.config = config
+        self.ledger = ledger
+        self.sessions = sessions
+        self.port = port
+        self.on_unparked = on_unparked
+        self.work: dict[tuple[type[Work], int | None], Work] = {}
+        self.last_append_ms = 0
+
+    def start_removal(self, broker_id: int, epoch: int) -> RemoveBroker:
+        """From now on the broker counts as fenced and its lease is over; the batches follow."""
+        self.sessions.fencing[broker_id] = epoch
+        self.sessions.close(broker_id)
+        self.work.pop((MoveLeaders, broker_id), None)
+        work = self.work.get((RemoveBroker, broker_id))
+        if not isinstance(work, RemoveBroker):
+            work = RemoveBroker(broker_id=broker_id, epoch=epoch)
+            self.work[RemoveBroker, broker_id] = work
+        return work
+
+    def add(self, work: MoveLeaders | ElectLeaders) -> None:
+        """Something to do in later steps; a no-op if it is known already."""
+        self.work.setdefault((type(work), work.broker_id), work)
+
+    def may_step(self) -> bool:
+        """Whether there is work, and what was written gets committed: slices must not outrun the quorum."""
+        return bool(self.work) and len(self.ledger.pending) < PENDING_BATCHES_MAX
+
+    def step(self, work: Work, now_ms: int) -> None:
+        """One slice of `work`."""
+        image = self.ledger.newest
+        batch = next_slice(work, image, self.may_lead(image), self.config.records_per_slice_max)
+        keys = work.unregister_keys if batch.done and isinstance(work, RemoveBroker) else []
+        replies: list[Reply] = [(key, Done()) for key in keys]
+        if batch.records:
+            end_offset = self.append(batch.records, replies, now_ms)
+        else:
+            end_offset = self.ledger.newest_state.end_offset
+            for key, response in replies:
+                self.finish(key, ControllerResult(response=response), now_ms)
+        if not batch.done:
+            return
+        del self.work[type(work), work.broker_id]
+        if isinstance(work, RemoveBroker):
+            self._end_removal(work, end_offset, now_ms)
+
+    def _end_removal(self, work: RemoveBroker, end_offset: int, now_ms: int) -> None:
+        self.sessions.fencing.pop(work.broker_id, None)
+        session = self.sessions.get(work.broker_id)
+        if work.unregister:
+            self.sessions.forget(work.broker_id)
+        elif session is not None:
+            session.unfence_from_offset = end_offset
+        for arrived in work.parked:
+            self.on_unparked(arrived, now_ms)
+
+    def may_lead(self, image: MetadataImage) -> MayLead:
+        """Unfenced, not shutting down, and not being fenced."""
+        is_active = image.brokers.is_active
+        fencing = self.sessions.fencing
+        if not fencing:
+            return is_active
+        return lambda broker_id: is_active(broker_id) and broker_id not in fencing
+
+    # ---- answers
+
+    def append(self, records: Sequence[Record], replies: list[Reply], now_ms: int) -> int:
+        self.last_append_ms = now_ms
+        return self.port.append(records, replies)
+
+    def finish(self, key: int, result: ControllerResult, now_ms: int) -> bool:
+        """Writes the records; the answer goes out when what it says is committed (DESIGN 6).
+
+        False: the request holds a value that no record can carry, and that was the answer.
+        """
+        if result.records:
+            try:
+                self.append(result.records, [(key, result.response)], now_ms)
+            except RecordEncodeError as error:
+                self.port.reply(key, ApiError(ErrorCode.INVALID_REQUEST, f"{error}: correct the request"))
+                return False
+        elif self._holds_already(result):
+            self.port.reply(key, result.response)
+        else:
+            self.ledger.wait((key, result.response))
+        return True
+
+    def _holds_already(self, result: ControllerResult) -> bool:
+        ledger = self.ledger
+        if not ledger.pending or not result.depends_on_image:
+            return True
+        broker_id = result.depends_on_broker
+        if broker_id is None:
+            return False
+        newest, committed = ledger.newest.brokers, ledger.committed.image.brokers
+        return newest.get(broker_id) == committed.get(broker_id) and newest.registration_offset(
+            broker_id
+        ) == committed.registration_offset(broker_id)
+
+
+def busy(what: str) -> ApiError:
+    """The request was not looked at. Kafka's retriable code whose meaning is 'later', and which never leaves
+    open whether the request was carried out (REQUEST_TIMED_OUT would)."""
+    return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"the controller is busy: {what}; retry in a moment")

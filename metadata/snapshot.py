@@ -18,7 +18,7 @@ from storage.types import LogPosition
 from .codec import decode_control, encode, encode_control
 from .columnar.encode import LONGEST_LIST, PartitionRowsToWrite, encode_records
 from .control_records import SnapshotFooterRecord, SnapshotHeaderRecord
-from .errors import ReplayError, UnsupportedVersionError
+from .errors import RecordDecodeError, ReplayError, UnsupportedVersionError
 from .features import record_version_for, write_version
 from .image import MIGRATING, MetadataImage, PartitionInfo, Provenance, TopicsImage
 from .image.columns import FLAGS, LISTS, N_ISR, N_REPLICAS, PADDING, RowArray
@@ -271,7 +271,10 @@ def load_snapshot(
             raise SnapshotLoadError(batch.header.base_offset, "records follow the snapshot's footer")
         if batch.header.is_control:
             for raw in batch.records():
-                record = decode_control(raw.key, raw.value)
+                try:
+                    record = decode_control(raw.key, raw.value)
+                except RecordDecodeError as error:
+                    raise SnapshotLoadError(raw.offset, str(error)) from error
                 if isinstance(record, SnapshotHeaderRecord):
                     header = record
                 footer = footer or isinstance(record, SnapshotFooterRecord)

@@ -248,9 +248,10 @@ def partition_at(
 class TopicsBuilder:
     """Edits a TopicsImage in place, copying only what a frozen image still shares."""
 
-    __slots__ = ("by_id", "by_name", "by_slot", "columns", "next_slot")
+    __slots__ = ("_base", "by_id", "by_name", "by_slot", "columns", "next_slot")
 
     def __init__(self, base: TopicsImage) -> None:
+        self._base = base
         self.columns = ColumnsBuilder(base.columns)
         self.by_id: MapBuilder[bytes, TopicEntry] = base.by_id.builder()
         self.by_name: MapBuilder[str, bytes] = base.by_name.builder()
@@ -258,13 +259,13 @@ class TopicsBuilder:
         self.next_slot = base.next_slot
 
     def freeze(self) -> TopicsImage:
-        return TopicsImage(
-            self.columns.freeze(),
-            self.by_id.freeze(),
-            self.by_name.freeze(),
-            self.by_slot.freeze(),
-            self.next_slot,
-        )
+        """The topics as they are now: the same object as before if nothing changed."""
+        columns, by_id = self.columns.freeze(), self.by_id.freeze()
+        if columns is not self._base.columns or by_id is not self._base.by_id:
+            self._base = TopicsImage(
+                columns, by_id, self.by_name.freeze(), self.by_slot.freeze(), self.next_slot
+            )
+        return self._base
 
     def add_topic(self, topic_id: bytes, name: str) -> None:
         """Adds a topic whose id and name are both new (the caller checked)."""

@@ -419,6 +419,8 @@ def test_bulk_changes_in_columns_equal_record_by_record(
             (1, PartitionRecord(at, uuid(topic), (1, 2), (1,), (), (), 1, 0, 5, 9, (uuid(100), uuid(101))))
             for at in range(40)
         ]
+    if odd_at % 2:
+        picks = [(topic, index % 40, mask, broker) for topic, index, mask, broker in picks]
     if distinct:
         picks = list(
             {(topic, index % 40): (topic, index % 40, mask, b) for topic, index, mask, b in picks}.values()

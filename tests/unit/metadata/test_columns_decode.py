@@ -145,3 +145,30 @@ def test_large_batches_with_unusual_company_equal_the_record_path(extra: list[An
         images.append(engine.state().image)
     assert images_equal(*images)
     assert images[0].topics.partition_count >= MIN_RECORDS * 4
+
+
+BASE = [TopicRecord("t", TOPIC_ID), *(partition(at) for at in range(60))]
+MANY = [PartitionChangeRecord(at, TOPIC_ID, directories=(D, D)) for at in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("records", "errors"),
+    [
+        ([*BASE[1:], BASE[0]], 60),  # every partition before its topic
+        ([*BASE, *MANY], 0),
+        ([*BASE, *MANY[:39], PartitionChangeRecord(59, TOPIC_ID, directories=(D,))], 1),
+        ([*BASE, *MANY[:39], MANY[5]], 0),  # one partition changes twice
+        ([*BASE, *MANY[:39], PartitionChangeRecord(60, TOPIC_ID, directories=(D, D))], 1),
+        ([*BASE, *BASE[1:]], 0),  # every partition written again
+    ],
+)
+def test_what_the_columns_must_notice_before_they_write(records: list[Any], errors: int) -> None:
+    batch = batch_of(encoded(*records))
+    images, counts = [], []
+    for use_columns in (True, False):
+        engine = Replayer(on_error=lambda error: None, use_columns=use_columns)
+        engine.apply_batch(batch)
+        images.append(engine.state().image)
+        counts.append(engine.skipped)
+    assert counts == [errors, errors]
+    assert images_equal(*images)

@@ -124,6 +124,11 @@ def test_lists_of_any_length_share_chunks_and_rows_are_reused() -> None:
     for at in range(CHUNK_ROWS + 50):
         builder.topics.put_partition(builder.topics.by_id[T2], info(at, (3,), T2))
     after = builder.freeze()
+    emptied = ImageBuilder(after)
+    emptied.topics.remove_topic(emptied.topics.by_id[T2])
+    nothing = emptied.freeze().topics
+    assert not len(nothing.rows_with_isr(3)) and not len(nothing.rows_with_replica(3))
+    assert nothing.partition_count == 0 and not len(nothing.rows_led_by(3))
     assert after.topics.partition_count == CHUNK_ROWS + 50
     assert len(after.topics.columns.chunks) == len(image.topics.columns.chunks)
     assert image.topics.partitions_of(T1) == partitions

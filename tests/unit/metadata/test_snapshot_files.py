@@ -151,6 +151,17 @@ def data(offset: int, *records: Any) -> bytes:
     return encode_batch(base_offset=offset, leader_epoch=4, timestamp_ms=1, values=values)
 
 
+def strange_control(offset: int) -> bytes:
+    return encode_batch(
+        base_offset=offset,
+        leader_epoch=4,
+        timestamp_ms=1,
+        values=[b"\0"],
+        keys=[b"\0\0\0\x63"],
+        is_control=True,
+    )
+
+
 HEADER, FOOTER = SnapshotHeaderRecord(5), SnapshotFooterRecord()
 TOPIC = TopicRecord("t", uuid(1))
 
@@ -163,6 +174,7 @@ TOPIC = TopicRecord("t", uuid(1))
         ([control(HEADER, 0), data(1, TOPIC)], "ends without its footer"),
         ([data(0, TOPIC), control(FOOTER, 1)], "not a snapshot header"),
         ([control(FOOTER, 0)], "not a snapshot header"),
+        ([control(HEADER, 0), strange_control(1), control(FOOTER, 2)], "type 99"),
         ([control(HEADER, 0), control(FOOTER, 1), data(2, TOPIC)], "records follow"),
         (
             [control(HEADER, 0), data(1, BeginTransactionRecord("x")), control(FOOTER, 2)],

@@ -45,7 +45,12 @@ from storage.log import SyncTicket
 from storage.types import LogPosition
 
 EVENTS_PER_STEP_MAX = 256
-"""Events handled before the loop gets a turn for sockets and timers."""
+STEP_MAX_MS = 20
+"""Events handled, and time spent, before the loop gets a turn for sockets and timers."""
+
+LINGER_FROM = 12
+LINGER_S = 0.001
+"""With so many clients waiting, a step waits so long for more requests."""
 
 GAP_MS = 200
 """A pause of the process, or a step, that is longer makes silence of others prove nothing (DESIGN 8)."""
@@ -97,7 +102,8 @@ class LoopStatistics:
 
 
 class Driver:
-    """See the module. `on_effect` gets what is not the replica's; `after_step` runs behind every step."""
+    """See the module. `on_effect` gets what is not the replica's; `after_step` runs behind every step;
+    `load` says how many clients wait for an answer."""
 
     def __init__(
         self,
@@ -109,6 +115,7 @@ class Driver:
         clock: Clock,
         on_effect: Callable[[Any], None],
         after_step: Callable[[int], None] = lambda now_ms: None,
+        load: Callable[[], int] = lambda: 0,
         inbox_max: int = 20_000,
     ) -> None:
         self.node = node
@@ -119,6 +126,7 @@ class Driver:
         self._clock = clock
         self._on_effect = on_effect
         self._after_step = after_step
+        self._load = load
         self._inbox: deque[Any] = deque()
         self._inbox_max = inbox_max
         self._loop = asyncio.get_running_loop()
@@ -164,8 +172,7 @@ class Driver:
         """Takes an event that answers what this node asked for; what it asks bounds their number."""
         self._inbox.append(event)
         if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._step)
+            self._schedule()
 
     def take_transport_event(self, event: Any) -> bool:
         """The transport's sink: requests of others are bounded, answers to ours are always taken."""
@@ -178,8 +185,9 @@ class Driver:
     def start(self) -> None:
         """Begins; the node's first effects are carried out before this returns."""
         now_ms = self._clock.monotonic_ms()
-        self._execute_guarded(lambda: self.node.start(now_ms, self._clock.wall_ms()))
-        self._after_effects(now_ms)
+        self._guarded(lambda: self._carry_out(self.node.start(now_ms, self._clock.wall_ms())))
+        if not self._ended.done():
+            self._after_effects(now_ms, self.node.next_deadline_ms())
 
     async def wait(self) -> Ending:
         """Returns when the node has stopped or the process cannot go on."""
@@ -193,6 +201,7 @@ class Driver:
     async def close(self) -> None:
         """Ends the timer, the tasks and both threads. The store is the caller's."""
         self.end("closed", failed=False)
+        _log.debug("the loop's work: %s", self.statistics)
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
@@ -207,32 +216,39 @@ class Driver:
         self._scheduled = False
         if self._ended.done():
             return
-        now_ms = self._clock.monotonic_ms()
+        now_ms = started_ms = self._clock.monotonic_ms()
         if self._timer is not None and now_ms > self._timer_ms:
             self._note_gap(now_ms - self._timer_ms, now_ms)
             self._timer.cancel()
             self._timer = None
-        started_ms = now_ms
+        self._guarded(self._handle_inbox)
+        if self._ended.done():
+            return
+        now_ms = self._clock.monotonic_ms()
+        deadline_ms = self.node.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms <= now_ms:
+            drained = not self._inbox and now_ms >= self._gap_until_ms
+            self._guarded(
+                lambda: self._carry_out(
+                    self.node.tick(now_ms=now_ms, wall_ms=self._clock.wall_ms(), drained=drained)
+                )
+            )
+            deadline_ms = self.node.next_deadline_ms()
+        finished_ms = self._clock.monotonic_ms()
+        self._note_gap(finished_ms - started_ms, finished_ms)
+        self._after_effects(finished_ms, deadline_ms)
+
+    def _handle_inbox(self) -> None:
         inbox, handle, clock = self._inbox, self.node.handle, self._clock
+        wall_ms, now_ms = clock.wall_ms(), clock.monotonic_ms()
+        until_ms = now_ms + STEP_MAX_MS
         count = 0
-        while inbox and count < EVENTS_PER_STEP_MAX:
+        while inbox and count < EVENTS_PER_STEP_MAX and now_ms <= until_ms and not self._ended.done():
             count += 1
-            event = inbox.popleft()
+            self._carry_out(handle(inbox.popleft(), now_ms=now_ms, wall_ms=wall_ms))
             now_ms = clock.monotonic_ms()
-            self._execute_guarded(lambda e=event, n=now_ms: handle(e, now_ms=n, wall_ms=clock.wall_ms()))  # type: ignore[misc]
-            if self._ended.done():
-                return
         self.statistics.events += count
         self.statistics.steps += 1
-        drained = not inbox and now_ms >= self._gap_until_ms
-        deadline_ms = self.node.next_deadline_ms()
-        if not inbox or (deadline_ms is not None and deadline_ms <= now_ms):
-            self._execute_guarded(
-                lambda: self.node.tick(now_ms=now_ms, wall_ms=clock.wall_ms(), drained=drained)
-            )
-        finished_ms = clock.monotonic_ms()
-        self._note_gap(finished_ms - started_ms, finished_ms)
-        self._after_effects(finished_ms)
 
     def _note_gap(self, gap_ms: int, now_ms: int) -> None:
         self.statistics.longest_gap_ms = max(self.statistics.longest_gap_ms, gap_ms)
@@ -243,22 +259,30 @@ class Driver:
                 "this process did nothing for %d ms: the machine is overloaded or it was paused", gap_ms
             )
 
-    def _after_effects(self, now_ms: int) -> None:
+    def _after_effects(self, now_ms: int, deadline_ms: int | None) -> None:
         if self._ended.done():
             return
         if self._unsynced and not self._sync_running:
             self._start_sync()
         self._after_step(now_ms)
         if self._inbox:
-            if not self._scheduled:
-                self._scheduled = True
-                self._loop.call_soon(self._step)
-            return
-        self._arm(now_ms)
+            self._schedule()
+        else:
+            self._arm(now_ms, deadline_ms)
 
-    def _arm(self, now_ms: int) -> None:
+    def _schedule(self) -> None:
+        """One step soon. Under load it waits for a moment, so that one sync and one answer to each follower
+        cover many requests; a lone request never waits."""
+        if self._scheduled:
+            return
+        self._scheduled = True
+        if self._load() >= LINGER_FROM:
+            self._loop.call_later(LINGER_S, self._step)
+        else:
+            self._loop.call_soon(self._step)
+
+    def _arm(self, now_ms: int, deadline_ms: int | None) -> None:
         """One timer at the node's next deadline; an earlier one that is armed already does as well."""
-        deadline_ms = self.node.next_deadline_ms()
         if self._gap_until_ms > now_ms:
             # Nothing that is overdue may be judged before: a tick in between would only spin.
             deadline_ms = self._gap_until_ms if deadline_ms is None else max(deadline_ms, self._gap_until_ms)
@@ -270,18 +294,26 @@ class Driver:
         self._timer = self._loop.call_later((self._timer_ms - now_ms) / 1000, self._timer_fired)
 
     def _timer_fired(self) -> None:
+        self._timer = None
         if not self._scheduled:
+            now_ms = self._clock.monotonic_ms()
+            if now_ms - self._timer_ms > GAP_MS:
+                self._note_gap(now_ms - self._timer_ms, now_ms)
             self._step()
 
-    def _execute_guarded(self, produce: Callable[[], list[Any]]) -> None:
-        """Asks the node and carries out what it wants; whatever goes wrong ends the process in one line."""
+    def _carry_out(self, effects: list[Any]) -> None:
+        handlers = self._handlers
+        for effect in effects:
+            handler = handlers.get(type(effect))
+            if handler is None:
+                self._on_effect(effect)
+            else:
+                handler(effect)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Whatever goes wrong in a node or in carrying out its effects ends the process in one line."""
         try:
-            for effect in produce():
-                handler = self._handlers.get(type(effect))
-                if handler is None:
-                    self._on_effect(effect)
-                else:
-                    handler(effect)
+            work()
         except DiskError as error:
             self.end(f"stopped: {error}; repair the disk, then start again", failed=True)
         except (StorageError, ReplayError, RecordDecodeError) as error:

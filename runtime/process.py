@@ -34,6 +34,8 @@ def run_process(
     try:
         config = load_config(Path(config_path), role)
         set_up_logging(config.text("log.format"), config.text("log.level"), role=role, node_id=config.node_id)
+        # The disk thread must not wait long for its turn when the loop is busy (the default is 5 ms).
+        sys.setswitchinterval(0.0005)
         # Collections of the oldest generation walk the whole image: let them be rare.
         gc.set_threshold(20_000, 50, 100)
         ending = uvloop.run(serve(config))

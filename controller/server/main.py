@@ -106,6 +106,7 @@ class ControllerProcess:
             clock=clock,
             on_effect=self._on_effect,
             after_step=self._after_step,
+            load=lambda: len(self._requests),
             inbox_max=config.number("inbox.max.events"),
         )
         self._requests = WaitingRequests(self.driver.submit, clock)

@@ -1,0 +1,200 @@
+"""Configuration files: what they become, and the one line for each way in which they can be wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controller.config import ControllerConfig
+from controller.raft.config import RaftConfig, Voter
+from runtime.config import load_config
+from runtime.config_docs import configuration_page
+from runtime.config_keys import KEYS, UNSUPPORTED
+from runtime.errors import ConfigError
+from storage.uuids import uuid_to_text
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+DIRECTORY = bytes(range(1, 17))
+CONTROLLER = {
+    "process.roles": "controller",
+    "node.id": "1",
+    "listeners": "CONTROLLER://127.0.0.1:9093",
+    "controller.quorum.voters": f"1@127.0.0.1:9093:{uuid_to_text(DIRECTORY)},2@127.0.0.1:9094,3@[::1]:9095",
+    "log.dirs": "/data/a",
+}
+BROKER = {
+    "process.roles": "broker",
+    "node.id": "101",
+    "listeners": "PLAINTEXT://127.0.0.1:9092",
+    "controller.quorum.voters": "1@127.0.0.1:9093,2@127.0.0.1:9094",
+    "log.dirs": "/data/a, /data/b",
+}
+
+
+def written(tmp_path: Path, pairs: dict[str, str], **changes: str | None) -> Path:
+    """A file of `pairs`; a change to None removes the key. Dots are written `__` in the names of changes."""
+    merged: dict[str, str | None] = {**pairs, **{k.replace("__", "."): v for k, v in changes.items()}}
+    path = tmp_path / "node.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in merged.items() if value is not None))
+    return path
+
+
+def test_a_controllers_file(tmp_path: Path) -> None:
+    path = written(tmp_path, CONTROLLER, broker__session__timeout__ms="4000", num__partitions="7")
+    config = load_config(path, "controller")
+    assert config.voters == (
+        Voter(node_id=1, host="127.0.0.1", port=9093, directory_id=DIRECTORY),
+        Voter(node_id=2, host="127.0.0.1", port=9094),
+        Voter(node_id=3, host="::1", port=9095),
+    )
+    assert config.metadata_log_dir == Path("/data/a")
+    assert config.raft == RaftConfig()
+    assert config.controller("c", ()) == ControllerConfig(
+        cluster_id="c", node_id=1, broker_session_timeout_ms=4000, num_partitions=7
+    )
+    assert (config.retention.max_bytes, config.retention.max_ms) == (100 * 1024 * 1024, 604_800_000)
+
+
+def test_a_brokers_file(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        BROKER,
+        advertised__listeners="PLAINTEXT://broker.example:19092",
+        broker__rack="r1",
+        metadata__log__dir="/data/m",
+        metadata__max__retention__ms="-1",
+    )
+    config = load_config(path)
+    broker = config.broker("c", (DIRECTORY,), ())
+    assert [(one.name, one.host, one.port, one.security_protocol) for one in broker.endpoints] == [
+        ("PLAINTEXT", "broker.example", 19092, 0)
+    ]
+    assert (broker.rack, broker.directories) == ("r1", (DIRECTORY,))
+    assert config.log_dirs == (Path("/data/a"), Path("/data/b"))
+    assert config.metadata_log_dir == Path("/data/m")
+    assert config.retention.max_ms is None
+
+
+def test_every_raft_setting_has_its_key(tmp_path: Path) -> None:
+    """A key for a field that was forgotten in the mapping would change nothing."""
+    plain = load_config(written(tmp_path, CONTROLLER)).raft
+    changed = set()
+    for key in KEYS.values():
+        if not key.name.startswith("controller.quorum.") or key.kind != "int":
+            continue
+        assert isinstance(key.default, int)
+        pairs = {**CONTROLLER, "controller.quorum.fetch.timeout.ms": "5000", key.name: str(key.default + 1)}
+        raft = load_config(written(tmp_path, pairs)).raft
+        fields = {name for name in RaftConfig.__slots__ if getattr(raft, name) != getattr(plain, name)}
+        changed |= fields - {"fetch_timeout_ms"} or fields
+    internal = {"parked_fetches_max", "pending_reads_max", "observer_session_ms"}
+    assert changed == set(RaftConfig.__slots__) - internal
+
+
+BAD = [
+    (CONTROLLER, {"node__id": "9"}, "node.id=9 is not among controller.quorum.voters (1, 2, 3)"),
+    (BROKER, {"node__id": "2"}, "node.id=2 is a controller's id"),
+    (CONTROLLER, {"node__id": None}, "node.id is missing"),
+    (
+        CONTROLLER,
+        {"node__id": "one"},
+        "node.id=one is not a number: give a whole number from 0 to 2147483647",
+    ),
+    (CONTROLLER, {"node__id": "-1"}, "node.id=-1 is out of range"),
+    (CONTROLLER, {"process__roles": "controller,broker"}, "a process has one role here"),
+    (CONTROLLER, {"process__roles": "worker"}, "choose controller or broker"),
+    (CONTROLLER, {"listeners": "CONTROLLER://127.0.0.1:99999"}, "a port is a number from 1 to 65535"),
+    (CONTROLLER, {"listeners": "CONTROLLER://:9093"}, "write NAME://host:port"),
+    (CONTROLLER, {"listeners": "127.0.0.1:9093"}, "write NAME://host:port"),
+    (CONTROLLER, {"listeners": "PLAINTEXT://127.0.0.1:9093"}, "must be one called CONTROLLER"),
+    (BROKER, {"listeners": "A://h:1,A://h:2"}, "uses a name twice"),
+    (BROKER, {"listeners": "A://h:1,B://h:1"}, "uses an address twice"),
+    (BROKER, {"listeners": ""}, "listeners is missing"),
+    (BROKER, {"advertised__listeners": "OTHER://h:1"}, "which listeners does not have"),
+    (CONTROLLER, {"controller__quorum__voters": "1@h:1,1@h:2"}, "has node 1 twice"),
+    (CONTROLLER, {"controller__quorum__voters": "1@h:1,2@h:1"}, "has h:1 twice"),
+    (CONTROLLER, {"controller__quorum__voters": "1@h"}, "write id@host:port:directory-id"),
+    (CONTROLLER, {"controller__quorum__voters": "1@h:0"}, "a port is a number from 1 to 65535"),
+    (CONTROLLER, {"controller__quorum__voters": "1@h:1:abc"}, "controller.quorum.voters has '1@h:1:abc'"),
+    (CONTROLLER, {"log__dirs": "/a,/a"}, "log.dirs names a directory twice"),
+    (CONTROLLER, {"broker__sesion__timeout__ms": "1"}, "did you mean broker.session.timeout.ms?"),
+    (CONTROLLER, {"colour": "red"}, "colour is not a known key: docs/configuration.md lists"),
+    (
+        CONTROLLER,
+        {"zookeeper__connect": "h:2181"},
+        "zookeeper.connect is not supported: there is no ZooKeeper",
+    ),
+    (CONTROLLER, {"broker__rack": "r"}, "broker.rack is for a broker, and this is a controller"),
+    (
+        CONTROLLER,
+        {"broker__session__timeout__ms": "0"},
+        "out of range: give a whole number from 1 to 2147483647 ms",
+    ),
+    (CONTROLLER, {"metadata__log__segment__bytes": "10"}, "from 1048576 to 2147483647 bytes"),
+    (CONTROLLER, {"log__format": "xml"}, "log.format=xml is not possible: choose one of text, json"),
+    (CONTROLLER, {"controller__quorum__fetch__max__wait__ms": "900"}, "must be at most half of"),
+    (BROKER, {"broker__heartbeat__interval__ms": "20000"}, "registration.lease.timeout.ms"),
+    (
+        CONTROLLER,
+        {"listener__security__protocol__map": "CONTROLLER:SASL"},
+        "write NAME:PLAINTEXT or NAME:SSL",
+    ),
+    (CONTROLLER, {"listener__security__protocol__map": "CONTROLLER:SSL"}, "ssl.keystore.location is missing"),
+    (CONTROLLER, {"ssl__client__auth": "required"}, "needs ssl.truststore.location"),
+    (CONTROLLER, {"ssl__keystore__type": "JKS"}, "choose one of pem"),
+]
+
+
+@pytest.mark.parametrize(("pairs", "changes", "text"), BAD, ids=lambda value: str(value)[:40])
+def test_a_bad_file_is_one_clear_line(
+    tmp_path: Path, pairs: dict[str, str], changes: dict[str, str | None], text: str
+) -> None:
+    path = written(tmp_path, pairs, **changes)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    line = str(caught.value)
+    assert line.startswith(f"{path}: ") and text in line and "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "is empty"),
+        (b"# only a comment\n", "is empty"),
+        (b"\xff\xfe", "is no UTF-8 text"),
+        (b"node.id=1\nnode.id=2\n", "node.id is set twice"),
+        (b"node.id=\\u12\n", "is no .properties file"),
+        (b"x" * (1024 * 1024 + 1), "larger than 1 MiB"),
+    ],
+)
+def test_a_file_that_is_no_configuration(tmp_path: Path, content: bytes, text: str) -> None:
+    path = tmp_path / "node.properties"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=text):
+        load_config(path)
+
+
+def test_a_file_that_is_not_there_or_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load_config(tmp_path / "absent")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load_config(tmp_path)
+
+
+def test_the_wrong_program_for_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a broker was started"):
+        load_config(written(tmp_path, CONTROLLER), "broker")
+
+
+def test_defaults_are_within_their_own_ranges() -> None:
+    for key in KEYS.values():
+        if key.default not in (None, ()):
+            text = ",".join(key.default) if isinstance(key.default, tuple) else str(key.default)
+            assert key.parse(text) == key.default
+    assert not set(KEYS) & set(UNSUPPORTED)
+
+
+def test_the_page_about_configuration_is_current() -> None:
+    page = (REPOSITORY / "docs" / "configuration.md").read_text()
+    assert page == configuration_page(), "run: python -m runtime.config_docs > docs/configuration.md"

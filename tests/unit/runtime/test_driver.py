@@ -1,0 +1,372 @@
+"""The driver's order of things, with a node that only says what it was told to say."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from controller.raft import effects as raft
+from controller.raft.events import (
+    LogRead,
+    LogSynced,
+    LogTrimmed,
+    QuorumStatePersisted,
+    RaftRequestArrived,
+    RaftRequestFailed,
+    ReadLog,
+    ShutdownRequested,
+    SnapshotLoaded,
+    SnapshotRejected,
+    SnapshotWritten,
+    Stop,
+    TrimLog,
+    WriteSnapshot,
+)
+from controller.raft.messages import (
+    FetchResponse,
+    FetchSnapshotResponse,
+    RaftError,
+    RaftRequest,
+    RaftResponse,
+)
+from controller.raft.store import ReplicaStore
+from metadata.errors import InvariantViolation
+from metadata.image import MetadataImage
+from metadata.image.types import Provenance
+from runtime.driver import Driver
+from runtime.replica import SnapshotFiles
+from storage.batch import encode_batch
+from storage.errors import DiskError
+from storage.meta_properties import MetaProperties, store_meta_properties
+from storage.posix_disk import PosixDisk
+from storage.types import LogPosition
+from storage.uuids import random_uuid
+
+
+class FakeClock:
+    """Time stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000
+
+
+class FakeNode:
+    """Answers an event with the effects that `replies` holds for its type, and remembers everything."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.ticks: list[bool] = []
+        self.replies: dict[type, Callable[[Any], list[Any]]] = {}
+        self.deadline_ms: int | None = None
+        self.arrived = asyncio.Event()
+
+    def start(self, now_ms: int, wall_ms: int) -> list[Any]:
+        return []
+
+    def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> list[Any]:
+        self.seen.append(event)
+        self.arrived.set()
+        reply = self.replies.get(type(event))
+        return [] if reply is None else reply(event)
+
+    def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Any]:
+        self.ticks.append(drained)
+        self.deadline_ms = None
+        self.arrived.set()
+        return []
+
+    def next_deadline_ms(self) -> int | None:
+        return self.deadline_ms
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not done():
+                self.arrived.clear()
+                await self.arrived.wait()
+
+
+class FakeTransport:
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, int, RaftRequest, int]] = []
+        self.answers: dict[int, RaftResponse] = {}
+        self.answered = asyncio.Event()
+
+    def send(self, to: int, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
+        self.sent.append((to, correlation_id, request, timeout_ms))
+
+    def respond(self, key: int, response: RaftResponse) -> None:
+        self.answers[key] = response
+        self.answered.set()
+
+    async def close(self) -> None:
+        pass
+
+
+class Rig:
+    """A driver over a real directory."""
+
+    def __init__(self, directory: str) -> None:
+        disk = PosixDisk()
+        store_meta_properties(
+            disk,
+            directory,
+            MetaProperties(cluster_id="c", node_id=1, directory_id=random_uuid(random.Random(1))),
+        )
+        self.store = ReplicaStore.open(disk, directory, voter_ids=(1,))
+        self.node = FakeNode()
+        self.transport = FakeTransport()
+        self.clock = FakeClock()
+        self.others: list[Any] = []
+        self.waiting = 0
+        self.driver = Driver(
+            self.node,
+            self.store,
+            self.transport,
+            SnapshotFiles(),
+            clock=self.clock,
+            on_effect=self.others.append,
+            load=lambda: self.waiting,
+            inbox_max=10,
+        )
+
+
+@pytest.fixture
+async def rig(tmp_path: Any) -> AsyncIterator[Rig]:
+    made = Rig(str(tmp_path))
+    made.driver.start()
+    yield made
+    await made.driver.close()
+    made.store.close(clean=False)
+
+
+def batch(base_offset: int, count: int = 1) -> bytes:
+    return encode_batch(base_offset=base_offset, leader_epoch=1, timestamp_ms=5, values=[b"value"] * count)
+
+
+def append(base_offset: int, count: int = 1) -> raft.AppendLog:
+    return raft.AppendLog(
+        data=batch(base_offset, count), base_offset=base_offset, end_offset=base_offset + count
+    )
+
+
+def fetched() -> FetchResponse:
+    return FetchResponse(error=RaftError.NONE, epoch=1, leader_id=1)
+
+
+async def test_effects_are_carried_out_in_order_and_a_sync_covers_all_of_a_step(rig: Rig) -> None:
+    offsets = iter(range(5))
+    rig.node.replies[ShutdownRequested] = lambda _: [
+        append(offset := next(offsets)),
+        raft.RespondWithRecords(
+            key=offset, response=fetched(), read_from=0, read_to=offset + 1, max_bytes=1 << 20
+        ),
+    ]
+    for _ in range(5):
+        assert rig.driver.submit(ShutdownRequested())
+    await rig.node.until(lambda: LogSynced(end_offset=5) in rig.node.seen)
+    synced = [event for event in rig.node.seen if isinstance(event, LogSynced)]
+    assert synced == [LogSynced(end_offset=5)] and rig.driver.statistics.syncs == 1
+    for key in range(5):
+        answer = rig.transport.answers[key]
+        assert isinstance(answer, FetchResponse)
+        assert answer.records == b"".join(batch(offset) for offset in range(key + 1))
+
+
+async def test_what_is_appended_during_a_sync_is_covered_by_the_next(rig: Rig) -> None:
+    appended = [append(0), append(1, 3)]
+    rig.node.replies[ShutdownRequested] = lambda _: [appended.pop(0)]
+    rig.node.replies[LogSynced] = lambda event: [appended.pop(0)] if appended else []
+    rig.driver.submit(ShutdownRequested())
+    await rig.node.until(lambda: LogSynced(end_offset=4) in rig.node.seen)
+    ends = [event.end_offset for event in rig.node.seen if isinstance(event, LogSynced)]
+    assert ends == [1, 4]
+
+
+async def test_the_quorum_state_is_durable_before_it_is_reported(rig: Rig) -> None:
+    effect = raft.PersistQuorumState(token=9, epoch=4, leader_id=None, voted_id=1, voted_directory_id=None)
+    rig.node.replies[ShutdownRequested] = lambda _: [effect]
+    seen_at_report: list[int] = []
+
+    def on_persisted(_: Any) -> list[Any]:
+        content = (PosixDisk().open_read(f"{rig.store.replica_directory}/quorum-state")).read_at(0, 1000)
+        seen_at_report.append(content.count(b'"leaderEpoch":4'))
+        return []
+
+    rig.node.replies[QuorumStatePersisted] = on_persisted
+    rig.driver.submit(ShutdownRequested())
+    await rig.node.until(lambda: QuorumStatePersisted(token=9) in rig.node.seen)
+    assert seen_at_report == [1]
+
+
+async def test_a_read_comes_back_in_the_same_step(rig: Rig) -> None:
+    rig.node.replies[ShutdownRequested] = lambda _: [
+        append(0),
+        append(1),
+        ReadLog(from_offset=1, to_offset=2, max_bytes=100),
+    ]
+    rig.driver.submit(ShutdownRequested())
+    await rig.node.until(lambda: len(rig.node.seen) >= 2)
+    assert rig.node.seen[1] == LogRead(from_offset=1, data=batch(1))
+    assert rig.driver.statistics.steps == 1
+
+
+async def test_a_full_inbox_refuses_requests_and_never_answers(rig: Rig) -> None:
+    accepted = [rig.driver.submit(ShutdownRequested()) for _ in range(12)]
+    assert accepted == [True] * 10 + [False] * 2
+    request = RaftRequestArrived(key=1, request=None)  # type: ignore[arg-type]
+    assert not rig.driver.take_transport_event(request)
+    failed = RaftRequestFailed(target=2, correlation_id=1, reason="gone")
+    assert rig.driver.take_transport_event(failed)
+    await rig.node.until(lambda: failed in rig.node.seen)
+    assert request not in rig.node.seen and rig.driver.statistics.refused == 3
+
+
+async def test_under_load_a_step_gathers_what_arrives(rig: Rig) -> None:
+    rig.waiting = 100
+    rig.driver.submit(ShutdownRequested())
+    for _ in range(5):
+        await asyncio.sleep(0)
+        rig.driver.submit(ShutdownRequested())
+    await rig.node.until(lambda: len(rig.node.seen) == 6)
+    assert rig.driver.statistics.steps == 1
+
+
+async def test_the_timer_ticks_at_the_deadline_with_a_drained_inbox(rig: Rig) -> None:
+    def later(_: Any) -> list[Any]:
+        rig.node.deadline_ms = rig.clock.now_ms + 5
+        return []
+
+    rig.node.replies[ShutdownRequested] = later
+    rig.driver.submit(ShutdownRequested())
+    await rig.node.until(lambda: len(rig.node.seen) == 1)
+    assert rig.node.ticks == []
+    rig.clock.now_ms += 5
+    await rig.node.until(lambda: bool(rig.node.ticks))
+    assert rig.node.ticks == [True]
+
+
+async def test_after_a_pause_the_inbox_is_not_called_drained(rig: Rig) -> None:
+    def later(_: Any) -> list[Any]:
+        rig.node.deadline_ms = rig.clock.now_ms + 1
+        return []
+
+    rig.node.replies[ShutdownRequested] = later
+    rig.driver.submit(ShutdownRequested())
+    await rig.node.until(lambda: len(rig.node.seen) == 1)
+    rig.clock.now_ms += 1_000
+    await rig.node.until(lambda: bool(rig.node.ticks))
+    assert rig.node.ticks == [False]
+    assert rig.driver.statistics.gaps == 1 and rig.driver.statistics.longest_gap_ms >= 900
+
+
+async def test_stop_is_the_end_and_its_reason_the_last_line(rig: Rig) -> None:
+    rig.node.replies[ShutdownRequested] = lambda _: [Stop(reason="stopped as asked", failed=False)]
+    rig.driver.submit(ShutdownRequested())
+    rig.driver.submit(ShutdownRequested())
+    ending = await asyncio.wait_for(rig.driver.wait(), 20)
+    assert (ending.reason, ending.failed) == ("stopped as asked", False)
+    assert len(rig.node.seen) == 1
+    assert not rig.driver.submit(ShutdownRequested())
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (DiskError("/data", "append", "No space left on device"), "repair the disk, then start again"),
+        (InvariantViolation("two leaders in one epoch"), "stopped by a bug, before it spreads"),
+        (KeyError("x"), "stopped by a bug: KeyError"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_an_error_in_the_node_stops_the_process(rig: Rig, error: Exception, line: str) -> None:
+    def fail(_: Any) -> list[Any]:
+        raise error
+
+    rig.node.replies[ShutdownRequested] = fail
+    rig.driver.submit(ShutdownRequested())
+    ending = await asyncio.wait_for(rig.driver.wait(), 20)
+    assert ending.failed and line in ending.reason and "\n" not in ending.reason
+
+
+async def test_a_failed_sync_stops_the_process_and_is_never_reported_as_done(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Any) -> None:
+        raise DiskError("/data", "sync", "Input/output error")
+
+    monkeypatch.setattr(type(rig.store.log), "_run_sync", lambda log, ticket: refuse(ticket))
+    rig.node.replies[ShutdownRequested] = lambda _: [append(0)]
+    rig.driver.submit(ShutdownRequested())
+    ending = await asyncio.wait_for(rig.driver.wait(), 20)
+    assert ending.failed and "Input/output error" in ending.reason
+    assert not any(isinstance(event, LogSynced) for event in rig.node.seen)
+
+
+async def test_a_snapshot_is_written_served_in_chunks_fetched_and_loaded(rig: Rig) -> None:
+    position = LogPosition(1, 0)
+    image = MetadataImage(provenance=Provenance(0, 1, 5))
+    rig.node.replies[ShutdownRequested] = lambda _: [
+        WriteSnapshot(image=image, position=position, timestamp_ms=5)
+    ]
+    rig.driver.submit(ShutdownRequested())
+    await rig.node.until(lambda: any(isinstance(e, SnapshotWritten) for e in rig.node.seen))
+    written = next(e for e in rig.node.seen if isinstance(e, SnapshotWritten))
+    assert written.position == position
+    chunk = await serve_chunk(rig, position, 0)
+    assert chunk.size_bytes == written.size_bytes == len(chunk.data)
+    assert (await serve_chunk(rig, position, 10)).data == chunk.data[10:]
+    assert (await serve_chunk(rig, LogPosition(7, 7), 0)).error is RaftError.SNAPSHOT_NOT_FOUND
+    beyond = await serve_chunk(rig, position, written.size_bytes + 1)
+    assert beyond.error is RaftError.POSITION_OUT_OF_RANGE
+
+    fetched_as = LogPosition(1, 50)
+    await fetch_snapshot(rig, fetched_as, chunk.data)
+    await rig.node.until(lambda: any(isinstance(e, SnapshotLoaded) for e in rig.node.seen))
+    assert fetched_as in rig.store.snapshots()
+
+    damaged = LogPosition(1, 60)
+    await fetch_snapshot(rig, damaged, chunk.data[:-1] + bytes([chunk.data[-1] ^ 1]))
+    await rig.node.until(lambda: any(isinstance(e, SnapshotRejected) for e in rig.node.seen))
+    assert damaged not in rig.store.snapshots()
+
+
+async def serve_chunk(rig: Rig, position: LogPosition, start: int) -> FetchSnapshotResponse:
+    response = FetchSnapshotResponse(error=RaftError.NONE, epoch=1, leader_id=1)
+    rig.node.replies[ShutdownRequested] = lambda _: [
+        raft.RespondWithSnapshotChunk(
+            key=1, response=response, snapshot=position, position=start, max_bytes=1 << 20
+        )
+    ]
+    rig.transport.answered.clear()
+    rig.driver.submit(ShutdownRequested())
+    await asyncio.wait_for(rig.transport.answered.wait(), 20)
+    answer = rig.transport.answers[1]
+    assert isinstance(answer, FetchSnapshotResponse)
+    return answer
+
+
+async def fetch_snapshot(rig: Rig, position: LogPosition, content: bytes) -> None:
+    half = len(content) // 2
+    rig.node.replies[ShutdownRequested] = lambda _: [
+        raft.WriteSnapshotChunk(snapshot=position, position=0, data=content[:half]),
+        raft.WriteSnapshotChunk(snapshot=position, position=half, data=content[half:]),
+        raft.FinishSnapshot(snapshot=position, size_bytes=len(content)),
+    ]
+    rig.driver.submit(ShutdownRequested())
+
+
+async def test_other_effects_go_to_the_hook_and_a_trim_is_answered(rig: Rig) -> None:
+    rig.node.replies[ShutdownRequested] = lambda _: ["unknown effect", TrimLog(before_offset=0)]
+    rig.driver.submit(ShutdownRequested())
+    await rig.node.until(lambda: LogTrimmed(log_start_offset=0) in rig.node.seen)
+    assert rig.others == ["unknown effect"]

@@ -1,0 +1,123 @@
+"""Formatted directories, configuration files and running processes' insides, for tests of the servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.server.main import BrokerProcess
+from controller.raft.events import ShutdownRequested
+from controller.server.main import ControllerProcess
+from runtime.channels import TlsMaterial, bind, new_server
+from runtime.config import NodeConfig, load_config
+from runtime.driver import Ending
+from runtime.replica import check_directories, open_replica
+from storage.meta_properties import MetaProperties, store_meta_properties
+from storage.posix_disk import PosixDisk
+from storage.uuids import random_uuid
+
+CLUSTER_ID = "Xk7gN1qkQ3uWm5dJ3v5c2A"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def formatted(directory: Path, node_id: int, *, cluster_id: str = CLUSTER_ID) -> Path:
+    """A directory as `storage format` leaves it, without a bootstrap checkpoint."""
+    directory.mkdir(parents=True)
+    identity = MetaProperties(
+        cluster_id=cluster_id, node_id=node_id, directory_id=random_uuid(random.Random(node_id))
+    )
+    store_meta_properties(PosixDisk(), str(directory), identity)
+    return directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One controller alone in its quorum, and a broker beside it."""
+
+    root: Path
+    controller_port: int
+    broker_port: int
+
+    def controller_file(self, more: Mapping[str, str] | None = None) -> Path:
+        return self._write(
+            "controller.properties",
+            {
+                "process.roles": "controller",
+                "node.id": "1",
+                "listeners": f"CONTROLLER://127.0.0.1:{self.controller_port}",
+                "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
+                "log.dirs": str(self.root / "controller"),
+                **(more or {}),
+            },
+        )
+
+    def broker_file(self, more: Mapping[str, str] | None = None) -> Path:
+        return self._write(
+            "broker.properties",
+            {
+                "process.roles": "broker",
+                "node.id": "101",
+                "listeners": f"PLAINTEXT://127.0.0.1:{self.broker_port}",
+                "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
+                "log.dirs": str(self.root / "broker"),
+                **(more or {}),
+            },
+        )
+
+    def _write(self, name: str, pairs: Mapping[str, str]) -> Path:
+        path = self.root / name
+        path.write_text("".join(f"{key}={value}\n" for key, value in pairs.items()))
+        return path
+
+
+def new_site(root: Path) -> Site:
+    """Formatted directories and free ports."""
+    formatted(root / "controller", 1)
+    formatted(root / "broker", 101)
+    return Site(root=root, controller_port=free_port(), broker_port=free_port())
+
+
+@contextlib.asynccontextmanager
+async def running_controller(path: Path) -> AsyncIterator[ControllerProcess]:
+    """The insides of a controller process on this loop, shut down in order at the end."""
+    config = load_config(path, "controller")
+    tls = TlsMaterial.load(config.tls) if config.controllers_use_tls else None
+    server = new_server()
+    bind(server, config.listeners[0].host, config.listeners[0].port, tls)
+    process = ControllerProcess(config, open_replica(config, *check_directories(config)), server, tls)
+    async with _running(process):
+        yield process
+
+
+@contextlib.asynccontextmanager
+async def running_broker(path: Path) -> AsyncIterator[BrokerProcess]:
+    config: NodeConfig = load_config(path, "broker")
+    tls = TlsMaterial.load(config.tls) if config.controllers_use_tls else None
+    server = new_server()
+    for listener in config.listeners:
+        bind(server, listener.host, listener.port, tls if listener.is_tls else None)
+    process = BrokerProcess(config, open_replica(config, *check_directories(config)), server, tls)
+    async with _running(process):
+        yield process
+
+
+@contextlib.asynccontextmanager
+async def _running(process: ControllerProcess | BrokerProcess) -> AsyncIterator[None]:
+    task: asyncio.Task[Ending] = asyncio.create_task(process.run())
+    try:
+        yield
+        process.driver.post(ShutdownRequested())
+        ending = await asyncio.wait_for(task, 30)
+        assert not ending.failed, ending.reason
+    finally:
+        process.driver.end("the test is over", failed=True)
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,268 @@
+"""A controller alone in its quorum and a broker, with real gRPC and real files on one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from metadata.errors import ApiError, ErrorCode
+from metadata.requests import NewTopic
+from runtime.channels import TlsFiles, TlsMaterial, open_channel
+from runtime.client import AdminClient, ClientError
+from runtime.errors import ConfigError
+from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return new_site(tmp_path)
+
+
+async def health_is(port: int, wanted: int, tls: TlsMaterial | None = None) -> None:
+    """Waits, on the service's own stream, until it says `wanted`."""
+    channel = open_channel("127.0.0.1", port, tls)
+    try:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        async with asyncio.timeout(20):
+            async for update in stub.Watch(health_pb2.HealthCheckRequest()):
+                if update.status == wanted:
+                    return
+    finally:
+        await channel.close(None)
+
+
+async def test_topics_and_brokers_from_registration_to_deletion(site: Site) -> None:
+    async with running_controller(site.controller_file()):
+        async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
+            none_yet = await client.create_topics([NewTopic(name="early", partitions=1)])
+            assert none_yet.results[0].error is not ErrorCode.NONE
+            async with running_broker(site.broker_file()):
+                await health_is(site.broker_port, SERVING)
+                made = await client.create_topics(
+                    [NewTopic(name="orders", partitions=3, replication_factor=1), NewTopic(name="a b")]
+                )
+                assert [each.error for each in made.results] == [
+                    ErrorCode.NONE,
+                    ErrorCode.INVALID_TOPIC_EXCEPTION,
+                ]
+                again = await client.create_topics([NewTopic(name="orders", partitions=1)])
+                assert again.results[0].error is ErrorCode.TOPIC_ALREADY_EXISTS
+
+                described = await client.describe_topics(["orders", "absent"])
+                assert described.unknown_names == ("absent",)
+                assert [p.replicas for p in described.topics[0].partitions] == [(101,)] * 3
+                assert described.read.linearizable
+                by_id = await client.describe_topics(topic_ids=[described.topics[0].info.topic_id, bytes(16)])
+                assert by_id.topics == described.topics and by_id.unknown_ids == (bytes(16),)
+
+                brokers = await client.list_brokers([101, 7])
+                assert [(b.broker_id, b.fenced) for b in brokers.brokers] == [(101, False)]
+                assert brokers.unknown_ids == (7,)
+                await client.delete_topics([described.topics[0].info.topic_id])
+                assert (await client.list_topics()).topics == ()
+            gone = await client.list_brokers()
+            assert gone.brokers[0].fenced
+            await client.unregister_broker(101)
+            assert (await client.list_brokers()).brokers == ()
+            with pytest.raises(ApiError) as refused:
+                await client.unregister_broker(101)
+            assert refused.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+async def test_a_brokers_image_is_served_while_it_is_unfenced_only(site: Site) -> None:
+    broker = AdminClient([("127.0.0.1", site.broker_port)], timeout_ms=20_000)
+    once = AdminClient([("127.0.0.1", site.broker_port)], attempts_max=1)
+    try:
+        async with running_broker(site.broker_file({"controlled.shutdown.timeout.ms": "100"})):
+            async with running_controller(site.controller_file()) as controller:
+                await health_is(site.broker_port, SERVING)
+                listing = await broker.list_brokers()
+                assert [b.broker_id for b in listing.brokers] == [101]
+                assert not listing.read.linearizable
+                assert 0 < listing.read.offset <= controller.node.raft.high_watermark
+                assert (listing.read.node_id, listing.read.leader_id) == (101, 1)
+        async with running_broker(site.broker_file()):
+            with pytest.raises(ApiError) as refused:
+                await once.list_brokers()
+            assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+            assert "ask another broker" in refused.value.message
+            await health_is(site.broker_port, NOT_SERVING)
+    finally:
+        await broker.close()
+        await once.close()
+
+
+async def test_health_says_serving_while_it_leads_and_not_serving_before_it_ends(site: Site) -> None:
+    statuses: list[int] = []
+    serving = asyncio.Event()
+
+    async def watch() -> None:
+        channel = open_channel("127.0.0.1", site.controller_port, None)
+        try:
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            async for update in stub.Watch(health_pb2.HealthCheckRequest()):
+                statuses.append(update.status)
+                if update.status == SERVING:
+                    serving.set()
+        except grpc.aio.AioRpcError:
+            pass  # the process has ended
+        finally:
+            await channel.close(None)
+
+    async with running_controller(site.controller_file()) as controller:
+        watching = asyncio.create_task(watch())
+        await asyncio.wait_for(serving.wait(), 20)
+        assert controller.node.active is not None
+    await asyncio.wait_for(watching, 20)
+    assert statuses[-2:] == [SERVING, NOT_SERVING]
+
+
+async def test_listings_and_descriptions_come_in_bounded_parts(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.image_service.TOPICS_PER_ANSWER_MAX", 2)
+    monkeypatch.setattr("runtime.image_service.PARTITIONS_PER_ANSWER_MAX", 4)
+    async with (
+        running_controller(site.controller_file()),
+        running_broker(site.broker_file()),
+        AdminClient([("127.0.0.1", site.controller_port)]) as client,
+    ):
+        await health_is(site.broker_port, SERVING)
+        sizes = {"a": 3, "b": 1, "c": 9, "d": 2, "e": 1}
+        await client.create_topics(
+            [NewTopic(name=name, partitions=size, replication_factor=1) for name, size in sizes.items()]
+        )
+        listed = await client.list_topics()
+        assert {each.info.name: each.partition_count for each in listed.topics} == sizes
+        described = await client.describe_topics()
+        found = {each.info.name: [p.index for p in each.partitions] for each in described.topics}
+        assert found == {name: list(range(size)) for name, size in sizes.items()}
+
+
+async def test_nobody_there_is_one_clear_error(site: Site) -> None:
+    async with AdminClient([("127.0.0.1", site.controller_port)], timeout_ms=150) as client:
+        with pytest.raises(ClientError) as caught:
+            await client.list_topics()
+    line = str(caught.value)
+    assert line.startswith(f"nobody at 127.0.0.1:{site.controller_port} answered within 150 ms")
+    assert "check that the quorum runs" in line and "\n" not in line
+
+
+# ---- TLS -----------------------------------------------------------------------------------------
+
+
+def certificate_files(folder: Path, name: str, issuer: tuple[Any, Any] | None) -> tuple[Any, Any]:
+    """(key, certificate) of an authority (`issuer` None) or of a node; also written as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if issuer is None else issuer[1].subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+    )
+    certificate = builder.sign(key if issuer is None else issuer[0], hashes.SHA256())
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / f"{name}.pem").write_bytes(secret + pem)
+    (folder / f"{name}.crt").write_bytes(pem)
+    return key, certificate
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    authority = certificate_files(folder, "authority", None)
+    for name in ("node", "client"):
+        certificate_files(folder, name, authority)
+    certificate_files(folder, "stranger", certificate_files(folder, "other-authority", None))
+    return folder
+
+
+def tls_keys(folder: Path, client_auth: str) -> dict[str, str]:
+    return {
+        "listener.security.protocol.map": "CONTROLLER:SSL,PLAINTEXT:SSL",
+        "ssl.keystore.location": str(folder / "node.pem"),
+        "ssl.truststore.location": str(folder / "authority.crt"),
+        "ssl.client.auth": client_auth,
+    }
+
+
+def material(folder: Path, keystore: str | None, truststore: str = "authority") -> TlsMaterial:
+    return TlsMaterial.load(
+        TlsFiles(
+            keystore=folder / f"{keystore}.pem" if keystore else None,
+            truststore=folder / f"{truststore}.crt",
+        )
+    )
+
+
+@pytest.mark.parametrize("client_auth", ["none", "required"])
+async def test_tls_and_mutual_tls_by_configuration(site: Site, certificates: Path, client_auth: str) -> None:
+    keys = tls_keys(certificates, client_auth)
+    address = [("127.0.0.1", site.controller_port)]
+    allowed = material(certificates, "client" if client_auth == "required" else None)
+    refused = [None, material(certificates, "client", "other-authority")]
+    if client_auth == "required":
+        refused += [material(certificates, None), material(certificates, "stranger")]
+    async with running_controller(site.controller_file(keys)), running_broker(site.broker_file(keys)):
+        await health_is(site.broker_port, SERVING, allowed)
+        async with AdminClient(address, tls=allowed) as client:
+            assert [b.broker_id for b in (await client.list_brokers()).brokers] == [101]
+        for tls in refused:
+            async with AdminClient(address, tls=tls, attempts_max=1) as client:
+                with pytest.raises(ClientError):
+                    await client.list_brokers()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("absent.pem", None, "cannot be read: No such file"),
+        ("text.pem", b"no certificate", "holds no unencrypted private key in PEM form"),
+        (
+            "key-only.pem",
+            b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+            "holds no certificate in PEM form",
+        ),
+        (
+            "encrypted.pem",
+            b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
+            "holds no unencrypted private key",
+        ),
+    ],
+)
+def test_a_bad_keystore_is_one_clear_line(
+    tmp_path: Path, name: str, content: bytes | None, text: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        TlsMaterial.load(TlsFiles(keystore=path))
+    assert text in str(caught.value) and str(path) in str(caught.value)

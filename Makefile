@@ -40,7 +40,7 @@ proto: setup
 
 # make sim SEED=n replays one seed with a readable trace; without SEED a swarm of seeds runs.
 sim: setup
-	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED) --trace,$(if $(SEEDS),--seeds $(SEEDS)))
+	$(BIN)/python -m tests.sim $(if $(SEED),$(SEED),$(if $(SEEDS),--seeds $(SEEDS)))
 
 bench: setup
 	$(BIN)/python -m tests.bench $(BENCH)

@@ -11,12 +11,16 @@ from storage.uuids import uuid_to_text
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """A node's id and directories. `voter_directory_id` is what the voter list pins for this node, None if
-    nothing; it belongs to the directory at `metadata_index`."""
+    nothing; it belongs to the directory at `metadata_index`. `other_voters` are addresses, to be asked with
+    the TLS files (None: plain text)."""
 
     node_id: int
     directories: tuple[str, ...]
     voter_directory_id: str | None
     metadata_index: int = 0
+    other_voters: tuple[str, ...] = ()
+    keystore: Path | None = None
+    truststore: Path | None = None
 
 
 def read_node_config(path: str) -> NodeConfig:
@@ -34,4 +38,9 @@ def read_node_config(path: str) -> NodeConfig:
         directories=tuple(str(directory) for directory in directories),
         voter_directory_id=None if pinned is None else uuid_to_text(pinned),
         metadata_index=directories.index(config.metadata_log_dir),
+        other_voters=tuple(
+            f"{voter.host}:{voter.port}" for voter in config.voters if voter.node_id != config.node_id
+        ),
+        keystore=config.tls.keystore if config.controllers_use_tls else None,
+        truststore=config.tls.truststore if config.controllers_use_tls else None,
     )

@@ -19,7 +19,7 @@ from storage.errors import BatchError, FileMissingError, NotALogError
 from storage.log import METADATA_DIRECTORY
 from storage.posix_disk import PosixDisk
 from storage.reader import Damage, LogReader
-from storage.segment import list_segments
+from storage.segment import list_segments, parse_segment_name
 from storage.snapshots import list_snapshots, snapshot_path
 from storage.types import LogPosition
 
@@ -92,8 +92,23 @@ def damage_line(damage: Damage) -> str:
 
 
 def log_start(path: str) -> int:
-    """Base offset of the first segment of a directory; 0 for one without segments."""
-    return min(list_segments(PosixDisk(), path), default=0)
+    """Where a log begins by its file names: the first segment of a directory, or this segment."""
+    disk = PosixDisk()
+    if disk.is_directory(path):
+        return min(list_segments(disk, path), default=0)
+    return parse_segment_name(name_of(path)) or 0
+
+
+def segment_end(path: str) -> int | None:
+    """Where a single segment ends; None for a directory, whose end is the log's."""
+    disk = PosixDisk()
+    if disk.is_directory(path):
+        return None
+    last = log_start(path)
+    for found in open_reader(path):
+        if isinstance(found, RecordBatch):
+            last = found.header.next_offset
+    return last
 
 
 def snapshot_before(path: str, offset: int | None) -> LogPosition | None:
@@ -117,7 +132,7 @@ def namer_for(path: str) -> EntityNamer:
     if is_checkpoint(path):
         return namer
     directory = _directory(path)
-    start = log_start(path) if disk.is_directory(path) else _first_offset(path)
+    start = log_start(path)
     fitting = [found for found in list_snapshots(disk, directory) if found.offset >= start] if start else []
     if fitting:
         for item in items(snapshot_path(directory, fitting[0])):
@@ -130,8 +145,3 @@ def namer_for(path: str) -> EntityNamer:
 
 def _directory(path: str) -> str:
     return path if PosixDisk().is_directory(path) else parent_of(path)
-
-
-def _first_offset(path: str) -> int:
-    stem = name_of(path).partition(".")[0]
-    return int(stem) if stem.isdigit() else 0

@@ -19,7 +19,6 @@ from metadata.records import UnknownRecord
 from metadata.replay import Replayer, ReplayState
 from metadata.tree import Tree, image_tree
 from storage.disk import name_of
-from storage.posix_disk import PosixDisk
 from storage.snapshots import parse_snapshot_name
 
 _SHOWN_PROBLEMS = 20
@@ -77,6 +76,12 @@ def load(path: str, point: Point) -> FoundState:
     if log_source.is_checkpoint(path):
         return _from_checkpoint(path, point)
     found = _nearest(path, point)
+    base = log_source.log_start(path)
+    if found.end_offset < base and point.offset != found.end_offset:
+        raise Failure(
+            f"{path} begins at offset {base} and no snapshot beside it leads there;"
+            " give a directory that has one, or a later --at"
+        )
     engine = _engine(found)
     start = engine.end_offset
     for item in log_source.items(path, start or None):
@@ -90,11 +95,8 @@ def load(path: str, point: Point) -> FoundState:
             break
         if point.time_ms is not None and header.max_timestamp_ms > point.time_ms:
             break
-        if header.base_offset != engine.end_offset and engine.end_offset == start and found.snapshot is None:
-            raise Failure(
-                f"{path} begins at offset {header.base_offset} and no snapshot beside it reaches that;"
-                " give a directory that has one"
-            )
+        # A gap was told as damage: go on from where the log does.
+        engine.builder.offset = header.base_offset
         _apply(engine, found, item)
     found.state = engine.state()
     if point.offset is not None and point.offset > found.end_offset and not found.problems:
@@ -113,20 +115,18 @@ def _check_reaches(path: str, found: FoundState, offset: int) -> None:
 
 
 def _nearest(path: str, point: Point) -> FoundState:
-    """The state of the newest snapshot that is not past the point, or the empty one."""
-    limit = point.offset
-    while PosixDisk().is_directory(path):
+    """The state of the newest whole snapshot between the log's start and the point, or the empty one."""
+    base = log_source.log_start(path)
+    limit = point.offset if point.offset is not None else log_source.segment_end(path)
+    while True:
         position = log_source.snapshot_before(path, limit)
-        if position is None:
-            break
-        file = log_source.snapshot_file(path, position)
-        loaded = _from_checkpoint(file, Point())
-        timestamp_ms = loaded.image.provenance.timestamp_ms
-        damaged = bool(loaded.problems) and log_source.log_start(path) == 0
-        if not damaged and (point.time_ms is None or timestamp_ms <= point.time_ms):
+        if position is None or (position.offset < base and position.offset != point.offset):
+            return FoundState(state=ReplayState(), snapshot=None)
+        loaded = _from_checkpoint(log_source.snapshot_file(path, position), Point())
+        is_early = point.time_ms is None or loaded.image.provenance.timestamp_ms <= point.time_ms
+        if is_early and (not loaded.problems or base > 0):
             return loaded
         limit = position.offset - 1
-    return FoundState(state=ReplayState(), snapshot=None)
 
 
 def _from_checkpoint(path: str, point: Point) -> FoundState:

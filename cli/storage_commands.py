@@ -18,6 +18,9 @@ from cli.releases import DEFAULT_RELEASE
 from storage.uuids import random_uuid as draw_uuid
 from storage.uuids import uuid_to_text
 
+_PROBE_S = 1.0
+"""How long to look for a running quorum of the same voters."""
+
 CONFIG_PATH = click.Path(path_type=str)
 
 
@@ -115,10 +118,31 @@ def _voter_directory_ids(node: NodeConfig, given: tuple[str, ...]) -> tuple[str,
             f"controller.quorum.voters pins no directory id for node {node.node_id};"
             " leave out --new-cluster, or write the voter as id@host:port:directory-id"
         )
+    _refuse_if_running(node)
     rng = random.SystemRandom()
     others = [uuid_to_text(draw_uuid(rng)) for _ in node.directories]
     others[node.metadata_index] = node.voter_directory_id
     return tuple(others)
+
+
+def _refuse_if_running(node: NodeConfig) -> None:
+    """A voter that lost its directory must not get its old identity back: it might have voted, and it
+    acknowledged records that it no longer has. Raises Failure when the quorum already works."""
+    from cli.client import Cluster, TlsOptions
+    from metadata.errors import ApiError
+
+    if not node.other_voters:
+        return
+    tls = TlsOptions(keystore=node.keystore, truststore=node.truststore)
+    with Cluster(",".join(node.other_voters), timeout_s=_PROBE_S, tls=tls) as cluster:
+        try:
+            quorum = cluster.quorum()
+        except (ApiError, Failure):
+            return
+    raise Failure(
+        f"the cluster runs already (controller {quorum.leader_id} leads in epoch {quorum.leader_epoch});"
+        " format without --new-cluster: with the old directory id committed records could be lost"
+    )
 
 
 def _features(pairs: tuple[str, ...]) -> dict[str, int]:

@@ -131,6 +131,23 @@ def test_leadership_is_transferred(bootstrap: str) -> None:
     assert refused.stderr.count("\n") == 1
 
 
+def test_a_voter_that_lost_its_directory_does_not_get_its_identity_back(
+    cluster: Path, tmp_path: Path
+) -> None:
+    found = status(cluster)
+    config = (cluster / "controller-3002" / "node.properties").read_text()
+    lost = tmp_path / "emptied"
+    changed = tmp_path / "node.properties"
+    lines = [line for line in config.splitlines() if not line.startswith("log.dirs")]
+    changed.write_text("\n".join([*lines, f"log.dirs={lost}"]))
+    options = ("storage", "format", "-c", changed, "-t", found["clusterId"])
+    refused = run(*options, "--new-cluster", expect=1)
+    assert "the cluster runs already" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert not lost.exists()
+    assert "it will observe and not vote" in run(*options).stderr
+
+
 def test_a_live_log_is_dumped_and_replayed(cluster: Path, bootstrap: str) -> None:
     run("topics", "create", "replayed", "-b", bootstrap)
     node = cluster / "controller-3000"

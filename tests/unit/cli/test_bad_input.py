@@ -125,7 +125,7 @@ def test_a_log_that_begins_later_and_has_no_snapshot(tmp_path: Path) -> None:
     path.write_bytes(
         encode_batch(base_offset=100, leader_epoch=2, timestamp_ms=5, values=[b"\x01\x14\x00\x00"])
     )
-    assert_one_line(run("log", "state", path), "begins at offset 100 and no snapshot beside it")
+    assert_one_line(run("log", "state", path), "begins at offset 100 and no snapshot beside it leads there")
     assert run("log", "dump", path).exit_code == 0
 
 

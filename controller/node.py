@@ -51,6 +51,7 @@ from metadata.image import MetadataImage
 from metadata.records import Record
 from metadata.replay import Replayer, ReplayState, replay_records
 from metadata.requests import (
+    BrokerHeartbeatRequest,
     ControllerResponse,
     DescribeQuorumRequest,
     Done,
@@ -200,6 +201,7 @@ class ControllerNode:
         if active is not None and not self.raft.transferring:
             self._serve_waiting()
             active.expire(now_ms)
+            self.counters.timed_out_heartbeats = self.sessions.expired_count
             active.step(now_ms)
             active.write_no_op(now_ms)
         self._maybe_snapshot()
@@ -437,6 +439,8 @@ class ControllerNode:
 
     def _on_write(self, event: RequestArrived, request: WriteRequest) -> None:
         active = self.active
+        if type(request) is BrokerHeartbeatRequest:
+            self.counters.heartbeats += 1
         if active is None or self.raft.transferring:
             # What is appended during a transfer would only keep the successor from catching up.
             self._wait_for_activation(event)

@@ -58,7 +58,6 @@ def node_status(node: ControllerNode) -> NodeStatus:
     """As of the node's last input; brokers as the committed image has them."""
     raft, ledger, active = node.raft, node.ledger, node.active
     image = ledger.committed.image
-    node.counters.timed_out_heartbeats = node.sessions.expired_count
     return NodeStatus(
         node_id=node.config.node_id,
         cluster_id=node.config.cluster_id,

@@ -37,11 +37,12 @@ from controller.events import (
     TrimLog,
 )
 from controller.ledger import Ledger, Pending, Reply
-from controller.queries import describe_quorum, furthest_voter, node_status
+from controller.queries import describe_quorum, furthest_voter, image_response, node_status, not_controller
 from controller.raft import effects as raft_effects
 from controller.raft.core import RaftCore
 from controller.raft.effects import RaftEffect
 from controller.raft.gate import EffectGate
+from controller.read_queue import ReadQueue
 from controller.sessions import Sessions
 from controller.snapshots import SnapshotPolicy
 from controller.status import Counters, NodeStatus
@@ -56,7 +57,6 @@ from metadata.requests import (
     DescribeQuorumRequest,
     Done,
     ReadImageRequest,
-    ReadImageResponse,
     TransferLeadershipRequest,
 )
 from storage.batch import iter_batches
@@ -117,9 +117,7 @@ class ControllerNode:
         self._high_watermark = -1
         self._reading_from: int | None = None
         self._waiting: deque[RequestArrived] = deque()
-        self._reads: dict[int, int] = {}
-        self._reads_ready: deque[tuple[int, int]] = deque()
-        self._last_token = 0
+        self._reads = ReadQueue()
         self._armed_ms = NOT_YET
         self._stop_at_ms: int | None = None
 
@@ -275,10 +273,10 @@ class ControllerNode:
             case raft_effects.RoleChanged():
                 self._on_role(notice)
             case raft_effects.ReadReady(token=token, offset=offset):
-                self._reads_ready.append((offset, self._reads.pop(token)))
+                self._reads.confirm(token, offset)
                 self._serve_reads()
             case raft_effects.ReadFailed(token=token):
-                self._answer(self._reads.pop(token), self._not_controller())
+                self.reply(self._reads.fail(token), not_controller(self))
             case _:
                 assert_never(notice)
 
@@ -386,34 +384,20 @@ class ControllerNode:
         """Everything uncommitted is dropped. What was pending may or may not come to be: the answer is
         Kafka's retriable NOT_CONTROLLER, and a client finds out by asking again (its retry may meet its own
         success)."""
-        error = self._not_controller()
+        error = not_controller(self)
         keys = self.ledger.drop()
         if self.active is not None:
             self.counters.leaderships_lost += 1
             keys += self.active.parked_keys()
         keys += [arrived.key for arrived in self._waiting]
-        keys += [key for _, key in self._reads_ready]
+        keys += self._reads.drop_ready()
         self._waiting.clear()
-        self._reads_ready.clear()
         self.active = None
         self.sessions.clear()
         self.counters.answers_dropped += len(keys)
         for key in keys:
             self._out.append(Answer(key=key, response=error))
         self._maybe_read()
-
-    def _not_controller(self) -> ApiError:
-        leader_id = self.raft.leader_id
-        if leader_id == self.config.node_id:
-            leader_id = None
-        where = (
-            "no leader is known, retry with any controller" if leader_id is None else f"ask node {leader_id}"
-        )
-        return ApiError(
-            ErrorCode.NOT_CONTROLLER,
-            f"controller {self.config.node_id} is not the active one: {where}",
-            leader_id,
-        )
 
     # ---- requests
 
@@ -426,12 +410,12 @@ class ControllerNode:
             return
         match request:
             case ReadImageRequest(linearizable=False):
-                self._answer(event.key, self._image_response())
+                self.reply(event.key, image_response(self))
             case ReadImageRequest():
                 self._on_read(event)
             case DescribeQuorumRequest():
                 leads = self.raft.is_leader
-                self._answer(event.key, describe_quorum(self) if leads else self._not_controller())
+                self.reply(event.key, describe_quorum(self) if leads else not_controller(self))
             case TransferLeadershipRequest(target_id=target_id):
                 self._on_transfer(event.key, target_id)
             case _:
@@ -452,16 +436,14 @@ class ControllerNode:
     def _on_read(self, event: RequestArrived) -> None:
         if self.active is None:
             self._wait_for_activation(event)
-        elif len(self._reads) + len(self._reads_ready) >= self.config.answers_max:
+        elif len(self._reads) >= self.config.answers_max:
             self._refuse_busy(event.key)
         else:
-            self._last_token += 1
-            self._reads[self._last_token] = event.key
-            self._absorb(self.raft.request_read(self.now_ms, self._last_token))
+            self._absorb(self.raft.request_read(self.now_ms, self._reads.begin(event.key)))
 
     def _wait_for_activation(self, event: RequestArrived) -> None:
         if self._epoch_start is None:
-            self._answer(event.key, self._not_controller())
+            self.reply(event.key, not_controller(self))
         elif len(self._waiting) >= self.config.waiting_requests_max:
             self._refuse_busy(event.key)
         else:
@@ -469,31 +451,24 @@ class ControllerNode:
 
     def _refuse_busy(self, key: int) -> None:
         self.counters.refused_busy += 1
-        self._answer(key, busy("too many requests wait for a commit"))
+        self.reply(key, busy("too many requests wait for a commit"))
 
     def _on_transfer(self, key: int, target_id: int | None) -> None:
         if not self.raft.is_leader:
-            self._answer(key, self._not_controller())
+            self.reply(key, not_controller(self))
             return
         target = furthest_voter(self) if target_id is None else target_id
         refusal = "there is no other voter" if target is None else self.raft.transfer_refusal(target)
         if target is None or refusal is not None:
-            self._answer(key, ApiError(ErrorCode.INVALID_REQUEST, f"leadership stays here: {refusal}"))
+            self.reply(key, ApiError(ErrorCode.INVALID_REQUEST, f"leadership stays here: {refusal}"))
             return
-        self._answer(key, Done())
+        self.reply(key, Done())
         self._absorb(self.raft.transfer_leadership(self.now_ms, target))
-
-    def _image_response(self) -> ReadImageResponse:
-        image = self.ledger.committed.image
-        return ReadImageResponse(
-            image=image, offset=image.provenance.offset, leader_id=self.raft.leader_id, epoch=self.raft.epoch
-        )
 
     def _serve_reads(self) -> None:
         """Reads whose round is over and whose offset is applied; the others stay in order."""
-        while self._reads_ready and self._reads_ready[0][0] <= self.ledger.committed_offset:
-            _, key = self._reads_ready.popleft()
-            self._answer(key, self._image_response())
+        for key in self._reads.take(self.ledger.committed_offset):
+            self.reply(key, image_response(self))
 
     # ---- the active controller's port
 
@@ -522,9 +497,6 @@ class ControllerNode:
         return end_offset
 
     def reply(self, key: int, response: ControllerResponse | ApiError) -> None:
-        self._out.append(Answer(key=key, response=response))
-
-    def _answer(self, key: int, response: ControllerResponse | ApiError) -> None:
         self._out.append(Answer(key=key, response=response))
 
     # ---- the end

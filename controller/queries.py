@@ -8,8 +8,9 @@ from controller.brokers import broker_state
 from controller.lifecycle import BrokerState
 from controller.raft.progress import ReplicaState
 from controller.status import BrokerStatus, NodeStatus
+from metadata.errors import ApiError, ErrorCode
 from metadata.image import BrokerRegistration
-from metadata.requests import DescribeQuorumResponse, ReplicaStatus
+from metadata.requests import DescribeQuorumResponse, ReadImageResponse, ReplicaStatus
 
 if TYPE_CHECKING:
     from controller.node import ControllerNode
@@ -40,6 +41,25 @@ def _replica(node: ControllerNode, replica: ReplicaState) -> ReplicaStatus:
         last_fetch_ms=replica.last_fetch_ms,
         last_caught_up_ms=replica.last_caught_up_ms,
         status="Leader" if leads else "Follower" if replica.is_voter else "Observer",
+    )
+
+
+def not_controller(node: ControllerNode) -> ApiError:
+    """What everybody is told who asks a node that is not the active controller."""
+    own, leader_id = node.config.node_id, node.raft.leader_id
+    if leader_id is None or leader_id == own:
+        text = f"controller {own} is not the active one: no leader is known, retry with any controller"
+        return ApiError(ErrorCode.NOT_CONTROLLER, text)
+    return ApiError(
+        ErrorCode.NOT_CONTROLLER, f"controller {own} is not the active one: ask node {leader_id}", leader_id
+    )
+
+
+def image_response(node: ControllerNode) -> ReadImageResponse:
+    """The committed image as this node has it, and how far it goes."""
+    image = node.ledger.committed.image
+    return ReadImageResponse(
+        image=image, offset=image.provenance.offset, leader_id=node.raft.leader_id, epoch=node.raft.epoch
     )
 
 

@@ -52,8 +52,8 @@ def _swarm(first: int, end: int) -> int:
             continue
         marks.update(outcome.marks)
         print(
-            f"seed {seed}: {outcome.events} events, {outcome.simulated_ms} ms, {outcome.operations} operations,"
-            f" well {outcome.healed_after_ms} ms after healing"
+            f"seed {seed}: {outcome.events} events, {outcome.simulated_ms} ms,"
+            f" {outcome.operations} operations, well {outcome.healed_after_ms} ms after healing"
         )
     print(f"{end - first} seeds in {time.perf_counter() - started:.1f} s")
     for mark, count in sorted(marks.items()):

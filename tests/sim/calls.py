@@ -22,6 +22,8 @@ from tests.sim.engine import Engine
 from tests.sim.host import Host, Process
 from tests.sim.network import Network
 
+LATE_COPY_MS = 8_000
+
 
 @dataclass(slots=True, eq=False)
 class _Call:
@@ -75,9 +77,12 @@ class Calls:
         *,
         once: bool = False,
     ) -> None:
-        """Send a client's or a broker's request to a controller. `finish` learns whether the answer was given
-        outright, in the step that took the request: a refusal then proves that nothing was written. `once`: as
-        on one connection, the request never arrives twice (a second create is another create)."""
+        """Send a client's or a broker's request to a controller.
+
+        `finish` learns whether the answer was given outright, in the step that took the request: a refusal
+        then proves that nothing was written. `once`: as on one connection, the request never arrives twice (a
+        second create is another create).
+        """
 
         def arrived(process: Process, key: int) -> None:
             self._clients[key] = call
@@ -101,6 +106,9 @@ class Calls:
             arrived(process, self._next_key)
 
         self._network.send(call.source, call.target.name, reach, once=once)
+        if not once and self._network.repeats_late():
+            # A copy that was held up somewhere for seconds: its sender may have bounced meanwhile.
+            self._engine.after(self._engine.rng.random() * LATE_COPY_MS, reach)
         self._engine.after(timeout_ms, lambda: self._expire(call))
 
     def answered_raft(self, key: int, response: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from metadata.errors import ApiError, ErrorCode
@@ -49,6 +49,13 @@ class Client:
         self._marks = marks
         self._target = controllers[0]
         self.running = True
+        self.busy = False
+        self._open: Callable[[], None] | None = None
+
+    def give_up(self) -> None:
+        """The run ends: what is still without an answer may have taken effect, or may yet."""
+        if self._open is not None:
+            self._open()
 
     def begin(self) -> None:
         self._engine.after(self._engine.rng.randint(*self._pause_ms), self._next)
@@ -69,6 +76,7 @@ class Client:
         target = self._target
 
         def record(result: Any, *, known: bool) -> None:
+            self._open = None
             # Rounded outwards, so that rounding never forbids an order that was possible.
             returned = int(self._engine.now_ms) + 1 if known else None
             self._history[topic].append(
@@ -83,6 +91,7 @@ class Client:
             )
 
         def finish(response: Any, outright: bool) -> None:
+            self._open, self.busy = None, False
             if isinstance(response, ApiError):
                 self._look_elsewhere(response)
                 if action != "describe" and not (outright and response.code is ErrorCode.NOT_CONTROLLER):
@@ -94,11 +103,15 @@ class Client:
             self.begin()
 
         def fail(_reason: str) -> None:
+            self._open, self.busy = None, False
             self._target = self._engine.rng.choice(self._controllers)
             if action != "describe":
                 record(None, known=False)
             self.begin()
 
+        self.busy = True
+        if action != "describe":
+            self._open = lambda: record(None, known=False)
         request = _request(action, topic)
         self._calls.client(self.name, self._directory[target], request, TIMEOUT_MS, finish, fail, once=True)
 

@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from controller.raft import effects as raft
@@ -129,6 +130,7 @@ class Process:
         self.alive = True
         self.stopped: Stop | None = None
         self.paused = False
+        self.touched = True
         host.boot += 1
         self._inbox: deque[Callable[[], Any]] = deque()
         self._immediate: deque[Any] = deque()
@@ -190,13 +192,14 @@ class Process:
         while self._immediate and self.alive:
             following = self._immediate.popleft()
             self.before_event(following)
-            self._guarded(lambda: self._handle(following))
+            self._guarded(partial(self._handle, following))
             self.after_event(following)
         if settle:
             self._settle()
 
     def _handle(self, event: Any) -> None:
         now_ms, wall_ms = self._now()
+        self.touched = True
         self._execute_all(self.node.handle(event, now_ms=now_ms, wall_ms=wall_ms))
 
     def before_event(self, event: Any) -> None:
@@ -210,6 +213,7 @@ class Process:
         if not self.alive:
             return
         now_ms, wall_ms = self._now()
+        self.touched = True
         self.before_event(None)
         self._guarded(lambda: self._execute_all(self.node.tick(now_ms=now_ms, wall_ms=wall_ms, drained=True)))
         self.after_event(None)
@@ -256,6 +260,7 @@ class Process:
                 self._want_sync()
             case raft.TruncateLog() | raft.ResetLog():
                 self.host.engine.trace(self.host.name, f"{effect}")
+                self.on_log_cut(effect)
                 self.store.execute(effect)
             case raft.WriteSnapshotChunk():
                 self.store.execute(effect)
@@ -286,6 +291,9 @@ class Process:
             case _:
                 self.execute_own(effect)
 
+    def on_log_cut(self, effect: raft.TruncateLog | raft.ResetLog) -> None:
+        """For what a subclass wants to note."""
+
     def execute_own(self, effect: Any) -> None:
         raise TypeError(f"{type(self).__name__} has no way to carry out {effect!r}")
 
@@ -312,7 +320,7 @@ class Process:
     # ---- the disk thread -------------------------------------------------------------------------
 
     def _want_sync(self) -> None:
-        """Group commit: one sync may wait in the queue, and it covers all that was appended before it runs."""
+        """Group commit: one sync may wait in the queue; it covers all that was appended before it runs."""
         if any(job.is_sync for job in self._disk_queue):
             return
         self._enqueue(_DiskJob(self._begin_sync, self._end_sync, is_sync=True))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from broker.lifecycle import BrokerState
+from controller.raft.effects import ResetLog, TruncateLog
 from metadata.errors import ApiError, ErrorCode
 
 REQUIRED = (
@@ -20,7 +22,8 @@ REQUIRED = (
     "leader paused past the session timeout",
     "unsynced data lost",
     "controlled shutdown finished",
-    "broker fenced by its controller",
+    "broker session expired",
+    "snapshot fetched and loaded by a controller",
     "linearizable read answered",
     "leadership transferred",
 )
@@ -46,5 +49,10 @@ class Marks:
             case _:
                 self.add(f"answered {response.code.name}")
 
-    def broker_moved(self, old: Any, new: Any, reason: str) -> None:
+    def log_cut(self, effect: TruncateLog | ResetLog) -> None:
+        self.add("log truncated" if isinstance(effect, TruncateLog) else "snapshot fetched and installed")
+
+    def broker_moved(self, old: BrokerState, new: BrokerState, reason: str) -> None:
         self.add(f"broker {old.name} -> {new.name}")
+        if old.serves and not new.serves and not new.ended:
+            self.add("broker fenced itself" if "no heartbeat was answered" in reason else "broker was fenced")

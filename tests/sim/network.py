@@ -31,6 +31,10 @@ class Network:
         if rng.random() < profile.duplicate_chance and not once:
             self._engine.after(self._delay(), self._unless_cut(source, target, deliver))
 
+    def repeats_late(self) -> bool:
+        """Whether a second copy of a message is to come much later."""
+        return not self.perfect and self._engine.rng.random() < self._profile.duplicate_chance / 2
+
     def _delay(self) -> float:
         low, high = self._profile.message_delay_ms
         rng = self._engine.rng

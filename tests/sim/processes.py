@@ -21,10 +21,11 @@ from controller.node import ControllerNode
 from controller.raft import effects as raft
 from controller.raft.config import Identity, RaftConfig, Voter
 from controller.raft.core import RaftCore
+from controller.raft.events import SnapshotLoaded
 from controller.raft.invariants import CoreSnapshot
 from controller.raft.store import ReplicaStore
-from metadata.image import MetadataImage
 from metadata.features import DEFAULT_METADATA_VERSION
+from metadata.image import MetadataImage
 from metadata.records import BrokerEndpoint, BrokerFeature
 from storage.log import LogConfig
 from storage.meta_properties import MetaProperties, store_meta_properties
@@ -34,7 +35,7 @@ from tests.sim.marks import Marks
 
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
 DATA_DIRECTORY = "/data"
-SEGMENT_BYTES = 8_192
+SEGMENT_BYTES = 2_048
 SESSION_TIMEOUT_MS = 3_000
 HEARTBEAT_INTERVAL_MS = 500
 
@@ -72,7 +73,7 @@ def open_store(host: Host, voter_ids: tuple[int, ...]) -> tuple[ReplicaStore, Me
         LogConfig(segment_bytes=SEGMENT_BYTES, recovery_point_interval_bytes=2_048),
         lambda text: host.engine.trace(host.name, f"opens: {text}"),
         voter_ids=voter_ids,
-        retention_bytes=3 * SEGMENT_BYTES,
+        retention_bytes=2 * SEGMENT_BYTES,
     )
     newest = store.latest_snapshot()
     image = MetadataImage() if newest is None else read_image(host.disk, store.snapshot_path(newest), newest)
@@ -112,8 +113,8 @@ class ControllerProcess(Process):
         )
         self.before = CoreSnapshot.of(self.core)
         self.role = self.core.role
-        self._refused_outright: set[int] = set()
         self._current_key: int | None = None
+        self._timed_out = 0
         self.node = ControllerNode(
             ControllerConfig(
                 cluster_id=CLUSTER_ID,
@@ -146,6 +147,9 @@ class ControllerProcess(Process):
             case _:
                 super().execute_own(effect)
 
+    def on_log_cut(self, effect: raft.TruncateLog | raft.ResetLog) -> None:
+        self._marks.log_cut(effect)
+
     def before_event(self, event: Any) -> None:
         self._current_key = getattr(event, "key", None)
         self._pending_before = len(self.node.ledger.pending)
@@ -153,6 +157,11 @@ class ControllerProcess(Process):
 
     def after_event(self, event: Any) -> None:
         self._current_key = None
+        if self.node.sessions.expired_count > self._timed_out:
+            self._timed_out = self.node.sessions.expired_count
+            self._marks.add("broker session expired")
+        if isinstance(event, SnapshotLoaded):
+            self._marks.add("snapshot fetched and loaded by a controller")
         if self._led_before and not self.core.is_leader and self._pending_before:
             self._marks.add("resigned with writes pending")
         if self.core.role != self.role:
@@ -233,6 +242,9 @@ class BrokerProcess(Process):
                 self._marks.broker_moved(old, new, reason)
             case _:
                 super().execute_own(effect)
+
+    def on_log_cut(self, effect: raft.TruncateLog | raft.ResetLog) -> None:
+        self._marks.log_cut(effect)
 
     def _send(self, effect: SendToController) -> None:
         at, target = effect.correlation_id, effect.target

@@ -74,20 +74,20 @@ class World:
             format_host(host, node_id)
             self.directory.hosts[node_id] = host
         self.history: dict[str, list[Operation]] = {name: [] for name in NAMES}
-        self.clients = [
-            Client(
-                f"client{number}",
-                self.engine,
-                self.calls,
-                self.directory,
-                self.controller_ids,
-                self.profile.client_pause_ms,
-                self.history,
-                self.marks,
-            )
-            for number in range(self.profile.clients)
-        ]
+        self.clients = [self._client(f"client{number}") for number in range(self.profile.clients)]
         self.faults_on = True
+
+    def _client(self, name: str) -> Client:
+        return Client(
+            name,
+            self.engine,
+            self.calls,
+            self.directory,
+            self.controller_ids,
+            self.profile.client_pause_ms,
+            self.history,
+            self.marks,
+        )
 
     # ---- the run ---------------------------------------------------------------------------------
 
@@ -119,19 +119,20 @@ class World:
 
     def _last_words(self) -> None:
         """Once more a lookup of every name through the active controller, then the final checks."""
-        reader = self.clients[0]
+        reader = self._client("reader")
+        reader.running = False
         for name in NAMES:
             before = len(self.history[name])
+            deadline_us = self.engine.now_us + LIVENESS_MS * 1000
             while len(self.history[name]) == before:
+                if self.engine.now_us > deadline_us:
+                    raise LivenessError(f"a lookup of {name!r} is not answered by the healed cluster")
                 reader.send("describe", name)
-                if not self.engine.run_until(
-                    lambda name=name, before=before: len(self.history[name]) > before,
-                    5_000,
-                    self._after_event,
-                ):
-                    reader._target = self.engine.rng.choice(self.controller_ids)
+                self.engine.run_until(lambda: not reader.busy, LIVENESS_MS, self._after_event)
         if not self.engine.run_until(self._same_offsets, LIVENESS_MS, self._after_event):
             raise LivenessError("the nodes did not come to one offset after the clients had stopped")
+        for client in self.clients:
+            client.give_up()
         self.checks.at_end(self.controllers(), self.brokers(), self.history)
 
     # ---- processes -------------------------------------------------------------------------------
@@ -162,12 +163,12 @@ class World:
             if process is not None and not process.alive:
                 self._ended(node_id, host, process)
         try:
-            self.checks.after_event(self.controllers(), self.brokers(), self.engine.now_us)
+            self.checks.after_event(self.controllers(), self.brokers())
         except InvariantViolation as error:
             raise SafetyError(str(error)) from error
 
     def _ended(self, node_id: int, host: Host, process: Process) -> None:
-        """A process that stopped by its own decision: in order, or because its disk failed. Never for a bug."""
+        """A process stopped by its own decision: in order, or because its disk failed. Never for a bug."""
         host.process = None
         self.calls.process_died(process)
         stopped = process.stopped

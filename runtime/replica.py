@@ -23,9 +23,11 @@ from runtime.errors import StartError
 from storage.batch import iter_batches
 from storage.disk import join, read_file
 from storage.errors import FileMissingError, StorageError
+from storage.log import METADATA_DIRECTORY
 from storage.meta_properties import MetaProperties, load_meta_properties
 from storage.posix_disk import PosixDisk
-from storage.snapshots import BOOTSTRAP_FILE
+from storage.reader import LogReader
+from storage.snapshots import BOOTSTRAP_FILE, latest_snapshot, snapshot_path
 from storage.types import LogPosition
 
 _log = logging.getLogger(__name__)
@@ -86,6 +88,11 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
     """Locks the metadata directory, recovers its log and loads its newest snapshot. Raises StorageError."""
     disk = PosixDisk()
     started = time.monotonic()
+    # All that is only read comes first: damage that is found here leaves the directory as it was.
+    bootstrap = read_bootstrap(disk, str(config.metadata_log_dir))
+    replica_directory = join(str(config.metadata_log_dir), METADATA_DIRECTORY)
+    image = _newest_image(disk, replica_directory)
+    _verify(disk, replica_directory, image.provenance.offset)
     store = ReplicaStore.open(
         disk,
         str(config.metadata_log_dir),
@@ -95,15 +102,6 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
         retention_bytes=config.retention.max_bytes,
         retention_ms=config.retention.max_ms,
     )
-    try:
-        newest = store.latest_snapshot()
-        image = MetadataImage()
-        if newest is not None:
-            image = SnapshotFiles().load(Path(store.snapshot_path(newest)), newest)
-        bootstrap = read_bootstrap(disk, str(config.metadata_log_dir))
-    except BaseException:
-        store.close(clean=False)
-        raise
     _log.info(
         "opened %s: log %d to %d, image at %d, in %d ms",
         config.metadata_log_dir,
@@ -121,6 +119,31 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
         bootstrap=bootstrap,
         directories=directories,
     )
+
+
+def _newest_image(disk: PosixDisk, replica_directory: str) -> MetadataImage:
+    """The image in the newest snapshot, or an empty one. Raises CorruptLogError or ReplayError."""
+    if not disk.is_directory(replica_directory):
+        return MetadataImage()
+    newest = latest_snapshot(disk, replica_directory)
+    if newest is None:
+        return MetadataImage()
+    return SnapshotFiles().load(Path(snapshot_path(replica_directory, newest)), newest)
+
+
+def _verify(disk: PosixDisk, replica_directory: str, from_offset: int) -> None:
+    """Every checksum of what is going to be replayed, before this node says a word to its peers. Damage that
+    shows after it joined would stop it just the same, with an election in between. Raises CorruptLogError."""
+    if not disk.is_directory(replica_directory):
+        return
+    if not any(name.endswith(".log") for name in disk.list_directory(replica_directory)):
+        return
+    reader = LogReader(disk, replica_directory, start_offset=from_offset)
+    try:
+        while reader.poll():
+            pass
+    finally:
+        reader.close()
 
 
 def read_bootstrap(disk: PosixDisk, directory: str) -> tuple[Record, ...]:

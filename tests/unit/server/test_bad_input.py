@@ -1,0 +1,188 @@
+"""What a server says when it cannot start: one line, exit code 1, and every byte on disk as it was."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.server import main as broker_main
+from controller.server import main as controller_main
+from storage.batch import encode_batch
+from storage.log import SegmentedLog
+from storage.meta_properties import MetaProperties, store_meta_properties
+from storage.posix_disk import PosixDisk
+from storage.quorum_state import QuorumState, store_quorum_state
+from storage.uuids import random_uuid
+from tests.unit.server.nodes import CLUSTER_ID, Site, formatted, new_site
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return new_site(tmp_path)
+
+
+def everything_below(root: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
+        for path in sorted(root.rglob("*"))
+    }
+
+
+def refused(capsys: pytest.CaptureFixture[str], site: Site, run: Callable[[str], int], path: Path) -> str:
+    """The line with which the server refuses to start."""
+    before = everything_below(site.root)
+    assert run(str(path)) == 1
+    assert everything_below(site.root) == before
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def filled(site: Site, *, batches: int = 3) -> Path:
+    """Gives the controller a log with content; the directory of the replica."""
+    replica = site.root / "controller" / "__cluster_metadata-0"
+    disk = PosixDisk()
+    log = SegmentedLog.open(disk, str(replica))
+    for offset in range(batches):
+        log.append(encode_batch(base_offset=offset, leader_epoch=1, timestamp_ms=1, values=[b"x" * 50]))
+    log.clean_close()
+    store_quorum_state(disk, str(replica), QuorumState(epoch=1, voters=(1,)))
+    return replica
+
+
+def not_formatted(site: Site) -> str:
+    (site.root / "controller" / "meta.properties").unlink()
+    return "does not exist; run `metaquorum storage format`"
+
+
+def no_directory(site: Site) -> str:
+    (site.root / "controller" / "meta.properties").unlink()
+    (site.root / "controller").rmdir()
+    return "does not exist: format it with metaquorum storage format"
+
+
+def a_file_for_a_directory(site: Site) -> str:
+    no_directory(site)
+    (site.root / "controller").write_text("x")
+    return "is a file: format it"
+
+
+def another_node(site: Site) -> str:
+    identity = MetaProperties(cluster_id=CLUSTER_ID, node_id=5, directory_id=random_uuid(random.Random(5)))
+    store_meta_properties(PosixDisk(), str(site.root / "controller"), identity)
+    return "belongs to node 5, and node.id is 1"
+
+
+def no_directory_id(site: Site) -> str:
+    store_meta_properties(
+        PosixDisk(), str(site.root / "controller"), MetaProperties(cluster_id=CLUSTER_ID, node_id=1)
+    )
+    return "has no directory.id"
+
+
+def future_identity(site: Site) -> str:
+    (site.root / "controller" / "meta.properties").write_text("version=9\n")
+    return "has version 9"
+
+
+def bad_bootstrap(site: Site) -> str:
+    (site.root / "controller" / "bootstrap.checkpoint").write_bytes(os.urandom(200))
+    return "bootstrap.checkpoint cannot be read"
+
+
+def damaged_log(site: Site) -> str:
+    segment = filled(site) / "00000000000000000000.log"
+    content = bytearray(segment.read_bytes())
+    content[70] ^= 0xFF
+    segment.write_bytes(content)
+    return "00000000000000000000.log is damaged at byte 0 (offset 0)"
+
+
+def damaged_quorum_state(site: Site) -> str:
+    (filled(site) / "quorum-state").write_text("{}")
+    return "quorum-state: is no quorum state"
+
+
+def forgotten_vote(site: Site) -> str:
+    (filled(site) / "quorum-state").unlink()
+    return "quorum-state: is absent beside the log"
+
+
+def damaged_snapshot(site: Site) -> str:
+    (filled(site) / "00000000000000000002-0000000001.checkpoint").write_bytes(b"nothing")
+    return "00000000000000000002-0000000001.checkpoint"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        not_formatted,
+        no_directory,
+        a_file_for_a_directory,
+        another_node,
+        no_directory_id,
+        future_identity,
+        bad_bootstrap,
+        damaged_log,
+        damaged_quorum_state,
+        forgotten_vote,
+        damaged_snapshot,
+    ],
+)
+def test_a_directory_that_cannot_be_used(
+    capsys: pytest.CaptureFixture[str], site: Site, damage: Callable[[Site], str]
+) -> None:
+    expected = damage(site)
+    # The lock's file is there after the first start; what is compared is the second one.
+    path = site.controller_file()
+    (site.root / "controller" / ".lock").touch() if (site.root / "controller").is_dir() else None
+    line = refused(capsys, site, controller_main.run, path)
+    assert line.startswith("metaquorum controller: ") and expected in line
+
+
+def test_a_port_in_use(capsys: pytest.CaptureFixture[str], site: Site) -> None:
+    with socket.create_server(("127.0.0.1", site.controller_port)):
+        line = refused(capsys, site, controller_main.run, site.controller_file())
+    assert f"cannot listen on 127.0.0.1:{site.controller_port}: Address already in use" in line
+
+
+def test_a_host_that_is_not_here(capsys: pytest.CaptureFixture[str], site: Site) -> None:
+    path = site.controller_file({"listeners": f"CONTROLLER://192.0.2.1:{site.controller_port}"})
+    assert "cannot listen on 192.0.2.1" in refused(capsys, site, controller_main.run, path)
+
+
+def test_a_directory_that_another_process_holds(capsys: pytest.CaptureFixture[str], site: Site) -> None:
+    path = site.controller_file()
+    lock = PosixDisk().lock(str(site.root / "controller"))
+    try:
+        line = refused(capsys, site, controller_main.run, path)
+    finally:
+        lock.release()
+    assert "is in use by another running process" in line
+
+
+def test_directories_of_two_clusters(capsys: pytest.CaptureFixture[str], site: Site) -> None:
+    other = formatted(site.root / "other", 101, cluster_id="another-cluster-id-000")
+    path = site.broker_file({"log.dirs": f"{site.root / 'broker'},{other}"})
+    line = refused(capsys, site, broker_main.run, path)
+    assert "belongs to cluster another-cluster-id-000" in line
+
+
+def test_a_copied_directory(capsys: pytest.CaptureFixture[str], site: Site) -> None:
+    copy = formatted(site.root / "copy", 101)
+    path = site.broker_file({"log.dirs": f"{site.root / 'broker'},{copy}"})
+    assert "have the same directory.id" in refused(capsys, site, broker_main.run, path)
+
+
+def test_a_bad_configuration(capsys: pytest.CaptureFixture[str], site: Site) -> None:
+    path = site.controller_file({"node.id": "7"})
+    line = refused(capsys, site, controller_main.run, path)
+    assert "node.id=7 is not among controller.quorum.voters (1)" in line
+    assert "process.roles=controller, but a broker was started" in refused(
+        capsys, site, broker_main.run, site.controller_file()
+    )

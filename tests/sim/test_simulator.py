@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
@@ -14,29 +13,17 @@ from tests.sim.marks import REQUIRED
 from tests.sim.world import run
 
 SEEDS = 240
-BLOCKS = 8
-
-
-def _run_block(block: int) -> tuple[Counter[str], list[str]]:
-    """Marks and failures of every BLOCKS-th seed."""
-    marks: Counter[str] = Counter()
-    failures = []
-    for seed in range(block, SEEDS, BLOCKS):
-        try:
-            marks.update(run(seed).marks)
-        except Exception as error:
-            failures.append(f"seed {seed}: {type(error).__name__}: {error} (replay it: make sim SEED={seed})")
-    return marks, failures
 
 
 @pytest.mark.timeout(500)
 def test_no_law_is_broken_and_every_rare_state_is_reached() -> None:
     marks: Counter[str] = Counter()
     failures: list[str] = []
-    with ProcessPoolExecutor(max_workers=2) as pool:
-        for block_marks, block_failures in pool.map(_run_block, range(BLOCKS)):
-            marks += block_marks
-            failures += block_failures
+    for seed in range(SEEDS):
+        try:
+            marks.update(run(seed).marks)
+        except Exception as error:
+            failures.append(f"seed {seed}: {type(error).__name__}: {error} (replay it: make sim SEED={seed})")
     assert not failures, "\n".join(failures)
     missing = [mark for mark in REQUIRED if not marks[mark]]
     assert not missing, f"no seed reached: {missing}; reached: {sorted(marks)}"

@@ -19,6 +19,8 @@ EXIT_USAGE = 2
 EXIT_UNKNOWN_RECORDS = 3
 """Everything was read, but some records are of a type or version that this program does not know."""
 EXIT_INTERRUPTED = 130
+EXIT_PIPE = 141
+"""As a shell says it of a program that a signal ended: 128 and SIGINT, 128 and SIGPIPE."""
 
 
 class Failure(click.ClickException):

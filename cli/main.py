@@ -16,7 +16,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 from click.shell_completion import get_completion_class
 
-from cli.errors import EXIT_INTERRUPTED, EXIT_USAGE, as_failure
+from cli.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USAGE, as_failure
 
 _COMMANDS: dict[str, tuple[str, str]] = {
     "storage": ("cli.storage_commands:storage", "Format directories and look at their identity."),
@@ -51,6 +51,14 @@ class OneLineGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader of a pipe went away (`| head`): nothing more to say, to anybody.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(EXIT_PIPE)
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -63,10 +71,6 @@ class OneLineGroup(click.Group):
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
             result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        except BrokenPipeError:
-            # The reader of a pipe went away (`| head`): nothing more to say, to anybody.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(EXIT_INTERRUPTED)
         except Exception as error:
             sys.exit(_report(error))
         sys.exit(result if isinstance(result, int) else 0)

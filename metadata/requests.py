@@ -37,7 +37,7 @@ class RegisterBrokerResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHeartbeatRequest:
-    """KIP-631 BrokerHeartbeat (key 63). `applied_offset`: all below it is in the broker's image (exclusive)."""
+    """KIP-631 BrokerHeartbeat (key 63). `applied_offset` (exclusive) is where its image ends."""
 
     broker_id: int
     broker_epoch: int

@@ -23,13 +23,15 @@ class DiskThread:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._queue: queue.Queue[tuple[Work, Done] | None] = queue.Queue(maxsize=QUEUE_MAX)
+        self._queue: queue.SimpleQueue[tuple[Work, Done] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
         self._thread.start()
 
     def submit(self, work: Work, done: Done) -> None:
         """Queues `work`. Raises queue.Full when the disk is hopelessly behind."""
-        self._queue.put_nowait((work, done))
+        if self._queue.qsize() >= QUEUE_MAX:
+            raise queue.Full
+        self._queue.put((work, done))
 
     def close(self) -> None:
         """Lets the work in the queue finish, and ends the thread."""

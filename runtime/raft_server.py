@@ -32,12 +32,24 @@ _log = logging.getLogger(__name__)
 class _Stream:
     """One caller: what it waits for, and the answers that are on their way to it."""
 
-    __slots__ = ("keys", "outbound", "wake")
+    __slots__ = ("idle", "keys", "loop", "outbound")
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.keys: set[int] = set()
         self.outbound: deque[pb.RaftEnvelope] = deque()
-        self.wake = asyncio.Event()
+        self.loop = loop
+        self.idle: asyncio.Future[None] | None = None
+
+    def push(self, envelope: pb.RaftEnvelope) -> None:
+        """Queues an answer. The writer wakes one turn of the loop later than a client whose answer was given
+        in the same step: a client waits for it, a follower that learns the high watermark does not."""
+        self.outbound.append(envelope)
+        if self.idle is not None and len(self.outbound) == 1:
+            self.loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        if self.idle is not None and not self.idle.done():
+            self.idle.set_result(None)
 
 
 class RaftService(RaftServicer):
@@ -55,8 +67,7 @@ class RaftService(RaftServicer):
             return
         stream, correlation_id = caller
         stream.keys.discard(key)
-        stream.outbound.append(raft_codec.encode(correlation_id, response))
-        stream.wake.set()
+        stream.push(raft_codec.encode(correlation_id, response))
 
     async def Exchange(  # type: ignore[override]
         self,
@@ -64,8 +75,9 @@ class RaftService(RaftServicer):
         context: grpc.aio.ServicerContext[pb.RaftEnvelope, pb.RaftEnvelope],
     ) -> None:
         """Serves one caller until it goes away."""
-        stream = _Stream()
-        writer = asyncio.get_running_loop().create_task(self._write(stream, context))
+        loop = asyncio.get_running_loop()
+        stream = _Stream(loop)
+        writer = loop.create_task(self._write(stream, context))
         try:
             await self._read(stream, context)
         except raft_codec.EnvelopeError as error:
@@ -101,8 +113,9 @@ class RaftService(RaftServicer):
         while True:
             while stream.outbound:
                 await context.write(stream.outbound.popleft())
-            stream.wake.clear()
-            await stream.wake.wait()
+            stream.idle = stream.loop.create_future()
+            await stream.idle
+            stream.idle = None
 
 
 class GrpcRaftTransport:

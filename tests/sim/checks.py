@@ -13,7 +13,7 @@ from controller.raft.invariants import ClusterHistory, CoreSnapshot, check_clust
 from metadata.image import MetadataImage, describe_difference, images_equal
 from metadata.invariants import ERROR, check_image
 from storage.batch import iter_batches
-from tests.sim.linearizability import Operation, check, topic_name_model
+from tests.sim.linearizability import Model, Operation, broker_id_model, check, topic_name_model
 from tests.sim.processes import BrokerProcess, ControllerProcess
 
 COMMITTED_READ_BYTES = 1 << 20
@@ -125,9 +125,10 @@ class Checks:
         self,
         controllers: list[ControllerProcess],
         brokers: list[BrokerProcess],
-        history: Mapping[str, list[Operation]],
+        topics: Mapping[str, list[Operation]],
+        registrations: Mapping[int, list[Operation]],
     ) -> None:
-        """Everyone is at one place, and what clients saw can be put in one order for each name."""
+        """Everyone is at one place, and what was seen can be put in one order for each name and broker id."""
         images = [process.node.ledger.committed.image for process in controllers]
         for process, image in zip(controllers[1:], images[1:], strict=True):
             if not images_equal(images[0], image, provenance=False):
@@ -137,11 +138,17 @@ class Checks:
                 )
         for broker in brokers:
             self._check_committed_bytes(broker)
-        for name in sorted(history):
-            verdict = check(history[name], topic_name_model, None)
-            if not verdict.linearizable:
-                lines = "\n".join(str(operation) for operation in history[name])
-                raise SafetyError(
-                    f"the history of topic {name!r} is not linearizable; {len(verdict.longest)} of"
-                    f" {len(history[name])} operations could be ordered:\n{lines}"
-                )
+        for name in sorted(topics):
+            _require_linearizable(f"topic {name!r}", topics[name], topic_name_model)
+        for broker_id in sorted(registrations):
+            _require_linearizable(f"broker id {broker_id}", registrations[broker_id], broker_id_model)
+
+
+def _require_linearizable(key: str, history: list[Operation], model: Model) -> None:
+    verdict = check(history, model, None)
+    if not verdict.linearizable:
+        lines = "\n".join(str(operation) for operation in history)
+        raise SafetyError(
+            f"the history of {key} is not linearizable; {len(verdict.longest)} of {len(history)} operations"
+            f" could be ordered:\n{lines}"
+        )

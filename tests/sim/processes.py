@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from broker.config import BrokerConfig
@@ -24,13 +25,17 @@ from controller.raft.core import RaftCore
 from controller.raft.events import SnapshotLoaded
 from controller.raft.invariants import CoreSnapshot
 from controller.raft.store import ReplicaStore
+from metadata.errors import ApiError, ErrorCode
 from metadata.features import DEFAULT_METADATA_VERSION
 from metadata.image import MetadataImage
 from metadata.records import BrokerEndpoint, BrokerFeature
+from metadata.requests import RegisterBrokerRequest, RegisterBrokerResponse
 from storage.log import LogConfig
 from storage.meta_properties import MetaProperties, store_meta_properties
+from storage.uuids import ZERO_UUID
 from tests.sim.calls import Calls
 from tests.sim.host import Host, Process, read_image
+from tests.sim.linearizability import Operation
 from tests.sim.marks import Marks
 
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
@@ -57,11 +62,13 @@ def directory_id(node_id: int) -> bytes:
     return bytes([7] * 12) + node_id.to_bytes(4, "big")
 
 
-def format_host(host: Host, node_id: int) -> None:
+def format_host(host: Host, node_id: int, own_directory_id: bytes | None = None) -> None:
     """What `storage format` leaves on a disk."""
     host.disk.make_directory(DATA_DIRECTORY)
     host.disk.sync_directory("/")
-    identity = MetaProperties(cluster_id=CLUSTER_ID, node_id=node_id, directory_id=directory_id(node_id))
+    identity = MetaProperties(
+        cluster_id=CLUSTER_ID, node_id=node_id, directory_id=own_directory_id or directory_id(node_id)
+    )
     store_meta_properties(host.disk, DATA_DIRECTORY, identity)
 
 
@@ -78,6 +85,14 @@ def open_store(host: Host, voter_ids: tuple[int, ...]) -> tuple[ReplicaStore, Me
     newest = store.latest_snapshot()
     image = MetadataImage() if newest is None else read_image(host.disk, store.snapshot_path(newest), newest)
     return store, image
+
+
+def own_identity(store: ReplicaStore) -> Identity:
+    """Who a process is, as the directory that it found says."""
+    found = store.identity
+    return Identity(
+        cluster_id=found.cluster_id, node_id=found.node_id, directory_id=found.directory_id or ZERO_UUID
+    )
 
 
 class ControllerProcess(Process):
@@ -104,7 +119,7 @@ class ControllerProcess(Process):
         now_ms = host.monotonic_ms()
         self.core = RaftCore(
             RAFT_CONFIG,
-            Identity(cluster_id=CLUSTER_ID, node_id=node_id, directory_id=directory_id(node_id)),
+            own_identity(store),
             voters,
             store.recovered(),
             random.Random(host.rng.getrandbits(64)),
@@ -172,6 +187,45 @@ class ControllerProcess(Process):
             self.role = self.core.role
 
 
+class Registrations:
+    """What brokers asked for their ids and were told, as histories for the linearizability checker."""
+
+    def __init__(self) -> None:
+        self._operations: dict[tuple[int, bytes, int], Operation] = {}
+
+    def called(self, broker: BrokerProcess, correlation_id: int, now_ms: int) -> None:
+        """A registration leaves. Until an answer comes back it may have taken effect or not."""
+        self._operations[broker.node_id, broker.incarnation_id, correlation_id] = Operation(
+            client=broker.incarnation_id.hex()[:8],
+            name="register",
+            argument=broker.incarnation_id,
+            result=None,
+            called_ms=now_ms,
+            returned_ms=None,
+        )
+
+    def answered(
+        self, broker: BrokerProcess, correlation_id: int, response: Any, outright: bool, now_ms: int
+    ) -> None:
+        key = (broker.node_id, broker.incarnation_id, correlation_id)
+        match response:
+            case RegisterBrokerResponse(broker_epoch=epoch):
+                self._operations[key] = replace(self._operations[key], result=epoch, returned_ms=now_ms)
+            case ApiError(code=ErrorCode.DUPLICATE_BROKER_REGISTRATION):
+                self._operations[key] = replace(self._operations[key], result="duplicate", returned_ms=now_ms)
+            case ApiError(code=ErrorCode.NOT_CONTROLLER) if outright:
+                del self._operations[key]
+            case _:
+                pass
+
+    def histories(self) -> dict[int, list[Operation]]:
+        """By broker id, in the order of the calls."""
+        found: dict[int, list[Operation]] = {}
+        for (broker_id, _, _), operation in self._operations.items():
+            found.setdefault(broker_id, []).append(operation)
+        return found
+
+
 class BrokerProcess(Process):
     """A broker node on a host, each time a new incarnation."""
 
@@ -185,6 +239,7 @@ class BrokerProcess(Process):
         calls: Calls,
         directory: Directory,
         marks: Marks,
+        registrations: Registrations,
     ) -> None:
         voter_ids = tuple(voter.node_id for voter in voters)
         store, image = open_store(host, voter_ids)
@@ -193,11 +248,12 @@ class BrokerProcess(Process):
         self._calls = calls
         self._directory = directory
         self._marks = marks
+        self._registrations = registrations
         self.incarnation_id = host.rng.randbytes(16)
         now_ms = host.monotonic_ms()
         self.core = RaftCore(
             RAFT_CONFIG,
-            Identity(cluster_id=CLUSTER_ID, node_id=node_id, directory_id=directory_id(node_id)),
+            own_identity(store),
             voters,
             store.recovered(),
             random.Random(host.rng.getrandbits(64)),
@@ -249,7 +305,13 @@ class BrokerProcess(Process):
     def _send(self, effect: SendToController) -> None:
         at, target = effect.correlation_id, effect.target
 
-        def finish(response: Any, _outright: bool) -> None:
+        registration = isinstance(effect.request, RegisterBrokerRequest)
+        if registration:
+            self._registrations.called(self, at, int(self.host.engine.now_ms))
+
+        def finish(response: Any, outright: bool) -> None:
+            if registration:
+                self._registrations.answered(self, at, response, outright, int(self.host.engine.now_ms) + 1)
             self.deliver(
                 lambda: ControllerResponseArrived(source=target, correlation_id=at, response=response)
             )

@@ -76,3 +76,37 @@ def draw_profile(rng: random.Random) -> FaultProfile:
         snapshot_every_bytes=rng.choice((1_500, 6_000, 1 << 20)),
         transfer_rate=maybe(0.1),
     )
+
+
+def calm_profile(
+    *, controllers: int = 3, brokers: int = 2, snapshot_every_bytes: int = 1 << 20
+) -> FaultProfile:
+    """No faults at all: for scenarios that bring their own."""
+    return FaultProfile(
+        controllers=controllers,
+        brokers=brokers,
+        clients=0,
+        safety_ms=0,
+        message_delay_ms=(0, 2),
+        loss_chance=0.0,
+        duplicate_chance=0.0,
+        slow_message_chance=0.0,
+        slow_message_ms=0,
+        partition_rate=0.0,
+        one_way_chance=0.0,
+        partition_ms=(0, 0),
+        crash_rate=0.0,
+        crash_while_writing_factor=1,
+        down_ms=(100_000_000, 100_000_000),
+        pause_rate=0.0,
+        pause_ms=(0, 0),
+        broker_stop_rate=0.0,
+        sync_ms=(0, 2),
+        slow_disk_chance=0.0,
+        slow_disk_ms=0,
+        clock_drift_ppm=0,
+        clock_offset_ms=0,
+        client_pause_ms=(1, 1),
+        snapshot_every_bytes=snapshot_every_bytes,
+        transfer_rate=0.0,
+    )

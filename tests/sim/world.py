@@ -27,6 +27,7 @@ from tests.sim.processes import (
     BrokerProcess,
     ControllerProcess,
     Directory,
+    Registrations,
     directory_id,
     format_host,
 )
@@ -53,10 +54,13 @@ class Outcome:
 class World:
     """Hosts, clients and the faults that are thrown at them."""
 
-    def __init__(self, seed: int, on_line: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, seed: int, on_line: Callable[[str], None] | None = None, profile: FaultProfile | None = None
+    ) -> None:
         self.seed = seed
         self.engine = Engine(seed, on_line=on_line)
-        self.profile: FaultProfile = draw_profile(random.Random(self.engine.rng.getrandbits(64)))
+        drawn = draw_profile(random.Random(self.engine.rng.getrandbits(64)))
+        self.profile = profile or drawn
         self.marks = Marks()
         self.network = Network(self.engine, self.profile)
         self.calls = Calls(self.engine, self.network)
@@ -75,6 +79,7 @@ class World:
             self.directory.hosts[node_id] = host
         self.history: dict[str, list[Operation]] = {name: [] for name in NAMES}
         self.clients = [self._client(f"client{number}") for number in range(self.profile.clients)]
+        self.registrations = Registrations()
         self.faults_on = True
 
     def _client(self, name: str) -> Client:
@@ -133,7 +138,7 @@ class World:
             raise LivenessError("the nodes did not come to one offset after the clients had stopped")
         for client in self.clients:
             client.give_up()
-        self.checks.at_end(self.controllers(), self.brokers(), self.history)
+        self.checks.at_end(self.controllers(), self.brokers(), self.history, self.registrations.histories())
 
     # ---- processes -------------------------------------------------------------------------------
 
@@ -149,8 +154,12 @@ class World:
         host = self.directory[node_id]
         if host.process is not None and host.process.alive:
             return
-        kind = ControllerProcess if node_id in self.controller_ids else BrokerProcess
-        process = kind(host, node_id, self.voters, self.calls, self.directory, self.marks)
+        parts = (host, node_id, self.voters, self.calls, self.directory, self.marks)
+        process: ControllerProcess | BrokerProcess
+        if node_id in self.controller_ids:
+            process = ControllerProcess(*parts)
+        else:
+            process = BrokerProcess(*parts, self.registrations)
         host.process = process
         self.engine.trace(
             host.name, f"boots, log {process.core.log_start_offset}..{process.core.log_end_offset}"

@@ -1,0 +1,386 @@
+"""A cluster of real processes on loopback, for tests and benches.
+
+Owns directories, ports, configuration files and identities, which the command itself formats, and the
+questions that a test asks of the running cluster. What runs is `processes.Process`.
+
+    with Cluster(tmp_path, controllers=3, brokers=2) as cluster:
+        cluster.start()
+        leader = cluster.leader()
+        leader.kill()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from metadata.errors import ApiError
+from metadata.image.types import BrokerRegistration
+from metadata.requests import DescribeQuorumResponse, NewTopic, TopicResult
+from runtime.client import AdminClient, ClientError
+from storage.log_config import METADATA_DIRECTORY
+from storage.posix_disk import PosixDisk
+from storage.quorum_state import QuorumState, load_quorum_state
+from storage.reader import LogReader
+from storage.uuids import random_uuid, uuid_to_text
+from tests.e2e.processes import Process, run_cli, wait_until
+
+HOST = "127.0.0.1"
+FIRST_CONTROLLER_ID = 3000
+CALL_TIMEOUT_MS = 3_000
+READY_S = 60.0
+
+FAST_BROKERS: Mapping[str, Mapping[str, str]] = {
+    "controller": {"broker.session.timeout.ms": "3000"},
+    "broker": {"broker.heartbeat.interval.ms": "300", "controller.request.timeout.ms": "1000"},
+}
+"""Sessions short enough for a test to see one end, and long enough for a busy machine to keep them."""
+
+T = TypeVar("T")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, below those that the kernel gives to outgoing connections: a node that is
+    killed finds its port free when it starts again."""
+    rng = random.SystemRandom()
+    found: list[int] = []
+    while len(found) < count:
+        port = rng.randrange(12_000, 32_000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+class LoopThread:
+    """An event loop on a thread of its own, so that tests are plain functions and load runs beside them."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="clients", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T], timeout_s: float = 60.0) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
+
+
+_loop_thread: LoopThread | None = None
+
+
+def client_loop() -> LoopThread:
+    """The one loop of all clients of this test process (gRPC likes to have one)."""
+    global _loop_thread  # noqa: PLW0603
+    if _loop_thread is None:
+        _loop_thread = LoopThread()
+    return _loop_thread
+
+
+class Node(Process):
+    """One controller or broker: its files, and its process."""
+
+    def __init__(self, home: Path, role: str, node_id: int, port: int, directory_id: str) -> None:
+        home.mkdir(parents=True)
+        self.role = role
+        self.node_id = node_id
+        self.port = port
+        self.directory_id = directory_id
+        self.home = home
+        self.config = home / "node.properties"
+        self.data = home / "data"
+        super().__init__(f"{role}-{node_id}", (role, "run", self.config), home / "process.log")
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def metadata_log(self) -> Path:
+        return self.data / METADATA_DIRECTORY
+
+    def segments(self) -> list[Path]:
+        return sorted(self.metadata_log.glob("*.log"))
+
+    def snapshots(self) -> list[Path]:
+        """Finished ones, by rising end offset."""
+        return sorted(self.metadata_log.glob("*.checkpoint"))
+
+    def quorum_state(self) -> QuorumState:
+        state = load_quorum_state(PosixDisk(), str(self.metadata_log))
+        assert state is not None
+        return state
+
+    def set_properties(self, values: Mapping[str, str | None]) -> None:
+        """Changes the configuration file; None removes a line."""
+        lines = dict(line.split("=", 1) for line in self.config.read_text().splitlines())
+        for key, value in values.items():
+            lines.pop(key, None)
+            if value is not None:
+                lines[key] = value
+        self.config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+
+
+class Cluster:
+    """See the module. `properties`: more configuration by role. Leaving it kills every process."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        controllers: int = 3,
+        brokers: int = 0,
+        properties: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        rng = random.SystemRandom()
+        self.directory = directory
+        self.cluster_id = uuid_to_text(random_uuid(rng))
+        self._properties = properties or {}
+        self._client: AdminClient | None = None
+        roles = [("controller", FIRST_CONTROLLER_ID + at) for at in range(controllers)]
+        roles += [("broker", at) for at in range(brokers)]
+        self.nodes = [
+            Node(directory / f"{role}-{node_id}", role, node_id, port, uuid_to_text(random_uuid(rng)))
+            for (role, node_id), port in zip(roles, free_ports(len(roles)), strict=True)
+        ]
+        self.voters = ",".join(f"{one.node_id}@{one.address}:{one.directory_id}" for one in self.controllers)
+        for node in self.nodes:
+            self.write_config(node)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(self.format, self.nodes))
+
+    # --- making it
+
+    def write_config(self, node: Node) -> None:
+        listener = "CONTROLLER" if node.role == "controller" else "PLAINTEXT"
+        node.config.write_text("")
+        node.set_properties(
+            {
+                "process.roles": node.role,
+                "node.id": str(node.node_id),
+                "controller.quorum.voters": self.voters,
+                "listeners": f"{listener}://{node.address}",
+                "log.dirs": str(node.data),
+                **self._properties.get(node.role, {}),
+            }
+        )
+
+    def format(self, node: Node, cluster_id: str | None = None) -> subprocess.CompletedProcess[str]:
+        more = ["--new-cluster"] if node.role == "controller" else []
+        identity = ["--cluster-id", cluster_id or self.cluster_id]
+        return run_cli("storage", "format", "--config", node.config, *identity, *more)
+
+    def add_broker(self, broker_id: int, *, home: str | None = None, cluster_id: str | None = None) -> Node:
+        """One more broker, formatted and not started; `home` names its folder (two may have one id)."""
+        (port,) = free_ports(1)
+        folder = self.directory / (home or f"broker-{broker_id}")
+        node = Node(folder, "broker", broker_id, port, "")
+        self.nodes.append(node)
+        self.write_config(node)
+        self.format(node, cluster_id)
+        return node
+
+    @property
+    def controllers(self) -> list[Node]:
+        return [node for node in self.nodes if node.role == "controller"]
+
+    @property
+    def brokers(self) -> list[Node]:
+        return [node for node in self.nodes if node.role == "broker"]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.address for node in self.controllers)
+
+    def controller(self, node_id: int) -> Node:
+        return next(node for node in self.controllers if node.node_id == node_id)
+
+    # --- running it
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in self.nodes:
+            node.kill()
+        if self._client is not None:
+            client_loop().call(self._client.close())
+            self._client = None
+
+    def start(self) -> None:
+        """Starts every node that does not run, and waits for a leader and for every broker to be unfenced."""
+        for node in self.nodes:
+            if not node.is_running:
+                node.start()
+        self.wait_leader()
+        self.wait_brokers({node.node_id: "running" for node in self.brokers})
+
+    def stop(self) -> dict[str, int]:
+        """SIGTERM: brokers first, the active controller last; the exit codes."""
+        codes: dict[str, int] = {}
+        for broker in self.brokers:
+            if broker.is_running:
+                codes[broker.name] = broker.stop()
+        leader_id = self.quorum().leader_id
+        for node in sorted(self.controllers, key=lambda one: one.node_id == leader_id):
+            if node.is_running:
+                codes[node.name] = node.stop()
+        return codes
+
+    def kill_all(self, nodes: Iterable[Node]) -> None:
+        """kill -9 of all of them, with nothing between."""
+        for node in nodes:
+            node.signal(signal.SIGKILL)
+        for node in nodes:
+            node.wait_exit()
+
+    def assert_no_bugs(self) -> None:
+        """No process has written a traceback or blamed itself, in any of its runs."""
+        for node in self.nodes:
+            if node.log_file.exists():
+                text = node.log_file.read_text(errors="replace")
+                for sign in ("Traceback", "stopped by a bug", "never awaited", "Exception ignored"):
+                    assert sign not in text, f"{node.name}: {text[max(0, text.index(sign) - 500) :]}"
+
+    # --- asking it
+
+    def call(self, method: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
+        """One call of a client that knows the controllers and tries for a few seconds."""
+        if self._client is None:
+            self._client = AdminClient(self.bootstrap, timeout_ms=CALL_TIMEOUT_MS)
+        return client_loop().call(method(self._client))
+
+    def call_at(
+        self, node: Node, method: Callable[[AdminClient], Coroutine[Any, Any, T]], *, timeout_ms: int = 3_000
+    ) -> T:
+        """One single attempt at one node."""
+
+        async def ask() -> T:
+            async with AdminClient(node.address, timeout_ms=timeout_ms, attempts_max=1) as client:
+                return await method(client)
+
+        return client_loop().call(ask())
+
+    def quorum(self) -> DescribeQuorumResponse:
+        return self.call(lambda client: client.describe_quorum())
+
+    def leader(self) -> Node:
+        return self.controller(self.quorum().leader_id)
+
+    def registrations(self) -> dict[int, BrokerRegistration]:
+        return {one.broker_id: one for one in self.call(lambda client: client.list_brokers()).brokers}
+
+    def topics(self) -> dict[str, bytes]:
+        """Names and ids, read linearizably."""
+        return {one.info.name: one.info.topic_id for one in self.call(lambda c: c.list_topics()).topics}
+
+    def create_topic(self, name: str, partitions: int = 1) -> TopicResult:
+        """Creates it and returns the result, which must be a success."""
+        new = NewTopic(name=name, partitions=partitions, replication_factor=1)
+        (result,) = self.call(lambda client: client.create_topics([new])).results
+        assert result.error == 0, result
+        return result
+
+    # --- waiting for it
+
+    def wait(self, condition: Callable[[], T | None], what: str, timeout_s: float = READY_S) -> T:
+        """`wait_until`, in which a quorum that does not answer counts as a condition that is not true yet."""
+        problems: list[str] = []
+
+        def guarded() -> T | None:
+            try:
+                return condition()
+            except (ApiError, ClientError) as error:
+                problems.append(str(error))
+                return None
+
+        return wait_until(guarded, what, timeout_s=timeout_s, details=lambda: self.report(problems[-1:]))
+
+    def wait_leader(self, *, after_epoch: int = -1, not_node: int | None = None) -> DescribeQuorumResponse:
+        """The quorum once a leader of a later epoch than `after_epoch` answers."""
+
+        def led() -> DescribeQuorumResponse | None:
+            found = self.quorum()
+            right = found.leader_epoch > after_epoch and found.leader_id != not_node
+            return found if right and found.leader_id >= 0 else None
+
+        return self.wait(led, f"a leader after epoch {after_epoch}")
+
+    def wait_brokers(self, wanted: Mapping[int, str], timeout_s: float = READY_S) -> None:
+        """Until each broker is `running`, `fenced` or `absent`, as the active controller has it."""
+
+        def there() -> bool:
+            known = self.registrations()
+            return all(broker_state(known.get(broker_id)) == state for broker_id, state in wanted.items())
+
+        if wanted:
+            self.wait(there, f"brokers to be {dict(wanted)}", timeout_s)
+
+    def wait_new_epoch(self, broker_id: int, *, after: int) -> BrokerRegistration:
+        """Until the broker is unfenced in a registration that is newer than the broker epoch `after`."""
+
+        def renewed() -> BrokerRegistration | None:
+            found = self.registrations().get(broker_id)
+            return found if found is not None and found.epoch > after and not found.fenced else None
+
+        return self.wait(renewed, f"broker {broker_id} to run in an epoch after {after}")
+
+    def wait_caught_up(self, node: Node) -> None:
+        """Until the leader says that the voter has everything that is committed now."""
+        high_watermark = self.wait(lambda: self.quorum().high_watermark, "a high watermark")
+
+        def caught_up() -> bool:
+            voter = next(one for one in self.quorum().voters if one.node_id == node.node_id)
+            return voter.log_end_offset >= high_watermark
+
+        self.wait(caught_up, f"{node.name} to reach offset {high_watermark}")
+
+    def report(self, problems: list[str]) -> str:
+        """What a failure is to show: the last problem and the ends of all logs."""
+        ends = [
+            f"--- {node.name} (exit code {node.exit_code})\n" + "\n".join(node.lines()[-8:])
+            for node in self.nodes
+            if node.log_file.exists()
+        ]
+        return "\n".join([*problems, *ends])
+
+
+def broker_state(registration: BrokerRegistration | None) -> str:
+    if registration is None:
+        return "absent"
+    return "fenced" if registration.fenced else "running"
+
+
+def log_end_offset(node: Node) -> int:
+    """Where a node's log ends, told from its files."""
+    batches = list(LogReader(PosixDisk(), str(node.metadata_log)).batches())
+    return batches[-1].header.next_offset
+
+
+def log_start_offset(node: Node) -> int:
+    """Where a node's log begins, told from its files."""
+    return min(int(path.stem) for path in node.segments())
+
+
+def log_bytes(node: Node, *, from_offset: int = 0, to_offset: int) -> bytes:
+    """The bytes of a node's batches from `from_offset` up to `to_offset`, which must both be boundaries."""
+    batches = list(LogReader(PosixDisk(), str(node.metadata_log), start_offset=from_offset).batches())
+    wanted = [one for one in batches if from_offset <= one.header.base_offset < to_offset]
+    assert wanted, f"{node.name} has nothing from {from_offset} to {to_offset}"
+    first, last = wanted[0].header, wanted[-1].header
+    assert (first.base_offset, last.next_offset) == (from_offset, to_offset), node.name
+    return b"".join(bytes(one.data) for one in wanted)

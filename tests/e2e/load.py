@@ -1,0 +1,154 @@
+"""Writers that create and delete topics while a cluster is hurt, and the account of what they were told.
+
+Every call is one single attempt, so that each topic is known to be acknowledged or in doubt: an answer that
+never came, or a refusal by a controller that lost its office, leaves it open whether the change was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from metadata.errors import ApiError, ErrorCode
+from metadata.requests import NewTopic, TopicResult
+from runtime.client import AdminClient, ClientError
+from tests.e2e.cluster import Cluster, client_loop
+
+ATTEMPT_MS = 1_500
+BACKOFF_S = 0.02
+PROGRESS_S = 40.0
+
+
+@dataclass(slots=True)
+class Account:
+    """What was acknowledged. `present` and `absent` are certain, `doubtful` may be either."""
+
+    present: dict[str, bytes] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
+    doubtful: set[str] = field(default_factory=set)
+    wrong: list[str] = field(default_factory=list)
+
+    def check(self, found: dict[str, bytes]) -> None:
+        """Compares with the topics that there are: nothing acknowledged is lost or comes from nowhere."""
+        assert not self.wrong, self.wrong
+        lost = {name for name, topic_id in self.present.items() if found.get(name) != topic_id}
+        assert not lost, f"created and acknowledged, but not there: {sorted(lost)}"
+        undead = self.absent & found.keys()
+        assert not undead, f"deleted and acknowledged, but there: {sorted(undead)}"
+        strange = found.keys() - self.present.keys() - self.doubtful
+        assert not strange, f"nobody asked for: {sorted(strange)}"
+
+
+class Load:
+    """Use as a context manager; `stop` first when the account is to be final."""
+
+    def __init__(self, cluster: Cluster, *, writers: int, rng: random.Random, prefix: str) -> None:
+        self.account = Account()
+        self._cluster = cluster
+        self._rngs = [random.Random(rng.getrandbits(64)) for _ in range(writers)]
+        self._prefix = prefix
+        self._stopping = False
+        self._progress = threading.Condition()
+        self._acknowledged = 0
+        self._running: list[Future[None]] = []
+
+    def __enter__(self) -> Load:
+        loop = client_loop().loop
+        for number, rng in enumerate(self._rngs):
+            self._running.append(asyncio.run_coroutine_threadsafe(self._write(number, rng), loop))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends the writers; raises what one of them died of."""
+        self._stopping = True
+        running, self._running = self._running, []
+        for writer in running:
+            writer.result(PROGRESS_S)
+
+    def wait_more(self, count: int) -> None:
+        """Until `count` more changes have been acknowledged."""
+        with self._progress:
+            wanted = self._acknowledged + count
+            come = self._progress.wait_for(lambda: self._acknowledged >= wanted, PROGRESS_S)
+            assert come, (
+                f"{count - (wanted - self._acknowledged)} of {count} changes in {PROGRESS_S:.0f} s\n"
+                + self._cluster.report([])
+            )
+
+    @property
+    def acknowledged(self) -> int:
+        return self._acknowledged
+
+    async def _write(self, number: int, rng: random.Random) -> None:
+        addresses = self._cluster.bootstrap.split(",")
+        turned = ",".join(addresses[number % len(addresses) :] + addresses[: number % len(addresses)])
+        count = 0
+        async with AdminClient(turned, timeout_ms=ATTEMPT_MS, attempts_max=1, rng=rng) as client:
+            mine: list[str] = []
+            while not self._stopping:
+                dice = rng.random()
+                try:
+                    if mine and dice < 0.3:
+                        await self._delete(client, mine.pop(rng.randrange(len(mine))))
+                    elif mine and dice < 0.4:
+                        await self._read(client, rng.choice(mine))
+                    else:
+                        count += 1
+                        name = f"{self._prefix}-{number}-{count}"
+                        if await self._create(client, name):
+                            mine.append(name)
+                except (ApiError, ClientError):
+                    await asyncio.sleep(BACKOFF_S)
+
+    async def _create(self, client: AdminClient, name: str) -> bool:
+        self.account.doubtful.add(name)
+        new = NewTopic(name=name, partitions=1, replication_factor=1)
+        result = _single(await client.create_topics([new]))
+        if result.error is ErrorCode.INVALID_REPLICATION_FACTOR:
+            # Every broker was fenced for a moment: refused, and known to be.
+            self.account.doubtful.discard(name)
+            self.account.absent.add(name)
+            await asyncio.sleep(BACKOFF_S)
+            return False
+        if result.error is not ErrorCode.NONE or result.topic_id is None:
+            self.account.wrong.append(f"creating {name}: {result}")
+            return False
+        self.account.doubtful.discard(name)
+        self.account.present[name] = result.topic_id
+        self._advance()
+        return True
+
+    async def _delete(self, client: AdminClient, name: str) -> None:
+        del self.account.present[name]
+        self.account.doubtful.add(name)
+        result = _single(await client.delete_topics([name]))
+        if result.error is not ErrorCode.NONE:
+            self.account.wrong.append(f"deleting {name}, which was acknowledged: {result}")
+            return
+        self.account.doubtful.discard(name)
+        self.account.absent.add(name)
+        self._advance()
+
+    async def _read(self, client: AdminClient, name: str) -> None:
+        """A linearizable read sees what this writer was told before."""
+        found = await client.describe_topics([name])
+        ids = [each.info.topic_id for each in found.topics]
+        if ids != [self.account.present[name]]:
+            self.account.wrong.append(f"{name} was created and acknowledged, a later read gave {ids}")
+
+    def _advance(self) -> None:
+        with self._progress:
+            self._acknowledged += 1
+            self._progress.notify_all()
+
+
+def _single(response: object) -> TopicResult:
+    (result,) = response.results  # type: ignore[attr-defined]
+    assert isinstance(result, TopicResult)
+    return result

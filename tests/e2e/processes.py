@@ -1,0 +1,187 @@
+"""Real processes for tests and benches: started, signalled by pid, waited for with a deadline, never leaked.
+
+Owns subprocesses of the command and what they wrote. Knows nothing of clusters. Nothing here sleeps for its
+own sake: `wait_until` asks again and again until a condition holds or its time is up.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+COMMAND = (sys.executable, "-m", "cli")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
+ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP", None)
+
+POLL_S = 0.02
+EXIT_WAIT_S = 40.0
+"""How long a process may take to end: generous, for a machine that does much else."""
+
+T = TypeVar("T")
+_alive: dict[int, subprocess.Popen[bytes]] = {}
+
+
+class Timeout(AssertionError):
+    """A condition did not come true in time."""
+
+
+def wait_until(
+    condition: Callable[[], T | None],
+    what: str,
+    *,
+    timeout_s: float = 30.0,
+    details: Callable[[], str] = lambda: "",
+) -> T:
+    """The first true value that `condition` gives. Raises Timeout, with what it saw last and `details`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise Timeout(f"waited {timeout_s:.0f} s for {what}; last seen: {found!r}\n{details()}")
+        time.sleep(POLL_S)
+
+
+def run_cli(*arguments: object, expect: int | None = 0) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end. `expect` None: whatever exit code."""
+    result = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    if expect is not None:
+        assert result.returncode == expect, f"{arguments} gave {result.returncode}: {result.stderr}"
+    assert "Traceback" not in result.stderr, result.stderr
+    return result
+
+
+class Process:
+    """One process of the command at a time, started as often as wanted; its output goes to a file."""
+
+    def __init__(self, name: str, arguments: Sequence[object], log_file: Path) -> None:
+        self.name = name
+        self.log_file = log_file
+        self._arguments = [*COMMAND, *map(str, arguments)]
+        self._child: subprocess.Popen[bytes] | None = None
+        self._output_from = 0
+
+    def start(self, prefix: Sequence[str] = ()) -> None:
+        """Starts it. `prefix`: a command that runs it, such as setpriv."""
+        if self.is_running:
+            raise AssertionError(f"{self.name} runs already")
+        with self.log_file.open("ab") as output:
+            self._output_from = output.tell()
+            self._child = subprocess.Popen(
+                [*prefix, *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=ENVIRONMENT,
+                cwd=self.log_file.parent,
+            )
+        _alive[self._child.pid] = self._child
+
+    @property
+    def pid(self) -> int:
+        if self._child is None:
+            raise AssertionError(f"{self.name} was never started")
+        return self._child.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None and self.exit_code is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for a signal."""
+        if self._child is None:
+            return None
+        code = self._child.poll()
+        if code is not None:
+            _alive.pop(self._child.pid, None)
+        return code
+
+    def signal(self, number: signal.Signals) -> None:
+        """To a process that runs."""
+        if not self.is_running:
+            raise AssertionError(f"{self.name} does not run: exit code {self.exit_code}\n{self.output()}")
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """kill -9; returns when it is gone."""
+        if self.is_running:
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait_exit()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait_exit()
+
+    def pause(self) -> None:
+        """SIGSTOP: nothing is reset, nothing answers."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def limit_file_size(self, limit_bytes: int) -> None:
+        """From now on no file of the running process grows beyond the limit: write gives EFBIG."""
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+
+    def wait_exit(self, timeout_s: float = EXIT_WAIT_S) -> int:
+        """The exit code of a process that is ending."""
+        if self._child is None:
+            raise AssertionError(f"{self.name} was never started")
+        try:
+            code = self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise Timeout(f"{self.name} did not end within {timeout_s:.0f} s\n{self.output()}") from None
+        _alive.pop(self._child.pid, None)
+        return code
+
+    def output(self) -> str:
+        """What this run has written so far; of the last run if it has ended."""
+        with self.log_file.open("rb") as file:
+            file.seek(self._output_from)
+            return file.read().decode(errors="replace")
+
+    def lines(self) -> list[str]:
+        return [line for line in self.output().splitlines() if line.strip()]
+
+    def last_line(self) -> str:
+        return next(iter(self.lines()[-1:]), "(nothing)")
+
+    def wait_for_line(self, part: str, timeout_s: float = 30.0) -> str:
+        """The first line of this run that contains `part`."""
+
+        def found() -> str | None:
+            line = next((line for line in self.lines() if part in line), None)
+            if line is None and not self.is_running:
+                raise AssertionError(f"{self.name} ended without saying {part!r}\n{self.output()}")
+            return line
+
+        return wait_until(found, f"{self.name} to say {part!r}", timeout_s=timeout_s, details=self.output)
+
+
+def _kill_leftovers() -> None:
+    for child in list(_alive.values()):
+        if child.poll() is None:
+            child.kill()
+            child.wait(10)
+
+
+atexit.register(_kill_leftovers)

@@ -1,0 +1,197 @@
+"""A quorum that is restarted, rolled, left by its leader, or rejoined by a node that was away for long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import FAST_BROKERS, Cluster, log_bytes, log_end_offset, log_start_offset
+from tests.e2e.processes import run_cli, wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-quorum")]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(
+        tmp_path_factory.mktemp("restart"), controllers=3, brokers=2, properties=FAST_BROKERS
+    ) as running:
+        running.start()
+        yield running
+        running.assert_no_bugs()
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "kill -9"])
+def test_a_restart_of_everything_keeps_everything(cluster: Cluster, how: str) -> None:
+    for number in range(5):
+        cluster.create_topic(f"kept-{how[:4]}-{number}", partitions=number + 1)
+    topics, before, quorum = cluster.topics(), cluster.registrations(), cluster.quorum()
+    if how == "SIGTERM":
+        assert set(cluster.stop().values()) == {0}
+    else:
+        cluster.kill_all(cluster.nodes)
+    for node in cluster.controllers:
+        node.start()
+    after = cluster.wait_leader(after_epoch=quorum.leader_epoch)
+    assert after.high_watermark > quorum.high_watermark
+    assert cluster.topics() == topics
+    kept = cluster.registrations()
+    assert {one.broker_id: (one.epoch, one.incarnation_id, one.directories) for one in kept.values()} == {
+        one.broker_id: (one.epoch, one.incarnation_id, one.directories) for one in before.values()
+    }
+    for node in cluster.brokers:
+        node.start()
+    for broker_id, known in before.items():
+        registration = cluster.wait_new_epoch(broker_id, after=known.epoch)
+        assert registration.incarnation_id != before[broker_id].incarnation_id
+        assert registration.directories == before[broker_id].directories
+    assert cluster.topics() == topics
+
+
+def test_a_restarted_leader_does_not_resume_its_epoch(cluster: Cluster) -> None:
+    quorum = cluster.quorum()
+    leader = cluster.controller(quorum.leader_id)
+    leader.kill()
+    leader.start()
+    leader.wait_for_line(f"epoch {quorum.leader_epoch}: resigned")
+    after = cluster.wait_leader(after_epoch=quorum.leader_epoch)
+    assert after.leader_epoch > quorum.leader_epoch
+    assert f"epoch {quorum.leader_epoch}: leader" not in leader.output()
+    cluster.wait_caught_up(leader)
+    assert leader.quorum_state().epoch >= after.leader_epoch
+
+
+def test_the_only_voter_does_not_resume_its_epoch(tmp_path: Path) -> None:
+    with Cluster(tmp_path, controllers=1, brokers=1) as cluster:
+        cluster.start()
+        cluster.create_topic("kept")
+        topics = cluster.topics()
+        epochs = [cluster.quorum().leader_epoch]
+        for _ in range(2):
+            cluster.controllers[0].kill()
+            cluster.controllers[0].start()
+            epochs.append(cluster.wait_leader().leader_epoch)
+        assert epochs == sorted(set(epochs))
+        assert cluster.topics() == topics
+        cluster.assert_no_bugs()
+
+
+def test_sigterm_of_the_active_controller_hands_over(cluster: Cluster) -> None:
+    """The others are told to wait far longer for a dead leader than this test waits: only the leader's own
+    farewell can make one of them stand for election in time."""
+    patience_s = 60
+    patient = {f"controller.quorum.{key}.timeout.ms": str(patience_s * 1000) for key in ("fetch", "election")}
+    leader = cluster.leader()
+    others = [node for node in cluster.controllers if node is not leader]
+    for node in others:
+        assert node.stop() == 0
+        node.set_properties(patient)
+        node.start()
+        cluster.wait_caught_up(node)
+    before = cluster.quorum()
+    assert before.leader_id == leader.node_id
+    began = time.monotonic()
+    assert leader.stop() == 0
+    after = cluster.wait_leader(after_epoch=before.leader_epoch)
+    assert time.monotonic() - began < patience_s / 4
+    assert after.leader_epoch == before.leader_epoch + 1
+    assert leader.last_line().endswith(f"controller {leader.node_id} stopped as asked")
+    leader.start()
+    cluster.wait_caught_up(leader)
+    for node in others:
+        node.set_properties(dict.fromkeys(patient))
+        assert node.stop() == 0
+        node.start()
+        cluster.wait_caught_up(node)
+
+
+def test_a_node_far_behind_catches_up_by_snapshot_and_leads(tmp_path: Path) -> None:
+    trimming = {
+        "metadata.log.max.record.bytes.between.snapshots": "3000",
+        "metadata.log.segment.ms": "100",
+        "metadata.max.retention.bytes": "1",
+    }
+    properties = {"controller": trimming, "broker": trimming}
+    with Cluster(tmp_path, controllers=3, brokers=1, properties=properties) as cluster:
+        cluster.start()
+        laggard = next(node for node in cluster.controllers if node is not cluster.leader())
+        cluster.create_topic("early")
+        cluster.wait_caught_up(laggard)
+        assert laggard.stop() == 0
+        end_offset = log_end_offset(laggard)
+        leader, number = cluster.leader(), 0
+
+        def trimmed() -> bool:
+            nonlocal number
+            number += 1
+            cluster.create_topic(f"later-{number}", partitions=20)
+            return log_start_offset(leader) > end_offset
+
+        cluster.wait(trimmed, "the leader to trim its log")
+        topics = cluster.topics()
+        laggard.start()
+        cluster.wait_caught_up(laggard)
+        assert log_start_offset(laggard) > end_offset
+        assert laggard.snapshots()
+
+        cluster.call(lambda client: client.transfer_leadership(laggard.node_id))
+        after = cluster.wait(
+            lambda: (found := cluster.quorum()).leader_id == laggard.node_id and found,
+            "the node that was behind to lead",
+        )
+        assert cluster.topics() == topics
+        cluster.create_topic("written-by-the-laggard")
+        assert cluster.topics().keys() - topics.keys() == {"written-by-the-laggard"}
+        # What it writes is the same on the others, from an offset that all of them still have.
+        quorum = cluster.quorum()
+        assert quorum.leader_epoch == after.leader_epoch
+        for node in cluster.controllers:
+            cluster.wait_caught_up(node)
+        start = max(log_start_offset(node) for node in cluster.controllers)
+        first, *others = [
+            log_bytes(node, from_offset=start, to_offset=quorum.high_watermark)
+            for node in cluster.controllers
+        ]
+        assert all(other == first for other in others)
+        # A restart loads the fetched snapshot, and the short tail behind it.
+        laggard.kill()
+        laggard.start()
+        opened = laggard.wait_for_line("opened")
+        assert "image at 0," not in opened and "log 0 to" not in opened
+        cluster.wait_caught_up(laggard)
+        cluster.assert_no_bugs()
+
+
+def test_an_emptied_disk_observes_and_says_so(tmp_path: Path) -> None:
+    with Cluster(tmp_path, controllers=3) as cluster:
+        cluster.start()
+        before = cluster.quorum()
+        emptied = next(node for node in cluster.controllers if node.node_id != before.leader_id)
+        assert emptied.stop() == 0
+        emptied.data.rename(emptied.home / "lost")
+        formatted = run_cli(
+            "storage", "format", "--config", emptied.config, "--cluster-id", cluster.cluster_id
+        )
+        assert "it will observe and not vote" in formatted.stderr
+        emptied.start()
+
+        def observes() -> bool:
+            observers = {one.node_id: one for one in cluster.quorum().observers}
+            return emptied.node_id in observers and observers[emptied.node_id].lag < 5
+
+        cluster.wait(observes, "the emptied node to observe")
+        said = [line for line in emptied.lines() if "directory" in line and "WARNING" in line]
+        assert len(said) == 1, emptied.output()
+        # It neither votes nor stands: with the other follower gone, the leader alone is no majority.
+        other = next(one for one in cluster.controllers if one not in (emptied, cluster.leader()))
+        leader = cluster.leader()
+        other.kill()
+        leader.wait_for_line(f"epoch {before.leader_epoch}: ")
+        wait_until(lambda: "resigned" in leader.output(), "the leader to give up its office")
+        assert ": leader" not in "".join(line for line in emptied.lines() if "epoch" in line)
+        other.start()
+        cluster.wait_leader(after_epoch=before.leader_epoch)
+        cluster.assert_no_bugs()

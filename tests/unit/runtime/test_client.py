@@ -1,0 +1,163 @@
+"""Where the admin client asks, when it asks again, and what it says in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from metadata.errors import ApiError, ErrorCode
+from metadata.requests import NewTopic
+from proto import admin_pb2 as admin
+from proto import metadata_pb2 as common
+from proto.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
+from runtime.api_codec import error_from_pb
+from runtime.channels import bind, new_server
+from runtime.client import AdminClient, BlockingClient, ClientError, parse_bootstrap
+
+
+class ScriptedAdmin(AdminServicer):
+    """Answers DescribeQuorum with the next entry of its script; the last one stays."""
+
+    def __init__(self) -> None:
+        self.script: list[Callable[[], admin.DescribeQuorumResponse]] = []
+        self.asked = 0
+
+    async def DescribeQuorum(self, request: Any, context: Any) -> admin.DescribeQuorumResponse:
+        self.asked += 1
+        step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        return step()
+
+    async def CreateTopics(self, request: Any, context: Any) -> admin.TopicsResponse:
+        return admin.TopicsResponse(results=[admin.TopicResult(name=each.name) for each in request.topics])
+
+    async def DeleteTopics(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+    async def UnregisterBroker(self, request: Any, context: Any) -> Any:
+        await context.abort(grpc.StatusCode.INTERNAL, "it broke")
+
+    async def TransferLeadership(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+
+@contextlib.asynccontextmanager
+async def serving(*services: ScriptedAdmin) -> AsyncIterator[list[int]]:
+    """Each service on a port of its own."""
+    servers, ports = [], []
+    for service in services:
+        server = new_server()
+        ports.append(bind(server, "127.0.0.1", 0, None))
+        add_AdminServicer_to_server(service, server)
+        await server.start()
+        servers.append(server)
+    try:
+        yield ports
+    finally:
+        for server in servers:
+            await server.stop(None)
+
+
+def answer(leader_id: int) -> Callable[[], admin.DescribeQuorumResponse]:
+    return lambda: admin.DescribeQuorumResponse(leader_id=leader_id)
+
+
+def refusal(
+    code: ErrorCode, hint: tuple[int, int] | None = None
+) -> Callable[[], admin.DescribeQuorumResponse]:
+    error = common.Error(code=code, name=code.name, message="no")
+    if hint is not None:
+        error.leader.CopyFrom(common.LeaderHint(id=hint[0], host="127.0.0.1", port=hint[1]))
+    return lambda: admin.DescribeQuorumResponse(error=error)
+
+
+def client_of(*ports: int, **more: Any) -> AdminClient:
+    return AdminClient([("127.0.0.1", port) for port in ports], rng=random.Random(1), **more)
+
+
+async def test_a_hint_is_followed_and_remembered() -> None:
+    follower, leader = ScriptedAdmin(), ScriptedAdmin()
+    leader.script = [answer(2)]
+    async with serving(follower, leader) as ports, client_of(ports[0]) as client:
+        follower.script = [refusal(ErrorCode.NOT_CONTROLLER, (2, ports[1]))]
+        assert (await client.describe_quorum()).leader_id == 2
+        assert (await client.describe_quorum()).leader_id == 2
+    assert (follower.asked, leader.asked) == (1, 2)
+
+
+async def test_two_followers_that_point_at_each_other_do_not_spin() -> None:
+    one, two = ScriptedAdmin(), ScriptedAdmin()
+    async with serving(one, two) as ports, client_of(*ports, timeout_ms=300) as client:
+        one.script = [refusal(ErrorCode.NOT_CONTROLLER, (2, ports[1]))]
+        two.script = [refusal(ErrorCode.NOT_CONTROLLER, (1, ports[0]))]
+        with pytest.raises(ApiError) as refused:
+            await client.describe_quorum()
+    assert refused.value.code is ErrorCode.NOT_CONTROLLER
+    assert one.asked + two.asked < 40
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER]
+)
+async def test_what_may_pass_is_asked_again(code: ErrorCode) -> None:
+    service = ScriptedAdmin()
+    service.script = [refusal(code), refusal(code), answer(1)]
+    async with serving(service) as ports, client_of(*ports) as client:
+        assert (await client.describe_quorum()).leader_id == 1
+    assert service.asked == 3
+
+
+async def test_what_will_not_pass_is_raised_at_once() -> None:
+    service = ScriptedAdmin()
+    service.script = [refusal(ErrorCode.INVALID_REQUEST)]
+    async with serving(service) as ports, client_of(*ports) as client:
+        with pytest.raises(ApiError) as refused:
+            await client.describe_quorum()
+    assert refused.value == ApiError(ErrorCode.INVALID_REQUEST, "no")
+    assert service.asked == 1
+
+
+async def test_an_address_that_is_dead_is_passed_over() -> None:
+    gone, there = ScriptedAdmin(), ScriptedAdmin()
+    there.script = [answer(4)]
+    async with serving(gone) as dead:
+        pass
+    async with serving(there) as ports, client_of(dead[0], ports[0]) as client:
+        assert (await client.describe_quorum()).leader_id == 4
+
+
+async def test_a_single_shot_says_that_the_outcome_is_unknown() -> None:
+    service = ScriptedAdmin()
+    async with serving(service) as ports, client_of(*ports, attempts_max=1) as client:
+        with pytest.raises(ClientError, match=r"INTERNAL: it broke\); whether a change was made is unknown"):
+            await client.unregister_broker(1)
+
+
+async def test_the_blocking_client_is_the_same(tmp_path: Any) -> None:
+    import asyncio
+
+    service = ScriptedAdmin()
+    async with serving(service) as ports:
+
+        def ask() -> list[str | None]:
+            with BlockingClient(f"127.0.0.1:{ports[0]}") as client:
+                made = client.call(lambda c: c.create_topics([NewTopic(name="t"), NewTopic(name="u")]))
+                return [each.name for each in made.results]
+
+        assert await asyncio.to_thread(ask) == ["t", "u"]
+
+
+def test_bootstrap_addresses() -> None:
+    assert parse_bootstrap(" a:1, [::1]:2,a:1 ,") == (("a", 1), ("::1", 2))
+    for text in ("", "a", "a:", ":1", "a:0", "a:70000", "a:x"):
+        with pytest.raises(ClientError, match="write host:port"):
+            parse_bootstrap(text)
+
+
+def test_an_error_code_from_the_future_keeps_its_name() -> None:
+    error = error_from_pb(common.Error(code=30_000, name="NEWER", message="text"))
+    assert (error.code, error.message) == (ErrorCode.UNKNOWN_SERVER_ERROR, "NEWER: text")

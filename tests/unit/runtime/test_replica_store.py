@@ -1,0 +1,234 @@
+"""A replica's directory: recovery, the cache of the newest batches, snapshots and retention."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from controller.raft.effects import (
+    AppendLog,
+    PersistQuorumState,
+    ResetLog,
+    RespondWithRecords,
+    RespondWithSnapshotChunk,
+    TruncateLog,
+    WriteSnapshotChunk,
+)
+from controller.raft.events import LogTrimmed, TrimLog
+from controller.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
+from controller.raft.store import ReplicaStore, TailCache
+from storage.batch import encode_batch
+from storage.errors import CorruptFileError, FileMissingError
+from storage.log import LogConfig
+from storage.meta_properties import MetaProperties, store_meta_properties
+from storage.posix_disk import PosixDisk
+from storage.types import LogPosition
+from storage.uuids import random_uuid
+
+SMALL_SEGMENTS = LogConfig(segment_bytes=2_000)
+
+
+def directory_of(tmp_path: Path) -> str:
+    store_meta_properties(
+        PosixDisk(),
+        str(tmp_path),
+        MetaProperties(cluster_id="c", node_id=1, directory_id=random_uuid(random.Random(1))),
+    )
+    return str(tmp_path)
+
+
+def opened(tmp_path: Path, **more: object) -> ReplicaStore:
+    if not (tmp_path / "meta.properties").exists():
+        directory_of(tmp_path)
+    return ReplicaStore.open(PosixDisk(), str(tmp_path), SMALL_SEGMENTS, voter_ids=(1, 2), **more)  # type: ignore[arg-type]
+
+
+def batch(base: int, count: int = 1, epoch: int = 1, timestamp_ms: int = 5, size: int = 100) -> bytes:
+    return encode_batch(
+        base_offset=base, leader_epoch=epoch, timestamp_ms=timestamp_ms, values=[b"v" * size] * count
+    )
+
+
+def append(store: ReplicaStore, data: bytes, base: int, count: int) -> None:
+    store.execute(AppendLog(data=data, base_offset=base, end_offset=base + count))
+
+
+def persist(store: ReplicaStore, epoch: int, voted_id: int | None = None) -> None:
+    store.persist_quorum_state(
+        PersistQuorumState(token=1, epoch=epoch, leader_id=None, voted_id=voted_id, voted_directory_id=None)
+    )
+
+
+def test_what_was_written_is_recovered(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    persist(store, 4, voted_id=2)
+    append(store, batch(0, 2, epoch=3) + batch(2, epoch=4), 0, 3)
+    assert store.sync_completed(store.prepare_sync()) == 3
+    store.close()
+    again = opened(tmp_path)
+    found = again.recovered()
+    assert (found.epoch, found.voted_id, found.log_start_offset, found.log_end_offset) == (4, 2, 0, 3)
+    assert found.epochs == ((3, 0), (4, 2))
+    again.close()
+
+
+def test_a_vote_of_an_epoch_that_the_log_has_passed_is_no_vote(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    persist(store, 4, voted_id=2)
+    append(store, batch(0, epoch=6), 0, 1)
+    store.close()
+    again = opened(tmp_path)
+    assert (again.recovered().epoch, again.recovered().voted_id) == (6, None)
+    again.close()
+
+
+def test_a_voter_without_its_quorum_state_is_refused_and_an_observer_is_not(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    append(store, batch(0), 0, 1)
+    store.close()
+    with pytest.raises(CorruptFileError, match="is absent beside the log"):
+        opened(tmp_path)
+    observer = ReplicaStore.open(PosixDisk(), str(tmp_path), SMALL_SEGMENTS, voter_ids=(2, 3))
+    assert observer.recovered().epoch == 1
+    observer.close()
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_reads_are_the_same_from_memory_and_from_files(tmp_path: Path, cached: bool) -> None:
+    store = opened(tmp_path)
+    persist(store, 1)
+    parts = {0: batch(0, 3), 3: batch(3), 4: batch(4, 2), 6: batch(6)}
+    append(store, parts[0] + parts[3], 0, 4)
+    append(store, parts[4], 4, 2)
+    append(store, parts[6], 6, 1)
+    if not cached:
+        store.close()
+        store = opened(tmp_path)
+    everything = b"".join(parts.values())
+    assert store.read_log(0, 7, 1 << 20) == everything
+    assert store.read_log(3, 7, 1 << 20) == everything[len(parts[0]) :]
+    assert store.read_log(1, 3, 1 << 20) == parts[0]  # the batch that contains offset 1
+    assert store.read_log(0, 4, 1 << 20) == parts[0] + parts[3]
+    assert store.read_log(3, 7, 1) == parts[3]  # at least one
+    assert store.read_log(3, 7, len(parts[3]) + len(parts[4])) == parts[3] + parts[4]
+    assert store.read_log(7, 7, 1 << 20) == b""
+    response = FetchResponse(error=RaftError.NONE, epoch=1, leader_id=1, high_watermark=7)
+    filled = store.fill_records(
+        RespondWithRecords(key=1, response=response, read_from=4, read_to=7, max_bytes=1 << 20)
+    )
+    assert filled.records == parts[4] + parts[6] and filled.high_watermark == 7
+    store.close()
+
+
+def test_a_cut_log_forgets_what_was_cached(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    append(store, batch(0) + batch(1) + batch(2), 0, 3)
+    store.execute(TruncateLog(end_offset=1))
+    other = batch(1, epoch=9)
+    append(store, other, 1, 1)
+    assert store.read_log(0, 2, 1 << 20) == batch(0) + other
+    store.execute(ResetLog(position=LogPosition(9, 50)))
+    append(store, batch(50, epoch=9), 50, 1)
+    assert store.read_log(50, 51, 1 << 20) == batch(50, epoch=9)
+    store.close()
+
+
+def test_the_cache_is_bounded_and_keeps_the_newest() -> None:
+    one = len(batch(0))
+    cache = TailCache(one * 10)
+    for offset in range(25):
+        cache.append(batch(offset), offset)
+    assert cache.read(0, 25, 1 << 20) is None
+    assert cache.read(24, 25, 1 << 20) == batch(24)
+    assert cache.read(25, 26, 1 << 20) is None
+    held = [offset for offset in range(25) if cache.read(offset, offset + 1, 1) is not None]
+    assert held == list(range(held[0], 25)) and 4 <= len(held) <= 10
+    cache.append(batch(90), 90)  # does not follow: the older ones are no help any more
+    assert cache.read(24, 25, 1) is None and cache.read(90, 91, 1) == batch(90)
+
+
+def test_a_snapshot_is_received_in_chunks_and_counts_only_when_it_is_finished(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    position, content = LogPosition(2, 40), bytes(range(200))
+    store.execute(WriteSnapshotChunk(snapshot=position, position=0, data=content[:120]))
+    with pytest.raises(FileMissingError):
+        store.partial_snapshot(position, len(content))
+    store.execute(WriteSnapshotChunk(snapshot=position, position=120, data=content[120:]))
+    assert Path(store.partial_snapshot(position, len(content))).read_bytes() == content
+    assert store.snapshots() == []
+    store.finish_snapshot(position)
+    assert store.snapshots() == [position]
+    chunk = store.fill_snapshot_chunk(request(position, 50, 60))
+    assert (chunk.data, chunk.size_bytes, chunk.position) == (content[50:110], 200, 50)
+    assert store.fill_snapshot_chunk(request(LogPosition(2, 41), 0, 9)).error is RaftError.SNAPSHOT_NOT_FOUND
+    assert store.fill_snapshot_chunk(request(position, 500, 9)).error is RaftError.POSITION_OUT_OF_RANGE
+    store.close()
+
+
+def request(position: LogPosition, start: int, max_bytes: int) -> RespondWithSnapshotChunk:
+    return RespondWithSnapshotChunk(
+        key=1,
+        response=FetchSnapshotResponse(error=RaftError.NONE, epoch=2, leader_id=1),
+        snapshot=position,
+        position=start,
+        max_bytes=max_bytes,
+    )
+
+
+def test_a_crash_between_snapshot_and_reset_is_finished_at_the_next_start(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    persist(store, 1)
+    append(store, batch(0), 0, 1)
+    store.write_snapshot(LogPosition(3, 70), [b"snapshot"])
+    store.close()
+    warnings: list[str] = []
+    again = ReplicaStore.open(PosixDisk(), str(tmp_path), SMALL_SEGMENTS, warnings.append, voter_ids=(1,))
+    found = again.recovered()
+    assert (found.log_start_offset, found.log_end_offset, found.epoch) == (70, 70, 3)
+    assert found.snapshots == (LogPosition(3, 70),) and "starts again there" in warnings[0]
+    again.close()
+
+
+def filled(tmp_path: Path, **retention: int) -> ReplicaStore:
+    """100 batches of about 160 bytes, time 0 to 99 s, in segments of 2,000; snapshots at 30, 60 and 90."""
+    store = opened(tmp_path, **retention)
+    for offset in range(100):
+        append(store, batch(offset, timestamp_ms=offset * 1000), offset, 1)
+        if offset in (30, 60, 90):
+            store.write_snapshot(LogPosition(1, offset), [b"s" * 100])
+    return store
+
+
+@pytest.mark.parametrize(
+    ("retention", "start_at_most", "snapshots"),
+    [
+        ({}, 0, [30, 60, 90]),
+        ({"retention_bytes": 1 << 20}, 0, [30, 60, 90]),
+        ({"retention_bytes": 1}, 90, [90]),
+        ({"retention_bytes": 14_500}, 30, [30, 60, 90]),
+        ({"retention_ms": 100_000}, 0, [30, 60, 90]),
+        ({"retention_ms": 60_000}, 30, [30, 60, 90]),
+        ({"retention_ms": 1}, 90, [90]),
+    ],
+)
+def test_retention_removes_only_what_a_snapshot_stands_for(
+    tmp_path: Path, retention: dict[str, int], start_at_most: int, snapshots: list[int]
+) -> None:
+    store = filled(tmp_path, **retention)
+    trimmed = store.execute(TrimLog(before_offset=90), wall_ms=100_000)
+    assert isinstance(trimmed, LogTrimmed)
+    assert trimmed.log_start_offset == store.log.start_offset <= start_at_most
+    assert store.log.start_offset > start_at_most - 15  # whole segments only, and all of those
+    assert [one.offset for one in store.snapshots()] == snapshots
+    assert store.log.end_offset == 100
+    store.close()
+
+
+def test_nothing_at_or_above_the_snapshot_is_removed(tmp_path: Path) -> None:
+    store = filled(tmp_path, retention_bytes=1)
+    store.execute(TrimLog(before_offset=60), wall_ms=100_000)
+    assert [one.offset for one in store.snapshots()] == [60, 90]
+    assert 45 < store.log.start_offset <= 60
+    store.close()

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from controller.raft import voter_memory
 from controller.raft.config import Identity
 from controller.raft.store import ReplicaStore
 from metadata.batches import decode_batch
@@ -91,6 +92,7 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
     # All that is only read comes first: damage that is found here leaves the directory as it was.
     bootstrap = read_bootstrap(disk, str(config.metadata_log_dir))
     replica_directory = join(str(config.metadata_log_dir), METADATA_DIRECTORY)
+    _check_voters(disk, replica_directory, config)
     image = _newest_image(disk, replica_directory)
     _verify(disk, replica_directory, image.provenance.offset)
     store = ReplicaStore.open(
@@ -102,6 +104,8 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
         retention_bytes=config.retention.max_bytes,
         retention_ms=config.retention.max_ms,
     )
+    if _is_voter(config):
+        voter_memory.remember(disk, replica_directory, config.voters)
     _log.info(
         "opened %s: log %d to %d, image at %d, in %d ms",
         config.metadata_log_dir,
@@ -119,6 +123,20 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
         bootstrap=bootstrap,
         directories=directories,
     )
+
+
+def _is_voter(config: NodeConfig) -> bool:
+    return any(voter.node_id == config.node_id for voter in config.voters)
+
+
+def _check_voters(disk: PosixDisk, replica_directory: str, config: NodeConfig) -> None:
+    """A voter starts with the voters that it started with before. Raises StartError or CorruptFileError."""
+    if not _is_voter(config):
+        return
+    known = voter_memory.load_voters(disk, replica_directory)
+    change = None if known is None else voter_memory.change_of_voters(known, config.voters)
+    if change is not None:
+        raise StartError(change)
 
 
 def _newest_image(disk: PosixDisk, replica_directory: str) -> MetadataImage:

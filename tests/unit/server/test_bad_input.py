@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from broker.server import main as broker_main
+from controller.raft.config import Voter
+from controller.raft.voter_memory import store_voters
 from controller.server import main as controller_main
 from storage.batch import encode_batch
 from storage.log import SegmentedLog
@@ -118,9 +120,25 @@ def damaged_snapshot(site: Site) -> str:
     return "00000000000000000002-0000000001.checkpoint"
 
 
+def other_voters(site: Site) -> str:
+    started_with = [
+        Voter(node_id=node_id, host="127.0.0.1", port=site.controller_port + node_id) for node_id in (1, 2)
+    ]
+    store_voters(PosixDisk(), str(filled(site)), started_with)
+    return "names the nodes 1, and this quorum was started with 1, 2"
+
+
+def another_directory_id_for_a_voter(site: Site) -> str:
+    voter = Voter(node_id=1, host="127.0.0.1", port=site.controller_port, directory_id=b"\x05" * 16)
+    store_voters(PosixDisk(), str(filled(site)), [voter])
+    return "a voter with another disk could lose committed records; put the old id back"
+
+
 @pytest.mark.parametrize(
     "damage",
     [
+        other_voters,
+        another_directory_id_for_a_voter,
         not_formatted,
         no_directory,
         a_file_for_a_directory,

@@ -42,6 +42,7 @@ from controller.raft import effects as raft_effects
 from controller.raft.core import RaftCore
 from controller.raft.effects import RaftEffect
 from controller.raft.gate import EffectGate
+from controller.raft.messages import RaftError, RaftResponse
 from controller.read_queue import ReadQueue
 from controller.sessions import Sessions
 from controller.snapshots import SnapshotPolicy
@@ -120,6 +121,7 @@ class ControllerNode:
         self._reads = ReadQueue()
         self._armed_ms = NOT_YET
         self._stop_at_ms: int | None = None
+        self._foreign: set[int] = set()
 
     # ---- inputs
 
@@ -214,6 +216,7 @@ class ControllerNode:
             case LogSynced(end_offset=end_offset):
                 self._absorb(raft.on_log_synced(now_ms, end_offset))
             case RaftResponseArrived(source=source, correlation_id=correlation_id, response=response):
+                self._note_cluster(source, response)
                 self._absorb(raft.on_response(now_ms, source, correlation_id, response))
             case RaftRequestFailed(target=target, correlation_id=correlation_id, reason=reason):
                 self._absorb(raft.on_request_failed(now_ms, target, correlation_id, reason))
@@ -506,6 +509,22 @@ class ControllerNode:
         if self._stop_at_ms is None:
             self._stop_at_ms = self.now_ms + SHUTDOWN_GRACE_MS
             self._absorb(self.raft.resign(self.now_ms))
+
+    def _note_cluster(self, source: int, response: RaftResponse) -> None:
+        """One voter of another cluster is at a wrong address. When so many are that the others make no
+        majority, it is this directory that is foreign, and waiting helps nobody."""
+        if response.error is not RaftError.INCONSISTENT_CLUSTER_ID:
+            self._foreign.discard(source)
+            return
+        self._foreign.add(source)
+        voters = self.raft.state.voters.keys()
+        if 2 * len(voters - self._foreign) <= len(voters):
+            others = ", ".join(str(node_id) for node_id in sorted(self._foreign))
+            self._stop(
+                f"belongs to cluster {self.config.cluster_id}, and a majority of the voters ({others}) to "
+                "another one: give it its own cluster's directory, or correct controller.quorum.voters",
+                failed=True,
+            )
 
     def _maybe_stop(self) -> None:
         if not self.raft.resignation_pending or (

@@ -209,6 +209,11 @@ def unregister_record(broker_id: int, epoch: int) -> Record:
     return UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=epoch)
 
 
+def directories_record(broker_id: int, epoch: int, online: tuple[bytes, ...]) -> Record:
+    """The directories that are left (KIP-858); at least one, a broker without any is fenced instead."""
+    return BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, log_dirs=online)
+
+
 def shutdown_record(broker_id: int, epoch: int) -> Record:
     return BrokerRegistrationChangeRecord(
         broker_id=broker_id, broker_epoch=epoch, in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN

@@ -6,7 +6,10 @@ Owns the step from a heartbeat to what is written and told. The edges are in `li
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from controller import brokers as decide
+from controller.features import LEVEL_DIRECTORIES
 from controller.lifecycle import BrokerEvent, BrokerState, heartbeat_event, transition
 from controller.partitions import election_slice, leads_any, removal_slice
 from controller.result import ControllerResult
@@ -39,6 +42,8 @@ class Heartbeats:
             # Its lease is over and stays so until the last batch of its fencing is written.
             self._tell(key, broker_id, BrokerState.FENCED, caught_up, now_ms)
             return
+        no_directory = bool(request.offline_directories) and self._fail_directories(request, now_ms)
+        brokers = ledger.newest.brokers
         session = sessions.get(broker_id)
         told_to_stop = session is not None and session.told_to_stop
         state = decide.broker_state(brokers, broker_id, fencing=False, told_to_stop=told_to_stop)
@@ -50,7 +55,7 @@ class Heartbeats:
         else:
             event = heartbeat_event(
                 state,
-                want_fence=request.want_fence,
+                want_fence=request.want_fence or no_directory,
                 want_shutdown=request.want_shutdown,
                 caught_up=caught_up and request.applied_offset >= session.unfence_from_offset,
                 leads=lambda: leads_any(ledger.newest, broker_id),
@@ -95,6 +100,22 @@ class Heartbeats:
         else:
             self._tell(key, broker_id, after, caught_up, now_ms)
 
+    def _fail_directories(self, request: BrokerHeartbeatRequest, now_ms: int) -> bool:
+        """Registered directories that the broker reports as dead are being declared offline from now on
+        (KIP-858). A report that says nothing new changes nothing (S3.14). True: no good directory is left,
+        which no record can say, and nothing of such a broker can be served: it has to be fenced (S3.3)."""
+        image, broker_id, epoch = self._ledger.newest, request.broker_id, request.broker_epoch
+        registered = frozenset(image.brokers[broker_id].directories)
+        known = self._sessions.failing.get(broker_id, frozenset[bytes]())
+        dead = registered & frozenset(request.offline_directories)
+        if image.features.metadata_version < LEVEL_DIRECTORIES or not dead:
+            return False
+        if dead | known == registered:
+            return True
+        if not dead <= known:
+            self._bench.step(self._bench.start_failing(broker_id, epoch, dead), now_ms)
+        return False
+
     def _give_up_lease(self, broker_id: int, session: Session) -> None:
         """It was told that it may stop: its next process need not wait for the lease to end."""
         if broker_id not in self._sessions.fencing:
@@ -103,11 +124,12 @@ class Heartbeats:
 
     def _unfence(self, key: int, broker_id: int, epoch: int, caught_up: bool, now_ms: int) -> None:
         image = self._ledger.newest
-        others = self._bench.may_lead(image)
+        rules = self._bench.rules(image)
+        others = rules.may_lead
         batch = election_slice(
             image,
             broker_id,
-            lambda replica: replica == broker_id or others(replica),
+            replace(rules, may_lead=lambda replica: replica == broker_id or others(replica)),
             self._config.records_per_slice_max,
             first=decide.unfence_record(broker_id, epoch),
         )
@@ -126,7 +148,7 @@ class Heartbeats:
         batch = removal_slice(
             image,
             broker_id,
-            self._bench.may_lead(image),
+            self._bench.rules(image),
             self._config.records_per_slice_max,
             first=decide.shutdown_record(broker_id, epoch),
         )

@@ -62,6 +62,6 @@ def _check_bounds(node: ControllerNode) -> None:
     most = config.answers_max + config.waiting_requests_max
     _require(node.ledger.replies_waiting <= most, "waiting answers are not bounded")
     _require(
-        node.active is None or len(node.active.work) <= 3 * (len(node.ledger.newest.brokers) + 1),
+        node.active is None or len(node.active.work) <= 5 * (len(node.ledger.newest.brokers) + 1),
         "work is not bounded by the number of brokers",
     )

@@ -1,70 +1,48 @@
-"""How partitions change when brokers come and go: who leads, who is in sync (S4.3-S4.6).
+"""How partitions change when brokers and directories come and go, in bounded batches (S4.3-S4.6).
 
-Owns single-partition decisions and bounded batches of them, always computed from the image given. Knows no
-sessions: who may lead is a function that the caller brings. Elections are clean ones.
+Owns which partitions a change of one broker or directory concerns, and the batches; how a single partition
+changes is `partition_change`'s. Always computed from the image given. Knows no sessions: `Rules` say who may
+lead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from controller.partition_change import Election, MayLead, Rules, Target, build_change
 from controller.result import Slice
 from metadata.image import MetadataImage, PartitionInfo
-from metadata.records import NO_LEADER, PartitionChangeRecord, Record
+from metadata.image.columns import CHUNK_SHIFT, LEADER, LISTS, TOPIC, RowArray
+from metadata.image.topics import TopicsImage
+from metadata.records import PartitionChangeRecord, Record
 
-LEVEL_WITHOUT_EPOCH_BUMP_ON_SHRINK = 12
-"""metadata.version 3.6-IV0; below it a smaller ISR needs a new leader epoch (KAFKA-15021)."""
-
-MayLead = Callable[[int], bool]
-
-
-def elect(partition: PartitionInfo, isr: tuple[int, ...], may_lead: MayLead) -> int:
-    """The leader to be: the present one if it may, else the first in-sync replica in the preferred order
-    that may, else none."""
-    if partition.leader in isr and may_lead(partition.leader):
-        return partition.leader
-    for replica in partition.replicas:
-        if replica in isr and may_lead(replica):
-            return replica
-    return NO_LEADER
+__all__ = [
+    "MayLead",
+    "election_slice",
+    "failed_directories_slice",
+    "leads_any",
+    "preferred_slice",
+    "removal_slice",
+    "rows_without_preferred_leader",
+    "without_broker",
+]
 
 
-def without_broker(
-    partition: PartitionInfo, broker_id: int, may_lead: MayLead, metadata_version: int
-) -> PartitionChangeRecord | None:
+def without_broker(partition: PartitionInfo, broker_id: int, rules: Rules) -> PartitionChangeRecord | None:
     """The change that takes `broker_id` out of leadership and ISR; None: nothing to change.
 
     The last in-sync replica stays in the ISR, leaderless: it alone has all the data (S4.5).
     """
-    isr = tuple([replica for replica in partition.isr if replica != broker_id]) or partition.isr
-    leader = elect(partition, isr, lambda replica: replica != broker_id and may_lead(replica))
-    return _change(partition, isr, leader, metadata_version)
+    isr = tuple([replica for replica in partition.isr if replica != broker_id])
+    return build_change(partition, Target(isr=isr), rules)
 
 
-def with_leader(
-    partition: PartitionInfo, may_lead: MayLead, metadata_version: int
-) -> PartitionChangeRecord | None:
-    """The change that gives a partition a leader from its ISR; None: it has one, or nobody may lead."""
-    return _change(partition, partition.isr, elect(partition, partition.isr, may_lead), metadata_version)
-
-
-def _change(
-    partition: PartitionInfo, isr: tuple[int, ...], leader: int, metadata_version: int
-) -> PartitionChangeRecord | None:
-    shrinks = isr != partition.isr
-    names_leader = leader != partition.leader or (
-        shrinks and metadata_version < LEVEL_WITHOUT_EPOCH_BUMP_ON_SHRINK
-    )
-    if not shrinks and not names_leader:
-        return None
-    return PartitionChangeRecord(
-        partition_id=partition.index,
-        topic_id=partition.topic_id,
-        isr=isr if shrinks else None,
-        leader=leader if names_leader else None,
-    )
+def _without(rules: Rules, broker_id: int) -> Rules:
+    may_lead = rules.may_lead
+    return replace(rules, may_lead=lambda replica: replica != broker_id and may_lead(replica))
 
 
 def leads_any(image: MetadataImage, broker_id: int) -> bool:
@@ -75,7 +53,7 @@ def leads_any(image: MetadataImage, broker_id: int) -> bool:
 def removal_slice(
     image: MetadataImage,
     broker_id: int,
-    may_lead: MayLead,
+    rules: Rules,
     at_most: int,
     *,
     first: Record | None = None,
@@ -89,30 +67,75 @@ def removal_slice(
     """
     topics = image.topics
     rows = np.union1d(topics.rows_with_isr(broker_id), topics.rows_led_by(broker_id)).tolist()
-    level = image.features.metadata_version
-    changes = (without_broker(topics.at(row), broker_id, may_lead, level) for row in rows)
+    without = _without(rules, broker_id)
+    changes = (without_broker(topics.at(row), broker_id, without) for row in rows)
     return _bounded(changes, at_most, () if first is None else (first,), () if final is None else (final,))
+
+
+def failed_directories_slice(
+    image: MetadataImage,
+    broker_id: int,
+    directories: Sequence[bytes],
+    rules: Rules,
+    at_most: int,
+    *,
+    final: Record,
+) -> Slice:
+    """The next batch that takes the broker's replicas in dead directories out of leadership and ISR; the
+    last one ends with `final`, the registration without these directories (S3.15)."""
+    topics = image.topics
+    named = np.union1d(topics.rows_with_isr(broker_id), topics.rows_led_by(broker_id))
+    inside = [topics.rows_in_directory(directory) for directory in directories]
+    rows = np.intersect1d(named, np.concatenate(inside)).tolist()
+    dead = frozenset(directories)
+    failing = replace(rules, failing=rules.failing | dead)
+    changes = (
+        without_broker(partition, broker_id, failing)
+        for partition in map(topics.at, rows)
+        if partition.directory_of(broker_id) in dead
+    )
+    return _bounded(changes, at_most, (), (final,))
 
 
 def election_slice(
     image: MetadataImage,
     broker_id: int | None,
-    may_lead: MayLead,
+    rules: Rules,
     at_most: int,
     *,
     first: Record | None = None,
 ) -> Slice:
     """The next batch of leaders for leaderless partitions, with `first` before them.
 
-    Only those with `broker_id` in the ISR; None: all (a new active controller looks once, S4.13).
+    Only those with a replica on `broker_id`; None: all (a new active controller looks once, S4.13).
     """
     topics = image.topics
     rows = topics.rows_without_leader()
     if broker_id is not None:
-        rows = np.intersect1d(rows, topics.rows_with_isr(broker_id))
-    level = image.features.metadata_version
-    changes = (with_leader(topics.at(row), may_lead, level) for row in rows.tolist())
+        rows = np.intersect1d(rows, topics.rows_with_replica(broker_id))
+    changes = (build_change(topics.at(row), Target(), rules) for row in rows.tolist())
     return _bounded(changes, at_most, () if first is None else (first,), ())
+
+
+def rows_without_preferred_leader(topics: TopicsImage) -> RowArray:
+    """Rows of partitions that somebody else than their first replica leads, or nobody; ascending."""
+    found = []
+    for at, chunk in enumerate(topics.columns.chunks):
+        data = chunk.data
+        local = np.flatnonzero((data[TOPIC] >= 0) & (data[LEADER] != data[LISTS]))
+        if local.size:
+            found.append(local.astype(np.int64) + (at << CHUNK_SHIFT))
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+
+def preferred_slice(image: MetadataImage, rules: Rules, at_most: int) -> Slice:
+    """The next batch that gives partitions back to their preferred leaders, where these may lead."""
+    topics = image.topics
+    changes = (
+        build_change(topics.at(row), Target(), rules, Election.PREFERRED)
+        for row in rows_without_preferred_leader(topics).tolist()
+    )
+    return _bounded(changes, at_most, (), ())
 
 
 def _bounded(

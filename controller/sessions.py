@@ -50,6 +50,8 @@ class Sessions:
         self.lag_timeout_ms = lag_timeout_ms
         self.fencing: dict[int, int] = {}
         """Broker id to epoch: its fencing has begun and every decision treats it as fenced."""
+        self.failing: dict[int, frozenset[bytes]] = {}
+        """Broker id to directories whose failure is being written: every decision treats them as offline."""
         self.expired_count = 0
         """Unfenced brokers whose session ran out (TimedOutBrokerHeartbeatCount of K21)."""
         self._sessions: dict[int, Session] = {}
@@ -70,6 +72,7 @@ class Sessions:
         self._heap.clear()
         self._queued.clear()
         self.fencing.clear()
+        self.failing.clear()
 
     def open(self, broker_id: int, broker_epoch: int, now_ms: int) -> Session:
         """A fresh session; an earlier one of the same broker is forgotten."""

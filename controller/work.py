@@ -2,18 +2,24 @@
 
 Owns what is to be done and how the next slice of it looks on the newest image. Soft state: a new active
 controller finds what was interrupted in the image (a broker still unfenced gets a fresh session, one in
-controlled shutdown heartbeats on, leaderless partitions are looked for once).
+controlled shutdown heartbeats on and so does one with dead directories, leaderless partitions are looked
+for once).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import assert_never
 
-from controller.brokers import fence_record, unregister_record
+from controller.brokers import directories_record, fence_record, unregister_record
 from controller.events import RequestArrived
-from controller.partitions import MayLead, election_slice, removal_slice
+from controller.partition_change import Rules
+from controller.partitions import election_slice, failed_directories_slice, preferred_slice, removal_slice
 from controller.result import Slice
 from metadata.image import BrokerRegistration, MetadataImage
+
+ELECTIONS_PER_IMBALANCE_MAX = 1_000
+"""Preferred leaders elected in one batch of the balancer (K17's MAX_ELECTIONS_PER_IMBALANCE)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,10 +52,27 @@ class ElectLeaders:
     broker_id: int | None
 
 
-Work = RemoveBroker | MoveLeaders | ElectLeaders
+@dataclass(slots=True, kw_only=True)
+class FailDirectories:
+    """Take a broker's replicas in dead directories out of leaderships and ISRs, then say in its registration
+    which directories are left."""
+
+    broker_id: int
+    epoch: int
+    directories: frozenset[bytes]
 
 
-def next_slice(work: Work, image: MetadataImage, may_lead: MayLead, at_most: int) -> Slice:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceLeaders:
+    """Give partitions back to their preferred leaders, as far as these may lead."""
+
+    broker_id: None = None
+
+
+Work = RemoveBroker | MoveLeaders | ElectLeaders | FailDirectories | BalanceLeaders
+
+
+def next_slice(work: Work, image: MetadataImage, rules: Rules, at_most: int) -> Slice:
     """The next batch of `work` on `image`; an empty one that is done where there is nothing left to do."""
     match work:
         case RemoveBroker(broker_id=broker_id, epoch=epoch):
@@ -57,14 +80,28 @@ def next_slice(work: Work, image: MetadataImage, may_lead: MayLead, at_most: int
             if known is None or (known.fenced and not work.unregister):
                 return Slice(records=(), done=True)
             final = unregister_record(broker_id, epoch) if work.unregister else fence_record(broker_id, epoch)
-            return removal_slice(image, broker_id, may_lead, at_most, final=final)
+            return removal_slice(image, broker_id, rules, at_most, final=final)
         case MoveLeaders(broker_id=broker_id, epoch=epoch):
             known = _registered(image, broker_id, epoch)
             if known is None or known.fenced:
                 return Slice(records=(), done=True)
-            return removal_slice(image, broker_id, may_lead, at_most)
+            return removal_slice(image, broker_id, rules, at_most)
         case ElectLeaders(broker_id=broker_id):
-            return election_slice(image, broker_id, may_lead, at_most)
+            return election_slice(image, broker_id, rules, at_most)
+        case FailDirectories(broker_id=broker_id, epoch=epoch):
+            known = _registered(image, broker_id, epoch)
+            dead = [] if known is None else [each for each in known.directories if each in work.directories]
+            if known is None or not dead:
+                return Slice(records=(), done=True)
+            left = tuple([each for each in known.directories if each not in work.directories])
+            if not left:
+                return Slice(records=(), done=True)  # re-registered meanwhile: its heartbeat fences it
+            final = directories_record(broker_id, epoch, left)
+            return failed_directories_slice(image, broker_id, dead, rules, at_most, final=final)
+        case BalanceLeaders():
+            return preferred_slice(image, rules, min(at_most, ELECTIONS_PER_IMBALANCE_MAX))
+        case _:
+            assert_never(work)
 
 
 def _registered(image: MetadataImage, broker_id: int, epoch: int) -> BrokerRegistration | None:

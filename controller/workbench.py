@@ -9,12 +9,21 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from controller.config import ControllerConfig
+from controller.effective import rules_of
 from controller.events import RequestArrived
 from controller.ledger import Ledger, Reply
-from controller.partitions import MayLead
+from controller.partition_change import MayLead, Rules
 from controller.result import ControllerResult
 from controller.sessions import Sessions
-from controller.work import ElectLeaders, MoveLeaders, RemoveBroker, Work, next_slice
+from controller.work import (
+    BalanceLeaders,
+    ElectLeaders,
+    FailDirectories,
+    MoveLeaders,
+    RemoveBroker,
+    Work,
+    next_slice,
+)
 from metadata.errors import ApiError, ErrorCode, RecordEncodeError
 from metadata.image import MetadataImage
 from metadata.records import Record
@@ -64,7 +73,18 @@ class Workbench:
             self.work[RemoveBroker, broker_id] = work
         return work
 
-    def add(self, work: MoveLeaders | ElectLeaders) -> None:
+    def start_failing(self, broker_id: int, epoch: int, directories: frozenset[bytes]) -> FailDirectories:
+        """From now on replicas in these directories count as offline; the batches follow."""
+        work = self.work.get((FailDirectories, broker_id))
+        if isinstance(work, FailDirectories) and work.epoch == epoch:
+            work.directories |= directories
+        else:
+            work = FailDirectories(broker_id=broker_id, epoch=epoch, directories=directories)
+            self.work[FailDirectories, broker_id] = work
+        self.sessions.failing[broker_id] = work.directories
+        return work
+
+    def add(self, work: MoveLeaders | ElectLeaders | BalanceLeaders) -> None:
         """Something to do in later steps; a no-op if it is known already."""
         self.work.setdefault((type(work), work.broker_id), work)
 
@@ -75,7 +95,7 @@ class Workbench:
     def step(self, work: Work, now_ms: int) -> None:
         """One slice of `work`."""
         image = self.ledger.newest
-        batch = next_slice(work, image, self.may_lead(image), self.config.records_per_slice_max)
+        batch = next_slice(work, image, self.rules(image), self.config.records_per_slice_max)
         keys = work.unregister_keys if batch.done and isinstance(work, RemoveBroker) else []
         replies: list[Reply] = [(key, Done()) for key in keys]
         if batch.records:
@@ -87,7 +107,9 @@ class Workbench:
         if not batch.done:
             return
         del self.work[type(work), work.broker_id]
-        if isinstance(work, RemoveBroker):
+        if isinstance(work, FailDirectories):
+            self.sessions.failing.pop(work.broker_id, None)
+        elif isinstance(work, RemoveBroker):
             self._end_removal(work, end_offset, now_ms)
 
     def _end_removal(self, work: RemoveBroker, end_offset: int, now_ms: int) -> None:
@@ -107,6 +129,11 @@ class Workbench:
         if not fencing:
             return is_active
         return lambda broker_id: is_active(broker_id) and broker_id not in fencing
+
+    def rules(self, image: MetadataImage) -> Rules:
+        """What holds for changes of partitions on `image` now."""
+        failing = frozenset[bytes]().union(*self.sessions.failing.values())
+        return rules_of(image, self.may_lead(image), failing)
 
     # ---- answers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.brokers import decide_registration, epoch_refusal, is_caught_up, must_fence_first
+from controller.effective import rules_of
 from controller.features import unsupported_feature
 from controller.partitions import election_slice, removal_slice
 from controller.result import ControllerResult
@@ -252,30 +253,32 @@ def test_what_a_death_does_to_a_partition(
     before: PartitionRecord, expected: PartitionChangeRecord | None
 ) -> None:
     image = cluster(before)
-    batch = removal_slice(image, 1, image.brokers.is_active, 100, final=FENCE_1)
+    batch = removal_slice(image, 1, rules_of(image, image.brokers.is_active), 100, final=FENCE_1)
     assert batch.records == ((FENCE_1,) if expected is None else (expected, FENCE_1))
     assert batch.done
 
 
 def test_a_leader_that_may_not_lead_is_replaced_with_the_dead_one() -> None:
     image = cluster(partition(0, (1, 2, 3), (1, 2, 3), 1))
-    batch = removal_slice(image, 1, lambda broker_id: broker_id == 3, 100, final=FENCE_1)
+    batch = removal_slice(image, 1, rules_of(image, lambda broker_id: broker_id == 3), 100, final=FENCE_1)
     assert batch.records == (change(0, (2, 3), 3), FENCE_1)
-    nobody = removal_slice(image, 1, lambda broker_id: False, 100, final=FENCE_1)
+    nobody = removal_slice(image, 1, rules_of(image, lambda broker_id: False), 100, final=FENCE_1)
     assert nobody.records == (change(0, (2, 3), -1), FENCE_1)
 
 
 def test_below_3_6_a_smaller_isr_takes_a_new_leader_epoch() -> None:
     image = cluster(partition(0, (2, 1), (2, 1), 2), level=11)
-    assert removal_slice(image, 1, image.brokers.is_active, 100).records == (change(0, (2,), 2),)
+    assert removal_slice(image, 1, rules_of(image, image.brokers.is_active), 100).records == (
+        change(0, (2,), 2),
+    )
 
 
 def test_slices_are_bounded_and_the_fence_is_in_the_last() -> None:
     image = cluster(*[partition(index, (1, 2), (1, 2), 1) for index in range(5)])
-    first = removal_slice(image, 1, image.brokers.is_active, 2, final=FENCE_1)
+    first = removal_slice(image, 1, rules_of(image, image.brokers.is_active), 2, final=FENCE_1)
     assert first.records == (change(0, (2,), 2), change(1, (2,), 2))
     assert not first.done
-    exact = removal_slice(image, 1, image.brokers.is_active, 5, final=FENCE_1)
+    exact = removal_slice(image, 1, rules_of(image, image.brokers.is_active), 5, final=FENCE_1)
     assert exact.done and exact.records[-1] == FENCE_1 and len(exact.records) == 6
 
 
@@ -289,7 +292,8 @@ def test_a_return_unfences_first_and_gives_leaders_where_it_is_in_sync() -> None
         partition(2, (1, 2), (2,), -1),
     )
     unfence = UnfenceBrokerRecord(id=1, epoch=10)
-    batch = election_slice(image, 1, lambda broker_id: True, 100, first=unfence)
-    assert batch.records == (unfence, change(0, None, 1))
-    everywhere = election_slice(image, None, lambda broker_id: broker_id == 2, 100)
+    batch = election_slice(image, 1, rules_of(image, lambda broker_id: True), 100, first=unfence)
+    # Partition 2 has a replica there too: its in-sync one is live, so it gets its leader back as well.
+    assert batch.records == (unfence, change(0, None, 1), change(2, None, 2))
+    everywhere = election_slice(image, None, rules_of(image, lambda broker_id: broker_id == 2), 100)
     assert everywhere.records == (change(2, None, 2),)

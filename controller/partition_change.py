@@ -1,0 +1,289 @@
+"""From what a partition should look like to the smallest record that makes it so: elections included.
+
+The only place that writes a PartitionChangeRecord: fencing, unfencing, controlled shutdown, AlterPartition,
+elections, failed directories and reassignments state a `Target`, and `build_change` finds the leader, ends a
+reassignment that is complete, keeps the eligible leader replicas (KIP-966) and leaves out what does not
+change. Knows no requests and no sessions: who may lead comes as a function, settings come in `Rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from controller.features import LEVEL_DIRECTORIES
+from metadata.image import LOST, MIGRATING, RECOVERING, UNASSIGNED, BrokersImage, PartitionInfo
+from metadata.records import LEADER_RECOVERING, NO_LEADER, PartitionChangeRecord
+
+LEVEL_LEADER_RECOVERY = 3
+"""metadata.version 3.2-IV0: a partition can say that its leader recovers (KIP-704)."""
+LEVEL_WITHOUT_EPOCH_BUMP_ON_SHRINK = 12
+"""metadata.version 3.6-IV0; below it a smaller ISR needs a new leader epoch (KAFKA-15021)."""
+
+MayLead = Callable[[int], bool]
+"""Whether a broker, by its state, may lead and join an ISR: unfenced, not shutting down, not being fenced."""
+
+
+class Election(Enum):
+    """How a leader is looked for. ONLINE: the present one, else the first in sync, in the preferred order.
+    PREFERRED: the first replica, if it is in sync. UNCLEAN: as ONLINE, else any live replica (S4.5)."""
+
+    ONLINE = "online"
+    PREFERRED = "preferred"
+    UNCLEAN = "unclean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What holds for every change that is decided on one image.
+
+    `unclean_allowed` and `min_isr` are asked by topic id. `failing` are directories that are being declared
+    offline: a replica there counts as offline already.
+    """
+
+    brokers: BrokersImage
+    may_lead: MayLead
+    metadata_version: int
+    unclean_allowed: Callable[[bytes], bool]
+    elr: bool = False
+    min_isr: Callable[[bytes], int] = lambda topic_id: 1
+    failing: frozenset[bytes] = field(default_factory=frozenset)
+
+    def accepts(self, replica: int, directory: bytes) -> bool:
+        """Whether the replica of this broker in this directory is online and may lead."""
+        return (
+            self.may_lead(replica)
+            and directory not in self.failing
+            and directory_online(self.brokers, replica, directory)
+        )
+
+    def election(self, topic_id: bytes) -> Election:
+        """How to look for a leader when nobody asked for anything special."""
+        return Election.UNCLEAN if self.unclean_allowed(topic_id) else Election.ONLINE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a partition should look like; None: as it is. `directories` names a directory by broker."""
+
+    isr: tuple[int, ...] | None = None
+    replicas: tuple[int, ...] | None = None
+    removing: tuple[int, ...] | None = None
+    adding: tuple[int, ...] | None = None
+    recovery_state: int | None = None
+    directories: Mapping[int, bytes] | None = None
+    unclean_shutdown: frozenset[int] = frozenset()
+    """Brokers that may have lost what they had: they leave the eligible leader replicas too."""
+
+
+UNCHANGED = Target()
+
+
+def directory_online(brokers: BrokersImage, broker_id: int, directory: bytes) -> bool:
+    """Whether a log directory of a broker can be used, going by its registration (KIP-858).
+
+    A replica that has not said where it lies counts as online. A registration without directories is from a
+    time when they were not told.
+    """
+    if directory in {UNASSIGNED, MIGRATING}:
+        return True
+    registration = brokers.get(broker_id)
+    if directory == LOST or registration is None:
+        return False
+    return not registration.directories or directory in registration.directories
+
+
+def offline_replicas(brokers: BrokersImage, partition: PartitionInfo) -> tuple[int, ...]:
+    """Replicas on brokers that are fenced or gone, and on dead directories: two causes, one set (S3.10)."""
+    return tuple(
+        [
+            replica
+            for replica, directory in zip(partition.replicas, partition.directories, strict=True)
+            if (known := brokers.get(replica)) is None
+            or known.fenced
+            or not directory_online(brokers, replica, directory)
+        ]
+    )
+
+
+def default_directory(brokers: BrokersImage, broker_id: int) -> bytes:
+    """A broker with one directory has a new replica there; one with several will say where (KIP-858)."""
+    registration = brokers.get(broker_id)
+    if registration is None or not registration.directories:
+        return MIGRATING
+    return registration.directories[0] if len(registration.directories) == 1 else UNASSIGNED
+
+
+def build_change(
+    partition: PartitionInfo, target: Target, rules: Rules, election: Election | None = None
+) -> PartitionChangeRecord | None:
+    """The record that takes `partition` to `target`; None: nothing changes.
+
+    `election` None: ONLINE, or UNCLEAN where the topic allows it.
+    """
+    if election is None:
+        election = rules.election(partition.topic_id)
+    draft = _Draft(partition, target, rules)
+    draft.end_reassignment()
+    draft.note_eligible()
+    draft.elect(election)
+    return draft.record()
+
+
+class _Draft:
+    """The partition as it will be, while it is worked out."""
+
+    __slots__ = (
+        "adding",
+        "directories",
+        "elr",
+        "isr",
+        "last_known_elr",
+        "leader",
+        "partition",
+        "recovery_state",
+        "removing",
+        "replicas",
+        "rules",
+        "target",
+    )
+
+    def __init__(self, partition: PartitionInfo, target: Target, rules: Rules) -> None:
+        self.partition = partition
+        self.target = target
+        self.rules = rules
+        self.isr = partition.isr if target.isr is None else target.isr
+        self.replicas = partition.replicas if target.replicas is None else target.replicas
+        self.removing = partition.removing if target.removing is None else target.removing
+        self.adding = partition.adding if target.adding is None else target.adding
+        self.elr = partition.elr
+        self.last_known_elr = partition.last_known_elr
+        self.leader = partition.leader
+        self.recovery_state = (
+            partition.leader_recovery_state if target.recovery_state is None else target.recovery_state
+        )
+        self.directories = dict(zip(partition.replicas, partition.directories, strict=True))
+        if target.directories is not None:
+            self.directories.update(target.directories)
+
+    def end_reassignment(self) -> None:
+        """A reassignment is complete when every replica that stays is in sync (KIP-455)."""
+        if not self.removing and not self.adding:
+            return
+        isr = tuple([replica for replica in self.isr if replica not in self.removing])
+        replicas = tuple([replica for replica in self.replicas if replica not in self.removing])
+        if not isr or not replicas or not set(replicas) <= set(isr):
+            return
+        self.isr, self.replicas, self.removing, self.adding = isr, replicas, (), ()
+
+    def note_eligible(self) -> None:
+        """Who leaves an ISR that is below min.insync.replicas still has all that is committed (KIP-966)."""
+        if not self.rules.elr:
+            self.elr = ()
+            return
+        if len(self.isr) >= self.rules.min_isr(self.partition.topic_id):
+            self.elr = ()
+            return
+        known = {*self.elr, *self.partition.isr} - set(self.isr) - self.target.unclean_shutdown
+        self.elr = tuple(sorted(known & set(self.replicas)))
+
+    def elect(self, election: Election) -> None:
+        node, unclean = self._choose(election)
+        if unclean:
+            # The new leader may lack what others acknowledged: whoever follows it starts from what it has.
+            self.isr, self.elr = (node,), ()
+            if self.rules.metadata_version >= LEVEL_LEADER_RECOVERY:
+                self.recovery_state = LEADER_RECOVERING
+        elif node in self.elr:
+            self.isr = (node,)
+            self.elr = tuple([replica for replica in self.elr if replica != node])
+        self.leader = node
+        if not self.isr and not self.rules.elr:
+            # The last in-sync replica stays in the ISR, leaderless: it alone has all the data (S4.5).
+            self.isr = self.partition.isr
+
+    def _choose(self, election: Election) -> tuple[int, bool]:
+        """(leader, whether it was elected uncleanly); NO_LEADER if nobody can lead."""
+        preferred = self.replicas[:1] if election is Election.PREFERRED else ()
+        for replica in (*preferred, self.partition.leader, *self.replicas):
+            if self._in_sync(replica) and self._accepts(replica):
+                return replica, False
+        if self.rules.elr and not self.isr and not self.elr and len(self.last_known_elr) == 1:
+            last = self.last_known_elr[0]
+            if last in self.replicas and self._accepts(last):
+                return last, True
+        if election is Election.UNCLEAN:
+            for replica in self.replicas:
+                if self._accepts(replica):
+                    return replica, True
+        return NO_LEADER, False
+
+    def _in_sync(self, replica: int) -> bool:
+        return replica in self.isr or (not self.isr and replica in self.elr)
+
+    def _accepts(self, replica: int) -> bool:
+        return self.rules.accepts(replica, self.directories.get(replica, UNASSIGNED))
+
+    # ---- the record
+
+    def record(self) -> PartitionChangeRecord | None:
+        before = self.partition
+        self._note_last_leader()
+        leaves_replicas = not set(before.replicas) <= set(self.replicas)
+        shrinks = self.rules.metadata_version < LEVEL_WITHOUT_EPOCH_BUMP_ON_SHRINK and not set(
+            before.isr
+        ) <= set(self.isr)
+        names_leader = self.leader != before.leader or leaves_replicas or shrinks
+        change = PartitionChangeRecord(
+            partition_id=before.index,
+            topic_id=before.topic_id,
+            isr=_changed(self.isr, before.isr),
+            leader=self.leader if names_leader else None,
+            replicas=_changed(self.replicas, before.replicas),
+            removing_replicas=_changed(self.removing, before.removing),
+            adding_replicas=_changed(self.adding, before.adding),
+            leader_recovery_state=(
+                None if self.recovery_state == before.leader_recovery_state else self.recovery_state
+            ),
+            directories=self._directories_changed(),
+            eligible_leader_replicas=_changed(self.elr, before.elr),
+            last_known_elr=_changed(self.last_known_elr, before.last_known_elr),
+        )
+        empty = PartitionChangeRecord(partition_id=before.index, topic_id=before.topic_id)
+        return None if change == empty else change
+
+    def _note_last_leader(self) -> None:
+        """The leader under which a partition lost its last in-sync replica is kept until there is one."""
+        if not self.rules.elr:
+            return
+        if self.leader != NO_LEADER:
+            self.last_known_elr = ()
+        elif not self.isr and self.partition.leader != NO_LEADER:
+            self.last_known_elr = (self.partition.leader,)
+
+    def _directories_changed(self) -> tuple[bytes, ...] | None:
+        if self.rules.metadata_version < LEVEL_DIRECTORIES:
+            return None
+        wanted = tuple(
+            [
+                self.directories[replica]
+                if replica in self.directories
+                else default_directory(self.rules.brokers, replica)
+                for replica in self.replicas
+            ]
+        )
+        return _changed_directories(wanted, self.partition.directories)
+
+
+def _changed(after: tuple[int, ...], before: tuple[int, ...]) -> tuple[int, ...] | None:
+    return None if after == before else after
+
+
+def _changed_directories(after: tuple[bytes, ...], before: tuple[bytes, ...]) -> tuple[bytes, ...] | None:
+    return None if after == before else after
+
+
+def is_recovering(partition: PartitionInfo) -> bool:
+    """Whether the leader was elected uncleanly and has not settled what it has (KIP-704)."""
+    return partition.leader_recovery_state == RECOVERING

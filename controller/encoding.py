@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metadata.codec import encode, encode_control
+from metadata.columnar.bulk import RecordPieces
 from metadata.control_records import LeaderChangeMessage, LeaderVoter
 from metadata.features import write_version
 from metadata.image import METADATA_VERSION
 from metadata.records import FeatureLevelRecord, Record
-from storage.batch import encode_batch
+from storage.batch import encode_batch, plain_header, seal_batch
 
 
 def encode_records_batch(
@@ -20,6 +21,10 @@ def encode_records_batch(
     A batch that finalizes metadata.version is written at the new level, the records before it included: the
     first batch of a cluster begins a transaction before it says its level.
     """
+    if isinstance(records, RecordPieces):
+        body = records.body(metadata_version)
+        header = plain_header(base_offset, epoch, timestamp_ms, len(records))
+        return seal_batch(header, body)
     level = metadata_version
     for record in records:
         if type(record) is FeatureLevelRecord and record.name == METADATA_VERSION:

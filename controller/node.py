@@ -48,10 +48,11 @@ from controller.sessions import Sessions
 from controller.snapshots import SnapshotPolicy
 from controller.status import Counters, NodeStatus
 from controller.workbench import busy
+from metadata.columnar import MIN_RECORDS as COLUMNS_MIN_RECORDS
 from metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
 from metadata.image import MetadataImage
 from metadata.records import Record
-from metadata.replay import Replayer, ReplayState, replay_records
+from metadata.replay import Replayer, ReplayState, replay, replay_records
 from metadata.requests import (
     BrokerHeartbeatRequest,
     ControllerResponse,
@@ -488,9 +489,12 @@ class ControllerNode:
             timestamp_ms=self.wall_ms,
             metadata_version=state.newest.features.metadata_version,
         )
-        after = replay_records(
-            state, base_offset=base_offset, epoch=raft.epoch, timestamp_ms=self.wall_ms, records=records
-        )
+        if len(records) >= COLUMNS_MIN_RECORDS:
+            after = replay(state, next(iter_batches(data, expected_offset=base_offset)))
+        else:
+            after = replay_records(
+                state, base_offset=base_offset, epoch=raft.epoch, timestamp_ms=self.wall_ms, records=records
+            )
         end_offset = base_offset + len(records)
         ledger.push(Pending(end_offset=end_offset, state=after, size_bytes=len(data), replies=replies))
         self._data_seen = True

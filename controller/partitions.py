@@ -12,6 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from controller.columns import elections as in_columns
+from controller.columns.scan import Scan, leaderless, naming, not_preferred
+from controller.columns.slices import change_slice
 from controller.partition_change import Election, MayLead, Rules, Target, build_change
 from controller.result import Slice
 from metadata.image import MetadataImage, PartitionInfo
@@ -58,18 +61,26 @@ def removal_slice(
     *,
     first: Record | None = None,
     final: Record | None = None,
+    scan: Scan | None = None,
 ) -> Slice:
     """The next batch that takes `broker_id` out of partitions, with `first` before it; the last one ends
     with `final`.
 
     Computed from the image as it is now, so that it holds whatever happened between the batches; the last
-    one covers every partition that still names the broker.
+    one covers every partition that still names the broker. `scan`, if the work keeps one, knows where the
+    earlier slices found nothing left.
     """
     topics = image.topics
-    rows = np.union1d(topics.rows_with_isr(broker_id), topics.rows_led_by(broker_id)).tolist()
     without = _without(rules, broker_id)
-    changes = (without_broker(topics.at(row), broker_id, without) for row in rows)
-    return _bounded(changes, at_most, () if first is None else (first,), () if final is None else (final,))
+    return change_slice(
+        image,
+        Scan(naming(broker_id)) if scan is None else scan,
+        at_most,
+        lambda row: without_broker(topics.at(row), broker_id, without),
+        lambda rows: in_columns.without_broker(image, rows, broker_id, without),
+        head=() if first is None else (first,),
+        tail=() if final is None else (final,),
+    )
 
 
 def failed_directories_slice(
@@ -104,17 +115,21 @@ def election_slice(
     at_most: int,
     *,
     first: Record | None = None,
+    scan: Scan | None = None,
 ) -> Slice:
     """The next batch of leaders for leaderless partitions, with `first` before them.
 
     Only those with a replica on `broker_id`; None: all (a new active controller looks once, S4.13).
     """
     topics = image.topics
-    rows = topics.rows_without_leader()
-    if broker_id is not None:
-        rows = np.intersect1d(rows, topics.rows_with_replica(broker_id))
-    changes = (build_change(topics.at(row), Target(), rules) for row in rows.tolist())
-    return _bounded(changes, at_most, () if first is None else (first,), ())
+    return change_slice(
+        image,
+        Scan(leaderless(broker_id)) if scan is None else scan,
+        at_most,
+        lambda row: build_change(topics.at(row), Target(), rules),
+        lambda rows: in_columns.with_leader(image, rows, rules),
+        head=() if first is None else (first,),
+    )
 
 
 def rows_without_preferred_leader(topics: TopicsImage) -> RowArray:
@@ -128,14 +143,16 @@ def rows_without_preferred_leader(topics: TopicsImage) -> RowArray:
     return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
-def preferred_slice(image: MetadataImage, rules: Rules, at_most: int) -> Slice:
+def preferred_slice(image: MetadataImage, rules: Rules, at_most: int, *, scan: Scan | None = None) -> Slice:
     """The next batch that gives partitions back to their preferred leaders, where these may lead."""
     topics = image.topics
-    changes = (
-        build_change(topics.at(row), Target(), rules, Election.PREFERRED)
-        for row in rows_without_preferred_leader(topics).tolist()
+    return change_slice(
+        image,
+        Scan(not_preferred) if scan is None else scan,
+        at_most,
+        lambda row: build_change(topics.at(row), Target(), rules, Election.PREFERRED),
+        lambda rows: in_columns.with_leader(image, rows, rules, preferred=True),
     )
-    return _bounded(changes, at_most, (), ())
 
 
 def _bounded(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metadata.errors import ApiError
@@ -18,7 +19,7 @@ class ControllerResult:
     """
 
     response: ControllerResponse | ApiError
-    records: tuple[Record, ...] = ()
+    records: Sequence[Record] = ()
     depends_on_image: bool = True
     depends_on_broker: int | None = None
 
@@ -27,5 +28,5 @@ class ControllerResult:
 class Slice:
     """One bounded batch of a longer piece of work, valid alone. `done`: nothing is left after it."""
 
-    records: tuple[Record, ...]
+    records: Sequence[Record]
     done: bool

@@ -16,7 +16,14 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from .batch_encode import control_key, encode_batch, encode_records, parse_control_key, seal_batch
+from .batch_encode import (
+    control_key,
+    encode_batch,
+    encode_records,
+    parse_control_key,
+    plain_header,
+    seal_batch,
+)
 from .batch_format import (
     COMPRESSION_MASK,
     CRC_START,
@@ -56,6 +63,7 @@ __all__ = [
     "iter_batches",
     "parse_control_key",
     "parse_header",
+    "plain_header",
     "reencode_batch",
     "seal_batch",
     "whole_batches_bytes",

@@ -78,6 +78,25 @@ def encode_batch(
     )
 
 
+def plain_header(base_offset: int, leader_epoch: int, timestamp_ms: int, records: int) -> BatchHeader:
+    """The header of an uncompressed metadata batch of `records` records, for `seal_batch`."""
+    return BatchHeader(
+        base_offset=base_offset,
+        batch_length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=0,
+        last_offset_delta=records - 1,
+        base_timestamp_ms=timestamp_ms,
+        max_timestamp_ms=timestamp_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        records_count=records,
+    )
+
+
 def seal_batch(header: BatchHeader, payload: bytes) -> bytes:
     """`header` and `payload` as one batch, its length and CRC computed anew.
 

@@ -42,7 +42,7 @@ def encode_records(values: dict[int, bytes], rows: PartitionRowsToWrite, version
     Places together are 0, 1, 2 ... without gaps; `version` is that of PartitionRecord.
     """
     count = len(values) + len(rows.places)
-    framed = {place: _framed(place, value) for place, value in values.items()}
+    framed = {place: framed_value(place, value) for place, value in values.items()}
     sizes = np.zeros(count, dtype=np.int64)
     for place, record in framed.items():
         sizes[place] = len(record)
@@ -60,7 +60,8 @@ def encode_records(values: dict[int, bytes], rows: PartitionRowsToWrite, version
     return out.tobytes()
 
 
-def _framed(place: int, value: bytes) -> bytes:
+def framed_value(place: int, value: bytes) -> bytes:
+    """One record of a batch: a null key, no headers, the batch's timestamp."""
     head = b"\0\0" + encode_varint(place) + b"\x01" + encode_varint(len(value))
     return encode_varint(len(head) + len(value) + 1) + head + value + b"\0"
 
@@ -74,15 +75,15 @@ def _groups(rows: PartitionRowsToWrite, version: int) -> list[tuple[Places, byte
     for shape in np.unique(shapes).tolist():
         where = np.flatnonzero(shapes == shape)
         replicas, isr = shape >> 8 & 0xFF, shape & 0xFF
-        value = _value_template(version, replicas, isr)
+        value = value_template(version, replicas, isr)
         # A place of the same width stands in; its bytes are overwritten row by row.
         stand_in = int(rows.places[where[0]])
-        record = _framed(stand_in, value)
+        record = framed_value(stand_in, value)
         groups.append((where, record, len(record) - 1 - len(value)))
     return groups
 
 
-def _value_template(version: int, replicas: int, isr: int) -> bytes:
+def value_template(version: int, replicas: int, isr: int) -> bytes:
     """A framed PartitionRecord with the list lengths in place and zeros for everything else."""
     directories = bytes((replicas + 1,)) + bytes(16 * replicas) if version else b""
     return b"".join(
@@ -101,7 +102,7 @@ def _fill(
     """The records of one group, (rows, record length)."""
     out = np.empty((len(where), len(template)), dtype=np.uint8)
     out[:] = np.frombuffer(template, dtype=np.uint8)
-    _put_places(out, rows.places[where])
+    put_places(out, rows.places[where])
     block = rows.block[:, where]
     replicas, isr = int(block[N_REPLICAS, 0]), int(block[N_ISR, 0])
     dtype = record_dtype(int(version > 0), replicas, isr)
@@ -121,7 +122,7 @@ def _fill(
     return out
 
 
-def _put_places(out: npt.NDArray[np.uint8], places: Places) -> None:
+def put_places(out: npt.NDArray[np.uint8], places: Places) -> None:
     """Writes each record's offset delta, which is all that its framing has of its own."""
     length_width = 1
     while out[0, length_width - 1] & 0x80:

@@ -1,0 +1,1 @@
+"""Decisions on many partitions at once, in columns. `partitions` and `topics` say what they mean for one."""

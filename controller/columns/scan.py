@@ -1,0 +1,88 @@
+"""Finds the partitions that name a broker, chunk by chunk, and remembers which chunks need no second look.
+
+Owns the memory between the slices of one piece of work. Chunks are copy-on-write: as long as a chunk is the
+same object, what was found in it holds, whatever happened elsewhere between two slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from metadata.image import MetadataImage
+from metadata.image.columns import CHUNK_SHIFT, LEADER, LISTS, TOPIC, Chunk, RowArray
+from metadata.image.types import NO_LEADER
+
+Local = npt.NDArray[np.int64]
+Find = Callable[[Chunk], Local]
+
+
+class Scan:
+    """Rows of `find`, in ascending order. `settled` chunks are skipped until somebody changes them."""
+
+    __slots__ = ("_find", "_settled")
+
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._settled: dict[int, Chunk] = {}
+
+    def rows(self, image: MetadataImage, at_most: int) -> tuple[RowArray, bool]:
+        """Rows of whole chunks until there are more than `at_most`, and whether all chunks were looked at."""
+        found: list[Local] = []
+        count = 0
+        settled = self._settled
+        for at, chunk in enumerate(image.topics.columns.chunks):
+            if settled.get(at) is chunk:
+                continue
+            local = self._find(chunk)
+            if not local.size:
+                settled[at] = chunk
+                continue
+            found.append(local + (at << CHUNK_SHIFT))
+            count += local.size
+            if count > at_most:
+                return np.concatenate(found), False
+        return (np.concatenate(found) if found else np.empty(0, dtype=np.int64)), True
+
+    def settle(self, image: MetadataImage, rows: RowArray) -> None:
+        """Nothing is to be done for any row that was found in the chunks of `rows`."""
+        chunks = image.topics.columns.chunks
+        for at in np.unique(rows >> CHUNK_SHIFT).tolist():
+            self._settled[at] = chunks[at]
+
+
+def naming(broker_id: int) -> Find:
+    """Partitions that the broker leads or is in sync with."""
+
+    def find(chunk: Chunk) -> Local:
+        data = chunk.data
+        hits = (data[chunk.isr_start :] == broker_id).any(axis=0)
+        hits |= data[LEADER] == broker_id
+        found: Local = np.flatnonzero(hits)
+        return found
+
+    return find
+
+
+def leaderless(broker_id: int | None) -> Find:
+    """Partitions without a leader; with `broker_id`, only those that it has a replica of."""
+
+    def find(chunk: Chunk) -> Local:
+        data = chunk.data
+        lost = (data[LEADER] == NO_LEADER) & (data[TOPIC] >= 0)
+        found: Local = np.flatnonzero(lost)
+        if broker_id is None or not found.size:
+            return found
+        held: Local = found[(data[LISTS : LISTS + chunk.replica_width, found] == broker_id).any(axis=0)]
+        return held
+
+    return find
+
+
+def not_preferred(chunk: Chunk) -> Local:
+    """Partitions that somebody else than their first replica leads, or nobody."""
+    data = chunk.data
+    found: Local = np.flatnonzero((data[TOPIC] >= 0) & (data[LEADER] != data[LISTS]))
+    return found

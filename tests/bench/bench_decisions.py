@@ -1,0 +1,282 @@
+"""Measures the controller's decisions without disk and network: select, decide, encode, replay.
+
+Run it by hand: `python tests/bench/bench_decisions.py [--json] [--only NAME] [--partitions N]`. The clusters
+have 300 brokers with two directories each, 100 partitions a topic and replication factor 3, as the
+requirement says. Every figure is what the active controller's thread is busy with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import resource
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from controller.brokers import fence_record
+from controller.columns.scan import Scan, naming
+from controller.config import ControllerConfig
+from controller.effective import rules_of
+from controller.encoding import encode_records_batch
+from controller.partitions import election_slice, removal_slice
+from metadata.codec import encode
+from metadata.image import MetadataImage
+from metadata.records import (
+    BrokerRecord,
+    FeatureLevelRecord,
+    PartitionRecord,
+    Record,
+    TopicRecord,
+    UnfenceBrokerRecord,
+)
+from metadata.replay import Replayer, ReplayState, replay
+from metadata.requests import CreateTopicsRequest, NewTopic, TopicsResponse
+from storage.batch import encode_batch, iter_batches
+
+BROKERS = 300
+PARTITIONS_A_TOPIC = 100
+DIRECTORIES = [[random.Random(f"dir{b}{d}").randbytes(16) for d in range(2)] for b in range(BROKERS)]
+SLICE = ControllerConfig(cluster_id="", node_id=0).records_per_slice_max
+
+
+def cluster(partitions: int, brokers: int = BROKERS, common: int | None = None) -> ReplayState:
+    """An image of so many partitions, replicas drawn at random; `common` is a replica of every one."""
+    engine = Replayer()
+    offset = 0
+    pending: list[bytes] = []
+    for value in values(partitions, brokers, common):
+        pending.append(value)
+        if len(pending) == 5050:
+            offset = apply(engine, pending, offset)
+            pending = []
+    apply(engine, pending, offset)
+    return engine.state()
+
+
+def apply(engine: Replayer, values: list[bytes], offset: int) -> int:
+    if values:
+        data = encode_batch(base_offset=offset, leader_epoch=1, timestamp_ms=1000, values=values)
+        engine.apply_batch(next(iter_batches(data)))
+    return offset + len(values)
+
+
+def values(partitions: int, brokers: int, common: int | None) -> Iterator[bytes]:
+    rng = random.Random(7)
+    yield encode(FeatureLevelRecord("metadata.version", 19), 0)
+    for broker in range(brokers):
+        yield encode(
+            BrokerRecord(
+                broker, bytes([broker % 256]) * 16, broker, fenced=False, log_dirs=tuple(DIRECTORIES[broker])
+            ),
+            3,
+        )
+    tails = []
+    for number in range(min(5000, partitions)):
+        replicas = rng.sample(range(brokers), 3)
+        if common is not None and common not in replicas:
+            replicas[number % 3] = common
+        directories = b"".join(DIRECTORIES[b][rng.randrange(2)] for b in replicas)
+        lists = b"\x04" + struct.pack(">3i", *replicas)
+        leader = struct.pack(">3i", replicas[0], 0, 0)
+        tails.append(lists + lists + b"\x01\x01" + leader + b"\x04" + directories + b"\0")
+    head = encode(PartitionRecord(0, bytes(16), (), (), leader=0, leader_epoch=0, partition_epoch=0), 1)[:3]
+    for number in range(partitions // PARTITIONS_A_TOPIC):
+        uuid = random.Random(number).randbytes(16)
+        yield encode(TopicRecord(f"topic-{number:06d}", uuid), 0)
+        for index in range(PARTITIONS_A_TOPIC):
+            yield head + index.to_bytes(4, "big") + uuid + tails[rng.randrange(len(tails))]
+
+
+def append(state: ReplayState, records: Sequence[Record]) -> tuple[ReplayState, int]:
+    """What the node does with a decision before Raft gets it: bytes, and the image after them."""
+    base = state.end_offset
+    data = encode_records_batch(records, base_offset=base, epoch=2, timestamp_ms=2000, metadata_version=19)
+    return replay(state, next(iter_batches(data))), len(data)
+
+
+def fence(state: ReplayState, broker_id: int, slice_records: int) -> dict[str, Any]:
+    """Take a broker out of everything, in slices; seconds of each."""
+    image = state.newest
+    rules = rules_of(image, lambda other: image.brokers.is_active(other) and other != broker_id)
+    final = fence_record(broker_id, image.brokers[broker_id].epoch)
+    scan = Scan(naming(broker_id))
+    slices: list[float] = []
+    changes = size = 0
+    done = False
+    while not done:
+        gc.collect()
+        start = time.perf_counter()
+        batch = removal_slice(state.newest, broker_id, rules, slice_records, final=final, scan=scan)
+        state, written = append(state, batch.records)
+        slices.append(time.perf_counter() - start)
+        changes += len(batch.records)
+        size += written
+        done = batch.done
+    return {
+        "changes": changes - 1,
+        "slices": len(slices),
+        "total_ms": round(1000 * sum(slices), 1),
+        "longest_slice_ms": round(1000 * max(slices), 1),
+        "bytes": size,
+        "after": state,
+    }
+
+
+def unfence(state: ReplayState, broker_id: int, slice_records: int) -> dict[str, Any]:
+    """Give a returned broker the partitions that only it is in sync with."""
+    image = state.newest
+    epoch = image.brokers[broker_id].epoch
+    rules = rules_of(image, lambda other: image.brokers.is_active(other) or other == broker_id)
+    slices: list[float] = []
+    changes = 0
+    done, first = False, UnfenceBrokerRecord(broker_id, epoch)
+    while not done:
+        gc.collect()
+        start = time.perf_counter()
+        batch = election_slice(state.newest, broker_id, rules, slice_records, first=first)
+        first = None
+        state, _ = append(state, batch.records)
+        slices.append(time.perf_counter() - start)
+        changes += len(batch.records)
+        done = batch.done
+    return {
+        "changes": changes - 1,
+        "slices": len(slices),
+        "total_ms": round(1000 * sum(slices), 1),
+        "longest_slice_ms": round(1000 * max(slices), 1),
+    }
+
+
+def create(topics: int, partitions: int) -> dict[str, Any]:
+    """One request that creates topics: decide, encode, replay."""
+    state = cluster(0)
+    image = state.newest
+    rng = random.Random(3)
+    request = CreateTopicsRequest(
+        topics=tuple(
+            [NewTopic(name=f"t{n}", partitions=partitions, replication_factor=3) for n in range(topics)]
+        )
+    )
+    config = ControllerConfig(cluster_id="", node_id=0)
+    best = None
+    for _ in range(5):
+        gc.collect()
+        start = time.perf_counter()
+        result = decide(image, request, config, rng)
+        decided = time.perf_counter()
+        append(state, result.records)
+        spent = time.perf_counter() - start
+        assert isinstance(result.response, TopicsResponse) and not result.response.results[0].error
+        if best is None or spent < best[0]:
+            best = (spent, decided - start)
+    assert best is not None
+    return {
+        "partitions": topics * partitions,
+        "total_ms": round(1000 * best[0], 1),
+        "decide_ms": round(1000 * best[1], 1),
+        "partitions_per_s": round(topics * partitions / best[0]),
+    }
+
+
+def decide(
+    image: MetadataImage, request: CreateTopicsRequest, config: ControllerConfig, rng: random.Random
+) -> Any:
+    return decide_create_topics(
+        image,
+        request,
+        config,
+        usable=tuple(image.brokers),
+        new_topic_id=partial(rng.randbytes, 16),
+        rng=rng,
+    )
+
+
+def best(times: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    found = min((work() for _ in range(times)), key=lambda result: result["total_ms"])
+    found.pop("after", None)
+    return found
+
+
+def resident_mib() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return round(int(line.split()[1]) / 1024, 1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def bench_small(partitions: int, slice_records: int) -> dict[str, Any]:
+    """Three brokers: the dead one holds a replica of every partition and leads a third."""
+    state = cluster(partitions, brokers=3)
+    return best(5, lambda: fence(state, 1, slice_records))
+
+
+def bench_large(partitions: int, common: int | None, slice_records: int) -> dict[str, Any]:
+    state = cluster(partitions, common=common)
+    return best(3, lambda: fence(state, 7, slice_records))
+
+
+def bench_unfence(partitions: int, slice_records: int) -> dict[str, Any]:
+    """Every other replica has left: the last broker takes all leaderships with it and brings them back."""
+    state = cluster(partitions, brokers=3)
+    for broker_id in (0, 1, 2):
+        state = fence(state, broker_id, slice_records)["after"]
+    return best(3, lambda: unfence(state, 2, slice_records))
+
+
+def bench_memory(partitions: int) -> dict[str, Any]:
+    before = resident_mib()
+    state = cluster(partitions)
+    gc.collect()
+    after = resident_mib()
+    used = state.newest.topics.columns.used_bytes()
+    return {
+        "partitions": partitions,
+        "resident_mib": after,
+        "grew_mib": round(after - before, 1),
+        "bytes_a_partition_resident": round((after - before) * 2**20 / partitions, 1),
+        "columns_bytes_a_partition": round(used / partitions, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--partitions", type=int, default=1_000_000)
+    parser.add_argument("--slice", type=int, default=SLICE)
+    args = parser.parse_args()
+    cases: dict[str, Callable[[], dict[str, Any]]] = {
+        "create 1 x 100": lambda: create(1, 100),
+        "create 10 x 100": lambda: create(10, 100),
+        "create 100 x 100": lambda: create(100, 100),
+        "fence, 10,000 partitions on 3 brokers": lambda: bench_small(10_000, args.slice),
+        "fence, 100,000 partitions on 3 brokers": lambda: bench_small(100_000, args.slice),
+        "unfence, 10,000 leaderless": lambda: bench_unfence(10_000, args.slice),
+        "fence, 1 of 300 brokers": lambda: bench_large(args.partitions, None, args.slice),
+        "fence, a replica of every partition": lambda: bench_large(args.partitions, 7, args.slice),
+        "memory": lambda: bench_memory(2 * args.partitions),
+    }
+    results = {}
+    for name, case in cases.items():
+        if args.only in name:
+            results[name] = case()
+            if not args.json:
+                print(
+                    f"{name}: " + ", ".join(f"{key} {value:,}" for key, value in results[name].items()),
+                    flush=True,
+                )
+    if args.json:
+        print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

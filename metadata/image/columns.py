@@ -11,6 +11,7 @@ reads contiguous memory. Lists are padded to the widest list of the chunk; direc
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,9 @@ LISTS = 8
 NO_TOPIC = -1
 """TOPIC of a row that holds no partition."""
 PADDING = -1
+
+_COUNTED_DIRECTLY_BELOW = 1 << 14
+"""Broker ids below are counted with one array of that many numbers; larger ones by sorting."""
 
 RECOVERING_FLAG = 1
 RARE_FLAG = 2
@@ -95,7 +99,7 @@ def new_chunk(replica_width: int, isr_width: int) -> Chunk:
 class PartitionColumns:
     """Every partition row of one image. Immutable."""
 
-    __slots__ = ("chunks", "count", "directories", "free", "rare", "row_limit")
+    __slots__ = ("chunks", "count", "directories", "free", "rare", "replica_counts", "row_limit")
 
     def __init__(
         self,
@@ -106,6 +110,7 @@ class PartitionColumns:
         free: tuple[tuple[int, int], ...] = (),
         row_limit: int = 0,
         count: int = 0,
+        replica_counts: dict[int, int] | None = None,
     ) -> None:
         self.directories = directories
         self.chunks: list[Chunk] = [] if chunks is None else chunks
@@ -113,6 +118,8 @@ class PartitionColumns:
         self.free = free
         self.row_limit = row_limit
         self.count = count
+        self.replica_counts: dict[int, int] = {} if replica_counts is None else replica_counts
+        """How many replicas each broker holds, 0 left out: who is named by partitions, without a scan."""
 
     def rare_fields(self, row: int) -> RareFields:
         return self.rare.get(row) or NO_RARE_FIELDS
@@ -201,7 +208,18 @@ class ColumnsBuilder:
     The first write to a chunk after a freeze copies that chunk; later writes go in place.
     """
 
-    __slots__ = ("_frozen", "chunks", "count", "directories", "free", "owned", "rare", "row_limit")
+    __slots__ = (
+        "_frozen",
+        "_owns_counts",
+        "chunks",
+        "count",
+        "directories",
+        "free",
+        "owned",
+        "rare",
+        "replica_counts",
+        "row_limit",
+    )
 
     def __init__(self, base: PartitionColumns) -> None:
         self._frozen: PartitionColumns | None = base
@@ -212,6 +230,8 @@ class ColumnsBuilder:
         self.row_limit = base.row_limit
         self.count = base.count
         self.owned: set[int] = set()
+        self.replica_counts = base.replica_counts
+        self._owns_counts = False
 
     def freeze(self) -> PartitionColumns:
         if self._frozen is None:
@@ -225,7 +245,9 @@ class ColumnsBuilder:
                 free=tuple(self.free),
                 row_limit=self.row_limit,
                 count=self.count,
+                replica_counts=self.replica_counts,
             )
+            self._owns_counts = False
         return self._frozen
 
     def _thaw(self) -> None:
@@ -277,6 +299,7 @@ class ColumnsBuilder:
             data = self.own(at).data
             for local in np.flatnonzero(data[FLAGS, low:high] & RARE_FLAG).tolist():
                 self.rare.remove(row + local)
+            self.count_replicas(data[LISTS : LISTS + self.chunks[at].replica_width, low:high], -1)
             data[:, low:high] = PADDING
             row += high - low
         self.count -= count
@@ -299,13 +322,18 @@ class ColumnsBuilder:
             self.rare.remove(row)
         pad = (PADDING,) * (chunk.replica_width - n_replicas)
         isr_pad = (PADDING,) * (chunk.isr_width - n_isr)
+        before = chunk.data[LISTS : LISTS + chunk.replica_width, row & CHUNK_MASK].tolist()
+        if before != [*lists.replicas, *pad]:
+            self._count(before, -1)
+            self._count(lists.replicas, 1)
         chunk.data[:, row & CHUNK_MASK] = (
             *(*fixed[:5], n_replicas, n_isr, flags),
             *(*lists.replicas, *pad, *lists.directories, *pad, *lists.isr, *isr_pad),
         )
 
     def write_block(self, start: int, block: IntArray, replica_width: int, isr_width: int) -> None:
-        """Stores consecutive rows from `start` on; `block` has a chunk's layout with the given widths."""
+        """Stores consecutive new rows from `start` on; `block` has a chunk's layout with the given widths."""
+        self.count_replicas(block[LISTS : LISTS + replica_width], 1)
         done, total = 0, block.shape[1]
         while done < total:
             row = start + done
@@ -318,6 +346,44 @@ class ColumnsBuilder:
             else:
                 _store_part(chunk, low, part, replica_width, isr_width)
             done += size
+
+    def count_replicas(self, listed: IntArray, sign: int) -> None:
+        """Notes that the replicas of many rows came (`sign` 1) or went (-1); padding does not count.
+
+        Whoever writes replicas into a chunk in place tells it here, before and after.
+        """
+        flat = listed[listed >= 0]
+        if not flat.size:
+            return
+        if int(flat.max()) < _COUNTED_DIRECTLY_BELOW:
+            counted = np.bincount(flat)
+            ids = np.flatnonzero(counted)
+            amounts = counted[ids]
+        else:
+            ids, amounts = np.unique(flat, return_counts=True)
+        counts = self._own_counts()
+        for broker_id, amount in zip(ids.tolist(), amounts.tolist(), strict=True):
+            _add(counts, broker_id, sign * amount)
+
+    def _count(self, replicas: Iterable[int], sign: int) -> None:
+        counts = self._own_counts()
+        for broker_id in replicas:
+            if broker_id >= 0:
+                _add(counts, broker_id, sign)
+
+    def _own_counts(self) -> dict[int, int]:
+        if not self._owns_counts:
+            self.replica_counts = dict(self.replica_counts)
+            self._owns_counts = True
+        return self.replica_counts
+
+
+def _add(counts: dict[int, int], broker_id: int, amount: int) -> None:
+    after = counts.get(broker_id, 0) + amount
+    if after:
+        counts[broker_id] = after
+    else:
+        counts.pop(broker_id, None)
 
 
 class RowLists(NamedTuple):

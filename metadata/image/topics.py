@@ -7,6 +7,7 @@ Knows no records: `metadata.replay` says what a record changes.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -171,6 +172,11 @@ class TopicsImage:
         indexes = self.columns.gather(INDEX, rows).tolist()
         ids = {slot: self.by_slot[slot] for slot in set(slots)}
         return [(ids[slot], index) for slot, index in zip(slots, indexes, strict=True)]
+
+    def replica_counts(self) -> Mapping[int, int]:
+        """How many replicas each broker holds, for every broker that a replica list names: an index that
+        every record keeps, so that asking it costs nothing (S0.16)."""
+        return self.columns.replica_counts
 
     def rows_led_by(self, broker_id: int) -> RowArray:
         """Rows of partitions whose leader is `broker_id`, ascending."""

@@ -6,6 +6,7 @@ Raft and who is told when belong to the node, which brings `Port`.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from random import Random
 from typing import assert_never
 
@@ -15,10 +16,15 @@ from controller.config import ControllerConfig
 from controller.events import RequestArrived
 from controller.features import LEVEL_NO_OP
 from controller.heartbeats import Heartbeats
+from controller.id_keeper import IdKeeper
 from controller.ledger import Ledger
+from controller.placement import Candidate
+from controller.registrations import controller_record, own_registration
 from controller.result import ControllerResult
 from controller.sessions import Sessions
+from controller.settings import Surroundings, decide_settings
 from controller.topics import decide_create_topics, decide_delete_topics, refuse_all
+from controller.tokens import expired_tokens
 from controller.work import ElectLeaders, RemoveBroker, Work
 from controller.workbench import Port, Workbench, busy
 from metadata.errors import ApiError, ErrorCode
@@ -31,6 +37,8 @@ from metadata.requests import (
     RegisterBrokerRequest,
     UnregisterBrokerRequest,
 )
+from metadata.requests_broker_ids import BROKER_ID_REQUESTS, BrokerIdRequest
+from metadata.requests_settings import SETTINGS_REQUESTS, SettingsRequest, UpdateFeaturesRequest
 from storage.errors import BatchError
 from storage.uuids import random_uuid
 
@@ -46,6 +54,8 @@ WriteRequest = (
     | UnregisterBrokerRequest
     | CreateTopicsRequest
     | DeleteTopicsRequest
+    | SettingsRequest
+    | BrokerIdRequest
 )
 WRITE_REQUESTS = (
     RegisterBrokerRequest,
@@ -53,6 +63,8 @@ WRITE_REQUESTS = (
     UnregisterBrokerRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    *SETTINGS_REQUESTS,
+    *BROKER_ID_REQUESTS,
 )
 
 
@@ -68,8 +80,10 @@ class ActiveController:
         self._rng = rng
         self._bench = Workbench(config, ledger, sessions, port, self._register_again)
         self._heartbeats = Heartbeats(self._bench)
-        self._usable_of: BrokersImage | None = None
-        self._usable_ids: tuple[int, ...] = ()
+        self._ids = IdKeeper(self._bench)
+        self._next_sweep_ms = 0
+        self._candidates_of: BrokersImage | None = None
+        self._candidates_kept: tuple[Candidate, ...] = ()
 
     @property
     def work(self) -> dict[tuple[type[Work], int | None], Work]:
@@ -81,11 +95,13 @@ class ActiveController:
     def activate(self, now_ms: int, *, log_is_empty: bool) -> None:
         """Everything before this leadership is applied: end what is open, and start the sessions (K11)."""
         self._bench.last_append_ms = now_ms
+        self._ids.begin(now_ms)
         transaction = self.ledger.newest_state.transaction
         if transaction is not None:
             self._bench.append((abort_record(transaction),), [], now_ms)
         if log_is_empty:
             self._bench.append(first_records(self.config.bootstrap), [], now_ms)
+        self._register_self(now_ms)
         image = self.ledger.newest
         for broker_id, registration in image.brokers.items():
             if not registration.fenced:
@@ -106,6 +122,12 @@ class ActiveController:
 
     def handle(self, arrived: RequestArrived, request: WriteRequest, now_ms: int) -> None:
         """Decides one request; its answer goes out now or with a commit."""
+        if isinstance(request, BROKER_ID_REQUESTS):
+            self._ids.handle(arrived, request, now_ms)
+            return
+        if isinstance(request, SETTINGS_REQUESTS):
+            self._settings(arrived.key, request, now_ms)
+            return
         match request:
             case BrokerHeartbeatRequest():
                 self._heartbeats.handle(arrived.key, arrived.arrived_ms, request, now_ms)
@@ -121,13 +143,36 @@ class ActiveController:
             case _:
                 assert_never(request)
 
+    def _settings(self, key: int, request: SettingsRequest, now_ms: int) -> None:
+        port = self._bench.port
+        around = Surroundings(
+            config=self.config,
+            voters=port.voters,
+            wall_ms=port.wall_ms,
+            new_id=lambda: random_uuid(self._rng),
+        )
+        try:
+            self._bench.finish(key, decide_settings(self.ledger.newest, request, around), now_ms)
+        except BatchError as error:
+            text = f"the request would write more than one batch holds ({error}): split it into several"
+            port.reply(key, ApiError(ErrorCode.POLICY_VIOLATION, text))
+        if isinstance(request, UpdateFeaturesRequest):
+            self._register_self(now_ms)
+
+    def _register_self(self, now_ms: int) -> None:
+        """As soon as the log can carry it, it says that this controller can work at these levels (KIP-919)."""
+        port = self._bench.port
+        registration = own_registration(self.ledger.newest, self.config, port.incarnation_id)
+        if registration is not None:
+            self._bench.append((controller_record(registration),), [], now_ms)
+
     def _create_topics(self, key: int, request: CreateTopicsRequest, now_ms: int) -> None:
         image = self.ledger.newest
         result = decide_create_topics(
             image,
             request,
             self.config,
-            usable=self._usable(image),
+            candidates=self._candidates(image),
             new_topic_id=lambda: random_uuid(self._rng),
             rng=self._rng,
         )
@@ -137,15 +182,15 @@ class ActiveController:
             names = [topic.name for topic in request.topics]
             self._bench.finish(key, refuse_all(names, self.config.records_per_request_max), now_ms)
 
-    def _usable(self, image: MetadataImage) -> tuple[int, ...]:
-        """Brokers that may lead now, ascending. Brokers change rarely: the last answer is kept."""
-        may_lead = self._bench.may_lead(image)
-        if self.sessions.fencing:
-            return tuple([broker_id for broker_id in image.brokers if may_lead(broker_id)])
-        if self._usable_of is not image.brokers:
-            self._usable_of = image.brokers
-            self._usable_ids = tuple([broker_id for broker_id in image.brokers if may_lead(broker_id)])
-        return self._usable_ids
+    def _candidates(self, image: MetadataImage) -> tuple[Candidate, ...]:
+        """Brokers that may hold new replicas. Brokers change rarely: the last answer is kept."""
+        fencing = self.sessions.fencing
+        if fencing:
+            return _candidates_on(image.brokers, fencing)
+        if self._candidates_of is not image.brokers:
+            self._candidates_of = image.brokers
+            self._candidates_kept = _candidates_on(image.brokers, fencing)
+        return self._candidates_kept
 
     def _register(self, arrived: RequestArrived, request: RegisterBrokerRequest, now_ms: int) -> None:
         image = self.ledger.newest
@@ -166,6 +211,7 @@ class ActiveController:
             session_remaining_ms=remaining_ms,
             session_timeout_ms=self.config.broker_session_timeout_ms,
         )
+        result = self._ids.registered(request, result, arrived.arrived_ms)
         known = image.brokers.get(broker_id)
         if self._bench.finish(arrived.key, result, now_ms) and not isinstance(result.response, ApiError):
             epoch = self.ledger.newest.brokers[broker_id].epoch
@@ -222,7 +268,8 @@ class ActiveController:
     # ---- time
 
     def expire(self, now_ms: int) -> None:
-        """Brokers whose lease ran out are being fenced from now on."""
+        """Brokers whose lease ran out are being fenced from now on; tokens that are over are removed."""
+        self._sweep_tokens(now_ms)
         image = self.ledger.newest
         for broker_id in self.sessions.expired(now_ms, EXPIRIES_PER_STEP_MAX):
             known = image.brokers.get(broker_id)
@@ -230,8 +277,20 @@ class ActiveController:
                 self.sessions.expired_count += 1
                 self._bench.start_removal(broker_id, known.epoch)
 
+    def _sweep_tokens(self, now_ms: int) -> None:
+        if now_ms < self._next_sweep_ms:
+            return
+        self._next_sweep_ms = now_ms + self.config.delegation_token_expiry_check_interval_ms
+        limit = self.config.records_per_slice_max
+        records = expired_tokens(self.ledger.newest, self._bench.port.wall_ms, limit)
+        if records:
+            self._bench.append(records, [], now_ms)
+        if len(records) == limit:
+            self._next_sweep_ms = now_ms
+
     def step(self, now_ms: int) -> None:
-        """One slice of the oldest work, if there is any."""
+        """One slice of the oldest work, if there is any; what is remembered of broker ids is looked after."""
+        self._ids.tick(now_ms)
         if self._bench.may_step():
             self._bench.step(next(iter(self._bench.work.values())), now_ms)
 
@@ -248,8 +307,22 @@ class ActiveController:
         """When there is something to do without an input."""
         if self._bench.may_step():
             return now_ms
-        due = self.sessions.next_deadline_ms()
+        waits = (self.sessions.next_deadline_ms(), self._ids.next_deadline_ms())
+        due = min((wait for wait in waits if wait is not None), default=None)
+        if len(self.ledger.newest.delegation_tokens):
+            due = self._next_sweep_ms if due is None else min(due, self._next_sweep_ms)
         if self.config.metadata_max_idle_interval_ms > 0:
             idle = self._bench.last_append_ms + self.config.metadata_max_idle_interval_ms
             due = idle if due is None else min(due, idle)
         return due
+
+
+def _candidates_on(brokers: BrokersImage, fencing: Container[int]) -> tuple[Candidate, ...]:
+    """Registered brokers that are not shutting down (K12)."""
+    return tuple(
+        [
+            Candidate(broker_id, known.rack, known.fenced or broker_id in fencing)
+            for broker_id, known in brokers.items()
+            if not known.in_controlled_shutdown
+        ]
+    )

@@ -1,26 +1,126 @@
-"""Which brokers get the replicas of a new topic: round robin. Knows no image: ids go in and come out."""
+"""Which brokers get the replicas of new partitions: striped over racks, and over the brokers of each rack.
+
+Owns the stripes. Knows no image: candidates go in and broker ids come out; the same candidates and the same
+random source give the same lists. The rules are those of Kafka's striped placer (KIP-631): partition leaders
+go round the racks and round the brokers of each rack; the replicas of one partition lie in as many racks as
+there are; a fenced broker is taken only when its rack has no other left, and never leads; after as many
+partitions as there are unfenced brokers everything is shuffled, so that not always the same go together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
 
 
-def round_robin(
-    brokers: Sequence[int], partitions: int, replication_factor: int, start: int
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A broker that may hold new replicas. `fenced`: only as a last resort."""
+
+    broker_id: int
+    rack: str | None = None
+    fenced: bool = False
+
+
+class _Ring:
+    """Brokers handed out in turn, each once a partition; every partition begins one further."""
+
+    __slots__ = ("brokers", "index", "offset", "round")
+
+    def __init__(self, brokers: list[int], rng: Random) -> None:
+        self.brokers = sorted(brokers)
+        self.offset = rng.randrange(len(brokers)) if brokers else 0
+        self.index = 0
+        self.round = 0
+
+    def next(self, round_: int) -> int:
+        """The next broker of this round; -1 when all were handed out."""
+        brokers = self.brokers
+        count = len(brokers)
+        if not count:
+            return -1
+        if self.round != round_:
+            self.round = round_
+            self.index = 0
+            self.offset = (self.offset + 1) % count
+        index = self.index
+        if index >= count:
+            return -1
+        self.index = index + 1
+        return brokers[(index + self.offset) % count]
+
+
+class _Rack:
+    __slots__ = ("fenced", "unfenced")
+
+    def __init__(self, candidates: list[Candidate], rng: Random) -> None:
+        self.fenced = _Ring([each.broker_id for each in candidates if each.fenced], rng)
+        self.unfenced = _Ring([each.broker_id for each in candidates if not each.fenced], rng)
+
+    def next(self, round_: int) -> int:
+        found = self.unfenced.next(round_)
+        return found if found >= 0 else self.fenced.next(round_)
+
+
+class StripedPlacer:
+    """Places the partitions of one topic. `candidates` are distinct and in any order."""
+
+    def __init__(self, candidates: Sequence[Candidate], rng: Random) -> None:
+        self._rng = rng
+        by_rack: dict[str | None, list[Candidate]] = {}
+        for candidate in candidates:
+            by_rack.setdefault(candidate.rack, []).append(candidate)
+        names = sorted(by_rack, key=lambda name: (name is not None, name or ""))
+        self._racks = [_Rack(by_rack[name], rng) for name in names]
+        self.total = len(candidates)
+        self.unfenced = sum(not each.fenced for each in candidates)
+        self._first = rng.randrange(len(names)) if names else 0
+        self._round = 0
+
+    def place(self, replication_factor: int) -> tuple[int, ...]:
+        """Replicas of the next partition, the preferred leader first, which is unfenced.
+
+        Raises ValueError unless 1 <= `replication_factor` <= `total` and somebody is unfenced.
+        """
+        if not 1 <= replication_factor <= self.total or not self.unfenced:
+            raise ValueError(
+                f"{replication_factor} replicas cannot be placed on {self.total} brokers, "
+                f"{self.unfenced} of them unfenced"
+            )
+        if self._round == self.unfenced > 1:
+            self._shuffle()
+        racks, round_ = self._racks, self._round
+        count = len(racks)
+        self._first %= count
+        led_by = self._first
+        while (leader := racks[led_by].unfenced.next(round_)) < 0:
+            led_by = (led_by + 1) % count
+        replicas = [leader]
+        at = self._first
+        while len(replicas) < replication_factor:
+            # The leader's rack is passed over once: it has its replica already.
+            found = -1 if at == led_by else racks[at].next(round_)
+            if at == led_by:
+                led_by = -1
+            if found >= 0:
+                replicas.append(found)
+            at = (at + 1) % count
+        self._round += 1
+        self._first += 1
+        return tuple(replicas)
+
+    def _shuffle(self) -> None:
+        self._rng.shuffle(self._racks)
+        for rack in self._racks:
+            self._rng.shuffle(rack.unfenced.brokers)
+            self._rng.shuffle(rack.fenced.brokers)
+        self._round = 0
+
+
+def place(
+    candidates: Sequence[Candidate], partitions: int, replication_factor: int, rng: Random
 ) -> list[tuple[int, ...]]:
-    """Replica lists by partition, the preferred leader first.
-
-    Leaders go round from `start`. Followers stand next to their leader at first, and one further for each
-    full round, so that the partitions of one leader are followed by all others in turn. `brokers` are
-    distinct and at least `replication_factor` many.
-    """
-    count = len(brokers)
-    assignments: list[tuple[int, ...]] = []
-    for partition in range(partitions):
-        leader = (start + partition) % count
-        replicas = [brokers[leader]]
-        for follower in range(replication_factor - 1):
-            distance = 1 + (partition // count + follower) % (count - 1)
-            replicas.append(brokers[(leader + distance) % count])
-        assignments.append(tuple(replicas))
-    return assignments
+    """Replica lists of `partitions` new partitions; see `StripedPlacer` for the rules and errors."""
+    placer = StripedPlacer(candidates, rng)
+    return [placer.place(replication_factor) for _ in range(partitions)]

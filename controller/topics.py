@@ -1,7 +1,7 @@
-"""Decisions on topics: create and delete, a result for each topic of a request (S4.12).
+"""Decisions on topics: create, grow and delete, a result for each topic of a request (S4.12).
 
-Pure: who may hold replicas comes as lists of brokers, new ids from a function. Writes one batch a request;
-knows nothing of its bytes (a batch over 8 MiB is refused by whoever encodes it, with `refuse_all`).
+Pure: who may hold replicas comes as a list of candidates, new ids from a function. Writes one batch a
+request; knows nothing of its bytes (a batch over 8 MiB is refused by whoever encodes it, with `refuse_all`).
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from controller.config import ControllerConfig
-from controller.features import LEVEL_DIRECTORIES
-from controller.placement import round_robin
+from controller.new_partitions import NewPartitions, Refusal, ReplicaLists
+from controller.placement import Candidate
 from controller.result import ControllerResult
 from controller.topic_names import colliding_name, name_problem, normal_form
 from metadata.errors import ErrorCode
-from metadata.image import MIGRATING, UNASSIGNED, MetadataImage
-from metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
+from metadata.image import MetadataImage, TopicInfo
+from metadata.records import Record, RemoveTopicRecord, TopicRecord
 from metadata.requests import CreateTopicsRequest, DeleteTopicsRequest, NewTopic, TopicResult, TopicsResponse
+from metadata.requests_partitions import CreatePartitionsRequest, TopicGrowth
 from storage.uuids import ZERO_UUID
-
-Refusal = tuple[ErrorCode, str]
 
 
 def decide_create_topics(
@@ -28,28 +27,28 @@ def decide_create_topics(
     request: CreateTopicsRequest,
     config: ControllerConfig,
     *,
-    usable: Sequence[int],
+    candidates: Sequence[Candidate],
     new_topic_id: Callable[[], bytes],
     rng: Random,
 ) -> ControllerResult:
-    """`usable` are the brokers that may lead now, ascending; `rng` draws where the round robin starts."""
+    """`candidates` are the brokers that may hold replicas; `rng` draws where the stripes begin."""
+    new = NewPartitions(image, candidates, rng)
     repeated = _repeated([topic.name for topic in request.topics])
     records: list[Record] = []
     results: list[TopicResult] = []
     accepted: dict[str, str] = {}
     for topic in request.topics:
         refusal = _name_refusal(image, topic.name, repeated, accepted)
-        assignments = refusal or _assignments(image, topic, config, usable, rng, len(records))
+        assignments = refusal or _assignments(topic, config, new, len(records))
         if isinstance(assignments, tuple):
             code, message = assignments
-            results.append(TopicResult(name=topic.name, topic_id=None, error=code, message=message))
+            results.append(_refused(topic.name, code, message))
             continue
         accepted[normal_form(topic.name)] = topic.name
         topic_id = new_topic_id()
         records.append(TopicRecord(name=topic.name, topic_id=topic_id))
-        active = frozenset(usable)
         for index, replicas in enumerate(assignments):
-            records.append(_partition(image, topic_id, index, replicas, active))
+            records.append(new.record(topic_id, index, replicas))
         results.append(
             TopicResult(
                 name=topic.name,
@@ -81,10 +80,10 @@ def decide_delete_topics(
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if by_name else ErrorCode.UNKNOWN_TOPIC_ID
             shown = topic if isinstance(topic, str) else topic.hex()
             message = f"there is no topic {shown}: list the topics to see which exist"
-            results.append(_deletion_refused(topic, code, message))
+            results.append(_refused(topic, code, message))
         elif info.topic_id in repeated:
             message = f"topic {info.name} is named twice in one request: name it once"
-            results.append(_deletion_refused(topic, ErrorCode.INVALID_REQUEST, message))
+            results.append(_refused(topic, ErrorCode.INVALID_REQUEST, message))
         else:
             records.append(RemoveTopicRecord(topic_id=info.topic_id))
             results.append(TopicResult(name=info.name, topic_id=info.topic_id, error=ErrorCode.NONE))
@@ -97,11 +96,11 @@ def refuse_all(topics: Sequence[str | bytes], records_max: int) -> ControllerRes
         f"the request would write more than {records_max} records or 8 MiB, which is what one batch holds: "
         "split it into several requests"
     )
-    results = tuple([_deletion_refused(topic, ErrorCode.POLICY_VIOLATION, message) for topic in topics])
+    results = tuple([_refused(topic, ErrorCode.POLICY_VIOLATION, message) for topic in topics])
     return ControllerResult(response=TopicsResponse(results=results), depends_on_image=False)
 
 
-def _deletion_refused(topic: str | bytes, code: ErrorCode, message: str) -> TopicResult:
+def _refused(topic: str | bytes, code: ErrorCode, message: str) -> TopicResult:
     by_name = isinstance(topic, str)
     return TopicResult(
         name=topic if isinstance(topic, str) else None,
@@ -111,7 +110,7 @@ def _deletion_refused(topic: str | bytes, code: ErrorCode, message: str) -> Topi
     )
 
 
-def _find(image: MetadataImage, topic: str | bytes):  # type: ignore[no-untyped-def]
+def _find(image: MetadataImage, topic: str | bytes) -> TopicInfo | None:
     return image.topics.topic_named(topic) if isinstance(topic, str) else image.topics.topic(topic)
 
 
@@ -149,15 +148,16 @@ def _name_refusal(
 
 
 def _assignments(
-    image: MetadataImage,
-    topic: NewTopic,
-    config: ControllerConfig,
-    usable: Sequence[int],
-    rng: Random,
-    records_so_far: int,
-) -> list[tuple[int, ...]] | Refusal:
+    topic: NewTopic, config: ControllerConfig, new: NewPartitions, records_so_far: int
+) -> ReplicaLists | Refusal:
     if topic.assignments is not None:
-        return _given_assignments(image, topic, frozenset(usable))
+        if topic.partitions is not None or topic.replication_factor is not None:
+            text = "replica lists were given: name neither a number of partitions nor a replication factor"
+            return ErrorCode.INVALID_REQUEST, text
+        if not topic.assignments:
+            text = "a topic has at least one partition: give at least one replica list"
+            return ErrorCode.INVALID_REPLICA_ASSIGNMENT, text
+        return new.given(topic.assignments)
     partitions = config.num_partitions if topic.partitions is None else topic.partitions
     factor = (
         config.default_replication_factor if topic.replication_factor is None else topic.replication_factor
@@ -167,15 +167,6 @@ def _assignments(
             ErrorCode.INVALID_PARTITIONS,
             f"a topic has at least one partition, {partitions} were asked for",
         )
-    if factor < 1 or factor > 32767:
-        text = f"a replication factor is at least 1 and at most 32767, {factor} was asked for"
-        return ErrorCode.INVALID_REPLICATION_FACTOR, text
-    if factor > len(usable):
-        text = (
-            f"replication factor {factor} needs as many brokers and {len(usable)} are unfenced: "
-            "start more brokers, or ask for a lower factor"
-        )
-        return ErrorCode.INVALID_REPLICATION_FACTOR, text
     if partitions + 1 > config.records_per_request_max:
         text = (
             f"{partitions} partitions need more than the {config.records_per_request_max} records allowed: "
@@ -183,61 +174,93 @@ def _assignments(
         )
         return ErrorCode.POLICY_VIOLATION, text
     if records_so_far > config.records_per_request_max:
-        return [(usable[0],)]  # the whole request is refused by its size: do not place what is thrown away
-    return round_robin(usable, partitions, factor, rng.randrange(len(usable)))
+        partitions = 1  # the whole request is refused by its size: do not place what is thrown away
+    return new.placed(partitions, factor)
 
 
-def _given_assignments(
-    image: MetadataImage, topic: NewTopic, active: frozenset[int]
-) -> list[tuple[int, ...]] | Refusal:
-    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    given = topic.assignments or ()
-    if topic.partitions is not None or topic.replication_factor is not None:
-        text = "replica lists were given: name neither a number of partitions nor a replication factor"
-        return ErrorCode.INVALID_REQUEST, text
-    if not given:
-        return code, "a topic has at least one partition: give at least one replica list"
-    for index, replicas in enumerate(given):
-        if not replicas:
-            return code, f"partition {index} has no replicas: name at least one broker"
-        if len(set(replicas)) != len(replicas):
-            return code, f"partition {index} names a broker twice: name each once"
-        if len(replicas) != len(given[0]):
+def decide_create_partitions(
+    image: MetadataImage,
+    request: CreatePartitionsRequest,
+    config: ControllerConfig,
+    *,
+    candidates: Sequence[Candidate],
+    rng: Random,
+) -> ControllerResult:
+    """More partitions for topics that exist (KIP-195); a result for each. Present ones do not move."""
+    repeated = _repeated([topic.name for topic in request.topics])
+    new = NewPartitions(image, candidates, rng)
+    records: list[Record] = []
+    results: list[TopicResult] = []
+    for topic in request.topics:
+        info = image.topics.topic_named(topic.name)
+        grown = _growth(image, topic, info, config, new, repeated, len(records))
+        if isinstance(grown, tuple):
+            code, message = grown
+            results.append(_refused(topic.name, code, message))
+            continue
+        if info is None:
+            raise ValueError(f"topic {topic.name} was let through and does not exist")
+        first = topic.count - len(grown)
+        records += [
+            new.record(info.topic_id, index, replicas) for index, replicas in enumerate(grown, start=first)
+        ]
+        results.append(
+            TopicResult(
+                name=topic.name,
+                topic_id=info.topic_id,
+                error=ErrorCode.NONE,
+                partitions=topic.count,
+                replication_factor=len(grown[0]),
+            )
+        )
+    if len(records) > config.records_per_request_max:
+        return refuse_all([topic.name for topic in request.topics], config.records_per_request_max)
+    response = TopicsResponse(results=tuple(results))
+    return ControllerResult(response=response, records=() if request.validate_only else tuple(records))
+
+
+def _growth(
+    image: MetadataImage,
+    topic: TopicGrowth,
+    info: TopicInfo | None,
+    config: ControllerConfig,
+    new: NewPartitions,
+    repeated: frozenset[str | bytes],
+    records_so_far: int,
+) -> ReplicaLists | Refusal:
+    """Replica lists of the partitions to add, or why there are none."""
+    if topic.name in repeated:
+        return ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice in one request: name it once"
+    if info is None:
+        text = f"there is no topic {topic.name}: list the topics to see which exist"
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text
+    present = image.topics.partition_count_of(info.topic_id)
+    if topic.count <= present:
+        text = (
+            f"topic {topic.name} has {present} partitions and {topic.count} were asked for: "
+            "partitions can only be added, ask for more"
+        )
+        return ErrorCode.INVALID_PARTITIONS, text
+    added = topic.count - present
+    first = image.topics.partition(info.topic_id, 0)
+    if first is None:
+        return ErrorCode.UNKNOWN_SERVER_ERROR, f"topic {topic.name} has no partition 0: delete it"
+    # A partition that is being reassigned lists replicas that come and go: what counts is how many stay.
+    factor = len([replica for replica in first.replicas if replica not in first.adding])
+    if topic.assignments is not None:
+        if len(topic.assignments) != added:
             text = (
-                f"partition {index} has {len(replicas)} replicas and partition 0 has {len(given[0])}: "
-                "give every partition as many"
+                f"{added} partitions are to be added and {len(topic.assignments)} replica lists were given: "
+                "give one for each added partition"
             )
-            return code, text
-        unknown = [broker for broker in replicas if broker not in image.brokers]
-        if unknown:
-            return code, f"partition {index} names broker {unknown[0]}, which is not registered"
-        if active.isdisjoint(replicas):
-            return (
-                code,
-                f"every broker of partition {index} is fenced or shutting down: name one that is running",
-            )
-    return list(given)
-
-
-def _partition(
-    image: MetadataImage, topic_id: bytes, index: int, replicas: tuple[int, ...], active: frozenset[int]
-) -> PartitionRecord:
-    isr = tuple([replica for replica in replicas if replica in active])
-    return PartitionRecord(
-        partition_id=index,
-        topic_id=topic_id,
-        replicas=replicas,
-        isr=isr,
-        leader=isr[0],
-        leader_epoch=0,
-        partition_epoch=0,
-        directories=_directories(image, replicas),
-    )
-
-
-def _directories(image: MetadataImage, replicas: tuple[int, ...]) -> tuple[bytes, ...]:
-    """A broker with one directory has the replica there; one with several will say where (KIP-858)."""
-    if image.features.metadata_version < LEVEL_DIRECTORIES:
-        return ()
-    known = [image.brokers[replica].directories for replica in replicas]
-    return tuple([MIGRATING if not own else own[0] if len(own) == 1 else UNASSIGNED for own in known])
+            return ErrorCode.INVALID_REPLICA_ASSIGNMENT, text
+        return new.given(topic.assignments, first_index=present, replication_factor=factor)
+    if added > config.records_per_request_max:
+        text = (
+            f"{added} more partitions need more than the {config.records_per_request_max} records allowed: "
+            "add fewer at once"
+        )
+        return ErrorCode.POLICY_VIOLATION, text
+    if records_so_far > config.records_per_request_max:
+        added = 1  # the whole request is refused by its size
+    return new.placed(added, factor)

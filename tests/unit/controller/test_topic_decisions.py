@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from controller.config import ControllerConfig
-from controller.placement import round_robin
+from controller.placement import Candidate
 from controller.topic_names import colliding_name, name_problem
 from controller.topics import decide_create_topics, decide_delete_topics
 from metadata.errors import ErrorCode
@@ -28,7 +28,7 @@ def create(image: MetadataImage, *topics: NewTopic, usable: tuple[int, ...] = (1
         image,
         CreateTopicsRequest(topics=topics, **options),
         CONFIG,
-        usable=usable,
+        candidates=[Candidate(broker_id) for broker_id in usable],
         new_topic_id=lambda: next(ids),
         rng=Random(1),
     )
@@ -109,7 +109,7 @@ REFUSED = [
     (NewTopic(name="n", partitions=0), ErrorCode.INVALID_PARTITIONS, "at least one"),
     (NewTopic(name="n", partitions=-1), ErrorCode.INVALID_PARTITIONS, "at least one"),
     (NewTopic(name="n", replication_factor=0), ErrorCode.INVALID_REPLICATION_FACTOR, "at least 1"),
-    (NewTopic(name="n", replication_factor=4), ErrorCode.INVALID_REPLICATION_FACTOR, "3 are unfenced"),
+    (NewTopic(name="n", replication_factor=4), ErrorCode.INVALID_REPLICATION_FACTOR, "3 are registered"),
     (NewTopic(name="n", partitions=2**31 - 1), ErrorCode.POLICY_VIOLATION, "fewer"),
     (NewTopic(name="n", partitions=50_000), ErrorCode.POLICY_VIOLATION, "fewer"),
     (NewTopic(name="n", assignments=()), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "at least one"),
@@ -221,14 +221,3 @@ def test_collisions_are_found_however_many_marks_a_name_has(marks: int) -> None:
     assert colliding_name(name, names.__contains__, lambda: sorted(names)) == other
     names.discard(other)
     assert colliding_name(name, names.__contains__, lambda: sorted(names)) is None
-
-
-@pytest.mark.parametrize(("brokers", "factor"), [(1, 1), (3, 1), (3, 3), (5, 3), (7, 2)])
-def test_round_robin_is_even_and_distinct(brokers: int, factor: int) -> None:
-    ids = [10 * n for n in range(brokers)]
-    rounds = brokers * max(1, brokers - 1)
-    lists = round_robin(ids, rounds, factor, 1)
-    assert all(len(set(replicas)) == factor for replicas in lists)
-    assert len(set(Counter(replicas[0] for replicas in lists).values())) == 1
-    assert len(set(Counter(replica for replicas in lists for replica in replicas).values())) == 1
-    assert lists[0][0] == ids[1 % brokers]

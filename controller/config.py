@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metadata.records import Record
+from metadata.records import ControllerEndpoint, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,22 @@ class ControllerConfig:
     """metadata.log.max.record.bytes.between.snapshots: a snapshot after so many bytes of batches."""
     metadata_log_max_snapshot_interval_ms: int = 3_600_000
     """metadata.log.max.snapshot.interval.ms: a snapshot at least so often while records arrive; 0: never."""
+    endpoints: tuple[ControllerEndpoint, ...] = ()
+    """Where this controller listens, as it registers it (KIP-919)."""
+    delegation_token_secret_key: str | None = None
+    """delegation.token.secret.key: the same on all controllers; None: there are no tokens (KIP-48)."""
+    delegation_token_max_lifetime_ms: int = 604_800_000
+    """delegation.token.max.lifetime.ms: no token lives longer, however often it is renewed."""
+    delegation_token_expiry_time_ms: int = 86_400_000
+    """delegation.token.expiry.time.ms: how long a token lives without being renewed."""
+    delegation_token_expiry_check_interval_ms: int = 3_600_000
+    """delegation.token.expiry.check.interval.ms: how often tokens that are over are removed."""
+    reserved_broker_max_id: int = 1_000
+    """reserved.broker.max.id: ids that are generated are above it (S0.10)."""
+    broker_id_reuse_grace_ms: int = 300_000
+    """broker.id.reuse.grace.ms: an id that nobody has may be taken over after so long, not before (S0.22)."""
+    broker_id_gc_interval_ms: int = 60_000
+    """broker.id.gc.interval.ms: how often bindings that are garbage are removed (S0.18); 0: never."""
     num_partitions: int = 1
     """num.partitions: for a topic that names no number of partitions."""
     default_replication_factor: int = 1

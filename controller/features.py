@@ -16,6 +16,12 @@ LEVEL_TRANSACTIONS = 13
 
 LEVEL_CONTROLLED_SHUTDOWN = 7
 """metadata.version 3.3-IV3: a registration can say that its broker is in controlled shutdown (KIP-841)."""
+LEVEL_SCRAM = 11
+"""metadata.version 3.5-IV2: SCRAM credentials are in the log (KIP-900)."""
+LEVEL_DELEGATION_TOKENS = 14
+"""metadata.version 3.6-IV2: delegation tokens are in the log (KIP-900)."""
+LEVEL_CONTROLLER_REGISTRATION = 15
+"""metadata.version 3.7-IV0: controllers register (KIP-919)."""
 LEVEL_DIRECTORIES = 17
 """metadata.version 3.7-IV2: partitions name the log directory of each replica (KIP-858)."""
 

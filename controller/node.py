@@ -62,6 +62,7 @@ from metadata.requests import (
     TransferLeadershipRequest,
 )
 from storage.batch import iter_batches
+from storage.uuids import random_uuid
 
 SHUTDOWN_GRACE_MS = 200
 """How long a resigned leader waits for its successors to hear of it before it stops."""
@@ -110,6 +111,7 @@ class ControllerNode:
         self.stopped = False
         self.now_ms = now_ms
         self.wall_ms = 0
+        self.incarnation_id = random_uuid(rng)
         self._gate = EffectGate()
         self._rng = rng
         self._out: list[Effect] = []
@@ -475,6 +477,11 @@ class ControllerNode:
             self.reply(key, image_response(self))
 
     # ---- the active controller's port
+
+    @property
+    def voters(self) -> frozenset[int]:
+        """The ids of all controllers."""
+        return frozenset(self.raft.state.voters)
 
     def append(self, records: Sequence[Record], replies: list[Reply], *, wake_observers: bool = True) -> int:
         """Appends only what replays (DESIGN 6). Raises BatchError and RecordEncodeError before anything

@@ -34,7 +34,14 @@ PENDING_BATCHES_MAX = 16
 
 
 class Port(Protocol):
-    """What the active controller needs of its node."""
+    """What the active controller needs of its node. `wall_ms` is Unix time as of the step; `voters` are the
+    ids of all controllers; `incarnation_id` is this process's."""
+
+    wall_ms: int
+    incarnation_id: bytes
+
+    @property
+    def voters(self) -> frozenset[int]: ...
 
     def append(self, records: Sequence[Record], replies: list[Reply], *, wake_observers: bool = True) -> int:
         """Replays and appends one batch; its end offset (exclusive). Raises BatchError when too large."""

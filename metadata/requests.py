@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from metadata.errors import ErrorCode
 from metadata.image import MetadataImage
 from metadata.records import BrokerEndpoint, BrokerFeature
+from metadata.requests_broker_ids import AllocateBrokerIdResponse, BrokerIdRequest
+from metadata.requests_settings import SettingsAnswer, SettingsRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRequest:
-    """KIP-631 BrokerRegistration (key 62). `previous_broker_epoch` None: unknown."""
+    """KIP-631 BrokerRegistration (key 62). `previous_broker_epoch` None: unknown. `binding_key`: what the
+    cluster is to remember this id by (S0.13); None: nothing."""
 
     broker_id: int
     cluster_id: str
@@ -25,6 +28,7 @@ class RegisterBrokerRequest:
     rack: str | None
     directories: tuple[bytes, ...]
     previous_broker_epoch: int | None = None
+    binding_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +171,8 @@ ControllerRequest = (
     | ReadImageRequest
     | DescribeQuorumRequest
     | TransferLeadershipRequest
+    | SettingsRequest
+    | BrokerIdRequest
 )
 ControllerResponse = (
     RegisterBrokerResponse
@@ -175,4 +181,6 @@ ControllerResponse = (
     | ReadImageResponse
     | DescribeQuorumResponse
     | Done
+    | SettingsAnswer
+    | AllocateBrokerIdResponse
 )

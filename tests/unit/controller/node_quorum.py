@@ -212,7 +212,9 @@ class Machine:
     def read(self, start: int, end: int, max_bytes: int) -> bytes:
         out = b""
         for base, batch_end, data in self.log:
-            if base >= start and batch_end <= end and (not out or len(out) + len(data) <= max_bytes):
+            if base >= start and batch_end <= end:
+                if out and len(out) + len(data) > max_bytes:
+                    break
                 out += data
         return out
 

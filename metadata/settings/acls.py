@@ -1,0 +1,137 @@
+"""Access control entries: the numbers of Kafka's protocol by name, what an entry may be, and filters.
+
+Owns matching (KIP-290 for patterns). Nothing here authorizes anybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from metadata.image import Acl, MetadataImage
+
+WILDCARD = "*"
+CLUSTER_NAME = "kafka-cluster"
+
+
+class ResourceType(IntEnum):
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """ANY and MATCH are for filters; MATCH finds every entry that applies to a name."""
+
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(IntEnum):
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+
+
+class Permission(IntEnum):
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclFilter:
+    """Which entries are meant; None and ANY leave a field open."""
+
+    resource_type: int = ResourceType.ANY
+    resource_name: str | None = None
+    pattern_type: int = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: int = Operation.ANY
+    permission_type: int = Permission.ANY
+
+    def matches(self, acl: Acl) -> bool:
+        """Whether the entry is meant."""
+        return (
+            self.resource_type in {ResourceType.ANY, acl.resource_type}
+            and self._matches_pattern(acl)
+            and self.principal in {None, acl.principal}
+            and self.host in {None, acl.host}
+            and self.operation in {Operation.ANY, acl.operation}
+            and self.permission_type in {Permission.ANY, acl.permission_type}
+        )
+
+    def _matches_pattern(self, acl: Acl) -> bool:
+        if self.pattern_type not in {PatternType.ANY, PatternType.MATCH, acl.pattern_type}:
+            return False
+        if self.resource_name is None:
+            return True
+        if self.pattern_type != PatternType.MATCH:
+            return self.resource_name == acl.resource_name
+        if acl.pattern_type == PatternType.LITERAL:
+            return acl.resource_name in {self.resource_name, WILDCARD}
+        return self.resource_name.startswith(acl.resource_name)
+
+
+def acl_problem(acl: Acl) -> str | None:
+    """Why an entry cannot be added; None: it can."""
+    if acl.resource_type not in set(ResourceType) - {ResourceType.ANY}:
+        return f"an entry cannot be for resource type {_name(ResourceType, acl.resource_type)}: name one type"
+    if acl.pattern_type not in {PatternType.LITERAL, PatternType.PREFIXED}:
+        given = _name(PatternType, acl.pattern_type)
+        return f"an entry cannot have pattern type {given}: use literal or prefixed"
+    if acl.operation not in set(Operation) - {Operation.ANY}:
+        return f"an entry cannot be for operation {_name(Operation, acl.operation)}: name one, or ALL"
+    if acl.permission_type not in {Permission.DENY, Permission.ALLOW}:
+        return "an entry either allows or denies: choose one"
+    if not acl.resource_name:
+        return "the resource name is empty: name the resource, or * for all"
+    if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
+        return f"the cluster's resource name is {CLUSTER_NAME}, not {acl.resource_name}: use that"
+    kind, colon, name = acl.principal.partition(":")
+    if not (kind and colon and name):
+        return f"principal {acl.principal!r} is no type:name: write for example User:alice"
+    if not acl.host:
+        return "the host is empty: name an address, or * for all"
+    return None
+
+
+def filter_problem(wanted: AclFilter) -> str | None:
+    """Why a filter makes no sense; None: it does."""
+    known: tuple[tuple[type[IntEnum], int], ...] = (
+        (ResourceType, wanted.resource_type),
+        (PatternType, wanted.pattern_type),
+        (Operation, wanted.operation),
+        (Permission, wanted.permission_type),
+    )
+    for kind, value in known:
+        if value not in set(kind):
+            return f"{value} is no {kind.__name__}: use one of {', '.join(each.name for each in kind)}"
+    return None
+
+
+def list_acls(image: MetadataImage, wanted: AclFilter) -> list[tuple[bytes, Acl]]:
+    """(id, entry) of every entry that the filter means, by id."""
+    return [(acl_id, acl) for acl_id, acl in image.acls.items_sorted() if wanted.matches(acl)]
+
+
+def _name(kind: type[IntEnum], value: int) -> str:
+    return kind(value).name if value in set(kind) else str(value)

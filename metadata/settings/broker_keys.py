@@ -1,0 +1,209 @@
+"""The configuration keys of brokers that change while they run, as of Kafka 3.7 (its dynamic broker configs).
+
+Owns the table, keys behind a listener's prefix, and our own prefix of host bindings. Keys that a broker only
+reads from its file are not in it: setting them here would do nothing, so it is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from .keys import JAVA_MAX_DOUBLE, MAX_INT, MAX_LONG, ConfigKey, ConfigValueError, Kind
+from .topic_keys import TOPIC_KEYS
+
+BINDING_PREFIX = "broker.id.binding."
+"""Which broker id a host has: `broker.id.binding.<key>` on the cluster default (S0)."""
+
+_LISTENER_KEY = re.compile(r"listener\.name\.[^.]+\.(.+)\Z")
+_MIB = 1024 * 1024
+
+_PER_LISTENER_ONLY = frozenset(
+    {
+        *("ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password", "ssl.key.password"),
+        *("ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.password"),
+        *("ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.truststore.certificates"),
+    }
+)
+"""Kafka changes these for one listener at a time only."""
+
+_LISTENER_WIDE = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
+"""May stand behind a listener's prefix on the cluster default too."""
+
+_MECHANISM_KEYS = ("sasl.jaas.config", "sasl.login.class", "connections.max.reauth.ms")
+"""May have a mechanism between the listener's prefix and the name."""
+
+
+def _int(name: str, default: int, minimum: int) -> ConfigKey:
+    return ConfigKey(name, Kind.INT, str(default), minimum, MAX_INT)
+
+
+def _long(name: str, default: int, minimum: int | None = None) -> ConfigKey:
+    return ConfigKey(name, Kind.LONG, str(default), minimum, MAX_LONG)
+
+
+def _own(name: str, kind: Kind, default: str | None = None, choices: tuple[str, ...] = ()) -> ConfigKey:
+    """A key that belongs to one broker."""
+    return ConfigKey(name, kind, default, choices=choices, per_broker=True)
+
+
+_STRONGEST_WITHOUT_DEFAULT = frozenset(
+    {"log.roll.ms", "log.roll.jitter.ms", "log.retention.ms", "log.flush.interval.ms"}
+)
+"""Kafka gives these no default: a weaker synonym (log.retention.hours) has it."""
+
+
+def _of_topics() -> list[ConfigKey]:
+    """The broker key behind each topic key: what topics have that set nothing."""
+    found = []
+    for key in TOPIC_KEYS.values():
+        if key.synonyms and key.name != "message.format.version":
+            name = key.synonyms[0]
+            default = None if name in _STRONGEST_WITHOUT_DEFAULT else key.default
+            found.append(ConfigKey(name, key.kind, default, key.minimum, key.maximum, key.choices))
+    return found
+
+
+_KEYS = (
+    *_of_topics(),
+    _int("log.cleaner.threads", 1, 0),
+    _long("log.cleaner.dedupe.buffer.size", 128 * _MIB),
+    ConfigKey("log.cleaner.io.buffer.load.factor", Kind.DOUBLE, "0.9"),
+    _int("log.cleaner.io.buffer.size", 512 * 1024, 0),
+    ConfigKey("log.cleaner.io.max.bytes.per.second", Kind.DOUBLE, JAVA_MAX_DOUBLE),
+    _long("log.cleaner.backoff.ms", 15_000, 0),
+    _int("num.io.threads", 8, 1),
+    _int("num.replica.fetchers", 1, 1),
+    _int("num.recovery.threads.per.data.dir", 1, 1),
+    _int("background.threads", 10, 1),
+    _int("num.network.threads", 3, 1),
+    ConfigKey("metric.reporters", Kind.LIST, ""),
+    _int("max.connections.per.ip", MAX_INT, 0),
+    ConfigKey("max.connections.per.ip.overrides", Kind.STRING, ""),
+    _int("max.connections", MAX_INT, 0),
+    _int("max.connection.creation.rate", MAX_INT, 0),
+    _int("producer.id.expiration.ms", 86_400_000, 1),
+    ConfigKey("transaction.partition.verification.enable", Kind.BOOLEAN, "true"),
+    _long("remote.log.index.file.cache.total.size.bytes", 1024 * _MIB, 1),
+    _long("leader.replication.throttled.rate", MAX_LONG, 0),
+    _long("follower.replication.throttled.rate", MAX_LONG, 0),
+    _long("replica.alter.log.dirs.io.max.bytes.per.second", MAX_LONG, 0),
+    _own("advertised.listeners", Kind.STRING),
+    _own("listeners", Kind.STRING, "PLAINTEXT://:9092"),
+    _own(
+        "listener.security.protocol.map",
+        Kind.STRING,
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+    ),
+    _own(
+        "principal.builder.class",
+        Kind.CLASS,
+        "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+    ),
+    _own("ssl.protocol", Kind.STRING, "TLSv1.3"),
+    _own("ssl.provider", Kind.STRING),
+    _own("ssl.cipher.suites", Kind.LIST, ""),
+    _own("ssl.enabled.protocols", Kind.LIST, "TLSv1.2,TLSv1.3"),
+    _own("ssl.keystore.type", Kind.STRING, "JKS"),
+    _own("ssl.keystore.location", Kind.STRING),
+    _own("ssl.keystore.password", Kind.PASSWORD),
+    _own("ssl.key.password", Kind.PASSWORD),
+    _own("ssl.keystore.key", Kind.PASSWORD),
+    _own("ssl.keystore.certificate.chain", Kind.PASSWORD),
+    _own("ssl.truststore.type", Kind.STRING, "JKS"),
+    _own("ssl.truststore.location", Kind.STRING),
+    _own("ssl.truststore.password", Kind.PASSWORD),
+    _own("ssl.truststore.certificates", Kind.PASSWORD),
+    _own("ssl.keymanager.algorithm", Kind.STRING, "SunX509"),
+    _own("ssl.trustmanager.algorithm", Kind.STRING, "PKIX"),
+    _own("ssl.endpoint.identification.algorithm", Kind.STRING, "https"),
+    _own("ssl.secure.random.implementation", Kind.STRING),
+    _own("ssl.client.auth", Kind.STRING, "none", ("required", "requested", "none")),
+    _own("ssl.engine.factory.class", Kind.CLASS),
+    _own("sasl.mechanism.inter.broker.protocol", Kind.STRING, "GSSAPI"),
+    _own("sasl.jaas.config", Kind.PASSWORD),
+    _own("sasl.enabled.mechanisms", Kind.LIST, "GSSAPI"),
+    _own("sasl.kerberos.service.name", Kind.STRING),
+    _own("sasl.kerberos.kinit.cmd", Kind.STRING, "/usr/bin/kinit"),
+    _own("sasl.kerberos.ticket.renew.window.factor", Kind.DOUBLE, "0.8"),
+    _own("sasl.kerberos.ticket.renew.jitter", Kind.DOUBLE, "0.05"),
+    _own("sasl.kerberos.min.time.before.relogin", Kind.LONG, "60000"),
+    _own("sasl.kerberos.principal.to.local.rules", Kind.LIST, "DEFAULT"),
+    _own("sasl.login.refresh.window.factor", Kind.DOUBLE, "0.8"),
+    _own("sasl.login.refresh.window.jitter", Kind.DOUBLE, "0.05"),
+    _own("sasl.login.refresh.min.period.seconds", Kind.INT, "60"),
+    _own("sasl.login.refresh.buffer.seconds", Kind.INT, "300"),
+)
+
+BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
+
+BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    synonym: key.synonyms for key in TOPIC_KEYS.values() for synonym in key.synonyms
+}
+"""Broker keys that say the same thing, the strongest first."""
+
+STATIC_DEFAULTS: Mapping[str, str] = {
+    **{key.name: key.default for key in _KEYS if key.default is not None},
+    "log.roll.hours": "168",
+    "log.roll.jitter.hours": "0",
+    "log.retention.hours": "168",
+    "log.flush.scheduler.interval.ms": str(MAX_LONG),
+    "log.message.format.version": "3.0-IV1",
+}
+"""What a broker of Kafka 3.7 has where nothing is set."""
+
+
+class _Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The value of a host binding."""
+
+    version: int
+    broker_id: int = msgspec.field(name="broker.id")
+
+
+def broker_key(name: str) -> ConfigKey | None:
+    """The key that a broker configuration name stands for, without its listener's prefix; None: no such."""
+    match = _LISTENER_KEY.match(name)
+    if match is None:
+        return BROKER_KEYS.get(name)
+    base = next((key for key in _MECHANISM_KEYS if match[1].endswith(f".{key}")), match[1])
+    return BROKER_KEYS.get(base)
+
+
+def check_broker_value(name: str, text: str, *, per_broker: bool) -> None:
+    """One key of one broker, or of the cluster default. Raises ConfigValueError."""
+    if name.startswith(BINDING_PREFIX):
+        _check_binding(name, text, per_broker=per_broker)
+        return
+    key = broker_key(name)
+    if key is None:
+        raise ConfigValueError(
+            f"{name} is no broker configuration that changes while brokers run: check the spelling, or set it "
+            "in each broker's file"
+        )
+    prefixed = key.name != name
+    if key.name in _PER_LISTENER_ONLY and not prefixed:
+        raise ConfigValueError(f"{name} changes for one listener at a time: set listener.name.<name>.{name}")
+    for_one = key.per_broker or (prefixed and key.name not in _LISTENER_WIDE)
+    if for_one and not per_broker:
+        raise ConfigValueError(f"{name} belongs to one broker: name it instead of the cluster default")
+    try:
+        key.parse(text)
+    except ConfigValueError as error:
+        raise ConfigValueError(str(error).replace(key.name, name, 1)) from None
+
+
+def _check_binding(name: str, text: str, *, per_broker: bool) -> None:
+    if per_broker:
+        raise ConfigValueError(f"{name} belongs to the cluster: set it on the cluster default")
+    if name == BINDING_PREFIX:
+        raise ConfigValueError(f"{name} names no host: write {BINDING_PREFIX}<host>")
+    try:
+        binding = msgspec.json.decode(text, type=_Binding)
+    except msgspec.DecodeError as error:
+        raise ConfigValueError(
+            f'{name} cannot be {text!r} ({error}): write {{"version":0,"broker.id":10}}'
+        ) from None
+    if binding.version < 0 or not 0 <= binding.broker_id <= MAX_INT:
+        raise ConfigValueError(f"{name} names broker {binding.broker_id}: an id is 0 to {MAX_INT}")

@@ -1,0 +1,268 @@
+"""Configurations of resources: what may be set on each, and what is in force with the source of each value.
+
+Sources and their order are Kafka's: the topic, the broker, the default of all brokers, the broker's file, the
+default of the program. Reads images; decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+from metadata.image import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    TOPIC_RESOURCE,
+    ConfigResource,
+    MetadataImage,
+)
+
+from .broker_keys import (
+    BINDING_PREFIX,
+    BROKER_KEYS,
+    BROKER_SYNONYMS,
+    STATIC_DEFAULTS,
+    broker_key,
+    check_broker_value,
+)
+from .keys import ConfigKey, ConfigValueError, Kind
+from .metrics_keys import METRICS_KEYS, check_metrics_values
+from .topic_keys import TOPIC_KEYS, check_topic_values
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+BROKER_DEFAULT = ConfigResource(BROKER_RESOURCE, "")
+
+
+class ConfigSource(Enum):
+    """Where a value comes from; the names are Kafka's, the numbers those of its protocol."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synonym:
+    """A value that was or could have been used. `value` None: hidden."""
+
+    source: ConfigSource
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One key of a resource as it is in force. `value` None: hidden, or there is none.
+
+    `synonyms`: every source that has a value, the one in force first.
+    """
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    sensitive: bool
+    synonyms: tuple[Synonym, ...] = ()
+
+
+def key_of(resource_type: int, name: str) -> ConfigKey | None:
+    """The key of that name, or None where the resource has none."""
+    match resource_type:
+        case 2:
+            return TOPIC_KEYS.get(name)
+        case 4:
+            return broker_key(name)
+        case 16:
+            return METRICS_KEYS.get(name)
+        case _:
+            return None
+
+
+def is_sensitive(resource_type: int, name: str) -> bool:
+    """Whether a value must not be shown: passwords, and whatever is not known here."""
+    if name.startswith(BINDING_PREFIX) and resource_type == BROKER_RESOURCE:
+        return False
+    key = key_of(resource_type, name)
+    return key is None or key.sensitive
+
+
+def check_values(resource: ConfigResource, configs: Mapping[str, str], altered: Iterable[str]) -> None:
+    """Everything that the resource would have after a change. Raises ConfigValueError.
+
+    Of brokers only what the change names is checked: an older broker's keys must not stand in its way.
+    """
+    match resource.resource_type:
+        case 2:
+            check_topic_values(configs)
+        case 4:
+            for name in altered:
+                if name in configs:
+                    check_broker_value(name, configs[name], per_broker=bool(resource.name))
+        case 16:
+            check_metrics_values(configs)
+        case other:
+            raise ConfigValueError(f"resource type {other} has no configuration here")
+
+
+def splits_as_list(resource: ConfigResource, name: str) -> bool:
+    """Whether append and subtract make sense."""
+    key = key_of(resource.resource_type, name)
+    return key is not None and key.kind is Kind.LIST
+
+
+# ---- what is in force ----------------------------------------------------------------------------
+
+
+def describe_topic(
+    image: MetadataImage,
+    topic: str,
+    *,
+    broker_id: int | None = None,
+    static: Mapping[str, str] = NOTHING,
+    all_keys: bool = False,
+) -> tuple[ConfigEntry, ...]:
+    """The topic's configuration by name: what was set on it, or everything (`all_keys`).
+
+    `broker_id` and `static` are of the broker whose view it is.
+    """
+    own = image.configs.get(ConfigResource(TOPIC_RESOURCE, topic)) or NOTHING
+    entries = []
+    for name in sorted({*own, *TOPIC_KEYS} if all_keys else own):
+        key = TOPIC_KEYS.get(name)
+        synonyms = (
+            [] if key is None or not key.synonyms else _synonyms(image, key.synonyms, broker_id, static)
+        )
+        sensitive = key is None or key.sensitive
+        if name in own:
+            set_here = Synonym(
+                source=ConfigSource.DYNAMIC_TOPIC_CONFIG, name=name, value=None if sensitive else own[name]
+            )
+            synonyms.insert(0, set_here)
+        in_force = _strongest(synonyms, key)
+        entries.append(
+            ConfigEntry(
+                name=name,
+                value=in_force.value,
+                source=in_force.source,
+                sensitive=sensitive,
+                synonyms=tuple(synonyms),
+            )
+        )
+    return tuple(entries)
+
+
+def _strongest(synonyms: list[Synonym], key: ConfigKey | None) -> Synonym:
+    if synonyms:
+        return synonyms[0]
+    default = None if key is None else key.default
+    return Synonym(source=ConfigSource.DEFAULT_CONFIG, name="", value=default)
+
+
+def _synonyms(
+    image: MetadataImage, names: tuple[str, ...], broker_id: int | None, static: Mapping[str, str]
+) -> list[Synonym]:
+    """All values of keys that say the same, the strongest source first, then the strongest name.
+
+    As in Kafka, what stands before the first use of the strongest name is left out: log.retention.hours has a
+    default, but does not speak for log.retention.ms.
+    """
+    found = []
+    for source, values in _sources(image, broker_id, static):
+        for name in names:
+            if name in values:
+                hidden = is_sensitive(BROKER_RESOURCE, name) and name not in STATIC_DEFAULTS
+                found.append(Synonym(source=source, name=name, value=None if hidden else values[name]))
+    for at, synonym in enumerate(found):
+        if synonym.name == names[0]:
+            return found[at:]
+    return []
+
+
+def _sources(
+    image: MetadataImage, broker_id: int | None, static: Mapping[str, str]
+) -> list[tuple[ConfigSource, Mapping[str, str]]]:
+    own = NOTHING
+    if broker_id is not None:
+        own = image.configs.get(ConfigResource(BROKER_RESOURCE, str(broker_id))) or NOTHING
+    return [
+        (ConfigSource.DYNAMIC_BROKER_CONFIG, own),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, image.configs.get(BROKER_DEFAULT) or NOTHING),
+        (ConfigSource.STATIC_BROKER_CONFIG, static),
+        (ConfigSource.DEFAULT_CONFIG, STATIC_DEFAULTS),
+    ]
+
+
+def describe_broker(
+    image: MetadataImage, broker_id: int, *, static: Mapping[str, str] = NOTHING, all_keys: bool = False
+) -> tuple[ConfigEntry, ...]:
+    """A broker's configuration by name: what was set on it alone, or everything (`all_keys`)."""
+    own = image.configs.get(ConfigResource(BROKER_RESOURCE, str(broker_id))) or NOTHING
+    shared = image.configs.get(BROKER_DEFAULT) or NOTHING
+    entries = []
+    for name in sorted({*own, *shared, *BROKER_KEYS} if all_keys else own):
+        synonyms = _synonyms(image, BROKER_SYNONYMS.get(name, _names(name)), broker_id, static)
+        in_force = _strongest(synonyms, None)
+        entries.append(
+            ConfigEntry(
+                name=name,
+                value=in_force.value,
+                source=in_force.source,
+                sensitive=is_sensitive(BROKER_RESOURCE, name),
+                synonyms=tuple(synonyms),
+            )
+        )
+    return tuple(entries)
+
+
+def _names(name: str) -> tuple[str, ...]:
+    """A key behind a listener's prefix falls back to the key without it."""
+    key = broker_key(name)
+    return (name,) if key is None or key.name == name else (name, key.name)
+
+
+def describe_broker_default(image: MetadataImage) -> tuple[ConfigEntry, ...]:
+    """What was set for all brokers, by name."""
+    return _plain(image, BROKER_DEFAULT, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+
+
+def describe_client_metrics(image: MetadataImage, name: str) -> tuple[ConfigEntry, ...]:
+    """What was set on a client metrics subscription."""
+    resource = ConfigResource(CLIENT_METRICS_RESOURCE, name)
+    return _plain(image, resource, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
+
+
+def _plain(image: MetadataImage, resource: ConfigResource, source: ConfigSource) -> tuple[ConfigEntry, ...]:
+    entries = []
+    for name, value in sorted((image.configs.get(resource) or NOTHING).items()):
+        sensitive = is_sensitive(resource.resource_type, name)
+        shown = None if sensitive else value
+        synonym = Synonym(source=source, name=name, value=shown)
+        entries.append(
+            ConfigEntry(name=name, value=shown, source=source, sensitive=sensitive, synonyms=(synonym,))
+        )
+    return tuple(entries)
+
+
+def describe_resource(
+    image: MetadataImage,
+    resource: ConfigResource,
+    *,
+    broker_id: int | None = None,
+    static: Mapping[str, str] = NOTHING,
+    all_keys: bool = False,
+) -> tuple[ConfigEntry, ...]:
+    """Any resource, as the broker `broker_id` with the file `static` sees it."""
+    match resource.resource_type:
+        case 2:
+            return describe_topic(image, resource.name, broker_id=broker_id, static=static, all_keys=all_keys)
+        case 4 if resource.name:
+            own = static if str(broker_id) == resource.name else NOTHING
+            return describe_broker(image, int(resource.name), static=own, all_keys=all_keys)
+        case 4:
+            return describe_broker_default(image)
+        case _:
+            return describe_client_metrics(image, resource.name)

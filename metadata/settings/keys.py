@@ -1,0 +1,116 @@
+"""One configuration key: its type, its range, its default, and how a value of it is read (Kafka's ConfigDef).
+
+Owns the parsing of one value. Which keys there are is in `topic_keys`, `broker_keys` and `metrics_keys`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+MAX_INT = 2**31 - 1
+MAX_LONG = 2**63 - 1
+MAX_DOUBLE = 1.7976931348623157e308
+JAVA_MAX_DOUBLE = "1.7976931348623157E308"
+
+_SEPARATOR = re.compile(r"\s*,\s*")
+_INTEGER = re.compile(r"[+-]?[0-9]+\Z")
+_DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
+
+
+class Kind(Enum):
+    """The types that Kafka's configuration keys have."""
+
+    BOOLEAN = "boolean"
+    INT = "int"
+    LONG = "long"
+    DOUBLE = "double"
+    STRING = "string"
+    LIST = "list"
+    PASSWORD = "password"
+    CLASS = "class"
+
+
+Value = bool | int | float | str | tuple[str, ...]
+
+
+class ConfigValueError(ValueError):
+    """A value that its key cannot have; the text names the key and what may be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """`default` is the text that Kafka 3.7 shows, None: no default. Bounds are inclusive.
+
+    `synonyms` are the broker keys that give a topic key its default, the strongest first.
+    `per_broker`: cannot be set for all brokers at once.
+    """
+
+    name: str
+    kind: Kind
+    default: str | None
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    synonyms: tuple[str, ...] = ()
+    per_broker: bool = False
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether its value is never shown."""
+        return self.kind is Kind.PASSWORD
+
+    def parse(self, text: str) -> Value:
+        """The value that `text` stands for. Raises ConfigValueError."""
+        match self.kind:
+            case Kind.BOOLEAN:
+                lowered = text.strip().lower()
+                if lowered not in {"true", "false"}:
+                    raise self._refusal(text, "write true or false")
+                return lowered == "true"
+            case Kind.INT | Kind.LONG:
+                return self._integer(text.strip())
+            case Kind.DOUBLE:
+                if not _DOUBLE.match(text.strip()):
+                    raise self._refusal(text, "write a number")
+                number = float(text)
+                self._check_range(number, text)
+                return number
+            case Kind.LIST:
+                parts = tuple(_SEPARATOR.split(text.strip())) if text.strip() else ()
+                for part in parts:
+                    self._check_choice(part, text)
+                return parts
+            case Kind.STRING | Kind.CLASS:
+                self._check_choice(text.strip(), text)
+                return text.strip()
+            case Kind.PASSWORD:
+                return text
+
+    def _integer(self, text: str) -> int:
+        largest = MAX_INT if self.kind is Kind.INT else MAX_LONG
+        if not _INTEGER.match(text) or not -largest - 1 <= int(text) <= largest:
+            raise self._refusal(text, f"write a whole number of at most {largest}")
+        value = int(text)
+        self._check_range(value, text)
+        return value
+
+    def _check_range(self, value: float, text: str) -> None:
+        if self.minimum is not None and value < self.minimum:
+            raise self._refusal(text, f"write at least {self.minimum:g}")
+        if self.maximum is not None and value > self.maximum:
+            raise self._refusal(text, f"write at most {self.maximum:g}")
+
+    def _check_choice(self, part: str, text: str) -> None:
+        if self.choices and part not in self.choices:
+            raise self._refusal(text, f"choose from {', '.join(self.choices)}")
+
+    def _refusal(self, text: str, advice: str) -> ConfigValueError:
+        shown = "the value given" if self.sensitive else repr(text)
+        return ConfigValueError(f"{self.name} cannot be {shown}: {advice}")
+
+
+def split_parts(text: str | None) -> list[str]:
+    """The parts of a list's text as append and subtract see them: no trimming, empty parts left out."""
+    return [part for part in (text or "").split(",") if part]

@@ -1,0 +1,105 @@
+"""Client quotas (KIP-546, KIP-612): whom they are for, which keys there are, and filters over an image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from metadata.image import MetadataImage, QuotaEntity, quota_sort_key
+
+from .keys import MAX_INT, MAX_LONG
+
+USER = "user"
+CLIENT_ID = "client-id"
+IP = "ip"
+
+_CLIENT_KEYS: Mapping[str, int | None] = {
+    "producer_byte_rate": MAX_LONG,
+    "consumer_byte_rate": MAX_LONG,
+    "request_percentage": None,
+    "controller_mutation_rate": None,
+}
+_IP_KEYS: Mapping[str, int | None] = {"connection_creation_rate": MAX_INT}
+"""The largest value of a whole number; None: any positive number."""
+
+_FRACTION_MAX = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaFilter:
+    """Entities by their parts: type to a name, None for the default, `...` for any name.
+
+    `strict`: entities with further parts are not meant.
+    """
+
+    parts: tuple[tuple[str, str | ellipsis | None], ...] = ()  # noqa: F821
+    strict: bool = False
+
+
+def sorted_entity(parts: Mapping[str, str | None]) -> QuotaEntity:
+    """The key that an image has for an entity."""
+    return tuple(sorted(parts.items(), key=lambda part: part[0]))
+
+
+def entity_problem(parts: tuple[tuple[str, str | None], ...]) -> str | None:
+    """Why quotas cannot be for this entity; None: they can."""
+    kinds = [kind for kind, _ in parts]
+    if not kinds:
+        return "quotas are for somebody: name a user, a client-id, both, or an ip"
+    for kind, name in parts:
+        if kind not in {USER, CLIENT_ID, IP}:
+            return f"{kind!r} is no entity type: use {USER}, {CLIENT_ID} or {IP}"
+        if kinds.count(kind) > 1:
+            return f"{kind} is named twice: name it once"
+        if name == "":
+            return f"the name of a {kind} is empty: give one, or mean the default"
+    if IP in kinds and len(kinds) > 1:
+        return "an ip cannot be combined with a user or a client-id: set its quotas apart"
+    address = dict(parts).get(IP)
+    if address is not None and not _is_address(address):
+        return f"{address!r} is no IP address: write for example 127.0.0.1"
+    return None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def value_problem(entity: QuotaEntity, key: str, value: float) -> str | None:
+    """Why an entity cannot have this quota; None: it can."""
+    keys = _IP_KEYS if entity and entity[0][0] == IP else _CLIENT_KEYS
+    if key not in keys:
+        return f"there is no quota {key} for this entity: choose from {', '.join(keys)}"
+    if not value > 0 or value == float("inf"):
+        return f"{key} cannot be {value}: a quota is above 0"
+    largest = keys[key]
+    if largest is None:
+        return None
+    if value > largest:
+        return f"{key} cannot be {value:g}: the largest is {largest}"
+    if value % 1.0 > _FRACTION_MAX:
+        return f"{key} cannot be {value}: give a whole number"
+    return None
+
+
+def describe_quotas(
+    image: MetadataImage, wanted: QuotaFilter | None = None
+) -> tuple[tuple[QuotaEntity, Mapping[str, float]], ...]:
+    """(entity, quotas by key) of all entities that the filter means, defaults first."""
+    return tuple(
+        (entity, dict(sorted(quotas.items())))
+        for entity, quotas in image.quotas.items_sorted(quota_sort_key)
+        if wanted is None or _is_meant(wanted, entity)
+    )
+
+
+def _is_meant(wanted: QuotaFilter, entity: QuotaEntity) -> bool:
+    parts = dict(entity)
+    if wanted.strict and len(parts) != len(wanted.parts):
+        return False
+    return all(kind in parts and (name is ... or parts[kind] == name) for kind, name in wanted.parts)

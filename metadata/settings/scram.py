@@ -1,0 +1,69 @@
+"""SCRAM credentials (RFC 5802, RFC 7677): mechanisms, limits, and the keys that are kept of a password.
+
+Owns the derivation, as Kafka does it: without SASLprep, the password in UTF-8. Salts are drawn elsewhere. A
+password or a salted password is never stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from enum import IntEnum
+
+from metadata.image import MetadataImage
+
+MIN_ITERATIONS = 4096
+MAX_ITERATIONS = 16384
+DEFAULT_ITERATIONS = 4096
+SALT_BYTES = 24
+"""Length of a salt that this program draws; any other length is accepted."""
+
+
+class Mechanism(IntEnum):
+    SCRAM_SHA_256 = 1
+    SCRAM_SHA_512 = 2
+
+    @property
+    def title(self) -> str:
+        """As in `SCRAM-SHA-256`."""
+        return self.name.replace("_", "-")
+
+    @property
+    def digest(self) -> str:
+        """The hash's name in hashlib."""
+        return "sha256" if self is Mechanism.SCRAM_SHA_256 else "sha512"
+
+
+def mechanism_named(title: str) -> Mechanism | None:
+    """The mechanism that a text such as `SCRAM-SHA-512` names."""
+    return next((each for each in Mechanism if each.title == title.upper()), None)
+
+
+def salted_password(mechanism: Mechanism, password: str, salt: bytes, iterations: int) -> bytes:
+    """Hi(password, salt, iterations) of RFC 5802, which is PBKDF2."""
+    return hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
+
+
+def stored_keys(mechanism: Mechanism, salted: bytes) -> tuple[bytes, bytes]:
+    """(StoredKey, ServerKey) of RFC 5802, section 3."""
+    client_key = hmac.digest(salted, b"Client Key", mechanism.digest)
+    stored_key = hashlib.new(mechanism.digest, client_key).digest()
+    return stored_key, hmac.digest(salted, b"Server Key", mechanism.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserCredentials:
+    """A user with a credential for each mechanism: what may be shown of it."""
+
+    user: str
+    iterations: tuple[tuple[Mechanism, int], ...]
+
+
+def describe_users(image: MetadataImage, users: tuple[str, ...] = ()) -> tuple[UserCredentials, ...]:
+    """The users that have credentials, by name; only those in `users` if it names any."""
+    found: dict[str, list[tuple[Mechanism, int]]] = {}
+    for (mechanism, user), credential in image.scram.items_sorted():
+        if mechanism in set(Mechanism) and (not users or user in users):
+            found.setdefault(user, []).append((Mechanism(mechanism), credential.iterations))
+    return tuple(UserCredentials(user=user, iterations=tuple(found[user])) for user in sorted(found))

@@ -18,6 +18,7 @@ from controller.features import LEVEL_NO_OP
 from controller.heartbeats import Heartbeats
 from controller.id_keeper import IdKeeper
 from controller.ledger import Ledger
+from controller.partition_keeper import PartitionKeeper
 from controller.placement import Candidate
 from controller.registrations import controller_record, own_registration
 from controller.result import ControllerResult
@@ -38,6 +39,7 @@ from metadata.requests import (
     UnregisterBrokerRequest,
 )
 from metadata.requests_broker_ids import BROKER_ID_REQUESTS, BrokerIdRequest
+from metadata.requests_partitions import PARTITIONS_REQUESTS, PartitionsRequest
 from metadata.requests_settings import SETTINGS_REQUESTS, SettingsRequest, UpdateFeaturesRequest
 from storage.errors import BatchError
 from storage.uuids import random_uuid
@@ -55,6 +57,7 @@ WriteRequest = (
     | CreateTopicsRequest
     | DeleteTopicsRequest
     | SettingsRequest
+    | PartitionsRequest
     | BrokerIdRequest
 )
 WRITE_REQUESTS = (
@@ -64,6 +67,7 @@ WRITE_REQUESTS = (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     *SETTINGS_REQUESTS,
+    *PARTITIONS_REQUESTS,
     *BROKER_ID_REQUESTS,
 )
 
@@ -81,6 +85,7 @@ class ActiveController:
         self._bench = Workbench(config, ledger, sessions, port, self._register_again)
         self._heartbeats = Heartbeats(self._bench)
         self._ids = IdKeeper(self._bench)
+        self._partitions = PartitionKeeper(self._bench, self._candidates, rng)
         self._next_sweep_ms = 0
         self._candidates_of: BrokersImage | None = None
         self._candidates_kept: tuple[Candidate, ...] = ()
@@ -96,6 +101,7 @@ class ActiveController:
         """Everything before this leadership is applied: end what is open, and start the sessions (K11)."""
         self._bench.last_append_ms = now_ms
         self._ids.begin(now_ms)
+        self._partitions.begin(now_ms)
         transaction = self.ledger.newest_state.transaction
         if transaction is not None:
             self._bench.append((abort_record(transaction),), [], now_ms)
@@ -124,6 +130,9 @@ class ActiveController:
         """Decides one request; its answer goes out now or with a commit."""
         if isinstance(request, BROKER_ID_REQUESTS):
             self._ids.handle(arrived, request, now_ms)
+            return
+        if isinstance(request, PARTITIONS_REQUESTS):
+            self._partitions.handle(arrived.key, request, now_ms)
             return
         if isinstance(request, SETTINGS_REQUESTS):
             self._settings(arrived.key, request, now_ms)
@@ -291,6 +300,7 @@ class ActiveController:
     def step(self, now_ms: int) -> None:
         """One slice of the oldest work, if there is any; what is remembered of broker ids is looked after."""
         self._ids.tick(now_ms)
+        self._partitions.balance(now_ms)
         if self._bench.may_step():
             self._bench.step(next(iter(self._bench.work.values())), now_ms)
 
@@ -307,7 +317,11 @@ class ActiveController:
         """When there is something to do without an input."""
         if self._bench.may_step():
             return now_ms
-        waits = (self.sessions.next_deadline_ms(), self._ids.next_deadline_ms())
+        waits = (
+            self.sessions.next_deadline_ms(),
+            self._ids.next_deadline_ms(),
+            self._partitions.next_deadline_ms(),
+        )
         due = min((wait for wait in waits if wait is not None), default=None)
         if len(self.ledger.newest.delegation_tokens):
             due = self._next_sweep_ms if due is None else min(due, self._next_sweep_ms)

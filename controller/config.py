@@ -48,6 +48,10 @@ class ControllerConfig:
     """num.partitions: for a topic that names no number of partitions."""
     default_replication_factor: int = 1
     """default.replication.factor: for a topic that names no replication factor."""
+    auto_leader_rebalance_enable: bool = True
+    """auto.leader.rebalance.enable: leadership goes back to preferred replicas by itself."""
+    leader_imbalance_check_interval_ms: int = 300_000
+    """leader.imbalance.check.interval.seconds: how often leaders are balanced; 0: never."""
     records_per_request_max: int = 50_000
     """A request that would write more is refused with POLICY_VIOLATION (DESIGN 4)."""
     records_per_slice_max: int = 1_000

@@ -12,6 +12,7 @@ from metadata.errors import ErrorCode
 from metadata.image import MetadataImage
 from metadata.records import BrokerEndpoint, BrokerFeature
 from metadata.requests_broker_ids import AllocateBrokerIdResponse, BrokerIdRequest
+from metadata.requests_partitions import PartitionsRequest, PartitionsResponse
 from metadata.requests_settings import SettingsAnswer, SettingsRequest
 
 
@@ -172,6 +173,7 @@ ControllerRequest = (
     | DescribeQuorumRequest
     | TransferLeadershipRequest
     | SettingsRequest
+    | PartitionsRequest
     | BrokerIdRequest
 )
 ControllerResponse = (
@@ -182,5 +184,6 @@ ControllerResponse = (
     | DescribeQuorumResponse
     | Done
     | SettingsAnswer
+    | PartitionsResponse
     | AllocateBrokerIdResponse
 )

@@ -141,4 +141,10 @@ class AssignReplicasToDirsResponse:
 PartitionsRequest = (
     CreatePartitionsRequest | ElectLeadersRequest | AlterPartitionRequest | AssignReplicasToDirsRequest
 )
+PARTITIONS_REQUESTS = (
+    CreatePartitionsRequest,
+    ElectLeadersRequest,
+    AlterPartitionRequest,
+    AssignReplicasToDirsRequest,
+)
 PartitionsResponse = ElectLeadersResponse | AlterPartitionResponse | AssignReplicasToDirsResponse

@@ -1,0 +1,94 @@
+"""In which log directory a replica lies: what brokers say of it (KIP-858 AssignReplicasToDirs, S3.9).
+
+Pure. A directory that its broker has not registered as online is offline: a replica there leaves leadership
+and ISR with the same record that says where it lies. Failed directories are `partitions`' and `heartbeats`'.
+"""
+
+from __future__ import annotations
+
+from controller.brokers import epoch_refusal
+from controller.features import LEVEL_DIRECTORIES
+from controller.partition_change import Rules, Target, build_change, directory_online
+from controller.result import ControllerResult
+from metadata.errors import ApiError, ErrorCode
+from metadata.image import MIGRATING, UNASSIGNED, MetadataImage
+from metadata.records import Record
+from metadata.requests_partitions import (
+    AssignmentResult,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    ReplicaAssignment,
+)
+from storage.uuids import UUID_BYTES
+
+Refusal = tuple[ErrorCode, str]
+
+
+def decide_assign_replicas(
+    image: MetadataImage, request: AssignReplicasToDirsRequest, rules: Rules, *, records_max: int
+) -> ControllerResult:
+    """A result for each replica; all that changes is one batch."""
+    if image.features.metadata_version < LEVEL_DIRECTORIES:
+        text = "the log cannot name directories at this metadata.version: raise it to 3.7-IV2"
+        return ControllerResult(response=ApiError(ErrorCode.UNSUPPORTED_VERSION, text))
+    broker_id = request.broker_id
+    stale = epoch_refusal(image.brokers, broker_id, request.broker_epoch)
+    if stale is not None:
+        return ControllerResult(response=stale, depends_on_broker=broker_id)
+    if len(request.assignments) > records_max:
+        text = f"{len(request.assignments)} replicas are more than the {records_max} allowed: send fewer"
+        return ControllerResult(response=ApiError(ErrorCode.POLICY_VIOLATION, text), depends_on_image=False)
+    records: list[Record] = []
+    results: list[AssignmentResult] = []
+    seen: set[tuple[bytes, int]] = set()
+    for wanted in request.assignments:
+        key = (wanted.topic_id, wanted.partition)
+        refusal = _refusal(image, broker_id, wanted, repeated=key in seen)
+        seen.add(key)
+        if refusal is None:
+            _assign(image, broker_id, wanted, rules, records)
+        code, message = refusal or (ErrorCode.NONE, None)
+        results.append(
+            AssignmentResult(
+                directory_id=wanted.directory_id,
+                topic_id=wanted.topic_id,
+                partition=wanted.partition,
+                error=code,
+                message=message,
+            )
+        )
+    response = AssignReplicasToDirsResponse(results=tuple(results))
+    return ControllerResult(response=response, records=tuple(records))
+
+
+def _assign(
+    image: MetadataImage, broker_id: int, wanted: ReplicaAssignment, rules: Rules, records: list[Record]
+) -> None:
+    partition = image.topics.partition(wanted.topic_id, wanted.partition)
+    if partition is None:
+        return
+    directory = wanted.directory_id
+    online = directory not in rules.failing and directory_online(image.brokers, broker_id, directory)
+    isr = None if online else tuple([replica for replica in partition.isr if replica != broker_id])
+    change = build_change(partition, Target(isr=isr, directories={broker_id: directory}), rules)
+    if change is not None:
+        records.append(change)
+
+
+def _refusal(
+    image: MetadataImage, broker_id: int, wanted: ReplicaAssignment, *, repeated: bool
+) -> Refusal | None:
+    if len(wanted.directory_id) != UUID_BYTES or wanted.directory_id in {MIGRATING, UNASSIGNED}:
+        text = f"directory id {wanted.directory_id.hex()} names no directory: send the id of a formatted one"
+        return ErrorCode.INVALID_REQUEST, text
+    if image.topics.topic(wanted.topic_id) is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {wanted.topic_id.hex()}"
+    partition = image.topics.partition(wanted.topic_id, wanted.partition)
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {wanted.partition}"
+    if broker_id not in partition.replicas:
+        text = f"broker {broker_id} holds no replica of this partition: read the new metadata"
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, text
+    if repeated:
+        return ErrorCode.INVALID_REQUEST, "the replica is named twice in one request: name it once"
+    return None

@@ -1,0 +1,98 @@
+"""The active controller's dealings with partitions: requests about them, and the balancer of leaders (K17).
+
+Owns when leaders are balanced, and the way from a request to its decision. What is decided is in `topics`,
+`elections`, `alter_partition` and `log_dirs`, the order of answers in `workbench`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import assert_never
+
+from controller.alter_partition import decide_alter_partition
+from controller.elections import decide_elections
+from controller.log_dirs import decide_assign_replicas
+from controller.placement import Candidate
+from controller.result import ControllerResult
+from controller.topics import decide_create_partitions, refuse_all
+from controller.work import BalanceLeaders, ElectLeaders
+from controller.workbench import Workbench
+from metadata.errors import ApiError, ErrorCode
+from metadata.image import MetadataImage
+from metadata.requests_partitions import (
+    AlterPartitionRequest,
+    AssignReplicasToDirsRequest,
+    CreatePartitionsRequest,
+    ElectLeadersRequest,
+    PartitionsRequest,
+)
+from storage.errors import BatchError
+
+
+class PartitionKeeper:
+    """`candidates` says which brokers may hold new replicas on an image."""
+
+    def __init__(
+        self,
+        bench: Workbench,
+        candidates: Callable[[MetadataImage], tuple[Candidate, ...]],
+        rng: Random,
+    ) -> None:
+        self._bench = bench
+        self._config = bench.config
+        self._candidates = candidates
+        self._rng = rng
+        self._balance_at_ms: int | None = None
+
+    def begin(self, now_ms: int) -> None:
+        """A leadership begins: balance one interval from now, when brokers have come back (S4.13)."""
+        interval_ms = self._config.leader_imbalance_check_interval_ms
+        self._balance_at_ms = now_ms + interval_ms if interval_ms > 0 else None
+
+    def handle(self, key: int, request: PartitionsRequest, now_ms: int) -> None:
+        """Decides one request; its answer goes out now or with a commit."""
+        try:
+            self._bench.finish(key, self._decide(request), now_ms)
+        except BatchError:
+            self._bench.finish(key, self._too_large(request), now_ms)
+
+    def _decide(self, request: PartitionsRequest) -> ControllerResult:
+        bench, records_max = self._bench, self._config.records_per_request_max
+        image = bench.ledger.newest
+        match request:
+            case AlterPartitionRequest():
+                return decide_alter_partition(image, request, bench.rules(image))
+            case AssignReplicasToDirsRequest():
+                return decide_assign_replicas(image, request, bench.rules(image), records_max=records_max)
+            case ElectLeadersRequest():
+                return decide_elections(image, request, bench.rules(image), records_max=records_max)
+            case CreatePartitionsRequest():
+                candidates = self._candidates(image)
+                return decide_create_partitions(
+                    image, request, self._config, candidates=candidates, rng=self._rng
+                )
+            case _:
+                assert_never(request)
+
+    def _too_large(self, request: PartitionsRequest) -> ControllerResult:
+        records_max = self._config.records_per_request_max
+        if isinstance(request, CreatePartitionsRequest):
+            return refuse_all([topic.name for topic in request.topics], records_max)
+        text = "the request would write more than the 8 MiB that one batch holds: split it into several"
+        return ControllerResult(response=ApiError(ErrorCode.POLICY_VIOLATION, text), depends_on_image=False)
+
+    def balance(self, now_ms: int) -> None:
+        """Once an interval: leaderless partitions are looked at again (an unclean election may have been
+        allowed meanwhile), and leadership goes back to preferred replicas that can take it."""
+        if self._balance_at_ms is None or now_ms < self._balance_at_ms:
+            return
+        self._balance_at_ms = now_ms + self._config.leader_imbalance_check_interval_ms
+        if self._bench.ledger.newest.topics.rows_without_leader().size:
+            self._bench.add(ElectLeaders(broker_id=None))
+        if self._config.auto_leader_rebalance_enable:
+            self._bench.add(BalanceLeaders())
+
+    def next_deadline_ms(self) -> int | None:
+        """When `balance` has something to do."""
+        return self._balance_at_ms

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from cli.broker_id_commands import bind, bindings, unbind
 from cli.broker_text import COLUMNS, broker_json, broker_row, describe_text
 from cli.client import ClientOptions, client_options
 from cli.errors import Failure
@@ -14,7 +15,11 @@ BROKER_ID = click.IntRange(min=0)
 
 @click.group()
 def brokers() -> None:
-    """List, describe and unregister brokers."""
+    """List, describe and unregister brokers, and say which key has which broker id."""
+
+
+for _command in (bindings, bind, unbind):
+    brokers.add_command(_command)
 
 
 @brokers.command("list")

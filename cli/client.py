@@ -118,14 +118,15 @@ class Cluster:
     def close(self) -> None:
         self._client.close()
 
-    def _call(self, method: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
+    def call(self, method: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
+        """One call of the client, for groups of commands that bring their own."""
         try:
             return self._client.call(method)
         except ClientError as error:
             raise Failure(one_line(error)) from error
 
     def quorum(self) -> DescribeQuorumResponse:
-        return self._call(lambda client: client.describe_quorum())
+        return self.call(lambda client: client.describe_quorum())
 
     def wait_for_new_leader(self, after_epoch: int) -> DescribeQuorumResponse:
         """The quorum as soon as a leader of a later epoch answers. Raises Failure when the time is up."""
@@ -141,27 +142,27 @@ class Cluster:
         raise Failure(f"no new leader within {self._timeout_s:g} s; see: metaquorum quorum describe")
 
     def transfer(self, target_id: int | None) -> None:
-        self._call(lambda client: client.transfer_leadership(target_id))
+        self.call(lambda client: client.transfer_leadership(target_id))
 
     def brokers(self) -> list[BrokerRegistration]:
         """Every registered broker, by id."""
-        return list(self._call(lambda client: client.list_brokers()).brokers)
+        return list(self.call(lambda client: client.list_brokers()).brokers)
 
     def unregister(self, broker_id: int) -> None:
-        self._call(lambda client: client.unregister_broker(broker_id))
+        self.call(lambda client: client.unregister_broker(broker_id))
 
     def topics(self) -> list[TopicSummary]:
         """Every topic, by name."""
-        return list(self._call(lambda client: client.list_topics()).topics)
+        return list(self.call(lambda client: client.list_topics()).topics)
 
     def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
         """The topics of these names that exist, by name; every topic for no names."""
-        return list(self._call(lambda client: client.describe_topics(names)).topics)
+        return list(self.call(lambda client: client.describe_topics(names)).topics)
 
     def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> tuple[TopicResult, ...]:
-        return self._call(lambda client: client.create_topics(topics, validate_only=validate_only)).results
+        return self.call(lambda client: client.create_topics(topics, validate_only=validate_only)).results
 
     def delete_topics(self, names: Sequence[str]) -> tuple[TopicResult, ...]:
-        return self._call(lambda client: client.delete_topics(names)).results
+        return self.call(lambda client: client.delete_topics(names)).results

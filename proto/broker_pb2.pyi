@@ -31,11 +31,14 @@ class RegisterBrokerRequest(_message.Message):
     RACK_FIELD_NUMBER: _builtins.int
     DIRECTORIES_FIELD_NUMBER: _builtins.int
     PREVIOUS_BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    BINDING_KEY_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     cluster_id: _builtins.str
     incarnation_id: _builtins.bytes
     rack: _builtins.str
     previous_broker_epoch: _builtins.int
+    binding_key: _builtins.str
+    """what the cluster is to remember this id by"""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[_metadata_pb2.Endpoint]: ...
     @_builtins.property
@@ -53,15 +56,20 @@ class RegisterBrokerRequest(_message.Message):
         rack: _builtins.str | None = ...,
         directories: _abc.Iterable[_builtins.bytes] | None = ...,
         previous_broker_epoch: _builtins.int | None = ...,
+        binding_key: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_previous_broker_epoch", b"_previous_broker_epoch", "_rack", b"_rack", "previous_broker_epoch", b"previous_broker_epoch", "rack", b"rack"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_binding_key", b"_binding_key", "_previous_broker_epoch", b"_previous_broker_epoch", "_rack", b"_rack", "binding_key", b"binding_key", "previous_broker_epoch", b"previous_broker_epoch", "rack", b"rack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_previous_broker_epoch", b"_previous_broker_epoch", "_rack", b"_rack", "broker_id", b"broker_id", "cluster_id", b"cluster_id", "directories", b"directories", "endpoints", b"endpoints", "features", b"features", "incarnation_id", b"incarnation_id", "previous_broker_epoch", b"previous_broker_epoch", "rack", b"rack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binding_key", b"_binding_key", "_previous_broker_epoch", b"_previous_broker_epoch", "_rack", b"_rack", "binding_key", b"binding_key", "broker_id", b"broker_id", "cluster_id", b"cluster_id", "directories", b"directories", "endpoints", b"endpoints", "features", b"features", "incarnation_id", b"incarnation_id", "previous_broker_epoch", b"previous_broker_epoch", "rack", b"rack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__binding_key: _TypeAlias = _typing.Literal["binding_key"]  # noqa: Y015
+    _WhichOneofArgType__binding_key: _TypeAlias = _typing.Literal["_binding_key", b"_binding_key"]  # noqa: Y015
     _WhichOneofReturnType__previous_broker_epoch: _TypeAlias = _typing.Literal["previous_broker_epoch"]  # noqa: Y015
     _WhichOneofArgType__previous_broker_epoch: _TypeAlias = _typing.Literal["_previous_broker_epoch", b"_previous_broker_epoch"]  # noqa: Y015
     _WhichOneofReturnType__rack: _TypeAlias = _typing.Literal["rack"]  # noqa: Y015
     _WhichOneofArgType__rack: _TypeAlias = _typing.Literal["_rack", b"_rack"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__binding_key) -> _WhichOneofReturnType__binding_key | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__previous_broker_epoch) -> _WhichOneofReturnType__previous_broker_epoch | None: ...
     @_typing.overload

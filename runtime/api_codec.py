@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from controller.raft.config import Voter
 from metadata import requests as api
+from metadata.broker_ids import key_problem
 from metadata.errors import ApiError, ErrorCode
 from metadata.records import BrokerEndpoint, BrokerFeature
 from proto import admin_pb2 as admin
@@ -106,6 +107,7 @@ def register_to_pb(request: api.RegisterBrokerRequest) -> broker.RegisterBrokerR
         rack=request.rack,
         directories=request.directories,
         previous_broker_epoch=request.previous_broker_epoch,
+        binding_key=request.binding_key,
     )
 
 
@@ -140,7 +142,17 @@ def register_from_pb(request: broker.RegisterBrokerRequest) -> api.RegisterBroke
         previous_broker_epoch=request.previous_broker_epoch
         if request.HasField("previous_broker_epoch")
         else None,
+        binding_key=_binding_key(request),
     )
+
+
+def _binding_key(request: broker.RegisterBrokerRequest) -> str | None:
+    if not request.HasField("binding_key"):
+        return None
+    problem = key_problem(request.binding_key)
+    if problem is not None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, problem)
+    return request.binding_key
 
 
 def heartbeat_to_pb(request: api.BrokerHeartbeatRequest) -> broker.BrokerHeartbeatRequest:

@@ -258,12 +258,12 @@ class AdminClient:
     # --- asking
 
     async def _admin(self, method: Callable[[Any], Any], request: Any) -> Any:
-        return await self._ask(lambda channel: method(AdminStub(channel)), request)
+        return await self.ask(lambda channel: method(AdminStub(channel)), request)
 
     async def _metadata(self, method: Callable[[Any], Any], request: Any) -> Any:
-        return await self._ask(lambda channel: method(MetadataStub(channel)), request)
+        return await self.ask(lambda channel: method(MetadataStub(channel)), request)
 
-    async def _ask(self, method: Callable[[grpc.aio.Channel], Any], request: Any) -> Any:
+    async def ask(self, method: Callable[[grpc.aio.Channel], Any], request: Any) -> Any:
         """One call with its retries: hints are followed at once, everything else waits a little."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_ms / 1000

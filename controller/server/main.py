@@ -16,14 +16,20 @@ from controller.node import ControllerNode
 from controller.raft.core import RaftCore
 from controller.raft.events import RaftResponseArrived
 from controller.raft.messages import FetchResponse, RaftError
+from controller.server.broker_ids_service import BrokerIdsService
+from controller.server.registration import SelfRegistration
 from controller.server.services import AdminService, BrokerLifecycleService, ControllerImages
+from controller.server.settings_service import SettingsService
 from metadata.errors import ApiError, ErrorCode
 from proto.admin_pb2_grpc import add_AdminServicer_to_server
+from proto.broker_ids_pb2_grpc import add_BrokerIdsServicer_to_server
 from proto.broker_pb2_grpc import add_BrokerLifecycleServicer_to_server
 from proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from proto.raft_pb2_grpc import add_RaftServicer_to_server
+from proto.settings_pb2_grpc import add_SettingsServicer_to_server, add_SettingsViewServicer_to_server
 from runtime.api_codec import Hints
 from runtime.channels import TlsMaterial, bind, new_server
+from runtime.client import AdminClient
 from runtime.clock import SystemClock
 from runtime.config import NodeConfig, process_rng
 from runtime.driver import Driver, Ending
@@ -35,6 +41,7 @@ from runtime.raft_client import PeerAddress, RaftClient
 from runtime.raft_server import GrpcRaftTransport, RaftService
 from runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
 from runtime.requests import WaitingRequests
+from runtime.settings_view import SettingsViewService
 
 STOP_GRACE_S = 0.1
 """How long calls that are under way may take when the server closes; their answers have been given."""
@@ -111,6 +118,8 @@ class ControllerProcess:
         )
         self._requests = WaitingRequests(self.driver.submit, clock)
         self._health = Health(server)
+        addresses = [(voter.host, voter.port) for voter in config.voters]
+        self._registration = SelfRegistration(self.node, AdminClient(addresses, tls=tls, rng=rng), rng)
         self._lines = MetadataLines(replica.image)
         self._fetched_in_epoch = -1
         self._told: tuple[str, int, int | None, bool] | None = None
@@ -120,9 +129,14 @@ class ControllerProcess:
         add_RaftServicer_to_server(raft, self._server)
         add_AdminServicer_to_server(AdminService(self._requests, hints), self._server)
         add_BrokerLifecycleServicer_to_server(BrokerLifecycleService(self._requests, hints), self._server)
+        broker_ids = BrokerIdsService(self._requests, hints, self._config.node_id)
+        add_BrokerIdsServicer_to_server(broker_ids, self._server)
         images = ControllerImages(self._requests)
         metadata = MetadataService(images, node_id=self._config.node_id, cluster_id=cluster_id, hints=hints)
         add_MetadataServicer_to_server(metadata, self._server)
+        add_SettingsServicer_to_server(SettingsService(self._requests, hints), self._server)
+        view = SettingsViewService(images, node_id=self._config.node_id, hints=hints)
+        add_SettingsViewServicer_to_server(view, self._server)
 
     async def run(self) -> Ending:
         """Serves until the node stops or the process cannot go on; then closes everything in order."""
@@ -141,6 +155,7 @@ class ControllerProcess:
                 self._raft.leader_id if self._raft.leader_id != self._config.node_id else None,
             )
             self._requests.refuse_all(gone)
+            await self._registration.close()
             await self._server.stop(STOP_GRACE_S)
             await self._transport.close()
             await self.driver.close()
@@ -163,6 +178,7 @@ class ControllerProcess:
 
     def _after_step(self, now_ms: int) -> None:
         raft, node = self._raft, self.node
+        self._registration.poke()
         self._health.update(self._takes_part())
         self._lines.moved(node.ledger.committed.image, raft.high_watermark)
         told = (raft.role, raft.epoch, raft.leader_id, node.active is not None)

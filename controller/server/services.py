@@ -23,7 +23,7 @@ from runtime.requests import WaitingRequests
 Response = TypeVar("Response")
 
 
-async def _ask(
+async def ask(
     requests: WaitingRequests, request: api.ControllerRequest, expected: type[Response]
 ) -> Response | ApiError:
     """The node's answer, which must be of the kind that the request asks for."""
@@ -50,7 +50,7 @@ class BrokerLifecycleService(BrokerLifecycleServicer):
             decoded = api_codec.register_from_pb(request)
         except ApiError as error:
             return broker.RegisterBrokerResponse(error=self._error(error))
-        response = await _ask(self._requests, decoded, api.RegisterBrokerResponse)
+        response = await ask(self._requests, decoded, api.RegisterBrokerResponse)
         if isinstance(response, ApiError):
             return broker.RegisterBrokerResponse(error=self._error(response))
         return api_codec.register_response_to_pb(response)
@@ -62,7 +62,7 @@ class BrokerLifecycleService(BrokerLifecycleServicer):
             decoded = api_codec.heartbeat_from_pb(request)
         except ApiError as error:
             return broker.BrokerHeartbeatResponse(error=self._error(error))
-        response = await _ask(self._requests, decoded, api.BrokerHeartbeatResponse)
+        response = await ask(self._requests, decoded, api.BrokerHeartbeatResponse)
         if isinstance(response, ApiError):
             return broker.BrokerHeartbeatResponse(error=self._error(response))
         return api_codec.heartbeat_response_to_pb(response)
@@ -91,7 +91,7 @@ class AdminService(AdminServicer):
     async def _topics(
         self, request: api.CreateTopicsRequest | api.DeleteTopicsRequest
     ) -> admin.TopicsResponse:
-        response = await _ask(self._requests, request, api.TopicsResponse)
+        response = await ask(self._requests, request, api.TopicsResponse)
         if isinstance(response, ApiError):
             return admin.TopicsResponse(error=self._error(response))
         return api_codec.topics_to_pb(response, self._hints)
@@ -100,14 +100,14 @@ class AdminService(AdminServicer):
         self, request: admin.UnregisterBrokerRequest, context: Any
     ) -> admin.UnregisterBrokerResponse:
         decoded = api.UnregisterBrokerRequest(broker_id=request.broker_id)
-        response = await _ask(self._requests, decoded, api.Done)
+        response = await ask(self._requests, decoded, api.Done)
         failed = self._error(response) if isinstance(response, ApiError) else None
         return admin.UnregisterBrokerResponse(error=failed)
 
     async def DescribeQuorum(
         self, request: admin.DescribeQuorumRequest, context: Any
     ) -> admin.DescribeQuorumResponse:
-        response = await _ask(self._requests, api.DescribeQuorumRequest(), api.DescribeQuorumResponse)
+        response = await ask(self._requests, api.DescribeQuorumRequest(), api.DescribeQuorumResponse)
         if isinstance(response, ApiError):
             return admin.DescribeQuorumResponse(error=self._error(response))
         return api_codec.quorum_to_pb(response)
@@ -116,7 +116,7 @@ class AdminService(AdminServicer):
         self, request: admin.TransferLeadershipRequest, context: Any
     ) -> admin.TransferLeadershipResponse:
         target_id = request.target_id if request.HasField("target_id") else None
-        response = await _ask(self._requests, api.TransferLeadershipRequest(target_id=target_id), api.Done)
+        response = await ask(self._requests, api.TransferLeadershipRequest(target_id=target_id), api.Done)
         failed = self._error(response) if isinstance(response, ApiError) else None
         return admin.TransferLeadershipResponse(error=failed)
 
@@ -132,7 +132,7 @@ class ControllerImages:
 
     async def read(self, consistency: common.Consistency.ValueType) -> ImageRead | ApiError:
         linearizable = consistency != common.CONSISTENCY_STALE
-        response = await _ask(
+        response = await ask(
             self._requests, api.ReadImageRequest(linearizable=linearizable), api.ReadImageResponse
         )
         if isinstance(response, ApiError):

@@ -1,0 +1,68 @@
+"""The gRPC service for broker ids: newcomers ask who they are, operators and tools read and write bindings.
+
+Owns the way of a request into the node's inbox and of its answer back, as `services` does for the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.server.services import ControllerImages, ask
+from metadata.errors import ApiError
+from metadata.requests import Done
+from metadata.requests_broker_ids import (
+    AllocateBrokerIdResponse,
+    BindBrokerIdRequest,
+    UnbindBrokerIdRequest,
+)
+from proto import broker_ids_pb2 as pb
+from proto import metadata_pb2 as common
+from proto.broker_ids_pb2_grpc import BrokerIdsServicer
+from runtime import broker_ids_codec as codec
+from runtime.api_codec import Hints, error_to_pb
+from runtime.requests import WaitingRequests
+
+
+class BrokerIdsService(BrokerIdsServicer):
+    """See the module."""
+
+    def __init__(self, requests: WaitingRequests, hints: Hints, node_id: int) -> None:
+        self._requests = requests
+        self._images = ControllerImages(requests)
+        self._hints = hints
+        self._node_id = node_id
+
+    async def Allocate(
+        self, request: pb.AllocateBrokerIdRequest, context: Any
+    ) -> pb.AllocateBrokerIdResponse:
+        response = await ask(self._requests, codec.allocate_from_pb(request), AllocateBrokerIdResponse)
+        if isinstance(response, ApiError):
+            return pb.AllocateBrokerIdResponse(error=error_to_pb(response, self._hints))
+        return codec.allocated_to_pb(response)
+
+    async def Bind(self, request: pb.BindBrokerIdRequest, context: Any) -> pb.BindBrokerIdResponse:
+        decoded = BindBrokerIdRequest(key=request.key, broker_id=request.broker_id)
+        return pb.BindBrokerIdResponse(error=self._error(await ask(self._requests, decoded, Done)))
+
+    async def Unbind(self, request: pb.UnbindBrokerIdRequest, context: Any) -> pb.UnbindBrokerIdResponse:
+        decoded = UnbindBrokerIdRequest(key=request.key)
+        return pb.UnbindBrokerIdResponse(error=self._error(await ask(self._requests, decoded, Done)))
+
+    async def List(self, request: pb.ListBrokerIdsRequest, context: Any) -> pb.ListBrokerIdsResponse:
+        read = await self._images.read(common.CONSISTENCY_DEFAULT)
+        if isinstance(read, ApiError):
+            return pb.ListBrokerIdsResponse(error=error_to_pb(read, self._hints))
+        answer = codec.listing_to_pb(read.image)
+        answer.read.CopyFrom(
+            common.ReadInfo(
+                offset=read.offset,
+                node_id=self._node_id,
+                leader_id=read.leader_id,
+                epoch=read.epoch,
+                linearizable=read.linearizable,
+            )
+        )
+        return answer
+
+    def _error(self, response: Done | ApiError) -> common.Error | None:
+        return error_to_pb(response, self._hints) if isinstance(response, ApiError) else None

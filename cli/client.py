@@ -23,6 +23,7 @@ from metadata.image.types import BrokerRegistration
 from metadata.requests import DescribeQuorumResponse, NewTopic, TopicResult
 from runtime.channels import TlsFiles, TlsMaterial
 from runtime.client import AdminClient, BlockingClient, ClientError, TopicDescription, TopicSummary
+from runtime.settings_client import SettingsClient
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -124,6 +125,10 @@ class Cluster:
             return self._client.call(method)
         except ClientError as error:
             raise Failure(one_line(error)) from error
+
+    def settings(self, method: Callable[[SettingsClient], Coroutine[Any, Any, T]]) -> T:
+        """One call about settings: `cluster.settings(lambda s: s.describe_users())`."""
+        return self.call(lambda client: method(SettingsClient(client)))
 
     def quorum(self) -> DescribeQuorumResponse:
         return self.call(lambda client: client.describe_quorum())

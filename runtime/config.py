@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +18,7 @@ import javaproperties
 from broker.config import BrokerConfig
 from controller.config import ControllerConfig
 from controller.raft.config import RaftConfig, Voter
-from metadata.records import BrokerEndpoint, BrokerFeature, Record
+from metadata.records import BrokerEndpoint, BrokerFeature, ControllerEndpoint, Record
 from runtime.channels import TlsFiles
 from runtime.config_keys import BOTH, BROKER, CONTROLLER, KEYS, Value, refuse_unknown
 from runtime.errors import ConfigError
@@ -26,6 +26,9 @@ from storage.log import LogConfig
 from storage.uuids import uuid_from_text
 
 MAX_FILE_BYTES = 1024 * 1024
+UNKNOWN_NODE_ID = -1
+"""`NodeConfig.node_id` of a broker that has yet to find its id, as in Kafka; no process goes on with it."""
+
 PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1}
 
 _LISTENER = re.compile(r"^([A-Za-z][A-Za-z0-9_-]*)://(\[[0-9a-fA-F:]+\]|[^:/\[\]]*):(\d+)$")
@@ -81,6 +84,14 @@ class NodeConfig:
         """The value of a text key that has a default."""
         return cast(str, self.values[name])
 
+    def set_in_file(self, names: Container[str]) -> dict[str, str]:
+        """The keys among `names` that this node's file sets to something else than the default, as text."""
+        found: dict[str, str] = {}
+        for name, value in self.values.items():
+            if name in names and value is not None and value != KEYS[name].default:
+                found[name] = ",".join(value) if isinstance(value, tuple) else str(value)
+        return found
+
     def controller(self, cluster_id: str, bootstrap: tuple[Record, ...]) -> ControllerConfig:
         """What a controller's core is configured with; both arguments come from its formatted directory."""
         return ControllerConfig(
@@ -94,9 +105,45 @@ class NodeConfig:
                 "metadata.log.max.record.bytes.between.snapshots"
             ),
             metadata_log_max_snapshot_interval_ms=self.number("metadata.log.max.snapshot.interval.ms"),
+            endpoints=tuple(
+                ControllerEndpoint(
+                    name=each.name,
+                    host=each.host,
+                    port=each.port,
+                    security_protocol=PROTOCOL_IDS[each.protocol],
+                )
+                for each in self.advertised
+            ),
+            delegation_token_secret_key=cast("str | None", self.values["delegation.token.secret.key"]),
+            delegation_token_max_lifetime_ms=self.number("delegation.token.max.lifetime.ms"),
+            delegation_token_expiry_time_ms=self.number("delegation.token.expiry.time.ms"),
+            delegation_token_expiry_check_interval_ms=self.number(
+                "delegation.token.expiry.check.interval.ms"
+            ),
             num_partitions=self.number("num.partitions"),
             default_replication_factor=self.number("default.replication.factor"),
+            reserved_broker_max_id=self.number("reserved.broker.max.id"),
+            broker_id_reuse_grace_ms=self.number("broker.id.reuse.grace.ms"),
+            broker_id_gc_interval_ms=self.number("broker.id.gc.interval.ms"),
         )
+
+    @property
+    def generates_broker_id(self) -> bool:
+        """Whether a broker may find its id by itself (S0.28)."""
+        return self.values["broker.id.generation.enable"] == "true"
+
+    @property
+    def binding_key(self) -> str | None:
+        """What the cluster is to remember this broker's id by (S0.25); None: nothing."""
+        if not self.generates_broker_id:
+            return None
+        key = self.text("broker.id.binding.key")
+        return self.advertised[0].host if key == "host" else key
+
+    def with_node_id(self, node_id: int) -> NodeConfig:
+        """The same with an id that was found, not configured. Raises ConfigError for a controller's id."""
+        _check_membership(self.role, node_id, self.voters)
+        return replace(self, node_id=node_id, values={**self.values, "node.id": node_id})
 
     def broker(
         self, cluster_id: str, directories: tuple[bytes, ...], features: tuple[BrokerFeature, ...]
@@ -117,6 +164,7 @@ class NodeConfig:
             features=features,
             directories=directories,
             rack=cast("str | None", self.values["broker.rack"]),
+            binding_key=self.binding_key,
             initial_broker_registration_timeout_ms=self.number("initial.broker.registration.timeout.ms"),
             broker_heartbeat_interval_ms=self.number("broker.heartbeat.interval.ms"),
             registration_lease_timeout_ms=self.number("registration.lease.timeout.ms"),
@@ -132,13 +180,14 @@ class NodeConfig:
         return config
 
 
-def load_config(path: Path, role: str | None = None) -> NodeConfig:
-    """Reads and checks the file. `role`: what the process is to be (`controller` or `broker`), if known.
+def load_config(path: Path, role: str | None = None, node_id: int | None = None) -> NodeConfig:
+    """Reads and checks the file. `role`: what the process is to be (`controller` or `broker`), if known;
+    `node_id`: what the command line says, which the file may leave out or must agree with.
 
     Raises ConfigError; touches nothing but the file.
     """
     try:
-        return _build(path, _parse(_read_pairs(path), role))
+        return _build(path, _parse(_with_node_id(_read_pairs(path), node_id), role))
     except ConfigError as error:
         text = str(error)
         raise ConfigError(text if text.startswith(f"{path}:") else f"{path}: {text}") from error
@@ -170,6 +219,15 @@ def _read_pairs(path: Path) -> dict[str, str]:
     return pairs
 
 
+def _with_node_id(pairs: dict[str, str], node_id: int | None) -> dict[str, str]:
+    if node_id is None:
+        return pairs
+    written = pairs.get("node.id")
+    if written is not None and written.strip() != str(node_id):
+        raise ConfigError(f"node.id={written}, and the command line says {node_id}: leave one of them out")
+    return {**pairs, "node.id": str(node_id)}
+
+
 def _parse(pairs: dict[str, str], wanted_role: str | None) -> dict[str, Value]:
     """Every key of the table with its value; unknown, foreign and missing keys are refused."""
     for name in pairs:
@@ -183,6 +241,8 @@ def _parse(pairs: dict[str, str], wanted_role: str | None) -> dict[str, Value]:
         if key.required and values[key.name] in (None, (), ""):
             raise ConfigError(f"{key.name} is missing: {key.text}")
     role = _role(cast("tuple[str, ...]", values["process.roles"]), wanted_role)
+    if values["node.id"] is None and (role != BROKER or values["broker.id.generation.enable"] != "true"):
+        raise ConfigError(f"node.id is missing: {KEYS['node.id'].text}")
     for name in pairs:
         if role not in KEYS[name].roles:
             raise ConfigError(f"{name} is for a {KEYS[name].roles[0]}, and this is a {role}: remove the line")
@@ -206,7 +266,7 @@ def _role(roles: tuple[str, ...], wanted: str | None) -> str:
 
 def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     role = cast("tuple[str, ...]", values["process.roles"])[0]
-    node_id = cast(int, values["node.id"])
+    node_id = UNKNOWN_NODE_ID if values["node.id"] is None else cast(int, values["node.id"])
     voters = parse_voters(cast("tuple[str, ...]", values["controller.quorum.voters"]))
     _check_membership(role, node_id, voters)
     protocols = _protocols(cast("tuple[str, ...]", values["listener.security.protocol.map"]))
@@ -249,7 +309,7 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     )
     _check_tls(config)
     if role == BROKER:
-        config.broker("", (), ())
+        (config.with_node_id(0) if node_id == UNKNOWN_NODE_ID else config).broker("", (), ())
     return config
 
 

@@ -90,7 +90,13 @@ _NODE = (
         "What this process is: `controller` or `broker`. A process has one role.",
         required=True,
     ),
-    Key("node.id", "int", None, "The id of this node, unique among controllers and brokers.", required=True),
+    Key(
+        "node.id",
+        "int",
+        None,
+        "The id of this node, unique among controllers and brokers. Only a broker with "
+        "`broker.id.generation.enable=true` may leave it out.",
+    ),
     Key(
         "controller.quorum.voters",
         "list",
@@ -276,6 +282,57 @@ _CONTROLLER = (
         own=True,
     ),
     Key(
+        "reserved.broker.max.id",
+        "int",
+        1_000,
+        "Ids that are generated (`broker.id.generation.enable`) are above this one.",
+        roles=(CONTROLLER,),
+    ),
+    _ms(
+        "broker.id.reuse.grace.ms",
+        300_000,
+        "A broker with `broker.id.reuse.missing` may take over an id that nobody has had for so long.",
+        minimum=0,
+        roles=(CONTROLLER,),
+        own=True,
+    ),
+    _ms(
+        "broker.id.gc.interval.ms",
+        60_000,
+        "How often bindings of broker ids that are garbage are removed; 0: never.",
+        minimum=0,
+        roles=(CONTROLLER,),
+        own=True,
+    ),
+    Key(
+        "delegation.token.secret.key",
+        "text",
+        None,
+        "The secret that delegation tokens are made with, the same on all controllers. Without it there are "
+        "none.",
+        roles=(CONTROLLER,),
+    ),
+    _ms(
+        "delegation.token.max.lifetime.ms",
+        604_800_000,
+        "No delegation token lives longer, however often it is renewed.",
+        maximum=MAX_LONG,
+        roles=(CONTROLLER,),
+    ),
+    _ms(
+        "delegation.token.expiry.time.ms",
+        86_400_000,
+        "How long a delegation token lives without being renewed.",
+        maximum=MAX_LONG,
+        roles=(CONTROLLER,),
+    ),
+    _ms(
+        "delegation.token.expiry.check.interval.ms",
+        3_600_000,
+        "How often delegation tokens that are over are removed.",
+        roles=(CONTROLLER,),
+    ),
+    Key(
         "num.partitions",
         "int",
         1,
@@ -295,6 +352,33 @@ _CONTROLLER = (
 )
 
 _BROKER = (
+    Key(
+        "broker.id.generation.enable",
+        "choice",
+        "false",
+        "`true`: a broker without `node.id` takes its id from `meta.properties` in any of its directories, or "
+        "asks the controllers, and formats directories that are empty; see broker-ids.md.",
+        roles=(BROKER,),
+        choices=("false", "true"),
+    ),
+    Key(
+        "broker.id.reuse.missing",
+        "choice",
+        "false",
+        "`true`: a broker that nobody knows may take over the only id that partitions name and nobody has.",
+        roles=(BROKER,),
+        choices=("false", "true"),
+        own=True,
+    ),
+    Key(
+        "broker.id.binding.key",
+        "text",
+        "host",
+        "What the cluster remembers a broker's id by: `host`, the host of the first advertised listener, or "
+        "any text that stays the same while the machine lives and that no other broker has.",
+        roles=(BROKER,),
+        own=True,
+    ),
     _ms(
         "initial.broker.registration.timeout.ms",
         60_000,

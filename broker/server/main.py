@@ -13,12 +13,15 @@ import grpc.aio
 from broker.events import PublishImage, SendToController, StateChanged
 from broker.node import BrokerNode
 from broker.server.controllers import ControllerCalls
+from broker.server.identity import settle_identity
 from controller.raft.core import RaftCore
 from metadata.errors import ApiError, ErrorCode
 from metadata.features import KNOWN_FEATURES
 from metadata.records import BrokerFeature
+from metadata.settings.broker_keys import BROKER_KEYS
 from proto import metadata_pb2 as pb
 from proto.metadata_pb2_grpc import add_MetadataServicer_to_server
+from proto.settings_pb2_grpc import add_SettingsViewServicer_to_server
 from runtime.api_codec import Hints
 from runtime.channels import TlsMaterial, bind, new_server
 from runtime.clock import Clock, SystemClock
@@ -26,11 +29,13 @@ from runtime.config import NodeConfig, process_rng
 from runtime.driver import Driver, Ending
 from runtime.health import Health
 from runtime.image_service import ImageRead, MetadataService
+from runtime.logging import set_up_logging
 from runtime.metadata_log import MetadataLines
 from runtime.process import handle_signals, run_process
 from runtime.raft_client import PeerAddress, RaftClient
 from runtime.raft_server import GrpcRaftTransport
 from runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
+from runtime.settings_view import SettingsViewService
 from storage.uuids import random_uuid
 
 STOP_GRACE_S = 0.1
@@ -38,15 +43,17 @@ STOP_GRACE_S = 0.1
 _log = logging.getLogger(__name__)
 
 
-def run(config_path: str) -> int:
+def run(config_path: str, node_id: int | None = None) -> int:
     """Runs the broker that the file describes until it is told to stop; the process's exit code."""
-    return run_process(config_path, "broker", serve)
+    return run_process(config_path, "broker", serve, node_id=node_id)
 
 
 async def serve(config: NodeConfig) -> Ending:
     """From start to end. Raises ConfigError, StartError or StorageError if it cannot."""
     needs_tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
     tls = TlsMaterial.load(config.tls) if needs_tls else None
+    config = await settle_identity(config, tls if config.controllers_use_tls else None)
+    set_up_logging(config.text("log.format"), config.text("log.level"), role="broker", node_id=config.node_id)
     own, directories = check_directories(config)
     server = new_server()
     try:
@@ -104,13 +111,19 @@ class BrokerProcess:
         self._calls = ControllerCalls(controllers, self.driver.post, tls)
         self._health = Health(server)
         self._lines = MetadataLines(replica.image)
+        images = BrokerImages(self.node, clock)
+        hints = Hints(config.voters)
         service = MetadataService(
-            BrokerImages(self.node, clock),
+            images,
             node_id=config.node_id,
             cluster_id=replica.identity.cluster_id,
-            hints=Hints(config.voters),
+            hints=hints,
         )
         add_MetadataServicer_to_server(service, server)
+        view = SettingsViewService(
+            images, node_id=config.node_id, hints=hints, static=config.set_in_file(BROKER_KEYS)
+        )
+        add_SettingsViewServicer_to_server(view, server)
 
     async def run(self) -> Ending:
         """Serves until the node stops or the process cannot go on; then closes everything in order."""

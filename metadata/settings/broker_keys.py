@@ -179,8 +179,8 @@ def check_broker_value(name: str, text: str, *, per_broker: bool) -> None:
     key = broker_key(name)
     if key is None:
         raise ConfigValueError(
-            f"{name} is no broker configuration that changes while brokers run: check the spelling, or set it "
-            "in each broker's file"
+            f"{name} is no broker configuration that changes while brokers run: check the spelling, or set "
+            "it in each broker's file"
         )
     prefixed = key.name != name
     if key.name in _PER_LISTENER_ONLY and not prefixed:

@@ -1,0 +1,171 @@
+"""A broker finds out who it is, before it opens its directories, and writes it down (S0.1, S0.26).
+
+Owns the asking and the writing; who is who is decided in `broker.identity` and by the active controller.
+Does nothing unless `broker.id.generation.enable` is set: then directories are formatted by hand. A broker may
+format its own: it votes on nothing, so an emptied disk can lose nothing that was committed (unlike K18).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from broker.identity import FoundDirectory, IdentityConflict, KnownIdentity, known_identity
+from metadata.errors import ApiError, ErrorCode
+from metadata.requests_broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
+from runtime.broker_ids_client import allocate_broker_id
+from runtime.channels import TlsMaterial
+from runtime.client import AdminClient, ClientError
+from runtime.config import UNKNOWN_NODE_ID, NodeConfig, process_rng
+from runtime.errors import StartError
+from storage.disk import join, parent_of
+from storage.log_config import METADATA_DIRECTORY
+from storage.meta_properties import (
+    FILE_NAME,
+    MetaProperties,
+    load_meta_properties,
+    store_meta_properties,
+)
+from storage.posix_disk import PosixDisk
+from storage.uuids import random_uuid
+
+ASIDE = ".no-identity"
+"""Ending of a metadata log that was found in a directory without meta.properties."""
+
+_log = logging.getLogger(__name__)
+
+Ask = Callable[[AllocateBrokerIdRequest], Awaitable[AllocateBrokerIdResponse]]
+
+
+async def settle_identity(config: NodeConfig, tls: TlsMaterial | None) -> NodeConfig:
+    """The configuration with the broker's id, which is written in every directory when this returns.
+
+    Raises StartError and StorageError. No identity is written before the id is settled.
+    """
+    if not config.generates_broker_id:
+        return config
+    directory = config.metadata_log_dir
+    disk = PosixDisk()
+    _make_directories(disk, config)
+    lock = disk.lock(str(directory))  # two processes of one configuration must not become two brokers
+    try:
+        return await _settle(config, disk, tls)
+    finally:
+        lock.release()
+
+
+async def _settle(config: NodeConfig, disk: PosixDisk, tls: TlsMaterial | None) -> NodeConfig:
+    explicit = None if config.node_id == UNKNOWN_NODE_ID else config.node_id
+    try:
+        known = known_identity(explicit, _found(disk, config))
+    except IdentityConflict as error:
+        raise StartError(str(error)) from error
+    if known.node_id is not None and (known.cluster_id is not None or not known.unwritten):
+        settled = config.with_node_id(known.node_id)
+        _write(disk, known.unwritten, known.node_id, known.cluster_id)
+        return settled
+    timeout_ms = config.number("initial.broker.registration.timeout.ms")
+    addresses = [(voter.host, voter.port) for voter in config.voters]
+    async with AdminClient(addresses, tls=tls, timeout_ms=timeout_ms) as client:
+        try:
+            node_id, cluster_id = await _from_controllers(config, known, client, timeout_ms)
+        except ApiError as error:
+            raise StartError(f"the controllers give this broker no id: {error}") from error
+        except ClientError as error:
+            raise StartError(f"the controllers were asked for this broker's id: {error}") from error
+    settled = config.with_node_id(node_id)
+    _write(disk, known.unwritten, node_id, cluster_id)
+    return settled
+
+
+async def _from_controllers(
+    config: NodeConfig, known: KnownIdentity, client: AdminClient, timeout_ms: int
+) -> tuple[int, str]:
+    """(id, cluster id), one of which only the cluster knows."""
+    if known.node_id is not None:
+        return known.node_id, (await client.describe_cluster()).cluster_id
+    request = AllocateBrokerIdRequest(
+        request_id=random_uuid(process_rng()),
+        cluster_id=known.cluster_id,
+        binding_key=config.binding_key,
+        # An id is taken over only by a broker that has nothing which says who it is (S0.22).
+        reuse_missing=known.is_blank and config.values["broker.id.reuse.missing"] == "true",
+    )
+    answer = await ask_until_settled(
+        lambda asked: allocate_broker_id(client, asked), request, timeout_ms, asyncio.get_running_loop().time
+    )
+    if answer.broker_id is None or answer.source is None:
+        raise ApiError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"{answer.waiting_for}; it waited {timeout_ms} ms (initial.broker.registration.timeout.ms)",
+        )
+    _log.info("this broker is %d (%s)", answer.broker_id, answer.source.value)
+    return answer.broker_id, answer.cluster_id
+
+
+async def ask_until_settled(
+    ask: Ask, request: AllocateBrokerIdRequest, timeout_ms: int, time_s: Callable[[], float]
+) -> AllocateBrokerIdResponse:
+    """Repeats the request as the answers say; the last one when the time is up."""
+    deadline_s = time_s() + timeout_ms / 1000
+    told = ""
+    while True:
+        answer = await ask(request)
+        if answer.broker_id is not None or time_s() >= deadline_s:
+            return answer
+        if not told:
+            told = answer.waiting_for
+            _log.info("waiting for an id: %s", told)
+        await asyncio.sleep(max(1, answer.retry_after_ms) / 1000)
+
+
+# ---- directories ---------------------------------------------------------------------------------
+
+
+def _paths(config: NodeConfig) -> list[str]:
+    return [str(path) for path in dict.fromkeys((config.metadata_log_dir, *config.log_dirs))]
+
+
+def _make_directories(disk: PosixDisk, config: NodeConfig) -> None:
+    for path in _paths(config):
+        if disk.exists(path) and not disk.is_directory(path):
+            raise StartError(f"{path} is a file: give a directory in log.dirs")
+        if not disk.exists(path):
+            disk.make_directory(path)
+            disk.sync_directory(parent_of(path))
+
+
+def _found(disk: PosixDisk, config: NodeConfig) -> list[FoundDirectory]:
+    found = []
+    for path in _paths(config):
+        file = join(path, FILE_NAME)
+        properties = load_meta_properties(disk, path) if disk.exists(file) else None
+        found.append(FoundDirectory(path=path, file=file, properties=properties))
+    return found
+
+
+def _write(disk: PosixDisk, directories: tuple[str, ...], node_id: int, cluster_id: str | None) -> None:
+    """Each file appears whole or not at all; a start that ends in between finds its id in the first."""
+    rng = random.SystemRandom()
+    for directory in directories:
+        _set_aside(disk, directory)
+        identity = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=random_uuid(rng))
+        store_meta_properties(disk, directory, identity)
+        _log.info("formatted %s for broker %d of cluster %s", directory, node_id, cluster_id)
+
+
+def _set_aside(disk: PosixDisk, directory: str) -> None:
+    """A metadata log whose owner nobody knows may be another cluster's: the log is fetched again."""
+    log = Path(directory) / METADATA_DIRECTORY
+    if not log.exists():
+        return
+    aside, number = Path(f"{log}{ASIDE}"), 1
+    while aside.exists():
+        number += 1
+        aside = Path(f"{log}{ASIDE}-{number}")
+    log.rename(aside)
+    disk.sync_directory(directory)
+    _log.warning("%s belonged to nobody (no %s): it is set aside as %s", log, FILE_NAME, aside.name)

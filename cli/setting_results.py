@@ -1,0 +1,40 @@
+"""How the results of a change are shown: one line or one JSON object each, refusals on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from cli.errors import EXIT_FAILED
+from cli.output import echo_json
+from metadata.errors import ErrorCode
+from metadata.requests_settings import SettingResult
+
+
+def report(results: Sequence[SettingResult], done: str, as_json: bool) -> int:
+    """Returns the exit code: failed when anything was refused."""
+    for result in results:
+        if as_json:
+            echo_json({"subject": result.subject, "error": result.error.name, "message": result.message})
+        elif result.error is ErrorCode.NONE:
+            click.echo(f"{result.subject}: {done}")
+        else:
+            refuse(result.subject, result.error, result.message)
+    return EXIT_FAILED if any(result.error is not ErrorCode.NONE for result in results) else 0
+
+
+def refuse(subject: str, error: ErrorCode, message: str | None) -> None:
+    """One line on standard error."""
+    click.echo(f"metaquorum: {subject}: {error.name}: {message or 'refused'}", err=True)
+
+
+def pairs(texts: Sequence[str], what: str) -> list[tuple[str, str]]:
+    """`key=value` texts, split at the first `=`. Raises UsageError."""
+    found = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"{text!r} is no {what}; write key=value")
+        found.append((key, value))
+    return found

@@ -1,0 +1,101 @@
+"""`metaquorum users`: SCRAM credentials. Passwords are asked for or read, never shown, and stay here."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from cli.client import ClientOptions, client_options
+from cli.output import echo_json, json_option
+from cli.setting_results import report
+from cli.setting_text import user_line
+from metadata.settings.scram import DEFAULT_ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS, Mechanism
+
+_TITLES = {each.title: each for each in Mechanism}
+mechanism_option = click.option(
+    "--mechanism",
+    type=click.Choice(list(_TITLES), case_sensitive=False),
+    default=Mechanism.SCRAM_SHA_512.title,
+    show_default=True,
+)
+
+
+@click.group()
+def users() -> None:
+    """Set, delete and list the credentials of users."""
+
+
+@users.group()
+def scram() -> None:
+    """SCRAM credentials (RFC 5802)."""
+
+
+@scram.command("set")
+@client_options
+@click.argument("user")
+@mechanism_option
+@click.option(
+    "--iterations",
+    type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
+    default=DEFAULT_ITERATIONS,
+    show_default=True,
+)
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input, one line.")
+@json_option
+def set_(
+    options: ClientOptions, user: str, mechanism: str, iterations: int, password_stdin: bool, as_json: bool
+) -> int:
+    """Give USER a password. The cluster keeps what RFC 5802 derives of it, never the password."""
+    if password_stdin:
+        password = sys.stdin.readline().rstrip("\r\n")
+    else:
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    if not password:
+        raise click.UsageError("the password is empty")
+    chosen = _TITLES[mechanism.upper()]
+    with options.open() as cluster:
+        result = cluster.settings(
+            lambda settings: settings.set_scram(user, chosen, password, iterations=iterations)
+        )
+    return report([result], f"{chosen.title} set", as_json)
+
+
+@scram.command()
+@client_options
+@click.argument("user")
+@mechanism_option
+@json_option
+def delete(options: ClientOptions, user: str, mechanism: str, as_json: bool) -> int:
+    """Remove the credential of USER for a mechanism."""
+    chosen = _TITLES[mechanism.upper()]
+    with options.open() as cluster:
+        result = cluster.settings(lambda settings: settings.delete_scram(user, chosen))
+    return report([result], f"{chosen.title} deleted", as_json)
+
+
+@scram.command("list")
+@client_options
+@click.argument("names", nargs=-1, metavar="[USER...]")
+@click.option("--stale", is_flag=True, help="As the node asked has it, without asking the others.")
+@json_option
+def list_(options: ClientOptions, names: tuple[str, ...], stale: bool, as_json: bool) -> None:
+    """List users with their mechanisms and iterations; no secret is ever shown."""
+    with options.open() as cluster:
+        found = cluster.settings(lambda settings: settings.describe_users(names, stale=stale))
+    if as_json:
+        echo_json(
+            [
+                {
+                    "user": each.user,
+                    "credentials": [
+                        {"mechanism": mechanism.title, "iterations": count}
+                        for mechanism, count in each.iterations
+                    ],
+                }
+                for each in found
+            ]
+        )
+        return
+    for each in found:
+        click.echo(user_line(each))

@@ -1,0 +1,61 @@
+"""A controller that does not lead tells the one that does who it is, until the log has it (KIP-919).
+
+Owns when to ask again. What is told, and whether it is due, is `controller.registrations`' business; the
+active controller writes its own registration itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from controller.node import ControllerNode
+from controller.registrations import own_registration
+from metadata.errors import ApiError
+from metadata.requests_settings import RegisterControllerRequest
+from runtime.backoff import Backoff, BackoffPolicy
+from runtime.client import AdminClient, ClientError
+from runtime.settings_client import SettingsClient
+
+RETRY = BackoffPolicy(initial_ms=250, max_ms=10_000)
+
+_log = logging.getLogger(__name__)
+
+
+class SelfRegistration:
+    """`client` asks the voters. Call `poke` after every step: it costs nothing while nothing is due."""
+
+    def __init__(self, node: ControllerNode, client: AdminClient, rng: random.Random) -> None:
+        self._node = node
+        self._client = client
+        self._rng = rng
+        self._task: asyncio.Task[None] | None = None
+
+    def poke(self) -> None:
+        """Begins to register if that is due and not under way."""
+        if (self._task is None or self._task.done()) and self._due() is not None:
+            self._task = asyncio.get_running_loop().create_task(self._register())
+
+    async def close(self) -> None:
+        """Stops asking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._client.close()
+
+    def _due(self) -> RegisterControllerRequest | None:
+        node = self._node
+        if node.active is not None or node.raft.leader_id in {None, node.config.node_id}:
+            return None
+        return own_registration(node.ledger.committed.image, node.config, node.incarnation_id)
+
+    async def _register(self) -> None:
+        backoff = Backoff(RETRY, self._rng)
+        while (request := self._due()) is not None:
+            try:
+                await SettingsClient(self._client).register_controller(request)
+            except (ApiError, ClientError) as error:
+                _log.info("controller %d is not registered yet: %s", request.controller_id, error)
+            # What was accepted comes back through the log; until then it is only looked at again.
+            await asyncio.sleep(backoff.failed(0) / 1000)

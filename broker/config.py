@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from metadata.broker_ids import key_problem
 from metadata.records import BrokerEndpoint, BrokerFeature
 
 
@@ -22,6 +23,7 @@ class BrokerConfig:
     features: tuple[BrokerFeature, ...] = ()
     directories: tuple[bytes, ...] = ()
     rack: str | None = None
+    binding_key: str | None = None
     initial_broker_registration_timeout_ms: int = 60_000
     broker_heartbeat_interval_ms: int = 2_000
     registration_lease_timeout_ms: int = 18_000
@@ -67,6 +69,9 @@ class BrokerConfig:
                 f" registration.lease.timeout.ms ({self.registration_lease_timeout_ms}): one lost answer"
                 " would cost the lease"
             )
+        problem = None if self.binding_key is None else key_problem(self.binding_key)
+        if problem is not None:
+            lines.append(f"broker.id.binding.key: {problem}")
         if not self.endpoints:
             lines.append("listeners is empty: a broker needs at least one listener to be reached at")
         return lines

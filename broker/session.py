@@ -428,6 +428,7 @@ class BrokerSession:
             features=config.features,
             rack=config.rack,
             directories=config.directories,
+            binding_key=config.binding_key,
             # KIP-966: known only to a process that has not ended since; a new one cannot vouch for the last.
             previous_broker_epoch=self.broker_epoch,
         )

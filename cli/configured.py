@@ -26,9 +26,15 @@ class NodeConfig:
 def read_node_config(path: str) -> NodeConfig:
     """Reads and checks a configuration file. Raises ConfigError."""
     # Brings gRPC along, which the rest of this group can do without.
-    from runtime.config import load_config
+    from runtime.config import UNKNOWN_NODE_ID, load_config
+    from runtime.errors import ConfigError
 
     config = load_config(Path(path))
+    if config.node_id == UNKNOWN_NODE_ID:
+        raise ConfigError(
+            f"{path}: broker.id.generation.enable=true and no node.id: this broker formats its directories "
+            "itself when it starts; set node.id to format them now"
+        )
     directories = list(config.log_dirs)
     if config.metadata_log_dir not in directories:
         directories.append(config.metadata_log_dir)

@@ -31,8 +31,9 @@ def broker() -> None:
 
 @broker.command("run")
 @click.argument("config", type=CONFIG)
-def run_broker(config: str) -> int:
+@click.option("--node-id", type=click.IntRange(min=0), help="The broker's id, if CONFIG leaves it out.")
+def run_broker(config: str, node_id: int | None) -> int:
     """Run the broker that the file CONFIG describes, until SIGTERM or Ctrl-C."""
     from broker.server.main import run
 
-    return run(config)
+    return run(config, node_id)

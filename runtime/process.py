@@ -15,7 +15,7 @@ import uvloop
 
 from controller.raft.events import ShutdownRequested
 from metadata.errors import RecordDecodeError, ReplayError
-from runtime.config import NodeConfig, load_config
+from runtime.config import UNKNOWN_NODE_ID, NodeConfig, load_config
 from runtime.driver import Driver, Ending
 from runtime.errors import ConfigError, StartError
 from runtime.logging import set_up_logging
@@ -28,11 +28,16 @@ EXIT_FAILED = 1
 
 
 def run_process(
-    config_path: str, role: str, serve: Callable[[NodeConfig], Coroutine[Any, Any, Ending]]
+    config_path: str,
+    role: str,
+    serve: Callable[[NodeConfig], Coroutine[Any, Any, Ending]],
+    *,
+    node_id: int | None = None,
 ) -> int:
-    """Runs `serve` until it ends; the exit code. Bad input is one line on standard error and exit code 1."""
+    """Runs `serve` until it ends; the exit code. Bad input is one line on standard error and exit code 1.
+    `node_id`: what the command line says of it."""
     try:
-        config = load_config(Path(config_path), role)
+        config = load_config(Path(config_path), role, node_id)
         set_up_logging(config.text("log.format"), config.text("log.level"), role=role, node_id=config.node_id)
         # The disk thread must not wait long for its turn when the loop is busy (the default is 5 ms).
         sys.setswitchinterval(0.0005)
@@ -45,10 +50,11 @@ def run_process(
     except KeyboardInterrupt:
         print(f"metaquorum {role}: interrupted before it was up", file=sys.stderr, flush=True)
         return EXIT_FAILED
+    who = role if config.node_id == UNKNOWN_NODE_ID else f"{role} {config.node_id}"
     if ending.failed:
-        _log.error("%s %d %s", role, config.node_id, _one_line(ending.reason))
+        _log.error("%s %s", who, _one_line(ending.reason))
         return EXIT_FAILED
-    _log.info("%s %d %s", role, config.node_id, _one_line(ending.reason))
+    _log.info("%s %s", who, _one_line(ending.reason))
     return EXIT_OK
 
 

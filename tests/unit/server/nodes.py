@@ -100,7 +100,13 @@ async def running_controller(path: Path) -> AsyncIterator[ControllerProcess]:
 
 @contextlib.asynccontextmanager
 async def running_broker(path: Path) -> AsyncIterator[BrokerProcess]:
-    config: NodeConfig = load_config(path, "broker")
+    async with running_broker_config(load_config(path, "broker")) as process:
+        yield process
+
+
+@contextlib.asynccontextmanager
+async def running_broker_config(config: NodeConfig) -> AsyncIterator[BrokerProcess]:
+    """The same for a configuration that was read already."""
     tls = TlsMaterial.load(config.tls) if config.controllers_use_tls else None
     server = new_server()
     for listener in config.listeners:

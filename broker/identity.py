@@ -1,0 +1,79 @@
+"""Who a broker is, as far as its configuration and its own directories say (S0.1 to S0.4, S0.27).
+
+Pure: what was found in the directories goes in, and what is known, what must be asked and what is to be
+written comes out. Asking and writing is the shell's (`broker.server.identity`); steps 3 to 5 of S0.1 are the
+active controller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.meta_properties import MetaProperties
+
+
+class IdentityConflict(Exception):
+    """The configuration and the directories do not agree on who this broker is; one line for humans."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundDirectory:
+    """One directory of the broker. `file` is where its meta.properties is or would be; `properties` None:
+    there is none."""
+
+    path: str
+    file: str
+    properties: MetaProperties | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownIdentity:
+    """What is known without asking anybody. `node_id` None: the controllers have to be asked, and
+    `cluster_id` None: too. `unwritten`: directories without a meta.properties, in the order given. `is_blank`: none of them
+    has one."""
+
+    node_id: int | None
+    cluster_id: str | None
+    unwritten: tuple[str, ...]
+    is_blank: bool
+
+
+def known_identity(explicit_id: int | None, found: Sequence[FoundDirectory]) -> KnownIdentity:
+    """The explicit id and that of the files, which must agree; raises IdentityConflict.
+
+    Any directory that survived says who the broker is, whatever became of the others (S0.27).
+    """
+    node_id, cluster_id = explicit_id, None
+    id_from: FoundDirectory | None = None
+    cluster_from: FoundDirectory | None = None
+    for directory in found:
+        properties = directory.properties
+        if properties is None:
+            continue
+        if properties.node_id is not None:
+            if id_from is not None and properties.node_id != node_id:
+                raise IdentityConflict(
+                    f"{id_from.file} says that this broker is {node_id} and {directory.file} says "
+                    f"{properties.node_id}: one of them is another broker's directory, correct log.dirs"
+                )
+            if id_from is None and explicit_id is not None and properties.node_id != explicit_id:
+                raise IdentityConflict(
+                    f"node.id is {explicit_id} and {directory.file} says {properties.node_id}: correct "
+                    "node.id or leave it out, or name this broker's own directories"
+                )
+            node_id, id_from = properties.node_id, directory
+        if properties.cluster_id is not None:
+            if cluster_from is not None and properties.cluster_id != cluster_id:
+                raise IdentityConflict(
+                    f"{cluster_from.file} belongs to cluster {cluster_id} and {directory.file} to "
+                    f"{properties.cluster_id}: name directories of one cluster"
+                )
+            cluster_id, cluster_from = properties.cluster_id, directory
+    unwritten = tuple(directory.path for directory in found if directory.properties is None)
+    return KnownIdentity(
+        node_id=node_id,
+        cluster_id=cluster_id,
+        unwritten=unwritten,
+        is_blank=len(unwritten) == len(found),
+    )

@@ -356,7 +356,7 @@ _BROKER = (
         "broker.id.generation.enable",
         "choice",
         "false",
-        "`true`: a broker without `node.id` takes its id from `meta.properties` in any of its directories, or "
+        "`true`: a broker without `node.id` takes it from `meta.properties` in any of its directories, or "
         "asks the controllers, and formats directories that are empty; see broker-ids.md.",
         roles=(BROKER,),
         choices=("false", "true"),

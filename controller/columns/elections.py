@@ -57,20 +57,24 @@ def without_broker(image: MetadataImage, rows: RowArray, broker_id: int, rules: 
     """What takes `broker_id` out of leadership and ISR of `rows`; `rules` do not let it lead."""
     old = _read(image, rows)
     mine = old.isr == broker_id
-    shrinks = mine.any(axis=0) & (old.n_isr > 1)
+    named = mine.any(axis=0)
+    shrinks = named & (old.n_isr > 1)
     isr = old.isr.copy()
     # The members after the broker move up by one place.
     moved = np.logical_or.accumulate(mine, axis=0) & shrinks
     isr[:-1] = np.where(moved[:-1], old.isr[1:], old.isr[:-1])
     isr[-1, moved[-1]] = PADDING
-    return _changes(old, isr, shrinks, rules, Electorate(image, rules))
+    # With eligible leader replicas the last member leaves too, which is not a change of the ISR alone.
+    closer = named & ~shrinks & rules.elr
+    return _changes(old, isr, shrinks, rules, _elect(old, isr, Electorate(image, rules)), closer=closer)
 
 
 def with_leader(image: MetadataImage, rows: RowArray, rules: Rules, *, preferred: bool = False) -> Decided:
     """What gives each of `rows` a leader from its ISR; `preferred`: the first replica where it may."""
     old = _read(image, rows)
     unchanged = np.zeros(len(rows), dtype=bool)
-    return _changes(old, old.isr, unchanged, rules, Electorate(image, rules), preferred=preferred)
+    elected = _elect(old, old.isr, Electorate(image, rules), preferred=preferred)
+    return _changes(old, old.isr, unchanged, rules, elected, closer=unchanged)
 
 
 def _read(image: MetadataImage, rows: RowArray) -> _Rows:
@@ -99,13 +103,13 @@ def _changes(
     isr: IntArray,
     shrinks: Flags,
     rules: Rules,
-    electorate: Electorate,
+    elected: tuple[IntArray, Flags],
     *,
-    preferred: bool = False,
+    closer: Flags,
 ) -> Decided:
     n_isr = old.n_isr - shrinks
-    leader, odd = _elect(old, isr, electorate, preferred=preferred)
-    odd |= (old.flags != 0) | (n_isr > ISR_MAX) | (n_isr < 1)
+    leader, odd = elected
+    odd |= closer | (old.flags != 0) | (n_isr > ISR_MAX) | (n_isr < 1)
     lost = np.flatnonzero((leader == NO_LEADER) & ~odd)
     if lost.size:
         odd[lost] = _of_topics(old, lost, rules.unclean_allowed)
@@ -133,7 +137,9 @@ def _changes(
     return Decided(changes, odd, changed)
 
 
-def _elect(old: _Rows, isr: IntArray, electorate: Electorate, *, preferred: bool) -> tuple[IntArray, Flags]:
+def _elect(
+    old: _Rows, isr: IntArray, electorate: Electorate, *, preferred: bool = False
+) -> tuple[IntArray, Flags]:
     """(leader, rows that need a closer look). A present leader that may go on goes on."""
     in_sync = np.zeros(old.replicas.shape, dtype=bool)
     for member in isr:

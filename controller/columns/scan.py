@@ -58,9 +58,9 @@ def naming(broker_id: int) -> Find:
 
     def find(chunk: Chunk) -> Local:
         data = chunk.data
-        hits = (data[chunk.isr_start :] == broker_id).any(axis=0)
+        hits = np.bitwise_or.reduce(data[chunk.isr_start :] == broker_id, axis=0)
         hits |= data[LEADER] == broker_id
-        found: Local = np.flatnonzero(hits)
+        found: Local = hits.nonzero()[0]
         return found
 
     return find

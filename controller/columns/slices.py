@@ -42,12 +42,17 @@ def change_slice(
     """
     while True:
         rows, whole = scan.rows(image, at_most)
-        part = rows[:at_most]
-        pieces, unchanged = _decide(part, one_by_one, in_columns)
-        _settle(scan, image, rows, unchanged)
-        done = whole and len(part) == len(rows)
-        if pieces or done:
-            return Slice(records=_records([*head, *pieces, *(tail if done else ())]), done=done)
+        unchanged: list[RowArray] = []
+        for low in range(0, max(1, len(rows)), at_most):
+            part = rows[low : low + at_most]
+            pieces, stays = _decide(part, one_by_one, in_columns)
+            unchanged.append(stays)
+            done = whole and low + at_most >= len(rows)
+            if pieces or done:
+                _settle(scan, image, rows, np.concatenate(unchanged))
+                return Slice(records=_records([*head, *pieces, *(tail if done else ())]), done=done)
+        # Nothing is to be done for any of them, so that their chunks are skipped from now on.
+        _settle(scan, image, rows, np.concatenate(unchanged))
 
 
 def _decide(

@@ -6,7 +6,6 @@ named, lists are replaced. `metadata.meaning.merge_change` says the same for one
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -25,14 +24,15 @@ from ..image.columns import (
     PADDING,
     PARTITION_EPOCH,
     RECOVERING_FLAG,
+    IntArray,
     RowArray,
     split_by_chunk,
 )
+from ..image.compare import rows_block
+from ..image.topics import TopicEntry
 from ..records import PartitionChangeRecord
 from .changes import API_KEY, ChangeRows, Words, decode_changes
 from .frames import Frames, Places
-
-_LONG_STRETCH = 8
 
 
 def apply_changes(
@@ -55,30 +55,36 @@ def apply_changes(
         return False
     others = np.sort(np.concatenate([records[~is_change], odd]))
     one_by_one(others)
-    for group, rows in placed:
-        _write(builder, group, rows)
+    if placed and len(touched):
+        _write(builder, placed)
     return True
 
 
 def _rows_of(builder: ImageBuilder, topics: Words, index: npt.NDArray[np.int32]) -> RowArray | None:
     """The row of each partition; None if one of them does not exist."""
-    by_id = builder.topics.by_id
+    find = builder.topics.by_id.get
     edges = np.flatnonzero((topics[1:, 0] != topics[:-1, 0]) | (topics[1:, 1] != topics[:-1, 1])) + 1
     places = [0, *edges.tolist(), len(index)] if len(index) else [0]
-    raw = topics.tobytes()
-    rows = np.empty(len(index), dtype=np.int64)
-    for low, high in itertools.pairwise(places):
-        entry = by_id.get(raw[16 * low : 16 * low + 16])
-        if entry is None:
+    raw = topics[places[:-1]].tobytes()
+    firsts, counts, starts = [], [], []
+    scattered: list[tuple[int, int, TopicEntry]] = []
+    for at in range(len(places) - 1):
+        entry = find(raw[16 * at : 16 * at + 16])
+        if entry is None or not entry.runs:
             return None
-        if high - low >= _LONG_STRETCH and len(entry.runs) == 1:
-            first, count, row = entry.runs[0]
-            within = index[low:high].astype(np.int64) - first
-            if ((within < 0) | (within >= count)).any():
-                return None
-            rows[low:high] = within + row
-        else:
-            rows[low:high] = [entry.row_of(at) for at in index[low:high].tolist()]
+        first, count, row = entry.runs[0]
+        if len(entry.runs) > 1:
+            scattered.append((places[at], places[at + 1], entry))
+        firsts.append(first)
+        counts.append(count)
+        starts.append(row)
+    ends = np.array(places, dtype=np.int64)
+    sizes = ends[1:] - ends[:-1]
+    within = index - np.repeat(np.array(firsts, dtype=np.int64), sizes)
+    rows: RowArray = within + np.repeat(np.array(starts, dtype=np.int64), sizes)
+    rows[(within < 0) | (within >= np.repeat(np.array(counts, dtype=np.int64), sizes))] = -1
+    for low, high, entry in scattered:
+        rows[low:high] = [entry.row_of(at) for at in index[low:high].tolist()]
     return None if (rows < 0).any() else rows
 
 
@@ -109,27 +115,57 @@ def _odd_rows(builder: ImageBuilder, frames: Frames, odd: Places) -> RowArray | 
     return None if (found < 0).any() else found
 
 
-def _write(builder: ImageBuilder, group: ChangeRows, rows: RowArray) -> None:
+def _write(builder: ImageBuilder, placed: list[tuple[ChangeRows, RowArray]]) -> None:
+    """Writes all groups, each chunk once: rows are copied out, changed there, and copied back."""
     columns = builder.topics.columns
-    n_isr = 0 if group.isr is None else group.isr.shape[1]
-    codes = None
-    if group.directories is not None:
-        flat = columns.directories.codes_of(group.directories.reshape(-1, 2))
-        codes = flat.reshape(len(rows), -1)
-    for at, place, local in split_by_chunk(rows):
-        chunk = columns.own_wide(at, 0, n_isr)
+    rows = np.concatenate([rows for _, rows in placed])
+    place_of = np.empty(len(rows), dtype=np.int64)
+    order = np.argsort(rows, kind="stable")
+    place_of[order] = np.arange(len(rows))
+    rows = rows[order]
+    by_chunk = split_by_chunk(rows)
+    width = max(columns.chunks[at].replica_width for at, _, _ in by_chunk)
+    isr_width = max(columns.chunks[at].isr_width for at, _, _ in by_chunk)
+    isr_width = max(isr_width, *(0 if group.isr is None else group.isr.shape[1] for group, _ in placed), 0)
+    block = rows_block(columns, rows, width, isr_width)
+    low = 0
+    for group, own in placed:
+        _change(builder, block, place_of[low : low + len(own)], group, width)
+        low += len(own)
+    longest = block[N_ISR]
+    middle = LISTS + width
+    isr_start = middle + width
+    for at, place, local in by_chunk:
+        chunk = columns.own_wide(at, 0, int(longest[place].max()))
+        part = block[:, place[0] : place[-1] + 1]
         data = chunk.data
-        data[PARTITION_EPOCH, local] += 1
-        if group.leader is not None:
-            data[LEADER, local] = group.leader[place]
-            data[LEADER_EPOCH, local] += 1
-        if group.isr is not None:
-            data[N_ISR, local] = n_isr
-            data[chunk.isr_start : chunk.isr_start + n_isr, local] = group.isr[place].T
-            data[chunk.isr_start + n_isr :, local] = PADDING
-        if group.recovery is not None:
-            kept = data[FLAGS, local] & ~RECOVERING_FLAG
-            data[FLAGS, local] = kept | group.recovery[place].astype(np.int32)
-        if codes is not None:
-            start = LISTS + chunk.replica_width
-            data[start : start + codes.shape[1], local] = codes[place].T
+        if chunk.replica_width == width and chunk.isr_width == isr_width:
+            data[:, local] = part
+            continue
+        data[: LISTS + chunk.replica_width, local] = part[: LISTS + chunk.replica_width]
+        directories = LISTS + chunk.replica_width
+        data[directories : chunk.isr_start, local] = part[middle : middle + chunk.replica_width]
+        data[chunk.isr_start :, local] = part[isr_start : isr_start + chunk.isr_width]
+
+
+def _change(
+    builder: ImageBuilder, block: IntArray, at: npt.NDArray[np.int64], group: ChangeRows, width: int
+) -> None:
+    """Changes the rows of one group where they stand in `block`."""
+    block[PARTITION_EPOCH, at] += 1
+    if group.leader is not None:
+        block[LEADER, at] = group.leader
+        block[LEADER_EPOCH, at] += 1
+    if group.isr is not None:
+        n_isr = group.isr.shape[1]
+        isr_start = LISTS + 2 * width
+        block[N_ISR, at] = n_isr
+        block[isr_start : isr_start + n_isr, at] = group.isr.T
+        block[isr_start + n_isr :, at] = PADDING
+    if group.recovery is not None:
+        block[FLAGS, at] = block[FLAGS, at] & ~RECOVERING_FLAG | group.recovery
+    if group.directories is not None:
+        table = builder.topics.columns.directories
+        codes = table.codes_of(group.directories.reshape(-1, 2)).reshape(len(at), -1)
+        start = LISTS + width
+        block[start : start + codes.shape[1], at] = codes.T

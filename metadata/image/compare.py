@@ -21,8 +21,10 @@ from .columns import (
     RARE_FLAG,
     TOPIC,
     Chunk,
+    ColumnsBuilder,
     PartitionColumns,
     RowArray,
+    split_by_chunk,
 )
 
 if TYPE_CHECKING:
@@ -158,13 +160,20 @@ def _widths(
     return max(chunk.replica_width for chunk in chunks), max(chunk.isr_width for chunk in chunks)
 
 
-def rows_block(columns: PartitionColumns, rows: RowArray, replica_width: int, isr_width: int) -> IntArray:
+def rows_block(
+    columns: PartitionColumns | ColumnsBuilder, rows: RowArray, replica_width: int, isr_width: int
+) -> IntArray:
     """`rows` copied out in a chunk's layout, with lists of at least the given widths: (columns, rows)."""
     depth = LISTS + 2 * replica_width + isr_width
     block = np.full((depth, len(rows)), PADDING, dtype=np.int32)
-    for chunk, place, local in columns.by_chunk(rows):
+    ascending = bool((rows[1:] >= rows[:-1]).all())
+    for at, place, local in split_by_chunk(rows):
+        chunk = columns.chunks[at]
         width = chunk.replica_width
-        source = chunk.data[:, local]
+        source = chunk.data.take(local, axis=1)
+        if ascending and width == replica_width and chunk.isr_width == isr_width:
+            block[:, place[0] : place[0] + len(place)] = source
+            continue
         block[: LISTS + width, place] = source[: LISTS + width]
         directories = LISTS + replica_width
         block[directories : directories + width, place] = source[LISTS + width : LISTS + 2 * width]

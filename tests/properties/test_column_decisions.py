@@ -1,0 +1,245 @@
+"""Deciding, encoding and replaying partition changes in columns equals doing it one at a time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from unittest import mock
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.columns import slices
+from controller.columns.scan import Scan, naming
+from controller.effective import rules_of
+from controller.encoding import encode_records_batch
+from controller.partitions import election_slice, preferred_slice, removal_slice
+from controller.result import Slice
+from metadata.columnar.bulk import RecordPieces
+from metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage, describe_difference
+from metadata.records import (
+    BrokerRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    Record,
+    TopicRecord,
+)
+from metadata.replay import ReplayState, replay, replay_records
+from storage.batch import iter_batches
+
+BROKERS = 6
+Cluster = tuple[ReplayState, frozenset[int]]
+
+
+def directory(broker_id: int, number: int = 0) -> bytes:
+    return b"directory" + bytes([0, 0, 0, 0, 0, broker_id, number + 1])
+
+
+def partition(rng: random.Random, topic_id: bytes, index: int, level: int) -> PartitionRecord:
+    replicas = tuple(rng.sample(range(BROKERS), rng.randint(1, 4)))
+    isr = tuple(rng.sample(replicas, rng.randint(1, len(replicas))))
+    leader = rng.choice((*isr, isr[0], -1))
+    odd = rng.randrange(12)
+    adding = replicas[-1:] if odd == 0 and len(replicas) > 1 else ()
+    removing = replicas[:1] if odd == 1 and len(replicas) > 1 else ()
+    places = [
+        rng.choice((directory(broker), directory(broker), directory(broker, 1), UNASSIGNED, LOST))
+        for broker in replicas
+    ]
+    outside = tuple([replica for replica in replicas if replica not in isr])
+    return PartitionRecord(
+        index,
+        topic_id,
+        replicas,
+        isr,
+        removing,
+        adding,
+        leader=leader,
+        leader_recovery_state=int(odd == 2 and leader >= 0),
+        leader_epoch=rng.randint(0, 3),
+        partition_epoch=rng.randint(0, 3),
+        directories=() if level < 17 else tuple(places),
+        eligible_leader_replicas=outside[:1] if odd == 3 and level >= 23 and outside else None,
+    )
+
+
+def cluster(seed: int) -> Cluster:
+    """A state with some dozens of partitions, and the brokers that may lead in it."""
+    rng = random.Random(seed)
+    level = rng.choice((11, 12, 19, 25))
+    records: list[Record] = [FeatureLevelRecord("metadata.version", level)]
+    if level >= 23 and rng.random() < 0.5:
+        records.append(FeatureLevelRecord("eligible.leader.replicas.version", 1))
+    for broker in range(BROKERS):
+        held = tuple([directory(broker, number) for number in range(rng.randint(1, 2))])
+        records.append(
+            BrokerRecord(
+                broker, bytes([broker + 1]) * 16, 7, fenced=False, log_dirs=held if level >= 17 else ()
+            )
+        )
+    for number in range(rng.randint(1, 3)):
+        topic_id = bytes([number + 1]) * 16
+        records.append(TopicRecord(f"topic-{number}", topic_id))
+        if rng.random() < 0.5:
+            records.append(ConfigRecord(2, f"topic-{number}", "unclean.leader.election.enable", "true"))
+        if rng.random() < 0.5:
+            records.append(ConfigRecord(2, f"topic-{number}", "min.insync.replicas", "2"))
+        for index in range(rng.randint(8, 24)):
+            records.append(partition(rng, topic_id, index, level))
+    state = replay_records(ReplayState(), base_offset=0, epoch=1, timestamp_ms=0, records=records)
+    dead = rng.sample(range(BROKERS), rng.randint(0, 3))
+    return state, frozenset(range(BROKERS)).difference(dead)
+
+
+Decide = Callable[[MetadataImage, Callable[[int], bool], int], Slice]
+
+
+def removal(image: MetadataImage, may_lead: Callable[[int], bool], at_most: int) -> Slice:
+    return removal_slice(image, 1, rules_of(image, may_lead), at_most, final=FenceBrokerRecord(1, 7))
+
+
+def election(image: MetadataImage, may_lead: Callable[[int], bool], at_most: int) -> Slice:
+    return election_slice(image, 1, rules_of(image, may_lead), at_most)
+
+
+def any_election(image: MetadataImage, may_lead: Callable[[int], bool], at_most: int) -> Slice:
+    return election_slice(image, None, rules_of(image, may_lead), at_most)
+
+
+def preferred(image: MetadataImage, may_lead: Callable[[int], bool], at_most: int) -> Slice:
+    return preferred_slice(image, rules_of(image, may_lead), at_most)
+
+
+def one_by_one(decide: Decide, image: MetadataImage, live: frozenset[int]) -> Slice:
+    with mock.patch.object(slices, "MIN_ROWS", 1 << 60):
+        return decide(image, live.__contains__, 1 << 20)
+
+
+def in_columns(decide: Decide, image: MetadataImage, live: frozenset[int]) -> Slice:
+    with mock.patch.object(slices, "MIN_ROWS", 1):
+        return decide(image, live.__contains__, 1 << 20)
+
+
+def as_set(records: Sequence[Record]) -> dict[tuple[bytes, int], PartitionChangeRecord]:
+    found = {
+        (record.topic_id, record.partition_id): record
+        for record in records
+        if isinstance(record, PartitionChangeRecord)
+    }
+    assert len(found) == sum(isinstance(record, PartitionChangeRecord) for record in records)
+    return found
+
+
+def appended(state: ReplayState, records: Sequence[Record]) -> ReplayState:
+    data = encode_records_batch(
+        records,
+        base_offset=state.end_offset,
+        epoch=1,
+        timestamp_ms=0,
+        metadata_version=state.newest.features.metadata_version,
+    )
+    return replay(state, next(iter_batches(data)))
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 1 << 32), decide=st.sampled_from((removal, election, any_election, preferred)))
+def test_columns_decide_what_is_decided_one_by_one(seed: int, decide: Decide) -> None:
+    state, live = cluster(seed)
+    plain, fast = one_by_one(decide, state.newest, live), in_columns(decide, state.newest, live)
+    assert plain.done and fast.done
+    assert as_set(plain.records) == as_set(fast.records)
+    assert len(plain.records) == len(fast.records)
+    if not plain.records:
+        return
+    assert plain.records[-1] == fast.records[-1] or decide is not removal
+    slow = replay_records(
+        state, base_offset=state.end_offset, epoch=1, timestamp_ms=0, records=list(plain.records)
+    )
+    quick = appended(state, fast.records)
+    assert not describe_difference(slow.newest, quick.newest)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32), at_most=st.integers(1, 12))
+def test_slices_together_take_a_broker_out_of_everything(seed: int, at_most: int) -> None:
+    """With a scan that is kept between the slices, and with something else happening between them."""
+    state, live = cluster(seed)
+    scan = Scan(naming(1))
+    for _ in range(200):
+        image = state.newest
+        with mock.patch.object(slices, "MIN_ROWS", 1):
+            part = removal_slice(image, 1, rules_of(image, live.__contains__), at_most, scan=scan)
+        assert len(part.records) <= at_most
+        if part.records:
+            state = appended(state, part.records)
+        if part.done:
+            break
+    else:
+        raise AssertionError("the slices never end")
+    for row in state.newest.topics.columns.live_rows().tolist():
+        partition = state.newest.topics.at(row)
+        assert partition.leader != 1
+        assert 1 not in partition.isr or partition.isr == (1,)
+
+
+def test_a_scan_looks_again_at_what_changed_between_two_slices() -> None:
+    topic = bytes([9]) * 16
+    brokers = [
+        BrokerRecord(broker, bytes([broker + 1]) * 16, 7, fenced=False, log_dirs=(directory(broker),))
+        for broker in range(3)
+    ]
+    new = [
+        PartitionRecord(
+            index,
+            topic,
+            (0, 2),
+            (0, 2),
+            leader=0,
+            leader_epoch=0,
+            partition_epoch=0,
+            directories=(directory(0), directory(2)),
+        )
+        for index in range(30)
+    ]
+    first = FeatureLevelRecord("metadata.version", 19)
+    records = [first, *brokers, TopicRecord("t", topic), *new]
+    state = replay_records(ReplayState(), base_offset=0, epoch=1, timestamp_ms=0, records=records)
+    scan = Scan(naming(1))
+    assert removal_slice(state.newest, 1, rules_of(state.newest, lambda _: True), 10, scan=scan).records == ()
+    joins = PartitionChangeRecord(
+        5, topic, replicas=(0, 2, 1), isr=(0, 2, 1), directories=(directory(0), directory(2), directory(1))
+    )
+    state = replay_records(state, base_offset=state.end_offset, epoch=1, timestamp_ms=0, records=[joins])
+    again = removal_slice(state.newest, 1, rules_of(state.newest, lambda _: True), 10, scan=scan)
+    assert again.records == (PartitionChangeRecord(5, topic, isr=(0, 2)),)
+
+
+def test_the_columns_are_used_where_many_rows_are_plain() -> None:
+    topic = bytes([9]) * 16
+    records: list[Record] = [FeatureLevelRecord("metadata.version", 19)]
+    records += [
+        BrokerRecord(broker, bytes([broker + 1]) * 16, 7, fenced=False, log_dirs=(directory(broker),))
+        for broker in range(3)
+    ]
+    records.append(TopicRecord("t", topic))
+    records += [
+        PartitionRecord(
+            index,
+            topic,
+            (0, 1, 2),
+            (0, 1, 2),
+            leader=0,
+            leader_epoch=0,
+            partition_epoch=0,
+            directories=(directory(0), directory(1), MIGRATING),
+        )
+        for index in range(100)
+    ]
+    state = replay_records(ReplayState(), base_offset=0, epoch=1, timestamp_ms=0, records=records)
+    part = removal_slice(state.newest, 0, rules_of(state.newest, lambda _: True), 1000)
+    assert isinstance(part.records, RecordPieces)
+    assert [len(piece) for piece in part.records.pieces] == [100]  # type: ignore[arg-type]
+    assert part.records[3] == PartitionChangeRecord(3, topic, isr=(1, 2), leader=1)

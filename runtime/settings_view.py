@@ -1,7 +1,8 @@
 """The SettingsView service: configurations, levels, entries, users, quotas and tokens out of one image.
 
 Owns the mapping of descriptions to protobuf. Where the image comes from is the `ImageSource` that a
-controller or a broker brings, as for the Metadata service; what a description says is `metadata.settings`' business.
+controller or a broker brings, as for the Metadata service; what a description says is decided in
+`metadata.settings`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,668 @@
+"""Decisions on settings: the exact records, and each refusal with Kafka's error code."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from controller.config import ControllerConfig
+from controller.registrations import controller_record, own_registration
+from controller.settings import Surroundings, decide_settings
+from controller.tokens import expired_tokens
+from metadata.errors import ApiError, ErrorCode
+from metadata.image import Acl, ConfigResource, MetadataImage
+from metadata.records import (
+    AccessControlEntryRecord,
+    BrokerFeature,
+    BrokerRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    ControllerFeature,
+    ControllerRecord,
+    DelegationTokenRecord,
+    FeatureLevelRecord,
+    ProducerIdsRecord,
+    QuotaEntity,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    UserScramCredentialRecord,
+    ZkMigrationStateRecord,
+)
+from metadata.requests_settings import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterConfigsRequest,
+    AlterQuotasRequest,
+    AlterScramRequest,
+    ConfigChange,
+    ConfigOp,
+    CreateAclsRequest,
+    CreateTokenRequest,
+    CreateTokenResponse,
+    DeleteAclsRequest,
+    ExpireTokenRequest,
+    FeatureUpdate,
+    LevelChange,
+    OpKind,
+    QuotaChange,
+    QuotaOp,
+    RegisterControllerRequest,
+    RenewTokenRequest,
+    ScramDeletion,
+    ScramUpsertion,
+    TokenExpiryResponse,
+    UpdateFeaturesRequest,
+)
+from metadata.settings.acls import AclFilter
+from metadata.settings.configs import ConfigSource, describe_topic
+from metadata.settings.scram import Mechanism, salted_password, stored_keys
+from tests.unit.controller.node_quorum import image_of
+
+VOTERS = frozenset({1, 2, 3})
+CONFIG = ControllerConfig(cluster_id="c", node_id=1, delegation_token_secret_key="s3cret")
+NOW = 1_700_000_000_000
+TOPIC = TopicRecord(name="orders", topic_id=bytes(15) + b"\1")
+NAME = ConfigResource(2, "orders")
+BROKER = BrokerRecord(
+    broker_id=4,
+    incarnation_id=bytes(15) + b"\4",
+    broker_epoch=7,
+    fenced=False,
+    features=(BrokerFeature("metadata.version", 1, 19),),
+)
+
+
+def decide(image, request, **changes):
+    ids = itertools.count(1)
+    fields = {
+        "config": CONFIG,
+        "voters": VOTERS,
+        "wall_ms": NOW,
+        "new_id": lambda: bytes(15) + bytes([next(ids)]),
+    }
+    return decide_settings(image, request, Surroundings(**{**fields, **changes}))
+
+
+def errors(result):
+    return [each.error for each in result.response.results]
+
+
+# ---- configurations ------------------------------------------------------------------------------
+
+
+def alter(image, resource, *ops, **more):
+    change = ConfigChange(resource=resource, ops=tuple(ConfigOp(kind=k, name=n, value=v) for k, n, v in ops))
+    return decide(image, AlterConfigsRequest(changes=(change,), **more))
+
+
+def config(name, value, resource=NAME):
+    return ConfigRecord(
+        resource_type=resource.resource_type, resource_name=resource.name, name=name, value=value
+    )
+
+
+SET, DELETE, APPEND, SUBTRACT = OpKind.SET, OpKind.DELETE, OpKind.APPEND, OpKind.SUBTRACT
+
+
+def test_a_topic_is_configured_with_what_changes_and_nothing_else() -> None:
+    image = image_of(TOPIC, config("retention.ms", "5"), config("segment.bytes", "100"))
+    result = alter(
+        image,
+        NAME,
+        (SET, "retention.ms", "5"),
+        (SET, "min.insync.replicas", "2"),
+        (DELETE, "segment.bytes", None),
+        (DELETE, "flush.ms", None),
+        (APPEND, "cleanup.policy", "compact,delete"),
+    )
+    assert errors(result) == [ErrorCode.NONE]
+    assert result.records == (
+        config("min.insync.replicas", "2"),
+        config("segment.bytes", None),
+        config("cleanup.policy", "delete,compact"),
+    )
+    assert alter(image, NAME, (SET, "flush.ms", "1"), validate_only=True).records == ()
+
+
+def test_append_and_subtract_start_from_the_value_or_the_default() -> None:
+    image = image_of(TOPIC, config("cleanup.policy", "compact,delete"))
+    assert alter(image, NAME, (SUBTRACT, "cleanup.policy", "delete")).records == (
+        config("cleanup.policy", "compact"),
+    )
+    assert alter(image, NAME, (APPEND, "cleanup.policy", "delete")).records == ()
+    assert alter(image_of(TOPIC), NAME, (SUBTRACT, "cleanup.policy", "delete")).records == (
+        config("cleanup.policy", ""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention.ms", "-2"),
+        ("retention.ms", "soon"),
+        ("retention.ms", str(2**63)),
+        ("segment.bytes", "13"),
+        ("segment.bytes", str(2**31)),
+        ("min.cleanable.dirty.ratio", "1.1"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("cleanup.policy", "compact,burn"),
+        ("compression.type", "rar"),
+        ("preallocate", "yes"),
+        ("min.insync.replicas", "0"),
+        ("message.format.version", "new"),
+        ("leader.replication.throttled.replicas", "0:a"),
+        ("remote.storage.enable", "true"),
+        ("retention.hours", "1"),
+        ("max.compaction.lag.ms", "0"),
+        ("min.compaction.lag.ms", str(2**63)),
+    ],
+)
+def test_a_value_that_a_topic_cannot_have(name: str, value: str) -> None:
+    result = alter(image_of(TOPIC), NAME, (SET, "flush.ms", "1"), (SET, name, value))
+    assert errors(result) == [ErrorCode.INVALID_CONFIG] and result.records == ()
+    assert name in result.response.results[0].message
+
+
+def test_values_that_do_not_fit_together_are_seen_with_what_is_set_already() -> None:
+    image = image_of(TOPIC, config("max.compaction.lag.ms", "10"))
+    assert errors(alter(image, NAME, (SET, "min.compaction.lag.ms", "11"))) == [ErrorCode.INVALID_CONFIG]
+    assert errors(alter(image, NAME, (SET, "min.compaction.lag.ms", "10"))) == [ErrorCode.NONE]
+
+
+BINDING = '{"version":0,"broker.id":10}'
+
+
+@pytest.mark.parametrize(
+    ("resource", "op", "code"),
+    [
+        (ConfigResource(2, ""), (SET, "flush.ms", "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (ConfigResource(2, "a b"), (SET, "flush.ms", "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (ConfigResource(2, "gone"), (SET, "flush.ms", "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (ConfigResource(4, "9"), (SET, "num.io.threads", "1"), ErrorCode.BROKER_ID_NOT_REGISTERED),
+        (ConfigResource(4, "-1"), (SET, "num.io.threads", "1"), ErrorCode.INVALID_REQUEST),
+        (ConfigResource(4, "04"), (SET, "num.io.threads", "1"), ErrorCode.INVALID_REQUEST),
+        (ConfigResource(4, "4"), (SET, "num.io.threads", "0"), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(4, "4"), (SET, "log.dirs", "/x"), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(4, "4"), (SET, "ssl.keystore.location", "/x"), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(4, ""), (SET, "advertised.listeners", "a"), ErrorCode.INVALID_CONFIG),
+        (
+            ConfigResource(4, ""),
+            (SET, "listener.name.tls.ssl.keystore.location", "/x"),
+            ErrorCode.INVALID_CONFIG,
+        ),
+        (ConfigResource(4, "4"), (SET, "broker.id.binding.h", BINDING), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(4, ""), (SET, "broker.id.binding.h", "10"), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(4, ""), (SET, "broker.id.binding.", BINDING), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(8, "4"), (SET, "kafka", "DEBUG"), ErrorCode.INVALID_REQUEST),
+        (ConfigResource(16, ""), (SET, "interval.ms", "100"), ErrorCode.INVALID_REQUEST),
+        (ConfigResource(16, "m"), (SET, "interval.ms", "99"), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(16, "m"), (SET, "match", "shoe_size=9"), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(16, "m"), (SET, "match", "client_id=("), ErrorCode.INVALID_CONFIG),
+        (NAME, (APPEND, "flush.ms", "1"), ErrorCode.INVALID_CONFIG),
+        (NAME, (SET, "flush.ms", None), ErrorCode.INVALID_REQUEST),
+        (NAME, (SET, "", "1"), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_resources_and_keys_that_are_refused(resource, op, code) -> None:
+    result = alter(image_of(TOPIC, BROKER), resource, op)
+    assert errors(result) == [code] and result.records == ()
+
+
+@pytest.mark.parametrize(
+    ("resource", "name", "value"),
+    [
+        (ConfigResource(4, "4"), "log.cleaner.threads", "2"),
+        (ConfigResource(4, "2"), "num.io.threads", "2"),  # a controller
+        (ConfigResource(4, "4"), "listener.name.tls.ssl.keystore.password", "x"),
+        (ConfigResource(4, "4"), "listener.name.sasl.plain.sasl.jaas.config", "x"),
+        (ConfigResource(4, ""), "listener.name.tls.max.connections", "5"),
+        (ConfigResource(4, ""), "broker.id.binding.h%2E1", BINDING),
+        (ConfigResource(4, ""), "log.retention.ms", "-1"),
+        (ConfigResource(16, "m"), "match", "client_id=.*,client_source_port=9"),
+    ],
+)
+def test_keys_that_are_known(resource, name, value) -> None:
+    result = alter(image_of(TOPIC, BROKER), resource, (SET, name, value))
+    assert errors(result) == [ErrorCode.NONE], result.response
+    assert result.records == (config(name, value, resource),)
+
+
+def test_brokers_are_told_again_and_topics_are_not() -> None:
+    resource = ConfigResource(4, "4")
+    image = image_of(TOPIC, BROKER, config("num.io.threads", "3", resource), config("flush.ms", "1"))
+    same = alter(image, resource, (SET, "num.io.threads", "3"))
+    assert same.records == (config("num.io.threads", "3", resource),)
+    assert alter(image, NAME, (SET, "flush.ms", "1")).records == ()
+
+
+def test_one_resource_is_refused_and_the_others_are_changed() -> None:
+    op = (ConfigOp(kind=SET, name="flush.ms", value="1"),)
+    twice = ConfigResource(4, "4")
+    changes = (
+        ConfigChange(resource=ConfigResource(2, "gone"), ops=op),
+        ConfigChange(resource=NAME, ops=op),
+        ConfigChange(resource=twice, ops=op),
+        ConfigChange(resource=twice, ops=op),
+    )
+    result = decide(image_of(TOPIC, BROKER), AlterConfigsRequest(changes=changes))
+    assert errors(result) == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NONE,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert result.records == (config("flush.ms", "1"),)
+    small = replace(CONFIG, records_per_request_max=0)
+    limited = decide(image_of(TOPIC, BROKER), AlterConfigsRequest(changes=changes[1:2]), config=small)
+    assert errors(limited) == [ErrorCode.POLICY_VIOLATION] and limited.records == ()
+
+
+def test_sources_of_a_topics_values_from_strong_to_weak() -> None:
+    broker, default = ConfigResource(4, "4"), ConfigResource(4, "")
+    image = image_of(
+        TOPIC,
+        BROKER,
+        config("retention.ms", "1"),
+        config("log.retention.ms", "2", broker),
+        config("log.retention.ms", "3", default),
+    )
+    (entry,) = describe_topic(image, "orders", broker_id=4, static={"log.retention.ms": "4"})
+    assert [(each.source, each.name, each.value) for each in entry.synonyms] == [
+        (ConfigSource.DYNAMIC_TOPIC_CONFIG, "retention.ms", "1"),
+        (ConfigSource.DYNAMIC_BROKER_CONFIG, "log.retention.ms", "2"),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, "log.retention.ms", "3"),
+        (ConfigSource.STATIC_BROKER_CONFIG, "log.retention.ms", "4"),
+        (ConfigSource.DEFAULT_CONFIG, "log.retention.hours", "168"),
+    ]
+    gone = image_of(TOPIC, config("retention.ms", "1"), RemoveTopicRecord(topic_id=TOPIC.topic_id))
+    assert NAME not in gone.configs
+
+
+# ---- feature levels ------------------------------------------------------------------------------
+
+
+def controller(node_id: int, high: int = 25) -> ControllerRecord:
+    return ControllerRecord(
+        controller_id=node_id,
+        incarnation_id=bytes([node_id]) * 16,
+        features=(ControllerFeature("metadata.version", 1, high), ControllerFeature("group.version", 0, 1)),
+    )
+
+
+ALL = (controller(1), controller(2), controller(3))
+
+
+def update(image: MetadataImage, level: int, change=LevelChange.UPGRADE, name="metadata.version"):
+    request = UpdateFeaturesRequest(updates=(FeatureUpdate(name=name, level=level, change=change),))
+    return decide(image, request)
+
+
+def test_an_upgrade_is_one_record_and_a_repeat_none() -> None:
+    result = update(image_of(BROKER, *ALL, level=15), 19)
+    assert result.records == (FeatureLevelRecord(name="metadata.version", feature_level=19),)
+    again = update(image_of(BROKER, *ALL, level=19), 19)
+    assert (errors(again), again.records) == ([ErrorCode.NONE], ())
+    named = update(image_of(*ALL), 1, name="group.version")
+    assert named.records == (FeatureLevelRecord(name="group.version", feature_level=1),)
+
+
+@pytest.mark.parametrize(
+    ("image", "level", "change", "text"),
+    [
+        (image_of(BROKER, *ALL, level=15), 20, LevelChange.UPGRADE, "broker 4 supports 3.0-IV1 to 3.7-IV4"),
+        (image_of(*ALL[:2], level=15), 16, LevelChange.UPGRADE, "controller 3 has not registered"),
+        (
+            image_of(*ALL[:2], controller(3, 15), level=15),
+            16,
+            LevelChange.UPGRADE,
+            "controller 3 supports 3.0-IV1 to 3.7-IV0",
+        ),
+        (image_of(*ALL), 26, LevelChange.UPGRADE, "this controller (1) supports"),
+        (image_of(*ALL), 18, LevelChange.UPGRADE, "ask for a downgrade"),
+        (image_of(*ALL, level=17), 18, LevelChange.SAFE_DOWNGRADE, "ask for an upgrade"),
+        (image_of(*ALL), 16, LevelChange.SAFE_DOWNGRADE, "could lose metadata"),
+        (image_of(*ALL), 16, LevelChange.UNSAFE_DOWNGRADE, "not supported"),
+        (image_of(*ALL), -1, LevelChange.SAFE_DOWNGRADE, "at least 0"),
+        (image_of(*ALL, level=4), 3, LevelChange.SAFE_DOWNGRADE, "cannot state levels below 3.3-IV0"),
+        (
+            image_of(*ALL, ZkMigrationStateRecord(zk_migration_state=1), level=17),
+            19,
+            LevelChange.UPGRADE,
+            "migration from ZooKeeper",
+        ),
+    ],
+)
+def test_levels_that_are_refused(image, level, change, text) -> None:
+    result = update(image, level, change)
+    assert errors(result) == [ErrorCode.INVALID_UPDATE_VERSION] and result.records == ()
+    assert text in result.response.results[0].message
+
+
+def test_a_downgrade_that_loses_nothing() -> None:
+    for change in (LevelChange.SAFE_DOWNGRADE, LevelChange.UNSAFE_DOWNGRADE):
+        result = update(image_of(BROKER, *ALL, level=19), 17, change)
+        assert result.records == (FeatureLevelRecord(name="metadata.version", feature_level=17),)
+
+
+def test_below_the_level_of_registrations_controllers_are_not_asked() -> None:
+    assert errors(update(image_of(BROKER, level=14), 19)) == [ErrorCode.NONE]
+    assert errors(update(image_of(level=14), 1, name="colour.version")) == [ErrorCode.INVALID_UPDATE_VERSION]
+    assert errors(update(image_of(), 1, name="kraft.version")) == [ErrorCode.INVALID_UPDATE_VERSION]
+
+
+def test_controllers_register_once_for_each_process() -> None:
+    request = own_registration(image_of(), CONFIG, b"i" * 16)
+    assert request is not None and request.controller_id == 1
+    result = decide(image_of(), request)
+    assert result.records == (controller_record(request),)
+    known = image_of(*result.records)
+    assert own_registration(known, CONFIG, b"i" * 16) is None
+    assert own_registration(known, CONFIG, b"j" * 16) is not None
+    assert own_registration(image_of(level=14), CONFIG, b"i" * 16) is None
+    assert decide(known, request).records == ()
+    for image, changes, code in (
+        (image_of(level=14), {}, ErrorCode.UNSUPPORTED_VERSION),
+        (image_of(), {"controller_id": 9}, ErrorCode.INVALID_REQUEST),
+        (image_of(), {"incarnation_id": bytes(16)}, ErrorCode.INVALID_REQUEST),
+    ):
+        refused = decide(image, RegisterControllerRequest(**{**_fields(request), **changes}))
+        assert refused.response.code is code and refused.records == ()
+
+
+def _fields(request: RegisterControllerRequest) -> dict[str, object]:
+    return {name: getattr(request, name) for name in request.__slots__}
+
+
+# ---- access control ------------------------------------------------------------------------------
+
+
+def acl(**changes: object) -> Acl:
+    fields = {
+        "resource_type": 2,
+        "resource_name": "orders",
+        "pattern_type": 3,
+        "principal": "User:alice",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    }
+    return Acl(**{**fields, **changes})
+
+
+def entry(number: int, **changes: object) -> AccessControlEntryRecord:
+    it = acl(**changes)
+    return AccessControlEntryRecord(
+        id=bytes(15) + bytes([number]), **{name: getattr(it, name) for name in it.__struct_fields__}
+    )
+
+
+def test_entries_are_added_once() -> None:
+    image = image_of(entry(1))
+    request = CreateAclsRequest(acls=(acl(), acl(host="10.0.0.1"), acl(host="10.0.0.1")))
+    result = decide(image, request)
+    assert errors(result) == [ErrorCode.NONE] * 3
+    assert result.records == (entry(2, host="10.0.0.1"),)  # id 1 is taken
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"resource_type": 1},
+        {"resource_type": 99},
+        {"pattern_type": 1},
+        {"pattern_type": 2},
+        {"operation": 1},
+        {"operation": 0},
+        {"permission_type": 1},
+        {"resource_name": ""},
+        {"resource_type": 4, "resource_name": "other"},
+        {"principal": "alice"},
+        {"principal": "User:"},
+        {"host": ""},
+    ],
+)
+def test_entries_that_are_refused(changes: dict[str, object]) -> None:
+    result = decide(image_of(), CreateAclsRequest(acls=(acl(**changes), acl())))
+    assert errors(result) == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
+    assert result.records == (entry(1),)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ids"),
+    [
+        (AclFilter(), [1, 2, 3, 4]),
+        (AclFilter(resource_type=2), [1, 2, 3]),
+        (AclFilter(resource_name="orders"), [1]),
+        (AclFilter(resource_name="orders", pattern_type=2), [1, 2, 3]),
+        (AclFilter(resource_name="or", pattern_type=4), [2]),
+        (AclFilter(resource_name="or", pattern_type=3), []),
+        (AclFilter(principal="User:bob"), [4]),
+        (AclFilter(host="10.0.0.1", operation=3, permission_type=3), [4]),
+    ],
+)
+def test_filters_find_what_they_mean(wanted: AclFilter, ids: list[int]) -> None:
+    image = image_of(
+        entry(1),
+        entry(2, resource_name="or", pattern_type=4),
+        entry(3, resource_name="*"),
+        entry(4, resource_type=3, resource_name="g", principal="User:bob", host="10.0.0.1"),
+    )
+    result = decide(image, DeleteAclsRequest(filters=(wanted, wanted)))
+    assert result.records == tuple(RemoveAccessControlEntryRecord(id=bytes(15) + bytes([n])) for n in ids)
+    assert [len(each.acls) for each in result.response.results] == [len(ids)] * 2
+    assert decide(image, DeleteAclsRequest(filters=(wanted,), validate_only=True)).records == ()
+
+
+def test_a_filter_that_makes_no_sense() -> None:
+    result = decide(image_of(entry(1)), DeleteAclsRequest(filters=(AclFilter(operation=0),)))
+    assert errors(result) == [ErrorCode.INVALID_REQUEST] and result.records == ()
+
+
+# ---- SCRAM ---------------------------------------------------------------------------------------
+
+
+def test_derived_keys_are_those_of_the_rfc() -> None:
+    """RFC 7677, section 3: user `user`, password `pencil`; the proof of the exchange is reproduced."""
+    mechanism = Mechanism.SCRAM_SHA_256
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    salted = salted_password(mechanism, "pencil", salt, 4096)
+    stored_key, server_key = stored_keys(mechanism, salted)
+    nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    message = (
+        f"n=user,r=rOprNGfwEbeRWgbNEkqO,r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096,c=biws,r={nonce}"
+    ).encode()
+    signature = hmac.digest(server_key, message, "sha256")
+    assert base64.b64encode(signature) == b"6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    proof = base64.b64decode("dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
+    client_signature = hmac.digest(stored_key, message, "sha256")
+    client_key = bytes(a ^ b for a, b in zip(proof, client_signature, strict=True))
+    assert hashlib.sha256(client_key).digest() == stored_key
+
+
+def upsert(**changes: object) -> ScramUpsertion:
+    fields = {"user": "alice", "mechanism": 2, "iterations": 4096, "salt": b"salt", "salted_password": b"p"}
+    return ScramUpsertion(**{**fields, **changes})
+
+
+def credential(user: str, mechanism: int) -> UserScramCredentialRecord:
+    stored_key, server_key = stored_keys(Mechanism(mechanism), b"p")
+    return UserScramCredentialRecord(
+        name=user,
+        mechanism=mechanism,
+        salt=b"salt",
+        stored_key=stored_key,
+        server_key=server_key,
+        iterations=4096,
+    )
+
+
+def test_credentials_are_set_and_deleted() -> None:
+    image = image_of(credential("bob", 1))
+    request = AlterScramRequest(
+        deletions=(ScramDeletion(user="bob", mechanism=1), ScramDeletion(user="bob2", mechanism=1)),
+        upsertions=(upsert(), upsert(user="carol"), upsert(user="carol", mechanism=1)),
+    )
+    result = decide(image, request)
+    assert [(each.subject, each.error) for each in result.response.results] == [
+        ("bob", ErrorCode.NONE),
+        ("bob2", ErrorCode.RESOURCE_NOT_FOUND),
+        ("alice", ErrorCode.NONE),
+        ("carol", ErrorCode.DUPLICATE_RESOURCE),
+    ]
+    assert result.records == (
+        RemoveUserScramCredentialRecord(name="bob", mechanism=1),
+        credential("alice", 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "code"),
+    [
+        ({"iterations": 4095}, 19, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"iterations": 16385}, 19, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"user": ""}, 19, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"salt": b""}, 19, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ({"mechanism": 3}, 19, ErrorCode.UNSUPPORTED_SASL_MECHANISM),
+        ({}, 10, ErrorCode.UNSUPPORTED_VERSION),
+    ],
+)
+def test_credentials_that_are_refused(changes, level, code) -> None:
+    result = decide(image_of(level=level), AlterScramRequest(upsertions=(upsert(**changes),)))
+    assert errors(result) == [code] and result.records == ()
+    assert "p'" not in repr(upsert(**changes))
+
+
+# ---- quotas --------------------------------------------------------------------------------------
+
+
+def quota(entity, *ops, image=None):
+    change = QuotaChange(entity=entity, ops=tuple(QuotaOp(key=key, value=value) for key, value in ops))
+    return decide(image or image_of(), AlterQuotasRequest(changes=(change,)))
+
+
+def quota_record(key: str, value: float, *parts: tuple[str, str | None], remove: bool = False):
+    entity = tuple(QuotaEntity(kind, name) for kind, name in parts)
+    return ClientQuotaRecord(entity=entity, key=key, value=value, remove=remove)
+
+
+def test_quotas_are_set_and_removed_where_that_changes_something() -> None:
+    alice = (("client-id", "app"), ("user", "alice"))
+    image = image_of(
+        quota_record("producer_byte_rate", 5.0, *alice), quota_record("request_percentage", 1.5, *alice)
+    )
+    result = quota(
+        alice[::-1],
+        ("producer_byte_rate", 5.0),
+        ("consumer_byte_rate", 7.0),
+        ("request_percentage", None),
+        ("controller_mutation_rate", None),
+        image=image,
+    )
+    assert result.records == (
+        quota_record("consumer_byte_rate", 7.0, *alice),
+        quota_record("request_percentage", 0.0, *alice, remove=True),
+    )
+    address = (("ip", None),)
+    assert quota(address, ("connection_creation_rate", 3.0)).records == (
+        quota_record("connection_creation_rate", 3.0, *address),
+    )
+
+
+@pytest.mark.parametrize(
+    ("entity", "key", "value"),
+    [
+        ((), "producer_byte_rate", 1.0),
+        ((("shoe", "9"),), "producer_byte_rate", 1.0),
+        ((("user", "a"), ("user", "b")), "producer_byte_rate", 1.0),
+        ((("user", ""),), "producer_byte_rate", 1.0),
+        ((("ip", "10.0.0.1"), ("user", "a")), "connection_creation_rate", 1.0),
+        ((("ip", "nowhere"),), "connection_creation_rate", 1.0),
+        ((("ip", "10.0.0.1"),), "producer_byte_rate", 1.0),
+        ((("user", "a"),), "connection_creation_rate", 1.0),
+        ((("user", "a"),), "producer_byte_rate", 0.0),
+        ((("user", "a"),), "producer_byte_rate", 1.5),
+        ((("user", "a"),), "producer_byte_rate", 1e19),
+        ((("user", "a"),), "request_percentage", float("nan")),
+        ((("user", "a"),), "request_percentage", float("inf")),
+        ((("ip", None),), "connection_creation_rate", 2.0**31),
+    ],
+)
+def test_quotas_that_are_refused(entity, key, value) -> None:
+    result = quota(entity, (key, value))
+    assert errors(result) == [ErrorCode.INVALID_REQUEST] and result.records == ()
+
+
+# ---- tokens and producer ids ---------------------------------------------------------------------
+
+
+def test_a_tokens_life() -> None:
+    create = CreateTokenRequest(requester="User:alice", renewers=("User:bob",), max_lifetime_ms=200_000_000)
+    made = decide(image_of(), create)
+    response = made.response
+    assert isinstance(response, CreateTokenResponse)
+    assert response.hmac == hmac.digest(b"s3cret", response.token_id.encode(), "sha512")
+    (record,) = made.records
+    assert record == DelegationTokenRecord(
+        owner="User:alice",
+        requester="User:alice",
+        renewers=("User:bob",),
+        issue_timestamp=NOW,
+        max_timestamp=NOW + 200_000_000,
+        expiration_timestamp=NOW + 86_400_000,
+        token_id=response.token_id,
+    )
+    image = image_of(record)
+    renew = RenewTokenRequest(requester="User:bob", hmac=response.hmac, period_ms=5)
+    later = decide(image, renew, wall_ms=NOW + 10)
+    assert later.response == TokenExpiryResponse(expiration_timestamp_ms=NOW + 15)
+    assert later.records[0].expiration_timestamp == NOW + 15
+    longest = decide(image, replace(renew, period_ms=None), wall_ms=NOW + 86_000_000)
+    assert longest.response == TokenExpiryResponse(expiration_timestamp_ms=NOW + 172_400_000)
+    expire = ExpireTokenRequest(requester="User:alice", hmac=response.hmac)
+    assert decide(image, expire).records == (RemoveDelegationTokenRecord(token_id=response.token_id),)
+    soon = decide(image, replace(expire, period_ms=9))
+    assert soon.response == TokenExpiryResponse(expiration_timestamp_ms=NOW + 9)
+    assert expired_tokens(image, NOW + 86_400_000, 10) == ()
+    assert expired_tokens(image, NOW + 86_400_001, 10) == decide(image, expire).records
+    assert expired_tokens(image, NOW + 86_400_001, 0) == ()
+    for request, at, code in (
+        (replace(renew, hmac=b"x"), NOW, ErrorCode.DELEGATION_TOKEN_NOT_FOUND),
+        (replace(renew, requester="User:eve"), NOW, ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH),
+        (renew, NOW + 86_400_001, ErrorCode.DELEGATION_TOKEN_EXPIRED),
+    ):
+        refused = decide(image, request, wall_ms=at)
+        assert refused.response.code is code and refused.records == ()
+
+
+def test_tokens_need_a_secret_a_level_and_users() -> None:
+    create = CreateTokenRequest(requester="User:alice")
+    without = decide(image_of(), create, config=ControllerConfig(cluster_id="c", node_id=1))
+    assert without.response.code is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+    assert decide(image_of(level=13), create).response.code is ErrorCode.UNSUPPORTED_VERSION
+    group = decide(image_of(), replace(create, renewers=("Group:g",)))
+    assert group.response.code is ErrorCode.INVALID_PRINCIPAL_TYPE
+
+
+def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
+    request = AllocateProducerIdsRequest(broker_id=4, broker_epoch=7)
+    image, first_ids = image_of(BROKER), []
+    for _ in range(3):
+        result = decide(image, request)
+        first_ids.append(result.response.first_id)
+        assert result.response == AllocateProducerIdsResponse(first_id=first_ids[-1], count=1000)
+        (record,) = result.records
+        assert record == ProducerIdsRecord(broker_id=4, broker_epoch=7, next_producer_id=first_ids[-1] + 1000)
+        image = image_of(BROKER, record)
+    assert first_ids == [0, 1000, 2000]
+    stale = decide(image, replace(request, broker_epoch=6))
+    assert isinstance(stale.response, ApiError) and stale.response.code is ErrorCode.STALE_BROKER_EPOCH
+    last = image_of(BROKER, ProducerIdsRecord(broker_id=4, broker_epoch=7, next_producer_id=2**63 - 1000))
+    assert decide(last, request).response.code is ErrorCode.UNKNOWN_SERVER_ERROR

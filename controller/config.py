@@ -54,7 +54,7 @@ class ControllerConfig:
     """leader.imbalance.check.interval.seconds: how often leaders are balanced; 0: never."""
     records_per_request_max: int = 50_000
     """A request that would write more is refused with POLICY_VIOLATION (DESIGN 4)."""
-    records_per_slice_max: int = 1_000
+    records_per_slice_max: int = 5_000
     """Fencing, unfencing and the like write at most so many partition changes in one batch and step."""
     apply_slice_bytes: int = 1024 * 1024
     """A follower reads and replays at most so much of the log in one step (one batch at least)."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from controller.columns.creation import new_partitions
 from controller.features import LEVEL_DIRECTORIES
 from controller.partition_change import default_directory
 from controller.placement import Candidate, place
+from metadata.columnar.bulk import NewPartitions as PartitionsInColumns
 from metadata.errors import ErrorCode
 from metadata.image import MetadataImage
 from metadata.records import PartitionRecord
@@ -81,6 +83,19 @@ class NewPartitions:
                 )
         return list(lists)
 
+    def records(
+        self, topic_id: bytes, first_index: int, lists: ReplicaLists
+    ) -> Sequence[PartitionRecord | PartitionsInColumns]:
+        """`record` for consecutive partitions; in columns where there are many of the usual shape."""
+        together = new_partitions(
+            topic_id, first_index, lists, self._active, self._directory_of, self._names_directories
+        )
+        if together is not None:
+            return (together,)
+        return [
+            self.record(topic_id, index, replicas) for index, replicas in enumerate(lists, start=first_index)
+        ]
+
     def record(self, topic_id: bytes, index: int, replicas: tuple[int, ...]) -> PartitionRecord:
         """The first state: led by the first live replica, with all live ones in sync."""
         active = self._active
@@ -99,8 +114,10 @@ class NewPartitions:
         )
 
     def _directories_of(self, replicas: tuple[int, ...]) -> tuple[bytes, ...]:
-        known = self._directories
-        for replica in replicas:
-            if replica not in known:
-                known[replica] = default_directory(self._image.brokers, replica)
-        return tuple([known[replica] for replica in replicas])
+        return tuple([self._directory_of(replica) for replica in replicas])
+
+    def _directory_of(self, replica: int) -> bytes:
+        known = self._directories.get(replica)
+        if known is None:
+            known = self._directories[replica] = default_directory(self._image.brokers, replica)
+        return known

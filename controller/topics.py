@@ -14,6 +14,7 @@ from controller.new_partitions import NewPartitions, Refusal, ReplicaLists
 from controller.placement import Candidate
 from controller.result import ControllerResult
 from controller.topic_names import colliding_name, name_problem, normal_form
+from metadata.columnar.bulk import Bulk, in_pieces
 from metadata.errors import ErrorCode
 from metadata.image import MetadataImage, TopicInfo
 from metadata.records import Record, RemoveTopicRecord, TopicRecord
@@ -34,12 +35,13 @@ def decide_create_topics(
     """`candidates` are the brokers that may hold replicas; `rng` draws where the stripes begin."""
     new = NewPartitions(image, candidates, rng)
     repeated = _repeated([topic.name for topic in request.topics])
-    records: list[Record] = []
+    records: list[Record | Bulk] = []
+    written = 0
     results: list[TopicResult] = []
     accepted: dict[str, str] = {}
     for topic in request.topics:
         refusal = _name_refusal(image, topic.name, repeated, accepted)
-        assignments = refusal or _assignments(topic, config, new, len(records))
+        assignments = refusal or _assignments(topic, config, new, written)
         if isinstance(assignments, tuple):
             code, message = assignments
             results.append(_refused(topic.name, code, message))
@@ -47,8 +49,8 @@ def decide_create_topics(
         accepted[normal_form(topic.name)] = topic.name
         topic_id = new_topic_id()
         records.append(TopicRecord(name=topic.name, topic_id=topic_id))
-        for index, replicas in enumerate(assignments):
-            records.append(new.record(topic_id, index, replicas))
+        records += new.records(topic_id, 0, assignments)
+        written += 1 + len(assignments)
         results.append(
             TopicResult(
                 name=topic.name,
@@ -58,10 +60,10 @@ def decide_create_topics(
                 replication_factor=len(assignments[0]),
             )
         )
-    if len(records) > config.records_per_request_max:
+    if written > config.records_per_request_max:
         return refuse_all([topic.name for topic in request.topics], config.records_per_request_max)
     response = TopicsResponse(results=tuple(results))
-    return ControllerResult(response=response, records=() if request.validate_only else tuple(records))
+    return ControllerResult(response=response, records=() if request.validate_only else in_pieces(records))
 
 
 def decide_delete_topics(
@@ -189,11 +191,12 @@ def decide_create_partitions(
     """More partitions for topics that exist (KIP-195); a result for each. Present ones do not move."""
     repeated = _repeated([topic.name for topic in request.topics])
     new = NewPartitions(image, candidates, rng)
-    records: list[Record] = []
+    records: list[Record | Bulk] = []
+    written = 0
     results: list[TopicResult] = []
     for topic in request.topics:
         info = image.topics.topic_named(topic.name)
-        grown = _growth(image, topic, info, config, new, repeated, len(records))
+        grown = _growth(image, topic, info, config, new, repeated, written)
         if isinstance(grown, tuple):
             code, message = grown
             results.append(_refused(topic.name, code, message))
@@ -201,9 +204,8 @@ def decide_create_partitions(
         if info is None:
             raise ValueError(f"topic {topic.name} was let through and does not exist")
         first = topic.count - len(grown)
-        records += [
-            new.record(info.topic_id, index, replicas) for index, replicas in enumerate(grown, start=first)
-        ]
+        records += new.records(info.topic_id, first, grown)
+        written += len(grown)
         results.append(
             TopicResult(
                 name=topic.name,
@@ -213,10 +215,10 @@ def decide_create_partitions(
                 replication_factor=len(grown[0]),
             )
         )
-    if len(records) > config.records_per_request_max:
+    if written > config.records_per_request_max:
         return refuse_all([topic.name for topic in request.topics], config.records_per_request_max)
     response = TopicsResponse(results=tuple(results))
-    return ControllerResult(response=response, records=() if request.validate_only else tuple(records))
+    return ControllerResult(response=response, records=() if request.validate_only else in_pieces(records))
 
 
 def _growth(

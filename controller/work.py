@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from controller.brokers import directories_record, fence_record, unregister_record
+from controller.columns.scan import Scan, naming
 from controller.events import RequestArrived
 from controller.partition_change import Rules
 from controller.partitions import election_slice, failed_directories_slice, preferred_slice, removal_slice
@@ -35,14 +36,22 @@ class RemoveBroker:
     unregister: bool = False
     unregister_keys: list[int] = field(default_factory=list)
     parked: list[RequestArrived] = field(default_factory=list)
+    scan: Scan = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.scan = Scan(naming(self.broker_id))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class MoveLeaders:
     """Take a broker in controlled shutdown out of leaderships and ISRs."""
 
     broker_id: int
     epoch: int
+    scan: Scan = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.scan = Scan(naming(self.broker_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +89,12 @@ def next_slice(work: Work, image: MetadataImage, rules: Rules, at_most: int) -> 
             if known is None or (known.fenced and not work.unregister):
                 return Slice(records=(), done=True)
             final = unregister_record(broker_id, epoch) if work.unregister else fence_record(broker_id, epoch)
-            return removal_slice(image, broker_id, rules, at_most, final=final)
+            return removal_slice(image, broker_id, rules, at_most, final=final, scan=work.scan)
         case MoveLeaders(broker_id=broker_id, epoch=epoch):
             known = _registered(image, broker_id, epoch)
             if known is None or known.fenced:
                 return Slice(records=(), done=True)
-            return removal_slice(image, broker_id, rules, at_most)
+            return removal_slice(image, broker_id, rules, at_most, scan=work.scan)
         case ElectLeaders(broker_id=broker_id):
             return election_slice(image, broker_id, rules, at_most)
         case FailDirectories(broker_id=broker_id, epoch=epoch):

@@ -13,7 +13,7 @@ import numpy as np
 from controller.columns.elections import Decided
 from controller.columns.scan import Scan
 from controller.result import Slice
-from metadata.columnar.bulk import Bulk, RecordPieces
+from metadata.columnar.bulk import Bulk, in_pieces
 from metadata.image import MetadataImage
 from metadata.image.columns import CHUNK_SHIFT, RowArray
 from metadata.records import PartitionChangeRecord, Record
@@ -50,7 +50,7 @@ def change_slice(
             done = whole and low + at_most >= len(rows)
             if pieces or done:
                 _settle(scan, image, rows, np.concatenate(unchanged))
-                return Slice(records=_records([*head, *pieces, *(tail if done else ())]), done=done)
+                return Slice(records=in_pieces([*head, *pieces, *(tail if done else ())]), done=done)
         # Nothing is to be done for any of them, so that their chunks are skipped from now on.
         _settle(scan, image, rows, np.concatenate(unchanged))
 
@@ -81,9 +81,3 @@ def _settle(scan: Scan, image: MetadataImage, rows: RowArray, unchanged: RowArra
         return
     busy = np.setdiff1d(rows, unchanged, assume_unique=True) >> CHUNK_SHIFT
     scan.settle(image, unchanged[~np.isin(unchanged >> CHUNK_SHIFT, busy)])
-
-
-def _records(pieces: list[Record | Bulk]) -> Sequence[Record]:
-    if any(isinstance(piece, Bulk) for piece in pieces):
-        return RecordPieces(pieces)
-    return tuple([piece for piece in pieces if not isinstance(piece, Bulk)])

@@ -80,7 +80,7 @@ def _rows_of(builder: ImageBuilder, topics: Words, index: npt.NDArray[np.int32])
         starts.append(row)
     ends = np.array(places, dtype=np.int64)
     sizes = ends[1:] - ends[:-1]
-    within = index - np.repeat(np.array(firsts, dtype=np.int64), sizes)
+    within = index.astype(np.int64) - np.repeat(np.array(firsts, dtype=np.int64), sizes)
     rows: RowArray = within + np.repeat(np.array(starts, dtype=np.int64), sizes)
     rows[(within < 0) | (within >= np.repeat(np.array(counts, dtype=np.int64), sizes))] = -1
     for low, high, entry in scattered:

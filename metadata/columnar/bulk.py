@@ -57,9 +57,10 @@ class NewPartitions:
         return len(self._rows.indexes)
 
     def records(self) -> list[Record]:
-        """One object each, in order; directories are named whatever the level is."""
+        """One object each, in order."""
         rows = self._rows
-        topic_id, raw, width = rows.topic.tobytes(), rows.directories.tobytes(), rows.replicas.shape[1]
+        topic_id, width = rows.topic.tobytes(), rows.replicas.shape[1]
+        raw = b"" if rows.directories is None else rows.directories.tobytes()
         ids = [raw[at : at + 16] for at in range(0, len(raw), 16)]
         made: list[Record] = []
         for at, (index, replicas) in enumerate(
@@ -141,3 +142,10 @@ class RecordPieces(Sequence[Record]):
             parts.append(framed_value(place, encode(piece, write_version(piece, metadata_version))))
             place += 1
         return b"".join(parts)
+
+
+def in_pieces(pieces: Sequence[Record | Bulk]) -> Sequence[Record]:
+    """What is written as a sequence of records: a tuple where no bulk is among them."""
+    if any(isinstance(piece, Bulk) for piece in pieces):
+        return RecordPieces(pieces)
+    return tuple([piece for piece in pieces if not isinstance(piece, Bulk)])

@@ -45,7 +45,7 @@ class NewRows(NamedTuple):
     topic: Words
     indexes: IntArray
     replicas: IntArray
-    directories: Words
+    directories: Words | None
 
 
 def change_values(rows: ChangedRows, version: int) -> Bytes:
@@ -85,6 +85,8 @@ def partition_values(rows: NewRows, version: int) -> Bytes:
     raw["leader"] = rows.replicas[:, 0]
     raw["replicas"] = raw["isr"] = rows.replicas
     if version:
+        if rows.directories is None:
+            raise ValueError(f"PartitionRecord version {version} names directories: give them")
         raw["directories"] = rows.directories
     return values
 

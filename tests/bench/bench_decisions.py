@@ -28,6 +28,8 @@ from controller.config import ControllerConfig
 from controller.effective import rules_of
 from controller.encoding import encode_records_batch
 from controller.partitions import election_slice, removal_slice
+from controller.placement import Candidate
+from controller.topics import decide_create_topics
 from metadata.codec import encode
 from metadata.image import MetadataImage
 from metadata.records import (
@@ -197,7 +199,7 @@ def decide(
         image,
         request,
         config,
-        usable=tuple(image.brokers),
+        candidates=[Candidate(broker_id, None) for broker_id in image.brokers],
         new_topic_id=partial(rng.randbytes, 16),
         rng=rng,
     )

@@ -13,9 +13,11 @@ from controller.columns import slices
 from controller.columns.scan import Scan, naming
 from controller.effective import rules_of
 from controller.encoding import encode_records_batch
+from controller.new_partitions import NewPartitions
 from controller.partitions import election_slice, preferred_slice, removal_slice
+from controller.placement import Candidate
 from controller.result import Slice
-from metadata.columnar.bulk import RecordPieces
+from metadata.columnar.bulk import RecordPieces, in_pieces
 from metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage, describe_difference
 from metadata.records import (
     BrokerRecord,
@@ -243,3 +245,27 @@ def test_the_columns_are_used_where_many_rows_are_plain() -> None:
     assert isinstance(part.records, RecordPieces)
     assert [len(piece) for piece in part.records.pieces] == [100]  # type: ignore[arg-type]
     assert part.records[3] == PartitionChangeRecord(3, topic, isr=(1, 2), leader=1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32), count=st.integers(1, 200), level=st.sampled_from((16, 19, 25)))
+def test_new_partitions_in_columns_are_those_made_one_by_one(seed: int, count: int, level: int) -> None:
+    rng = random.Random(seed)
+    topic = bytes([9]) * 16
+    records: list[Record] = [FeatureLevelRecord("metadata.version", level)]
+    for broker in range(BROKERS):
+        held = tuple([directory(broker, number) for number in range(rng.randint(1, 2))])
+        held = held if level >= 17 else ()
+        records.append(BrokerRecord(broker, bytes([broker + 1]) * 16, 7, fenced=False, log_dirs=held))
+    records.append(TopicRecord("t", topic))
+    state = replay_records(ReplayState(), base_offset=0, epoch=1, timestamp_ms=0, records=records)
+    fenced = rng.choice((-1, -1, 3))
+    candidates = [Candidate(broker, None, broker == fenced) for broker in range(BROKERS)]
+    new = NewPartitions(state.newest, candidates, rng)
+    width = rng.randint(1, 4)
+    lists = [tuple([0, *rng.sample(range(1, BROKERS), width - 1)]) for _ in range(count)]
+    one_by_one = [new.record(topic, 5 + index, replicas) for index, replicas in enumerate(lists)]
+    together = in_pieces(new.records(topic, 5, lists))
+    assert list(together) == one_by_one
+    plain = replay_records(state, base_offset=state.end_offset, epoch=1, timestamp_ms=0, records=one_by_one)
+    assert not describe_difference(plain.newest, appended(state, together).newest)

@@ -263,7 +263,7 @@ def test_new_partitions_in_columns_are_those_made_one_by_one(seed: int, count: i
     candidates = [Candidate(broker, None, broker == fenced) for broker in range(BROKERS)]
     new = NewPartitions(state.newest, candidates, rng)
     width = rng.randint(1, 4)
-    lists = [tuple([0, *rng.sample(range(1, BROKERS), width - 1)]) for _ in range(count)]
+    lists = [(0, *rng.sample(range(1, BROKERS), width - 1)) for _ in range(count)]
     one_by_one = [new.record(topic, 5 + index, replicas) for index, replicas in enumerate(lists)]
     together = in_pieces(new.records(topic, 5, lists))
     assert list(together) == one_by_one

@@ -1,4 +1,4 @@
-"""What a real cluster's tools printed at the end of a recording, against our descriptions of its replayed log.
+"""What a real cluster's tools printed at the end of a recording, against descriptions of its replayed log.
 
 The same text is made from the image at offset 3957 by `metadata.settings` and `cli.setting_text`.
 """

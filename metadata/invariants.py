@@ -208,6 +208,22 @@ def _index_violations(image: MetadataImage) -> Iterator[Violation]:
         yield Violation(
             "rows-match-index", ERROR, "topic", f"{rows} partitions, {topics.partition_count} counted"
         )
+    yield from _count_violations(topics)
+
+
+def _count_violations(topics: TopicsImage) -> Iterator[Violation]:
+    """The index from which missing broker ids come (S0.16), against a scan."""
+    found: dict[int, int] = {}
+    for chunk in topics.columns.chunks:
+        replicas = chunk.data[LISTS : LISTS + chunk.replica_width, chunk.data[TOPIC] >= 0]
+        ids, amounts = np.unique(replicas[replicas != PADDING], return_counts=True)
+        for broker_id, amount in zip(ids.tolist(), amounts.tolist(), strict=True):
+            found[broker_id] = found.get(broker_id, 0) + amount
+    counted = topics.replica_counts()
+    for broker_id in sorted({*found, *counted}):
+        if found.get(broker_id, 0) != counted.get(broker_id, 0):
+            text = f"it holds {found.get(broker_id, 0)} replicas, {counted.get(broker_id, 0)} are counted"
+            yield Violation("replica-counts", ERROR, f"broker/{broker_id}", text)
 
 
 def _column_violations(image: MetadataImage) -> Iterator[Violation]:

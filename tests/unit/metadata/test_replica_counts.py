@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from metadata.codec import encode
 from metadata.features import write_version
 from metadata.image import MetadataImage, TopicsImage
+from metadata.invariants import check_image
 from metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -184,3 +185,16 @@ def _shrinks() -> list[object]:
         PartitionChangeRecord(partition_id=index, topic_id=topic_id(1), isr=(1,), leader=1)
         for index in range(100)
     ]
+
+
+def test_s0_17_an_index_that_lies_is_a_violation() -> None:
+    image = replayed(
+        [TopicRecord(name="a", topic_id=topic_id(1)), partition(topic_id(1), 0, (1, 2))], 2, False
+    )
+    assert check_image(image) == [] or {each.severity for each in check_image(image)} == {"warning"}
+    counts = image.topics.columns.replica_counts
+    counts[2] += 1
+    counts[9] = 1
+    wrong = [each for each in check_image(image) if each.rule == "replica-counts"]
+    assert [(each.where, each.severity) for each in wrong] == [("broker/2", "error"), ("broker/9", "error")]
+    assert "it holds 1 replicas, 2 are counted" in wrong[0].found

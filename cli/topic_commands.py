@@ -55,7 +55,7 @@ def create(
     )
     with options.open() as cluster:
         results = cluster.create_topics(wanted, validate_only=validate_only)
-    return _report(results, "could be created" if validate_only else "created", as_json)
+    return report_topics(results, "could be created" if validate_only else "created", as_json)
 
 
 def parse_assignment(text: str) -> tuple[tuple[int, ...], ...]:
@@ -79,10 +79,10 @@ def delete(options: ClientOptions, names: tuple[str, ...], as_json: bool) -> int
     """Delete the topics NAME... with all their partitions."""
     with options.open() as cluster:
         results = cluster.delete_topics(names)
-    return _report(results, "deleted", as_json)
+    return report_topics(results, "deleted", as_json)
 
 
-def _report(results: tuple[TopicResult, ...], done: str, as_json: bool) -> int:
+def report_topics(results: tuple[TopicResult, ...], done: str, as_json: bool) -> int:
     """One line a topic; the refused ones on standard error. Returns the exit code."""
     refused = [result for result in results if result.error != ErrorCode.NONE]
     for result in results:
@@ -132,12 +132,12 @@ def describe(options: ClientOptions, names: tuple[str, ...], as_json: bool) -> i
     with options.open() as cluster:
         chosen = names or tuple(topic.info.name for topic in cluster.topics())
         found = cluster.describe_topics(chosen)
-        online = {broker.broker_id for broker in cluster.brokers() if not broker.fenced}
+        brokers = {broker.broker_id: broker for broker in cluster.brokers()}
     if as_json:
-        echo_json([describe_json(topic, online) for topic in found])
+        echo_json([describe_json(topic, brokers) for topic in found])
     else:
         for topic in found:
-            click.echo(describe_text(topic, online))
+            click.echo(describe_text(topic, brokers))
     missing = [name for name in names if name not in {topic.info.name for topic in found}]
     for name in missing:
         click.echo(f"metaquorum: topic {name} does not exist; see: metaquorum topics list", err=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from metadata.image.types import NO_LEADER, PartitionInfo
+from metadata.offline import Brokers, offline_replicas
 from runtime.client import TopicDescription
 from storage.uuids import uuid_to_text
 
@@ -14,12 +14,7 @@ def replication_factor(topic: TopicDescription) -> int:
     return len(topic.partitions[0].replicas) if topic.partitions else 0
 
 
-def offline_replicas(partition: PartitionInfo, online: Collection[int]) -> list[int]:
-    """Replicas on brokers that are fenced or not registered, `online` being those that are neither."""
-    return [node for node in partition.replicas if node not in online]
-
-
-def describe_text(topic: TopicDescription, online: Collection[int]) -> str:
+def describe_text(topic: TopicDescription, brokers: Brokers) -> str:
     """One line for the topic, one for each partition, as Kafka's tool has them, and offline replicas last."""
     configs = ",".join(f"{key}={value}" for key, value in topic.configs.items())
     lines = [
@@ -27,11 +22,11 @@ def describe_text(topic: TopicDescription, online: Collection[int]) -> str:
         f"\tPartitionCount: {len(topic.partitions)}\tReplicationFactor: {replication_factor(topic)}"
         f"\tConfigs: {configs}"
     ]
-    lines += [_partition_text(topic.info.name, partition, online) for partition in topic.partitions]
+    lines += [_partition_text(topic.info.name, partition, brokers) for partition in topic.partitions]
     return "\n".join(lines)
 
 
-def _partition_text(name: str, partition: PartitionInfo, online: Collection[int]) -> str:
+def _partition_text(name: str, partition: PartitionInfo, brokers: Brokers) -> str:
     leader = "none" if partition.leader == NO_LEADER else str(partition.leader)
     parts = [
         f"Topic: {name}",
@@ -45,13 +40,13 @@ def _partition_text(name: str, partition: PartitionInfo, online: Collection[int]
             f"Adding Replicas: {_ids(partition.adding)}",
             f"Removing Replicas: {_ids(partition.removing)}",
         ]
-    offline = offline_replicas(partition, online)
+    offline = offline_replicas(brokers, partition)
     if offline:
         parts.append(f"Offline: {_ids(offline)}")
     return "\t" + "\t".join(parts)
 
 
-def describe_json(topic: TopicDescription, online: Collection[int]) -> dict[str, Any]:
+def describe_json(topic: TopicDescription, brokers: Brokers) -> dict[str, Any]:
     return {
         "name": topic.info.name,
         "topicId": uuid_to_text(topic.info.topic_id),
@@ -69,7 +64,7 @@ def describe_json(topic: TopicDescription, online: Collection[int]) -> dict[str,
                 "addingReplicas": list(partition.adding),
                 "removingReplicas": list(partition.removing),
                 "directories": [uuid_to_text(directory) for directory in partition.directories],
-                "offlineReplicas": offline_replicas(partition, online),
+                "offlineReplicas": list(offline_replicas(brokers, partition)),
             }
             for partition in topic.partitions
         ],

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from controller.brokers import epoch_refusal
 from controller.features import LEVEL_DIRECTORIES
-from controller.partition_change import Rules, Target, build_change, directory_online
+from controller.partition_change import Rules, Target, build_change
 from controller.result import ControllerResult
 from metadata.errors import ApiError, ErrorCode
 from metadata.image import MIGRATING, UNASSIGNED, MetadataImage
+from metadata.offline import directory_online
 from metadata.records import Record
 from metadata.requests_partitions import (
     AssignmentResult,

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from controller.features import LEVEL_DIRECTORIES
-from metadata.image import LOST, MIGRATING, RECOVERING, UNASSIGNED, BrokersImage, PartitionInfo
+from metadata.image import MIGRATING, RECOVERING, UNASSIGNED, BrokersImage, PartitionInfo
+from metadata.offline import directory_online
 from metadata.records import LEADER_RECOVERING, NO_LEADER, PartitionChangeRecord
 
 LEVEL_LEADER_RECOVERY = 3
@@ -78,33 +79,6 @@ class Target:
 
 
 UNCHANGED = Target()
-
-
-def directory_online(brokers: BrokersImage, broker_id: int, directory: bytes) -> bool:
-    """Whether a log directory of a broker can be used, going by its registration (KIP-858).
-
-    A replica that has not said where it lies counts as online. A registration without directories is from a
-    time when they were not told.
-    """
-    if directory in {UNASSIGNED, MIGRATING}:
-        return True
-    registration = brokers.get(broker_id)
-    if directory == LOST or registration is None:
-        return False
-    return not registration.directories or directory in registration.directories
-
-
-def offline_replicas(brokers: BrokersImage, partition: PartitionInfo) -> tuple[int, ...]:
-    """Replicas on brokers that are fenced or gone, and on dead directories: two causes, one set (S3.10)."""
-    return tuple(
-        [
-            replica
-            for replica, directory in zip(partition.replicas, partition.directories, strict=True)
-            if (known := brokers.get(replica)) is None
-            or known.fenced
-            or not directory_online(brokers, replica, directory)
-        ]
-    )
 
 
 def default_directory(brokers: BrokersImage, broker_id: int) -> bytes:
@@ -273,14 +247,10 @@ class _Draft:
                 for replica in self.replicas
             ]
         )
-        return _changed_directories(wanted, self.partition.directories)
+        return None if wanted == self.partition.directories else wanted
 
 
 def _changed(after: tuple[int, ...], before: tuple[int, ...]) -> tuple[int, ...] | None:
-    return None if after == before else after
-
-
-def _changed_directories(after: tuple[bytes, ...], before: tuple[bytes, ...]) -> tuple[bytes, ...] | None:
     return None if after == before else after
 
 

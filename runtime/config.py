@@ -120,6 +120,8 @@ class NodeConfig:
             delegation_token_expiry_check_interval_ms=self.number(
                 "delegation.token.expiry.check.interval.ms"
             ),
+            auto_leader_rebalance_enable=self.text("auto.leader.rebalance.enable") == "true",
+            leader_imbalance_check_interval_ms=1_000 * self.number("leader.imbalance.check.interval.seconds"),
             num_partitions=self.number("num.partitions"),
             default_replication_factor=self.number("default.replication.factor"),
             reserved_broker_max_id=self.number("reserved.broker.max.id"),

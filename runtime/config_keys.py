@@ -333,6 +333,23 @@ _CONTROLLER = (
         roles=(CONTROLLER,),
     ),
     Key(
+        "auto.leader.rebalance.enable",
+        "choice",
+        "true",
+        "`true`: leadership goes back to preferred replicas by itself, at most 1,000 elections in a batch.",
+        roles=(CONTROLLER,),
+        choices=("false", "true"),
+    ),
+    Key(
+        "leader.imbalance.check.interval.seconds",
+        "int",
+        300,
+        "How often leaders are balanced and leaderless partitions looked at again; 0: never.",
+        maximum=86_400,
+        unit="s",
+        roles=(CONTROLLER,),
+    ),
+    Key(
         "num.partitions",
         "int",
         1,

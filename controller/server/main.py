@@ -17,6 +17,7 @@ from controller.raft.core import RaftCore
 from controller.raft.events import RaftResponseArrived
 from controller.raft.messages import FetchResponse, RaftError
 from controller.server.broker_ids_service import BrokerIdsService
+from controller.server.partitions_service import PartitionsService
 from controller.server.registration import SelfRegistration
 from controller.server.services import AdminService, BrokerLifecycleService, ControllerImages
 from controller.server.settings_service import SettingsService
@@ -25,6 +26,7 @@ from proto.admin_pb2_grpc import add_AdminServicer_to_server
 from proto.broker_ids_pb2_grpc import add_BrokerIdsServicer_to_server
 from proto.broker_pb2_grpc import add_BrokerLifecycleServicer_to_server
 from proto.metadata_pb2_grpc import add_MetadataServicer_to_server
+from proto.partitions_pb2_grpc import add_PartitionsServicer_to_server
 from proto.raft_pb2_grpc import add_RaftServicer_to_server
 from proto.settings_pb2_grpc import add_SettingsServicer_to_server, add_SettingsViewServicer_to_server
 from runtime.api_codec import Hints
@@ -131,6 +133,7 @@ class ControllerProcess:
         add_BrokerLifecycleServicer_to_server(BrokerLifecycleService(self._requests, hints), self._server)
         broker_ids = BrokerIdsService(self._requests, hints, self._config.node_id)
         add_BrokerIdsServicer_to_server(broker_ids, self._server)
+        add_PartitionsServicer_to_server(PartitionsService(self._requests, hints), self._server)
         images = ControllerImages(self._requests)
         metadata = MetadataService(images, node_id=self._config.node_id, cluster_id=cluster_id, hints=hints)
         add_MetadataServicer_to_server(metadata, self._server)

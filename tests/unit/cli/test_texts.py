@@ -107,10 +107,17 @@ def golden_topics() -> list[TopicDescription]:
 
 def test_topics_are_what_kafka_prints() -> None:
     whole = golden_topics()[:3]
-    text = "\n".join(describe_text(topic, {0, 1, 2}) for topic in whole)
+    text = "\n".join(describe_text(topic, running(0, 1, 2)) for topic in whole)
     printed = (GOLDEN / "topics-describe.txt").read_text().splitlines()
     assert text.splitlines() == printed[: len(text.splitlines())]
     assert len(text.splitlines()) == 9
+
+
+def running(*broker_ids: int) -> dict[int, BrokerRegistration]:
+    return {
+        broker_id: BrokerRegistration(broker_id=broker_id, epoch=1, incarnation_id=bytes(16), fenced=False)
+        for broker_id in broker_ids
+    }
 
 
 def test_offline_replicas_and_reassignment_and_no_leader() -> None:
@@ -119,12 +126,12 @@ def test_offline_replicas_and_reassignment_and_no_leader() -> None:
     import msgspec
 
     changed = msgspec.structs.replace(first, leader=-1, adding=(3,), removing=(0,))
-    text = describe_text(replace(topic, partitions=(changed,)), {0})
+    text = describe_text(replace(topic, partitions=(changed,)), running(0))
     assert text.splitlines()[1] == (
         "\tTopic: after-resign\tPartition: 0\tLeader: none\tReplicas: 2,0\tIsr: 2,0"
         "\tAdding Replicas: 3\tRemoving Replicas: 0\tOffline: 2"
     )
-    found = describe_json(replace(topic, partitions=(changed,)), {0})["partitions"][0]
+    found = describe_json(replace(topic, partitions=(changed,)), running(0))["partitions"][0]
     assert found["leader"] is None
     assert found["offlineReplicas"] == [2]
 

@@ -1,0 +1,119 @@
+"""`metaquorum partitions`: elections, and more partitions for topics."""
+
+from __future__ import annotations
+
+import click
+
+from cli.client import ClientOptions, client_options
+from cli.errors import EXIT_FAILED
+from cli.output import echo_json, json_option
+from cli.topic_commands import parse_assignment, report_topics
+from metadata.errors import ErrorCode
+from metadata.requests_partitions import ElectionResult, TopicGrowth
+from runtime.partitions_client import create_partitions, elect_leaders
+
+
+@click.group()
+def partitions() -> None:
+    """Elect leaders of partitions, and add partitions to topics."""
+
+
+@partitions.command()
+@client_options
+@click.option(
+    "--election",
+    type=click.Choice(["preferred", "unclean"]),
+    required=True,
+    help="Back to the first replica, or from any live one: what only others had is lost then.",
+)
+@click.option("--topic", help="The topic; all of its partitions without --partition.")
+@click.option("--partition", "indexes", type=click.IntRange(min=0), multiple=True, help="One of the topic's.")
+@click.option("--all", "everywhere", is_flag=True, help="Every partition that is not led as wanted.")
+@json_option
+def elect(
+    options: ClientOptions,
+    election: str,
+    topic: str | None,
+    indexes: tuple[int, ...],
+    everywhere: bool,
+    as_json: bool,
+) -> int:
+    """Elect leaders: of one topic's partitions, or of all that need it."""
+    if everywhere == (topic is not None):
+        raise click.UsageError("say which partitions: either --all, or --topic with or without --partition")
+    if indexes and topic is None:
+        raise click.UsageError("--partition needs --topic: indexes are a topic's own")
+    with options.open() as cluster:
+        chosen: list[tuple[str, int]] | None = None
+        if topic is not None and indexes:
+            chosen = [(topic, index) for index in indexes]
+        elif topic is not None:
+            found = cluster.describe_topics([topic])
+            chosen = [(topic, each.index) for one in found for each in one.partitions] or [(topic, 0)]
+        results = cluster.call(
+            lambda client: elect_leaders(client, unclean=election == "unclean", partitions=chosen)
+        )
+    return _report(results, as_json)
+
+
+def _report(results: tuple[ElectionResult, ...], as_json: bool) -> int:
+    """One line a partition; refused ones on standard error. That nothing was to be done is no failure."""
+    failed = False
+    if as_json:
+        echo_json(
+            [
+                {
+                    "topic": each.topic,
+                    "partition": each.partition,
+                    "leader": each.leader,
+                    "error": each.error.name,
+                    "message": each.message,
+                }
+                for each in results
+            ]
+        )
+    for each in results:
+        name = f"{each.topic}-{each.partition}"
+        refused = each.error not in {ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED}
+        failed = failed or refused
+        if as_json:
+            continue
+        if refused:
+            click.echo(f"metaquorum: {name}: {each.error.name}: {each.message or 'refused'}", err=True)
+        elif each.error is ErrorCode.NONE:
+            click.echo(f"{name}: leader {each.leader}")
+        else:
+            click.echo(f"{name}: {each.message}")
+    if not results and not as_json:
+        click.echo("nothing is to be done: every partition is led as wanted")
+    return EXIT_FAILED if failed else 0
+
+
+@partitions.command()
+@client_options
+@click.argument("topic")
+@click.option(
+    "--count", type=click.IntRange(min=1), required=True, help="How many there are to be in the end."
+)
+@click.option(
+    "--replica-assignment", metavar="0:1,1:2", help="Brokers of each added partition, the leader first."
+)
+@click.option("--validate-only", is_flag=True, help="Say whether it could be done, and do nothing.")
+@json_option
+def add(
+    options: ClientOptions,
+    topic: str,
+    count: int,
+    replica_assignment: str | None,
+    validate_only: bool,
+    as_json: bool,
+) -> int:
+    """Add partitions to TOPIC until it has --count."""
+    assignments = None if replica_assignment is None else parse_assignment(replica_assignment)
+    wanted = TopicGrowth(name=topic, count=count, assignments=assignments)
+    with options.open() as cluster:
+        response = cluster.call(
+            lambda client: create_partitions(client, [wanted], validate_only=validate_only)
+        )
+    done = f"could have {count} partitions" if validate_only else f"has {count} partitions"
+    return report_topics(response.results, done, as_json)

@@ -1,0 +1,65 @@
+"""The gRPC service for partitions: growth and elections for operators, ISRs and directories for brokers.
+
+Owns the way of a request into the node's inbox and of its answer back, as `services` does for the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.server.services import ask
+from metadata import requests_partitions as api
+from metadata.errors import ApiError
+from metadata.requests import TopicsResponse
+from proto import admin_pb2 as admin
+from proto import partitions_pb2 as pb
+from proto.partitions_pb2_grpc import PartitionsServicer
+from runtime import partitions_codec as codec
+from runtime.api_codec import Hints, error_to_pb, topics_to_pb
+from runtime.requests import WaitingRequests
+
+
+class PartitionsService(PartitionsServicer):
+    """See the module."""
+
+    def __init__(self, requests: WaitingRequests, hints: Hints) -> None:
+        self._requests = requests
+        self._hints = hints
+
+    async def CreatePartitions(
+        self, request: pb.CreatePartitionsRequest, context: Any
+    ) -> admin.TopicsResponse:
+        response = await ask(self._requests, codec.create_from_pb(request), TopicsResponse)
+        if isinstance(response, ApiError):
+            return admin.TopicsResponse(error=error_to_pb(response, self._hints))
+        return topics_to_pb(response, self._hints)
+
+    async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Any) -> pb.ElectLeadersResponse:
+        response = await ask(self._requests, codec.elect_from_pb(request), api.ElectLeadersResponse)
+        if isinstance(response, ApiError):
+            return pb.ElectLeadersResponse(error=error_to_pb(response, self._hints))
+        return codec.elected_to_pb(response, self._hints)
+
+    async def AlterPartition(
+        self, request: pb.AlterPartitionRequest, context: Any
+    ) -> pb.AlterPartitionResponse:
+        try:
+            decoded = codec.alter_from_pb(request)
+        except ApiError as error:
+            return pb.AlterPartitionResponse(error=error_to_pb(error, self._hints))
+        response = await ask(self._requests, decoded, api.AlterPartitionResponse)
+        if isinstance(response, ApiError):
+            return pb.AlterPartitionResponse(error=error_to_pb(response, self._hints))
+        return codec.altered_to_pb(response, self._hints)
+
+    async def AssignReplicasToDirs(
+        self, request: pb.AssignReplicasToDirsRequest, context: Any
+    ) -> pb.AssignReplicasToDirsResponse:
+        try:
+            decoded = codec.assign_from_pb(request)
+        except ApiError as error:
+            return pb.AssignReplicasToDirsResponse(error=error_to_pb(error, self._hints))
+        response = await ask(self._requests, decoded, api.AssignReplicasToDirsResponse)
+        if isinstance(response, ApiError):
+            return pb.AssignReplicasToDirsResponse(error=error_to_pb(response, self._hints))
+        return codec.assigned_to_pb(response, self._hints)

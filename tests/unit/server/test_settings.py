@@ -1,0 +1,273 @@
+"""Settings on a running controller and broker: over gRPC, through the log, and from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli.main import main
+from metadata.errors import ApiError, ErrorCode
+from metadata.image import Acl, ConfigResource
+from metadata.requests import NewTopic
+from metadata.requests_settings import (
+    ConfigChange,
+    ConfigOp,
+    CreateTokenRequest,
+    ExpireTokenRequest,
+    FeatureUpdate,
+    LevelChange,
+    OpKind,
+    QuotaChange,
+    QuotaOp,
+    RegisterControllerRequest,
+    RenewTokenRequest,
+)
+from metadata.settings.acls import AclFilter
+from metadata.settings.configs import ConfigSource
+from metadata.settings.quotas import QuotaFilter
+from metadata.settings.scram import Mechanism
+from runtime.client import AdminClient
+from runtime.settings_client import SettingsClient
+from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
+from tests.unit.server.test_servers import SERVING, health_is
+
+TOPIC = ConfigResource(2, "orders")
+BROKER = ConfigResource(4, "101")
+ALL_BROKERS = ConfigResource(4, "")
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    """A controller and a broker that serve, with the topic `orders`."""
+    site = new_site(tmp_path)
+    controller = site.controller_file({"delegation.token.secret.key": "s3cret"})
+    async with running_controller(controller), running_broker(site.broker_file()):
+        await health_is(site.broker_port, SERVING)
+        async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
+            await client.create_topics([NewTopic(name="orders", partitions=1, replication_factor=1)])
+        yield site
+
+
+def set_op(name: str, value: str) -> ConfigOp:
+    return ConfigOp(kind=OpKind.SET, name=name, value=value)
+
+
+async def seen_by_the_broker(site: Site, client: AdminClient) -> SettingsClient:
+    """The broker's own view once it has everything that is committed now."""
+    offset = (await client.list_topics()).read.offset
+    broker = AdminClient([("127.0.0.1", site.broker_port)])
+    async with asyncio.timeout(20):
+        while (await broker.list_topics()).read.offset < offset:
+            pass  # asking is the wait
+    return SettingsClient(broker)
+
+
+async def test_configurations_reach_the_broker_through_the_log(site: Site) -> None:
+    async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
+        settings = SettingsClient(client)
+        results = await settings.alter_configs(
+            [
+                ConfigChange(resource=TOPIC, ops=(set_op("retention.ms", "5"),)),
+                ConfigChange(resource=BROKER, ops=(set_op("log.retention.ms", "6"),)),
+                ConfigChange(resource=ALL_BROKERS, ops=(set_op("log.retention.ms", "7"),)),
+                ConfigChange(resource=ConfigResource(2, "absent"), ops=(set_op("flush.ms", "1"),)),
+            ]
+        )
+        assert [(each.subject, each.error) for each in results] == [
+            ("topic orders", ErrorCode.NONE),
+            ("broker 101", ErrorCode.NONE),
+            ("broker default", ErrorCode.NONE),
+            ("topic absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ]
+        wanted = [TOPIC, BROKER, ALL_BROKERS, ConfigResource(2, "absent")]
+        ours = await settings.describe_configs(wanted)
+        theirs = await (await seen_by_the_broker(site, client)).describe_configs(wanted)
+        sources = [each.source for each in theirs[0].entries[0].synonyms]
+        assert sources == [
+            ConfigSource.DYNAMIC_TOPIC_CONFIG,
+            ConfigSource.DYNAMIC_BROKER_CONFIG,
+            ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+            ConfigSource.DEFAULT_CONFIG,
+        ]
+        # The controller is no broker: only what is its own differs in its view.
+        assert ConfigSource.DYNAMIC_BROKER_CONFIG not in {each.source for each in ours[0].entries[0].synonyms}
+        assert ours[1:3] == theirs[1:3]
+        assert ours[3].error is not None
+        assert ours[3].error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        static = (await (await seen_by_the_broker(site, client)).describe_configs([BROKER], all_keys=True))[0]
+        listeners = next(entry for entry in static.entries if entry.name == "listeners")
+        assert listeners.source is ConfigSource.STATIC_BROKER_CONFIG
+        assert listeners.value == f"PLAINTEXT://127.0.0.1:{site.broker_port}"
+
+
+async def test_everything_else_there_and_back(site: Site) -> None:
+    async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
+        settings = SettingsClient(client)
+        acl = Acl(
+            resource_type=2,
+            resource_name="orders",
+            pattern_type=4,
+            principal="User:alice",
+            host="*",
+            operation=3,
+            permission_type=2,
+        )
+        assert [each.error for each in await settings.create_acls([acl])] == [ErrorCode.NONE]
+        assert (await settings.set_scram("alice", Mechanism.SCRAM_SHA_256, "pw", iterations=4096)).error is (
+            ErrorCode.NONE
+        )
+        change = QuotaChange(
+            entity=(("user", "alice"), ("client-id", None)),
+            ops=(QuotaOp(key="request_percentage", value=2.5),),
+        )
+        assert [each.error for each in await settings.alter_quotas([change])] == [ErrorCode.NONE]
+        token = await settings.create_token(
+            CreateTokenRequest(
+                requester="User:a", owner="User:b", renewers=("User:c",), max_lifetime_ms=10**9
+            )
+        )
+        renew = RenewTokenRequest(requester="User:c", hmac=token.hmac, period_ms=10**8)
+        renewed = await settings.renew_token(renew)
+        assert renewed.expiration_timestamp_ms is not None
+        view = await seen_by_the_broker(site, client)
+        assert await view.list_acls(AclFilter(pattern_type=4)) == (acl,)
+        assert await view.list_acls(AclFilter(resource_name="other")) == ()
+        (user,) = await view.describe_users()
+        assert (user.user, user.iterations) == ("alice", ((Mechanism.SCRAM_SHA_256, 4096),))
+        assert await view.describe_users(["bob"]) == ()
+        entity = (("client-id", None), ("user", "alice"))
+        for wanted in (
+            QuotaFilter(),
+            QuotaFilter(parts=(("user", ...),)),
+            QuotaFilter(parts=(("client-id", None), ("user", "alice")), strict=True),
+        ):
+            assert await view.describe_quotas(wanted) == ((entity, {"request_percentage": 2.5}),)
+        assert await view.describe_quotas(QuotaFilter(parts=(("user", ...),), strict=True)) == ()
+        (shown,) = await view.describe_tokens(["User:b"])
+        assert (shown.token_id, shown.renewers) == (token.token_id, ("User:c",))
+        assert shown.expiration_timestamp_ms == renewed.expiration_timestamp_ms
+        assert (await settings.delete_scram("alice", Mechanism.SCRAM_SHA_256)).error is ErrorCode.NONE
+        assert [each.acls for each in await settings.delete_acls([AclFilter()])] == [(acl,)]
+        gone = await settings.expire_token(ExpireTokenRequest(requester="User:c", hmac=token.hmac))
+        assert gone.expiration_timestamp_ms is None
+        with pytest.raises(ApiError) as refused:
+            await settings.renew_token(renew)
+        assert refused.value.code is ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+        epoch = (await client.list_brokers()).brokers[0].epoch
+        blocks = [await settings.allocate_producer_ids(101, epoch) for _ in range(2)]
+        assert [(each.first_id, each.count) for each in blocks] == [(0, 1000), (1000, 1000)]
+        stranger = RegisterControllerRequest(
+            controller_id=9, incarnation_id=b"i" * 16, endpoints=(), features=()
+        )
+        with pytest.raises(ApiError) as unknown:
+            await settings.register_controller(stranger)
+        assert unknown.value.code is ErrorCode.INVALID_REQUEST
+
+
+async def test_a_level_moves_where_every_node_supports_it(site: Site) -> None:
+    async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
+        settings = SettingsClient(client)
+        offset, features = await settings.describe_features()
+        levels = {each.name: (each.min_level, each.max_level, each.finalized_level) for each in features}
+        assert levels["metadata.version"] == (1, 25, 19) and offset > 0
+        for level, change, error in (
+            (16, LevelChange.SAFE_DOWNGRADE, ErrorCode.INVALID_UPDATE_VERSION),
+            (17, LevelChange.SAFE_DOWNGRADE, ErrorCode.NONE),
+            (21, LevelChange.UPGRADE, ErrorCode.NONE),
+            (26, LevelChange.UPGRADE, ErrorCode.INVALID_UPDATE_VERSION),
+        ):
+            update = FeatureUpdate(name="metadata.version", level=level, change=change)
+            (result,) = await settings.update_features([update])
+            assert result.error is error, result
+        view = await seen_by_the_broker(site, client)
+        assert [
+            each.finalized_level
+            for each in (await view.describe_features())[1]
+            if each.name == "metadata.version"
+        ] == [21]
+
+
+async def run(site: Site, *arguments: str, typed: str | None = None, code: int = 0) -> Result:
+    """The command line in a thread of its own, as the cluster runs on this loop."""
+    address = f"127.0.0.1:{site.controller_port}"
+    result = await asyncio.to_thread(
+        CliRunner().invoke, main, [*arguments, "--bootstrap", address], input=typed
+    )
+    assert result.exit_code == code, (arguments, result.output, result.stderr)
+    return result
+
+
+async def test_configs_and_features_on_the_command_line(site: Site) -> None:
+    ops = ("--set", "retention.ms=5", "--append", "cleanup.policy=compact")
+    assert (await run(site, "configs", "alter", "topic", "orders", *ops)).stdout == "topic orders: changed\n"
+    text = (await run(site, "configs", "describe", "topic", "orders")).stdout.splitlines()
+    assert text == [
+        "Dynamic configs for topic orders are:",
+        "  cleanup.policy=delete,compact sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy="
+        "delete,compact, DEFAULT_CONFIG:log.cleanup.policy=delete}",
+        "  retention.ms=5 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5}",
+    ]
+    await run(site, "configs", "alter", "broker", "default", "--set", "num.io.threads=9")
+    await run(site, "configs", "alter", "topic", "orders", "--delete", "retention.ms", "--validate-only")
+    shown = (await run(site, "configs", "describe", "broker", "--json")).stdout.splitlines()
+    named = {each["name"]: each["configs"] for each in map(json.loads, shown)}
+    assert set(named) == {"101", "default"} and named["101"] == []
+    assert [(each["name"], each["value"], each["source"]) for each in named["default"]] == [
+        ("num.io.threads", "9", "DYNAMIC_DEFAULT_BROKER_CONFIG")
+    ]
+    refused = await run(site, "configs", "alter", "topic", "orders", "--set", "retention.ms=x", code=1)
+    assert refused.stderr.startswith("metaquorum: topic orders: INVALID_CONFIG: retention.ms cannot be 'x'")
+    await run(site, "configs", "alter", "topic", "orders", code=2)
+    features = (await run(site, "features", "describe")).stdout
+    assert "Feature: metadata.version\tSupportedMinVersion: 3.0-IV1\t" in features
+    await run(site, "features", "downgrade", "metadata.version=17")
+    await run(site, "features", "upgrade", "metadata.version=3.7")
+    level = json.loads((await run(site, "features", "describe", "--json")).stdout)
+    assert [each["finalizedName"] for each in level if each["name"] == "metadata.version"] == ["3.7-IV4"]
+    lower = await run(site, "features", "downgrade", "metadata.version=3.6", "--unsafe", "--json", code=1)
+    assert json.loads(lower.stdout)["error"] == "INVALID_UPDATE_VERSION"
+
+
+async def test_entries_users_quotas_and_tokens_on_the_command_line(site: Site) -> None:
+    entry = ("--resource-type", "topic", "--resource-name", "orders", "--operation", "read")
+    await run(site, "acls", "add", "User:alice", *entry)
+    listed = (await run(site, "acls", "list")).stdout
+    assert listed.splitlines()[1] == (
+        "\t(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)"
+    )
+    await run(site, "acls", "remove", code=2)
+    would = await run(site, "acls", "remove", "--principal", "User:alice", "--dry-run")
+    assert would.stdout.startswith("would remove: TOPIC orders")
+    assert len(json.loads((await run(site, "acls", "remove", "--all", "--json")).stdout)) == 1
+    assert json.loads((await run(site, "acls", "list", "--json")).stdout) == []
+
+    typed = await run(site, "users", "scram", "set", "alice", "--password-stdin", typed="s3same\n")
+    assert typed.stdout == "alice: SCRAM-SHA-512 set\n" and "s3same" not in typed.output
+    users = await run(site, "users", "scram", "list", "--json")
+    assert json.loads(users.stdout) == [
+        {"user": "alice", "credentials": [{"mechanism": "SCRAM-SHA-512", "iterations": 4096}]}
+    ]
+    await run(site, "users", "scram", "delete", "alice")
+    missing = await run(site, "users", "scram", "delete", "alice", code=1)
+    assert "RESOURCE_NOT_FOUND" in missing.stderr
+
+    await run(site, "quotas", "alter", "--user-default", "--set", "producer_byte_rate=1024")
+    shown = (await run(site, "quotas", "describe", "--any-user")).stdout
+    assert shown == "Quota configs for the default user-principal are producer_byte_rate=1024.0\n"
+    await run(site, "quotas", "alter", "--set", "producer_byte_rate=1", code=2)
+    await run(site, "quotas", "alter", "--user-default", "--delete", "producer_byte_rate")
+    assert json.loads((await run(site, "quotas", "describe", "--json")).stdout) == []
+
+    made = json.loads((await run(site, "tokens", "create", "--as", "User:a", "--json")).stdout)
+    secret = ("--as", "User:a", "--hmac", made["hmac"])
+    await run(site, "tokens", "renew", *secret, "--period-ms", "1000000")
+    assert made["tokenId"] in (await run(site, "tokens", "list")).stdout
+    assert (await run(site, "tokens", "expire", *secret)).stdout == "the token is gone\n"
+    assert json.loads((await run(site, "tokens", "list", "--json")).stdout) == []
+    given = json.loads((await run(site, "producer-ids", "allocate", "101", "--json")).stdout)
+    assert given == {"brokerId": 101, "firstProducerId": 0, "count": 1000}

@@ -11,11 +11,18 @@ from collections.abc import Mapping
 
 import msgspec
 
+from metadata.broker_ids import (
+    BINDING_PREFIX,
+    CLAIM_PREFIX,
+    CURRENT_PREFIX,
+    NEXT_ID,
+    VALUE_VERSION,
+    escape_key,
+    unescape_key,
+)
+
 from .keys import JAVA_MAX_DOUBLE, MAX_INT, MAX_LONG, ConfigKey, ConfigValueError, Kind
 from .topic_keys import TOPIC_KEYS
-
-BINDING_PREFIX = "broker.id.binding."
-"""Which broker id a host has: `broker.id.binding.<key>` on the cluster default (S0)."""
 
 _LISTENER_KEY = re.compile(r"listener\.name\.[^.]+\.(.+)\Z")
 _MIB = 1024 * 1024
@@ -155,11 +162,16 @@ STATIC_DEFAULTS: Mapping[str, str] = {
 """What a broker of Kafka 3.7 has where nothing is set."""
 
 
-class _Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The value of a host binding."""
+class _Binding(msgspec.Struct, frozen=True):
+    """The value of a host binding; a later version may say more."""
 
     version: int
     broker_id: int = msgspec.field(name="broker.id")
+
+
+def is_id_memory(name: str) -> bool:
+    """Whether a key of the default of all brokers is what the cluster remembers of ids (S0)."""
+    return name == NEXT_ID or name.startswith((BINDING_PREFIX, CURRENT_PREFIX, CLAIM_PREFIX))
 
 
 def broker_key(name: str) -> ConfigKey | None:
@@ -176,6 +188,8 @@ def check_broker_value(name: str, text: str, *, per_broker: bool) -> None:
     if name.startswith(BINDING_PREFIX):
         _check_binding(name, text, per_broker=per_broker)
         return
+    if is_id_memory(name):
+        raise ConfigValueError(f"{name} is kept by the controllers themselves: bind hosts to ids instead")
     key = broker_key(name)
     if key is None:
         raise ConfigValueError(
@@ -197,13 +211,16 @@ def check_broker_value(name: str, text: str, *, per_broker: bool) -> None:
 def _check_binding(name: str, text: str, *, per_broker: bool) -> None:
     if per_broker:
         raise ConfigValueError(f"{name} belongs to the cluster: set it on the cluster default")
-    if name == BINDING_PREFIX:
-        raise ConfigValueError(f"{name} names no host: write {BINDING_PREFIX}<host>")
+    key = name.removeprefix(BINDING_PREFIX)
+    written = escape_key(unescape_key(key))
+    if not key or written != key:
+        shown = written or "<host>"
+        raise ConfigValueError(f"{name} would never be found: write {BINDING_PREFIX}{shown}")
     try:
         binding = msgspec.json.decode(text, type=_Binding)
     except msgspec.DecodeError as error:
         raise ConfigValueError(
             f'{name} cannot be {text!r} ({error}): write {{"version":0,"broker.id":10}}'
         ) from None
-    if binding.version < 0 or not 0 <= binding.broker_id <= MAX_INT:
+    if binding.version < VALUE_VERSION or not 0 <= binding.broker_id <= MAX_INT:
         raise ConfigValueError(f"{name} names broker {binding.broker_id}: an id is 0 to {MAX_INT}")

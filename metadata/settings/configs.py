@@ -20,12 +20,12 @@ from metadata.image import (
 )
 
 from .broker_keys import (
-    BINDING_PREFIX,
     BROKER_KEYS,
     BROKER_SYNONYMS,
     STATIC_DEFAULTS,
     broker_key,
     check_broker_value,
+    is_id_memory,
 )
 from .keys import ConfigKey, ConfigValueError, Kind
 from .metrics_keys import METRICS_KEYS, check_metrics_values
@@ -84,7 +84,7 @@ def key_of(resource_type: int, name: str) -> ConfigKey | None:
 
 def is_sensitive(resource_type: int, name: str) -> bool:
     """Whether a value must not be shown: passwords, and whatever is not known here."""
-    if name.startswith(BINDING_PREFIX) and resource_type == BROKER_RESOURCE:
+    if resource_type == BROKER_RESOURCE and is_id_memory(name):
         return False
     key = key_of(resource_type, name)
     return key is None or key.sensitive

@@ -38,11 +38,11 @@ def decide_alter_partition(
         key = (wanted.topic_id, wanted.partition)
         partition = image.topics.partition(*key)
         refusal = _refusal(image, request.broker_id, wanted, partition, rules, repeated=key in seen)
-        seen.add(key)
         if refusal is not None or partition is None:
             code, message = refusal or (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
             results.append(_refused(wanted, code, message))
         else:
+            seen.add(key)
             results.append(_altered(partition, wanted, request.broker_id, rules, records))
     return ControllerResult(response=AlterPartitionResponse(results=tuple(results)), records=tuple(records))
 

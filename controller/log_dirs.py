@@ -45,8 +45,8 @@ def decide_assign_replicas(
     for wanted in request.assignments:
         key = (wanted.topic_id, wanted.partition)
         refusal = _refusal(image, broker_id, wanted, repeated=key in seen)
-        seen.add(key)
         if refusal is None:
+            seen.add(key)
             _assign(image, broker_id, wanted, rules, records)
         code, message = refusal or (ErrorCode.NONE, None)
         results.append(

@@ -1,0 +1,68 @@
+"""Striped placement: racks, balance, fenced brokers only as a last resort, the same seed the same lists."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from controller.placement import Candidate, StripedPlacer, place
+
+
+def racks(*sizes: int) -> list[Candidate]:
+    """Brokers 0, 1, ... in racks r0, r1, ... of these sizes."""
+    names = [f"r{rack}" for rack, size in enumerate(sizes) for _ in range(size)]
+    return [Candidate(broker_id, name) for broker_id, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_partition_spans_as_many_racks_as_there_are(seed: int) -> None:
+    candidates = racks(3, 3, 3)
+    rack_of = {each.broker_id: each.rack for each in candidates}
+    for replicas in place(candidates, 90, 3, Random(seed)):
+        assert {rack_of[replica] for replica in replicas} == {"r0", "r1", "r2"}
+    for replicas in place(candidates, 90, 5, Random(seed)):
+        assert len(set(replicas)) == 5
+        assert max(Counter(rack_of[replica] for replica in replicas).values()) == 2
+
+
+@pytest.mark.parametrize(("count", "factor"), [(1, 1), (3, 1), (3, 3), (5, 3), (7, 2), (20, 3)])
+def test_leaders_and_replicas_are_balanced_and_distinct(count: int, factor: int) -> None:
+    candidates = [Candidate(10 * n) for n in range(count)]
+    lists = place(candidates, 6 * count, factor, Random(2))
+    assert all(len(set(replicas)) == factor for replicas in lists)
+    assert set(Counter(replicas[0] for replicas in lists).values()) == {6}
+    held = Counter(replica for replicas in lists for replica in replicas)
+    assert max(held.values()) - min(held.values()) <= 2 * factor
+    assert len(held) == count
+
+
+def test_fenced_brokers_are_a_last_resort_and_never_lead() -> None:
+    candidates = [Candidate(1), Candidate(2), Candidate(3), Candidate(9, fenced=True)]
+    assert all(9 not in replicas for replicas in place(candidates, 50, 3, Random(1)))
+    for replicas in place(candidates, 50, 4, Random(1)):
+        assert set(replicas) == {1, 2, 3, 9}
+        assert replicas[0] != 9
+    alone = [Candidate(1, "a"), Candidate(2, "b", fenced=True)]
+    assert set(place(alone, 5, 2, Random(1))) == {(1, 2)}
+
+
+def test_the_same_seed_places_alike_and_the_order_of_candidates_does_not_matter() -> None:
+    candidates = racks(2, 3, 1)
+    first = place(candidates, 40, 3, Random(7))
+    assert place(list(reversed(candidates)), 40, 3, Random(7)) == first
+    assert place(candidates, 40, 3, Random(8)) != first
+
+
+def test_the_same_brokers_do_not_always_go_together() -> None:
+    lists = place([Candidate(n) for n in range(5)], 50, 2, Random(3))
+    assert len({frozenset(replicas) for replicas in lists}) > 5
+
+
+@pytest.mark.parametrize("factor", [0, 3])
+def test_what_cannot_be_placed_raises(factor: int) -> None:
+    with pytest.raises(ValueError, match="cannot be placed"):
+        StripedPlacer([Candidate(1), Candidate(2)], Random(1)).place(factor)
+    with pytest.raises(ValueError, match="0 of them unfenced"):
+        StripedPlacer([Candidate(1, fenced=True)], Random(1)).place(1)

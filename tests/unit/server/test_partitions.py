@@ -1,0 +1,128 @@
+"""Partitions over gRPC at a running controller and a broker, and the commands for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli.main import main
+from metadata.errors import ApiError, ErrorCode
+from metadata.requests import NewTopic
+from metadata.requests_partitions import (
+    AlterPartitionRequest,
+    AssignReplicasToDirsRequest,
+    IsrMember,
+    PartitionAlteration,
+    ReplicaAssignment,
+    TopicGrowth,
+)
+from runtime.client import AdminClient
+from runtime.partitions_client import alter_partition, assign_replicas, create_partitions, elect_leaders
+from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return new_site(tmp_path)
+
+
+async def settled(client: AdminClient) -> int:
+    """The broker's epoch once it is unfenced."""
+    async with asyncio.timeout(30):
+        while True:
+            found = (await client.list_brokers()).brokers
+            if found and not found[0].fenced:
+                return found[0].epoch
+            await asyncio.sleep(0.02)
+
+
+async def command(site: Site, *arguments: str) -> Result:
+    where = ["--bootstrap", f"127.0.0.1:{site.controller_port}"]
+    line = [*arguments[:2], *where, *arguments[2:]]
+    return await asyncio.to_thread(CliRunner().invoke, main, line, standalone_mode=False)
+
+
+async def test_the_round_trip_of_every_request_and_the_commands(site: Site) -> None:
+    async with (
+        running_controller(site.controller_file()),
+        running_broker(site.broker_file()),
+        AdminClient([("127.0.0.1", site.controller_port)]) as client,
+    ):
+        epoch = await settled(client)
+        created = (await client.create_topics([NewTopic(name="t", partitions=1)])).results[0]
+        topic = created.topic_id
+        assert topic is not None
+        grown = await create_partitions(
+            client, [TopicGrowth(name="t", count=3), TopicGrowth(name="u", count=2)]
+        )
+        assert [(each.error, each.partitions) for each in grown.results] == [
+            (ErrorCode.NONE, 3),
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0),
+        ]
+        elected = await elect_leaders(client, unclean=False, partitions=[("t", 0), ("t", 7)])
+        assert [(each.error, each.leader) for each in elected] == [
+            (ErrorCode.ELECTION_NOT_NEEDED, 101),
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None),
+        ]
+        assert await elect_leaders(client, unclean=False, partitions=None) == ()
+        await altered(client, epoch, topic)
+        await assigned(client, epoch, topic)
+        await commands(site)
+
+
+async def altered(client: AdminClient, epoch: int, topic: bytes) -> None:
+    wanted = PartitionAlteration(
+        topic_id=topic,
+        partition=0,
+        leader_epoch=0,
+        partition_epoch=0,
+        isr=(IsrMember(broker_id=101, broker_epoch=epoch),),
+    )
+    request = AlterPartitionRequest(broker_id=101, broker_epoch=epoch, partitions=(wanted,))
+    answer = (await alter_partition(client, request)).results[0]
+    assert (answer.error, answer.leader, answer.isr, answer.partition_epoch) == (
+        ErrorCode.NONE,
+        101,
+        (101,),
+        0,
+    )
+    stale = AlterPartitionRequest(broker_id=101, broker_epoch=epoch - 1, partitions=(wanted,))
+    with pytest.raises(ApiError) as refused:
+        await alter_partition(client, stale)
+    assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+async def assigned(client: AdminClient, epoch: int, topic: bytes) -> None:
+    broker = (await client.list_brokers()).brokers[0]
+    place = ReplicaAssignment(directory_id=broker.directories[0], topic_id=topic, partition=1)
+    gone = ReplicaAssignment(directory_id=b"gone" * 4, topic_id=topic, partition=2)
+    request = AssignReplicasToDirsRequest(broker_id=101, broker_epoch=epoch, assignments=(place, gone))
+    answer = await assign_replicas(client, request)
+    assert [each.error for each in answer.results] == [ErrorCode.NONE, ErrorCode.NONE]
+    found = (await client.describe_topics(["t"])).topics[0].partitions
+    assert [each.leader for each in found] == [101, 101, -1]
+
+
+async def commands(site: Site) -> None:
+    described = await command(site, "topics", "describe", "t")
+    assert described.output.splitlines()[3].endswith("Isr: 101\tOffline: 101")
+    assert "Offline" not in described.output.splitlines()[1]
+    added = await command(site, "partitions", "add", "t", "--count", "4")
+    assert (added.return_value, added.output) == (0, "t: has 4 partitions\n")
+    fewer = await command(site, "partitions", "add", "t", "--count", "2", "--json")
+    assert (fewer.return_value, json.loads(fewer.output)["error"]) == (1, "INVALID_PARTITIONS")
+    one = await command(
+        site, "partitions", "elect", "--election", "preferred", "--topic", "t", "--partition", "0"
+    )
+    assert (one.return_value, "as preferred: nothing is to be done" in one.output) == (0, True)
+    everywhere = await command(site, "partitions", "elect", "--election", "unclean", "--all", "--json")
+    assert everywhere.return_value == 1
+    assert [(each["partition"], each["error"]) for each in json.loads(everywhere.output)] == [
+        (2, "ELIGIBLE_LEADERS_NOT_AVAILABLE")
+    ]
+    vague = await command(site, "partitions", "elect", "--election", "preferred")
+    assert "either --all, or --topic" in str(vague.exception)

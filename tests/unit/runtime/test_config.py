@@ -8,6 +8,7 @@ import pytest
 
 from controller.config import ControllerConfig
 from controller.raft.config import RaftConfig, Voter
+from metadata.records import ControllerEndpoint
 from runtime.config import load_config
 from runtime.config_docs import configuration_page
 from runtime.config_keys import KEYS, UNSUPPORTED
@@ -51,8 +52,15 @@ def test_a_controllers_file(tmp_path: Path) -> None:
     assert config.metadata_log_dir == Path("/data/a")
     assert config.raft == RaftConfig()
     assert config.controller("c", ()) == ControllerConfig(
-        cluster_id="c", node_id=1, broker_session_timeout_ms=4000, num_partitions=7
+        cluster_id="c",
+        node_id=1,
+        broker_session_timeout_ms=4000,
+        num_partitions=7,
+        endpoints=(ControllerEndpoint("CONTROLLER", "127.0.0.1", 9093, 0),),
     )
+    assert config.set_in_file({"broker.session.timeout.ms", "log.level", "ssl.client.auth"}) == {
+        "broker.session.timeout.ms": "4000"
+    }
     assert (config.retention.max_bytes, config.retention.max_ms) == (100 * 1024 * 1024, 604_800_000)
 
 

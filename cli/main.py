@@ -33,7 +33,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "tokens": ("cli.token_commands:tokens", "Create, renew, expire and list delegation tokens."),
     "producer-ids": ("cli.producer_commands:producer_ids", "Hand blocks of producer ids to brokers."),
     "topics": ("cli.topic_commands:topics", "Create, list, describe and delete topics."),
-    "partitions": ("cli.partition_commands:partitions", "Elect leaders, add partitions to topics."),
+    "partitions": ("cli.partition_commands:partitions", "Elect leaders, add partitions, move replicas."),
     "log": ("cli.log_commands:log", "Read any KRaft metadata log: records, and the state they make."),
     "demo": ("cli.demo_command:demo", "Start a quorum, hurt it, and show what its log says about it."),
 }

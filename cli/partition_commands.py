@@ -7,6 +7,7 @@ import click
 from cli.client import ClientOptions, client_options
 from cli.errors import EXIT_FAILED
 from cli.output import echo_json, json_option
+from cli.reassignment_commands import plan, reassign, reassignments
 from cli.topic_commands import parse_assignment, report_topics
 from metadata.errors import ErrorCode
 from metadata.requests_partitions import ElectionResult, TopicGrowth
@@ -15,7 +16,11 @@ from runtime.partitions_client import create_partitions, elect_leaders
 
 @click.group()
 def partitions() -> None:
-    """Elect leaders of partitions, and add partitions to topics."""
+    """Elect leaders of partitions, add partitions to topics, and move replicas."""
+
+
+for _command in (plan, reassign, reassignments):
+    partitions.add_command(_command)
 
 
 @partitions.command()

@@ -20,12 +20,13 @@ from controller.id_keeper import IdKeeper
 from controller.ledger import Ledger
 from controller.partition_keeper import PartitionKeeper
 from controller.placement import Candidate
+from controller.reassignments import decide_reassignments, refuse_reassignments
 from controller.registrations import controller_record, own_registration
 from controller.result import ControllerResult
 from controller.sessions import Sessions
 from controller.settings import Surroundings, decide_settings
-from controller.topics import decide_create_topics, decide_delete_topics, refuse_all
 from controller.tokens import expired_tokens
+from controller.topics import decide_create_topics, decide_delete_topics, refuse_all
 from controller.work import ElectLeaders, RemoveBroker, Work
 from controller.workbench import Port, Workbench, busy
 from metadata.errors import ApiError, ErrorCode
@@ -40,6 +41,7 @@ from metadata.requests import (
 )
 from metadata.requests_broker_ids import BROKER_ID_REQUESTS, BrokerIdRequest
 from metadata.requests_partitions import PARTITIONS_REQUESTS, PartitionsRequest
+from metadata.requests_reassignments import AlterReassignmentsRequest
 from metadata.requests_settings import SETTINGS_REQUESTS, SettingsRequest, UpdateFeaturesRequest
 from storage.errors import BatchError
 from storage.uuids import random_uuid
@@ -59,6 +61,7 @@ WriteRequest = (
     | SettingsRequest
     | PartitionsRequest
     | BrokerIdRequest
+    | AlterReassignmentsRequest
 )
 WRITE_REQUESTS = (
     RegisterBrokerRequest,
@@ -69,6 +72,7 @@ WRITE_REQUESTS = (
     *SETTINGS_REQUESTS,
     *PARTITIONS_REQUESTS,
     *BROKER_ID_REQUESTS,
+    AlterReassignmentsRequest,
 )
 
 
@@ -140,6 +144,8 @@ class ActiveController:
         match request:
             case BrokerHeartbeatRequest():
                 self._heartbeats.handle(arrived.key, arrived.arrived_ms, request, now_ms)
+            case AlterReassignmentsRequest():
+                self._reassign(arrived.key, request, now_ms)
             case CreateTopicsRequest():
                 self._create_topics(arrived.key, request, now_ms)
             case DeleteTopicsRequest():
@@ -174,6 +180,14 @@ class ActiveController:
         registration = own_registration(self.ledger.newest, self.config, port.incarnation_id)
         if registration is not None:
             self._bench.append((controller_record(registration),), [], now_ms)
+
+    def _reassign(self, key: int, request: AlterReassignmentsRequest, now_ms: int) -> None:
+        image, most = self.ledger.newest, self.config.records_per_request_max
+        try:
+            rules = self._bench.rules(image)
+            self._bench.finish(key, decide_reassignments(image, request, rules, records_max=most), now_ms)
+        except BatchError:
+            self._bench.finish(key, refuse_reassignments(request, most), now_ms)
 
     def _create_topics(self, key: int, request: CreateTopicsRequest, now_ms: int) -> None:
         image = self.ledger.newest

@@ -13,6 +13,7 @@ from metadata.image import MetadataImage
 from metadata.records import BrokerEndpoint, BrokerFeature
 from metadata.requests_broker_ids import AllocateBrokerIdResponse, BrokerIdRequest
 from metadata.requests_partitions import PartitionsRequest, PartitionsResponse
+from metadata.requests_reassignments import AlterReassignmentsRequest, AlterReassignmentsResponse
 from metadata.requests_settings import SettingsAnswer, SettingsRequest
 
 
@@ -175,6 +176,7 @@ ControllerRequest = (
     | SettingsRequest
     | PartitionsRequest
     | BrokerIdRequest
+    | AlterReassignmentsRequest
 )
 ControllerResponse = (
     RegisterBrokerResponse
@@ -186,4 +188,5 @@ ControllerResponse = (
     | SettingsAnswer
     | PartitionsResponse
     | AllocateBrokerIdResponse
+    | AlterReassignmentsResponse
 )

@@ -18,6 +18,7 @@ from controller.raft.events import RaftResponseArrived
 from controller.raft.messages import FetchResponse, RaftError
 from controller.server.broker_ids_service import BrokerIdsService
 from controller.server.partitions_service import PartitionsService
+from controller.server.reassignments_service import ReassignmentsService
 from controller.server.registration import SelfRegistration
 from controller.server.services import AdminService, BrokerLifecycleService, ControllerImages
 from controller.server.settings_service import SettingsService
@@ -28,6 +29,7 @@ from proto.broker_pb2_grpc import add_BrokerLifecycleServicer_to_server
 from proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from proto.partitions_pb2_grpc import add_PartitionsServicer_to_server
 from proto.raft_pb2_grpc import add_RaftServicer_to_server
+from proto.reassignments_pb2_grpc import add_ReassignmentsServicer_to_server
 from proto.settings_pb2_grpc import add_SettingsServicer_to_server, add_SettingsViewServicer_to_server
 from runtime.api_codec import Hints
 from runtime.channels import TlsMaterial, bind, new_server
@@ -134,6 +136,7 @@ class ControllerProcess:
         broker_ids = BrokerIdsService(self._requests, hints, self._config.node_id)
         add_BrokerIdsServicer_to_server(broker_ids, self._server)
         add_PartitionsServicer_to_server(PartitionsService(self._requests, hints), self._server)
+        add_ReassignmentsServicer_to_server(ReassignmentsService(self._requests, hints), self._server)
         images = ControllerImages(self._requests)
         metadata = MetadataService(images, node_id=self._config.node_id, cluster_id=cluster_id, hints=hints)
         add_MetadataServicer_to_server(metadata, self._server)

@@ -1,0 +1,141 @@
+"""Plans of replica moves: empty a broker, or spread replicas evenly; and how much a plan moves.
+
+Owns the choice of brokers. Pure: lists of replicas and brokers go in, wanted lists come out; the same input
+gives the same plan. Moves as few replicas as it takes, keeps replicas of a partition on different racks where
+there are enough, and never gives a partition two replicas on one broker. Knows no image and no requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+PartitionName = tuple[str, int]
+Assignment = dict[PartitionName, tuple[int, ...]]
+
+
+class PlanError(ValueError):
+    """What is asked for cannot be planned; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSize:
+    """How much a plan moves: partitions that change at all, replicas that are copied, and replicas that
+    arrive at and leave each broker."""
+
+    partitions: int
+    replicas: int
+    arriving: Mapping[int, int]
+    leaving: Mapping[int, int]
+
+
+def drain(current: Assignment, racks: Mapping[int, str | None], broker_id: int) -> Assignment:
+    """The partitions of `broker_id` with another broker in its place. `racks` are the brokers that may get
+    replicas. Raises PlanError where no broker is left for a partition."""
+    targets = {other: rack for other, rack in racks.items() if other != broker_id}
+    load = _load(current, targets)
+    planned: Assignment = {}
+    for name, replicas in sorted(current.items()):
+        if broker_id not in replicas:
+            continue
+        at = replicas.index(broker_id)
+        others = replicas[:at] + replicas[at + 1 :]
+        free = [other for other in targets if other not in others]
+        if not free:
+            raise PlanError(
+                f"no broker is left for {name[0]}-{name[1]}: it has {len(replicas)} replicas and "
+                f"{len(targets)} other brokers are running; start more, or lower its replication factor"
+            )
+        chosen = _least_loaded(free, others, targets, load)
+        load[chosen] += 1
+        planned[name] = (*replicas[:at], chosen, *replicas[at + 1 :])
+    return planned
+
+
+def spread(current: Assignment, racks: Mapping[int, str | None]) -> Assignment:
+    """Moves of single replicas from brokers that hold many to those that hold few, until the numbers differ
+    by one at most or no move helps."""
+    load = _load(current, racks)
+    planned: Assignment = {}
+    held: dict[int, list[PartitionName]] = {broker: [] for broker in racks}
+    for name, replicas in sorted(current.items()):
+        for replica in replicas:
+            if replica in held:
+                held[replica].append(name)
+    now = dict(current)
+    stuck: set[int] = set()
+    while True:
+        movable = [one for one in load if one not in stuck]
+        fullest = max(movable, key=lambda one: (load[one], -one), default=None)
+        if fullest is None or load[fullest] - min(load.values()) <= 1:
+            return planned
+        move = _best_move(held[fullest], now, racks, load, fullest)
+        if move is None:
+            stuck.add(fullest)
+            continue
+        name, chosen = move
+        now[name] = planned[name] = tuple([chosen if one == fullest else one for one in now[name]])
+        held[fullest].remove(name)
+        held[chosen].append(name)
+        load[fullest] -= 1
+        load[chosen] += 1
+
+
+def _best_move(
+    names: Sequence[PartitionName],
+    now: Assignment,
+    racks: Mapping[int, str | None],
+    load: Mapping[int, int],
+    source: int,
+) -> tuple[PartitionName, int] | None:
+    """A partition of `source` and who takes it, so that the numbers come closer; None if no move does."""
+    for goal in sorted(load, key=lambda one: (load[one], one)):
+        if load[source] - load[goal] <= 1:
+            return None
+        for name in names:
+            others = [one for one in now[name] if one != source]
+            if goal in others or _crowding(goal, others, racks) > _crowding(source, others, racks):
+                continue
+            return name, goal
+    return None
+
+
+def _least_loaded(
+    free: Iterable[int], others: Sequence[int], racks: Mapping[int, str | None], load: Mapping[int, int]
+) -> int:
+    return min(free, key=lambda one: (_crowding(one, others, racks), load[one], one))
+
+
+def _crowding(broker_id: int, others: Sequence[int], racks: Mapping[int, str | None]) -> int:
+    """How many of `others` are on the broker's rack; brokers without a rack crowd nobody."""
+    rack = racks.get(broker_id)
+    return 0 if rack is None else sum(racks.get(other) == rack for other in others)
+
+
+def _load(current: Assignment, brokers: Iterable[int]) -> dict[int, int]:
+    load = dict.fromkeys(sorted(brokers), 0)
+    for replicas in current.values():
+        for replica in replicas:
+            if replica in load:
+                load[replica] += 1
+    return load
+
+
+def plan_size(current: Assignment, planned: Assignment) -> PlanSize:
+    """What carrying out `planned` copies and deletes."""
+    arriving: dict[int, int] = {}
+    leaving: dict[int, int] = {}
+    changed = 0
+    for name, target in planned.items():
+        before = current.get(name, ())
+        changed += before != target
+        for replica in set(target) - set(before):
+            arriving[replica] = arriving.get(replica, 0) + 1
+        for replica in set(before) - set(target):
+            leaving[replica] = leaving.get(replica, 0) + 1
+    return PlanSize(
+        partitions=changed,
+        replicas=sum(arriving.values()),
+        arriving=dict(sorted(arriving.items())),
+        leaving=dict(sorted(leaving.items())),
+    )

@@ -1,0 +1,43 @@
+"""The gRPC service for moving replicas.
+
+Owns the way of a request into the node's inbox and of its answer back, as `services` does for the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.reassignments import ongoing_reassignments
+from controller.server.services import ControllerImages, ask
+from metadata.errors import ApiError
+from metadata.requests_reassignments import AlterReassignmentsResponse
+from proto import metadata_pb2 as common
+from proto import reassignments_pb2 as pb
+from proto.reassignments_pb2_grpc import ReassignmentsServicer
+from runtime import reassignments_codec as codec
+from runtime.api_codec import Hints, error_to_pb
+from runtime.requests import WaitingRequests
+
+
+class ReassignmentsService(ReassignmentsServicer):
+    """See the module."""
+
+    def __init__(self, requests: WaitingRequests, hints: Hints) -> None:
+        self._requests = requests
+        self._images = ControllerImages(requests)
+        self._hints = hints
+
+    async def Alter(
+        self, request: pb.AlterReassignmentsRequest, context: Any
+    ) -> pb.AlterReassignmentsResponse:
+        response = await ask(self._requests, codec.alter_from_pb(request), AlterReassignmentsResponse)
+        if isinstance(response, ApiError):
+            return pb.AlterReassignmentsResponse(error=error_to_pb(response, self._hints))
+        return codec.altered_to_pb(response)
+
+    async def List(self, request: pb.ListReassignmentsRequest, context: Any) -> pb.ListReassignmentsResponse:
+        read = await self._images.read(common.CONSISTENCY_DEFAULT)
+        if isinstance(read, ApiError):
+            return pb.ListReassignmentsResponse(error=error_to_pb(read, self._hints))
+        named = [(one.topic, one.partition) for one in request.partitions] or None
+        return codec.listed_to_pb(ongoing_reassignments(read.image, named))

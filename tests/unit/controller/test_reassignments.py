@@ -1,0 +1,310 @@
+"""Moving replicas: the exact records of starting, replacing and cancelling, and how a move ends (KIP-455)."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.effective import rules_of
+from controller.plans import PlanError, drain, plan_size, spread
+from controller.reassignments import decide_reassignments, ongoing_reassignments
+from metadata.errors import ErrorCode
+from metadata.image import MetadataImage
+from metadata.records import (
+    BrokerRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    TopicRecord,
+)
+from metadata.requests_partitions import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    IsrMember,
+    PartitionAlteration,
+)
+from metadata.requests_reassignments import (
+    AlterReassignmentsRequest,
+    AlterReassignmentsResponse,
+    WantedReplicas,
+)
+from tests.unit.controller.node_quorum import Quorum, image_of
+
+TOPIC = b"t" * 16
+
+
+def directory(broker_id: int) -> bytes:
+    return b"dir" + broker_id.to_bytes(13, "big")
+
+
+def directories(*brokers: int) -> tuple[bytes, ...]:
+    return tuple([directory(one) for one in brokers])
+
+
+def image_with(partition: PartitionRecord, *more: object, fenced: tuple[int, ...] = ()) -> MetadataImage:
+    brokers = [
+        BrokerRecord(one, bytes([one + 1]) * 16, 7, fenced=one in fenced, log_dirs=(directory(one),))
+        for one in range(6)
+    ]
+    return image_of(*brokers, TopicRecord("t", TOPIC), partition, *more)
+
+
+def plain(*replicas: int, **changes: object) -> PartitionRecord:
+    fields: dict[str, object] = {
+        "isr": replicas,
+        "leader": replicas[0],
+        "leader_epoch": 0,
+        "partition_epoch": 0,
+        "directories": directories(*replicas),
+    }
+    return PartitionRecord(0, TOPIC, replicas, **{**fields, **changes})  # type: ignore[arg-type]
+
+
+def decide(
+    image: MetadataImage, replicas: tuple[int, ...] | None, **changes: object
+) -> tuple[list[object], ErrorCode, str]:
+    request = AlterReassignmentsRequest(
+        wanted=(WantedReplicas(topic="t", partition=0, replicas=replicas),),
+        **changes,  # type: ignore[arg-type]
+    )
+    result = decide_reassignments(image, request, rules_of(image, image.brokers.is_active), records_max=100)
+    assert isinstance(result.response, AlterReassignmentsResponse)
+    (one,) = result.response.results
+    return list(result.records), one.error, one.message or ""
+
+
+def test_new_replicas_are_added_first_and_old_ones_stay_until_then() -> None:
+    records, error, _ = decide(image_with(plain(1, 2, 3)), (4, 2, 5))
+    assert error is ErrorCode.NONE
+    assert records == [
+        PartitionChangeRecord(
+            0,
+            TOPIC,
+            replicas=(4, 2, 5, 1, 3),
+            adding_replicas=(4, 5),
+            removing_replicas=(1, 3),
+            directories=directories(4, 2, 5, 1, 3),
+        )
+    ]
+
+
+def test_another_order_is_there_at_once() -> None:
+    records, _, _ = decide(image_with(plain(1, 2, 3)), (3, 2, 1))
+    assert records == [PartitionChangeRecord(0, TOPIC, replicas=(3, 2, 1), directories=directories(3, 2, 1))]
+
+
+def test_fewer_replicas_are_there_at_once_and_the_leader_moves_if_it_left() -> None:
+    records, _, _ = decide(image_with(plain(1, 2, 3)), (3, 2))
+    assert records == [
+        PartitionChangeRecord(0, TOPIC, isr=(2, 3), leader=3, replicas=(3, 2), directories=directories(3, 2))
+    ]
+
+
+def test_what_is_already_so_changes_nothing() -> None:
+    assert decide(image_with(plain(1, 2, 3)), (1, 2, 3)) == ([], ErrorCode.NONE, "")
+
+
+def test_replacing_drops_what_the_earlier_move_was_adding() -> None:
+    moving = plain(
+        4,
+        2,
+        1,
+        isr=(1, 2, 4),
+        leader=1,
+        adding_replicas=(4,),
+        removing_replicas=(1,),
+    )
+    records, _, _ = decide(image_with(moving), (5, 2))
+    assert records == [
+        PartitionChangeRecord(
+            0,
+            TOPIC,
+            isr=(1, 2),
+            leader=1,
+            replicas=(5, 2, 1),
+            adding_replicas=(5,),
+            directories=directories(5, 2, 1),
+        )
+    ]
+
+
+def test_cancelling_returns_to_what_it_was() -> None:
+    moving = plain(4, 2, 1, isr=(1, 2, 4), leader=4, adding_replicas=(4,), removing_replicas=(1,))
+    records, _, _ = decide(image_with(moving), None)
+    assert records == [
+        PartitionChangeRecord(
+            0,
+            TOPIC,
+            isr=(1, 2),
+            leader=2,
+            replicas=(2, 1),
+            adding_replicas=(),
+            removing_replicas=(),
+            directories=directories(2, 1),
+        )
+    ]
+
+
+def test_cancelling_loses_nothing_unless_that_is_allowed() -> None:
+    moving = plain(4, 2, isr=(4,), leader=4, adding_replicas=(4,))
+    records, error, text = decide(image_with(moving), None)
+    assert (records, error) == ([], ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+    assert "unclean.leader.election.enable" in text
+    allowed = ConfigRecord(2, "t", "unclean.leader.election.enable", "true")
+    records, error, _ = decide(image_with(moving, allowed), None)
+    assert error is ErrorCode.NONE
+    assert records == [
+        PartitionChangeRecord(
+            0,
+            TOPIC,
+            isr=(2,),
+            leader=2,
+            replicas=(2,),
+            adding_replicas=(),
+            leader_recovery_state=1,
+            directories=directories(2),
+        )
+    ]
+    records, error, text = decide(image_with(moving, allowed, fenced=(2,)), None)
+    assert (records, error) == ([], ErrorCode.INVALID_REPLICA_ASSIGNMENT) and "start one of [2]" in text
+
+
+@pytest.mark.parametrize(
+    ("replicas", "error", "says"),
+    [
+        ((), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "is empty"),
+        ((1, 9), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 9, which is not registered"),
+        ((1, 1), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "twice"),
+        (None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "nothing to cancel"),
+    ],
+)
+def test_refusals(replicas: tuple[int, ...] | None, error: ErrorCode, says: str) -> None:
+    records, found, text = decide(image_with(plain(1, 2, 3)), replicas)
+    assert (records, found) == ([], error) and says in text
+
+
+def test_the_factor_may_be_kept_and_a_dry_run_writes_nothing() -> None:
+    image = image_with(plain(1, 2, 3))
+    _, error, _ = decide(image, (1, 2), allow_replication_factor_change=False)
+    assert error is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert decide(image, (1, 2, 4), validate_only=True) == ([], ErrorCode.NONE, "")
+
+
+def test_unknown_and_repeated_partitions_and_too_many() -> None:
+    image = image_with(plain(1, 2, 3))
+    names = [("t", 0), ("t", 0), ("t", 1), ("u", 0)]
+    wanted = tuple([WantedReplicas(topic=topic, partition=at, replicas=(1,)) for topic, at in names])
+    rules = rules_of(image, image.brokers.is_active)
+    request = AlterReassignmentsRequest(wanted=wanted)
+    result = decide_reassignments(image, request, rules, records_max=4)
+    assert isinstance(result.response, AlterReassignmentsResponse) and len(result.records) == 1
+    assert [one.error for one in result.response.results] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    refused = decide_reassignments(image, request, rules, records_max=3)
+    assert isinstance(refused.response, AlterReassignmentsResponse) and not refused.records
+    assert {one.error for one in refused.response.results} == {ErrorCode.POLICY_VIOLATION}
+
+
+# ---- through a quorum: ends by events, survives deaths -------------------------------------------
+
+
+def alter_isr(quorum: Quorum, topic: bytes, *isr: int) -> None:
+    now = quorum.partition(topic)
+    epochs = {one: quorum.image().brokers[one].epoch for one in (*isr, now.leader)}
+    answer = quorum.call(
+        AlterPartitionRequest(
+            broker_id=now.leader,
+            broker_epoch=epochs[now.leader],
+            partitions=(
+                PartitionAlteration(
+                    topic_id=topic,
+                    partition=0,
+                    leader_epoch=now.leader_epoch,
+                    partition_epoch=now.partition_epoch,
+                    isr=tuple([IsrMember(broker_id=one, broker_epoch=epochs[one]) for one in isr]),
+                ),
+            ),
+        )
+    )
+    assert isinstance(answer, AlterPartitionResponse), answer
+
+
+def moving_quorum() -> tuple[Quorum, bytes]:
+    """Partition t-0 moves from brokers 1, 2 to 3, 2."""
+    quorum = Quorum()
+    quorum.elect()
+    for broker_id in (1, 2, 3):
+        quorum.start_broker(broker_id)
+    topic = quorum.create("t", (1, 2))
+    wanted = (WantedReplicas(topic="t", partition=0, replicas=(3, 2)),)
+    answer = quorum.call(AlterReassignmentsRequest(wanted=wanted))
+    assert isinstance(answer, AlterReassignmentsResponse), answer
+    assert answer.results[0].error is ErrorCode.NONE
+    return quorum, topic
+
+
+def test_it_ends_when_the_isr_holds_the_target_and_the_leader_moves() -> None:
+    quorum, topic = moving_quorum()
+    (under_way,) = ongoing_reassignments(quorum.image())
+    assert (under_way.replicas, under_way.adding, under_way.removing) == ((3, 2, 1), (3,), (1,))
+    assert under_way.waiting_for == (3,)
+    alter_isr(quorum, topic, 1, 2, 3)
+    now = quorum.partition(topic)
+    assert (now.replicas, now.isr, now.adding, now.removing) == ((3, 2), (2, 3), (), ())
+    assert now.leader == 3 and now.leader_epoch == 1
+    assert now.directories == directories(3, 2)
+    assert list(ongoing_reassignments(quorum.image())) == []
+
+
+def test_the_death_of_the_leader_that_leaves_does_not_end_it() -> None:
+    quorum, topic = moving_quorum()
+    quorum.beat_for(12_000, 2, 3)
+    now = quorum.partition(topic)
+    assert (now.isr, now.leader, now.adding, now.removing) == ((2,), 2, (3,), (1,))
+    alter_isr(quorum, topic, 2, 3)
+    now = quorum.partition(topic)
+    assert (now.replicas, now.isr, now.leader, now.adding, now.removing) == ((3, 2), (2, 3), 2, (), ())
+
+
+def test_the_death_of_the_newcomer_leaves_it_open_until_it_is_cancelled() -> None:
+    quorum, topic = moving_quorum()
+    quorum.beat_for(12_000, 1, 2)
+    assert [one.waiting_for for one in ongoing_reassignments(quorum.image())] == [(3,)]
+    cancel = (WantedReplicas(topic="t", partition=0, replicas=None),)
+    quorum.call(AlterReassignmentsRequest(wanted=cancel))
+    now = quorum.partition(topic)
+    assert (set(now.replicas), now.isr, now.leader, now.adding, now.removing) == ({1, 2}, (1, 2), 1, (), ())
+
+
+# ---- plans ---------------------------------------------------------------------------------------
+
+
+def test_draining_replaces_the_broker_in_its_place_by_the_least_loaded_one_of_a_free_rack() -> None:
+    racks = {1: "a", 2: "b", 3: "c", 4: "c", 5: "a"}
+    current = {("t", 0): (1, 2, 3), ("t", 1): (3, 1, 5), ("u", 0): (4, 2, 1)}
+    planned = drain(current, racks, 3)
+    assert planned == {("t", 0): (1, 2, 4), ("t", 1): (4, 1, 5)} or planned == {
+        ("t", 0): (1, 2, 4),
+        ("t", 1): (2, 1, 5),
+    }
+    assert all(3 not in replicas for replicas in planned.values())
+    assert plan_size(current, planned).replicas == 2 and plan_size(current, planned).leaving == {3: 2}
+
+
+def test_draining_without_a_broker_to_go_to_says_so() -> None:
+    with pytest.raises(PlanError, match="no broker is left for t-0"):
+        drain({("t", 0): (1, 2)}, {1: None, 2: None}, 1)
+
+
+def test_spreading_moves_as_little_as_it_takes_and_crowds_no_rack() -> None:
+    racks = {1: "a", 2: "b", 3: "a", 4: "b"}
+    current = {("t", at): (1, 2) for at in range(8)}
+    planned = spread(current, racks)
+    after = {**current, **planned}
+    counts = [sum(one in replicas for replicas in after.values()) for one in racks]
+    assert counts == [4, 4, 4, 4] and plan_size(current, planned).replicas == 8
+    assert all(racks[a] != racks[b] for a, b in after.values())
+    assert spread(after, racks) == {} and spread({}, racks) == {} and spread(current, {}) == {}

@@ -5,7 +5,7 @@ Durations are in ms and sizes in bytes, as the names say; 0 switches a periodic 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from metadata.records import ControllerEndpoint, Record
 
@@ -30,7 +30,7 @@ class ControllerConfig:
     """metadata.log.max.snapshot.interval.ms: a snapshot at least so often while records arrive; 0: never."""
     endpoints: tuple[ControllerEndpoint, ...] = ()
     """Where this controller listens, as it registers it (KIP-919)."""
-    delegation_token_secret_key: str | None = None
+    delegation_token_secret_key: str | None = field(default=None, repr=False)
     """delegation.token.secret.key: the same on all controllers; None: there are no tokens (KIP-48)."""
     delegation_token_max_lifetime_ms: int = 604_800_000
     """delegation.token.max.lifetime.ms: no token lives longer, however often it is renewed."""

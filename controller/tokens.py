@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.config import ControllerConfig
 from controller.features import LEVEL_DELEGATION_TOKENS
@@ -31,7 +31,7 @@ USER_PREFIX = "User:"
 class TokenSecret:
     """The key that all controllers share."""
 
-    key: str
+    key: str = field(repr=False)
 
     def hmac_of(self, token_id: str) -> bytes:
         """HMAC-SHA512, as Kafka makes it."""

@@ -25,6 +25,7 @@ from proto.settings_pb2_grpc import SettingsStub, SettingsViewStub
 from runtime import settings_codec as codec
 from runtime.api_codec import error_from_pb
 from runtime.client import AdminClient
+from runtime.settings_view import RESOURCES_PER_ANSWER_MAX
 
 ANONYMOUS = "User:ANONYMOUS"
 """Whom Kafka takes a caller for whom nobody authenticated."""
@@ -125,13 +126,18 @@ class SettingsClient:
     async def describe_configs(
         self, resources: Sequence[ConfigResource], *, all_keys: bool = False, stale: bool = False
     ) -> tuple[ConfigDescription, ...]:
-        request = pb.DescribeConfigsRequest(
-            consistency=_consistency(stale),
-            resources=[codec.resource_to_pb(each) for each in resources],
-            all_keys=all_keys,
-        )
-        answer = await self._view(lambda stub: stub.DescribeConfigs, request)
-        return tuple(_description(each) for each in answer.resources)
+        """In the order asked for. Many resources are asked for in parts, each out of an image of its own."""
+        found: list[ConfigDescription] = []
+        for first in range(0, len(resources), RESOURCES_PER_ANSWER_MAX):
+            part = resources[first : first + RESOURCES_PER_ANSWER_MAX]
+            request = pb.DescribeConfigsRequest(
+                consistency=_consistency(stale),
+                resources=[codec.resource_to_pb(each) for each in part],
+                all_keys=all_keys,
+            )
+            answer = await self._view(lambda stub: stub.DescribeConfigs, request)
+            found += [_description(each) for each in answer.resources]
+        return tuple(found)
 
     async def describe_features(self, *, stale: bool = False) -> tuple[int, tuple[FeatureDescription, ...]]:
         """(the offset up to which it holds, the features)."""

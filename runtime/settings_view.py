@@ -33,6 +33,9 @@ from runtime.settings_codec import acl_to_pb, entity_to_pb, filter_from_pb, reso
 
 MAX_BROKER_ID = 2**31 - 1
 
+RESOURCES_PER_ANSWER_MAX = 500
+"""Configurations of one answer, well below the largest message; a client asks in parts."""
+
 
 class SettingsViewService(SettingsViewServicer):
     """`static`: broker keys that this node's own file sets, for the sources of values."""
@@ -52,6 +55,11 @@ class SettingsViewService(SettingsViewServicer):
         if isinstance(read, ApiError):
             return pb.DescribeConfigsResponse(error=self._error(read))
         wanted = [resource_from_pb(each) for each in request.resources]
+        if len(wanted) > RESOURCES_PER_ANSWER_MAX:
+            text = (
+                f"{len(wanted)} resources are asked for at once: ask for {RESOURCES_PER_ANSWER_MAX} at most"
+            )
+            return pb.DescribeConfigsResponse(error=self._error(ApiError(ErrorCode.INVALID_REQUEST, text)))
         return pb.DescribeConfigsResponse(
             read=self._info(read),
             resources=[self._describe(read.image, each, request.all_keys) for each in wanted],

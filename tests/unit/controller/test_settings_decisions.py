@@ -651,6 +651,7 @@ def test_tokens_need_a_secret_a_level_and_users() -> None:
     assert decide(image_of(level=13), create).response.code is ErrorCode.UNSUPPORTED_VERSION
     group = decide(image_of(), replace(create, renewers=("Group:g",)))
     assert group.response.code is ErrorCode.INVALID_PRINCIPAL_TYPE
+    assert "s3cret" not in repr(CONFIG)
 
 
 def test_producer_ids_come_in_blocks_that_never_overlap() -> None:

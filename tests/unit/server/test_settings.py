@@ -97,6 +97,8 @@ async def test_configurations_reach_the_broker_through_the_log(site: Site) -> No
         # The controller is no broker: only what is its own differs in its view.
         assert ConfigSource.DYNAMIC_BROKER_CONFIG not in {each.source for each in ours[0].entries[0].synonyms}
         assert ours[1:3] == theirs[1:3]
+        many = await settings.describe_configs([BROKER] * 1001)
+        assert len(many) == 1001 and set(map(repr, many)) == {repr(ours[1])}
         assert ours[3].error is not None
         assert ours[3].error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         static = (await (await seen_by_the_broker(site, client)).describe_configs([BROKER], all_keys=True))[0]

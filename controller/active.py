@@ -175,7 +175,7 @@ class ActiveController:
             self._register_self(now_ms)
 
     def _register_self(self, now_ms: int) -> None:
-        """As soon as the log can carry it, it says that this controller can work at these levels (KIP-919)."""
+        """As soon as the log can carry it, it says which levels this controller can work at (KIP-919)."""
         port = self._bench.port
         registration = own_registration(self.ledger.newest, self.config, port.incarnation_id)
         if registration is not None:

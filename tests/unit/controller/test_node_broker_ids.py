@@ -400,3 +400,31 @@ def test_a_claim_that_lapsed_is_forgotten_and_its_id_is_not_given_again() -> Non
     q.advance(CLAIM_MS + 10_000)
     assert ids.claims(ids.remembered(q.image())) == {}
     assert ask(q, 2).broker_id == 1002
+
+
+# ---- known limits of taking missing ids ----------------------------------------------------------
+
+
+def test_s0_21_two_renamed_hosts_at_once_are_told_to_choose_and_never_share_an_id() -> None:
+    """With two ids missing nobody is given one; once one is settled by hand the other start takes the rest,
+    whichever of the two machines it is: that is the swap."""
+    q = with_a_missing_id()
+    q.start_broker(13, 13)
+    q.beat_for(80_000, 13)
+    for start in (31, 32):
+        refused = q.call(request(start, key=f"renamed-{start}", reuse_missing=True))
+        assert isinstance(refused, ApiError) and "(11, 12)" in refused.message
+    come_up(q, 12, 3, key="renamed-31")
+    answer = ask(q, 32, key="renamed-32", reuse_missing=True)
+    assert (answer.broker_id, answer.source) == (11, IdSource.MISSING)
+
+
+def test_s0_22_whose_id_was_taken_after_the_grace_period_is_refused_and_takes_no_other() -> None:
+    q = with_a_missing_id()
+    q.beat_for(80_000, 11)
+    assert ask(q, 9, key=None, reuse_missing=True).broker_id == 12
+    come_up(q, 12, 9, key=None)
+    late = q.register(12, 2)
+    assert isinstance(late, ApiError) and late.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert "broker id 12 is held by another live process" in late.message
+    assert set(q.image().brokers) == {11, 12}

@@ -22,6 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from controller.broker_ids import missing_ids
 from controller.brokers import fence_record
 from controller.columns.scan import Scan, naming
 from controller.config import ControllerConfig
@@ -237,7 +238,19 @@ def bench_unfence(partitions: int, slice_records: int) -> dict[str, Any]:
     return best(3, lambda: unfence(state, 2, slice_records))
 
 
+def bench_missing_ids(partitions: int) -> dict[str, Any]:
+    """Ids that partitions name and nobody has, found in an index."""
+    image = cluster(partitions).newest
+    spent = []
+    for _ in range(20):
+        start = clock()
+        found = missing_ids(image)
+        spent.append(clock() - start)
+    return {"partitions": partitions, "missing": len(found), "total_ms": round(1000 * min(spent), 3)}
+
+
 def bench_memory(partitions: int) -> dict[str, Any]:
+    """Of this process alone: run it with `--only memory`, other cases leave memory behind."""
     before = resident_mib()
     state = cluster(partitions)
     gc.collect()
@@ -268,6 +281,7 @@ def main() -> None:
         "unfence, 10,000 leaderless": lambda: bench_unfence(10_000, args.slice),
         "fence, 1 of 300 brokers": lambda: bench_large(args.partitions, None, args.slice),
         "fence, a replica of every partition": lambda: bench_large(args.partitions, 7, args.slice),
+        "missing ids": lambda: bench_missing_ids(args.partitions),
         "memory": lambda: bench_memory(2 * args.partitions),
     }
     results = {}

@@ -301,7 +301,10 @@ def test_s0_22_the_grace_period_begins_anew_with_a_failover() -> None:
     q.leader.kill()
     q.elect()
     q.heartbeat(11)
+    q.beat_for(30_000, 11)  # longer than a session: only the grace period still holds
     assert ask(q, 9, key=None, reuse_missing=True).source is IdSource.NEW
+    q.beat_for(40_000, 11)
+    assert ask(q, 10, key=None, reuse_missing=True).broker_id == 12
 
 
 def test_s0_9_all_brokers_gone_is_an_error_that_names_them() -> None:

@@ -235,7 +235,7 @@ class BrokerSession:
         elif self._give_up_ms is not None and now_ms >= self._give_up_ms:
             limit_ms = self._config.initial_broker_registration_timeout_ms
             reason = (
-                f"broker {self._config.node_id} could not register within {limit_ms} ms"
+                f"could not register within {limit_ms} ms"
                 f" (initial.broker.registration.timeout.ms): {self._last_problem}"
             )
             self._end(Trigger.REFUSED, reason, failed=True)
@@ -349,7 +349,7 @@ class BrokerSession:
 
     def _count_failure(self, now_ms: int, reason: str) -> None:
         self._failures += 1
-        if self._failures == 1 or reason != self._last_problem:
+        if self._failures == 1 or _without_numbers(reason) != _without_numbers(self._last_problem):
             self._effects.append(Warn(message=f"broker {self._config.node_id}: {reason}; retrying"))
         self._last_problem = reason
         self._next_send_ms = now_ms + self._backoff(self._failures)
@@ -431,3 +431,8 @@ class BrokerSession:
             # KIP-966: known only to a process that has not ended since; a new one cannot vouch for the last.
             previous_broker_epoch=self.broker_epoch,
         )
+
+
+def _without_numbers(text: str) -> str:
+    """A refusal that counts milliseconds down is the same refusal: one warning is enough."""
+    return "".join(each for each in text if not each.isdigit())

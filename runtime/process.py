@@ -46,9 +46,9 @@ def run_process(
         print(f"metaquorum {role}: interrupted before it was up", file=sys.stderr, flush=True)
         return EXIT_FAILED
     if ending.failed:
-        _log.error("%s %d %s", role, config.node_id, _one_line(ending.reason))
+        _log.error("%s %d: %s", role, config.node_id, _one_line(ending.reason))
         return EXIT_FAILED
-    _log.info("%s %d %s", role, config.node_id, _one_line(ending.reason))
+    _log.info("%s %d: %s", role, config.node_id, _one_line(ending.reason))
     return EXIT_OK
 
 

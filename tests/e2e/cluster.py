@@ -66,6 +66,11 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
+def random_id() -> str:
+    """A new id for a cluster or a directory, as text."""
+    return uuid_to_text(random_uuid(random.SystemRandom()))
+
+
 class LoopThread:
     """An event loop on a thread of its own, so that tests are plain functions and load runs beside them."""
 
@@ -144,15 +149,14 @@ class Cluster:
         brokers: int = 0,
         properties: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        rng = random.SystemRandom()
         self.directory = directory
-        self.cluster_id = uuid_to_text(random_uuid(rng))
+        self.cluster_id = random_id()
         self._properties = properties or {}
         self._client: AdminClient | None = None
         roles = [("controller", FIRST_CONTROLLER_ID + at) for at in range(controllers)]
         roles += [("broker", at) for at in range(brokers)]
         self.nodes = [
-            Node(directory / f"{role}-{node_id}", role, node_id, port, uuid_to_text(random_uuid(rng)))
+            Node(directory / f"{role}-{node_id}", role, node_id, port, random_id())
             for (role, node_id), port in zip(roles, free_ports(len(roles)), strict=True)
         ]
         self.voters = ",".join(f"{one.node_id}@{one.address}:{one.directory_id}" for one in self.controllers)

@@ -98,7 +98,7 @@ def test_sigterm_of_the_active_controller_hands_over(cluster: Cluster) -> None:
     after = cluster.wait_leader(after_epoch=before.leader_epoch)
     assert time.monotonic() - began < patience_s / 4
     assert after.leader_epoch == before.leader_epoch + 1
-    assert leader.last_line().endswith(f"controller {leader.node_id} stopped as asked")
+    assert leader.last_line().endswith(f"controller {leader.node_id}: stopped as asked")
     leader.start()
     cluster.wait_caught_up(leader)
     for node in others:

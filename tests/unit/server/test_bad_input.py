@@ -53,7 +53,9 @@ def filled(site: Site, *, batches: int = 3) -> Path:
     disk = PosixDisk()
     log = SegmentedLog.open(disk, str(replica))
     for offset in range(batches):
-        log.append(encode_batch(base_offset=offset, leader_epoch=1, timestamp_ms=1, values=[encode(NoOpRecord(), 0)]))
+        log.append(
+            encode_batch(base_offset=offset, leader_epoch=1, timestamp_ms=1, values=[encode(NoOpRecord(), 0)])
+        )
     log.clean_close()
     store_quorum_state(disk, str(replica), QuorumState(epoch=1, voters=(1,)))
     return replica

@@ -28,7 +28,8 @@ from tests.bench.quorum import (
     three_controllers,
     wait_all_caught_up,
 )
-from tests.e2e.cluster import Cluster, Node, client_loop, wait_until
+from tests.e2e.cluster import Cluster, Node, client_loop
+from tests.e2e.processes import wait_until
 
 TRY_EVERY_S = 0.005
 ATTEMPT_S = 1.0

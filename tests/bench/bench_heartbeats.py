@@ -143,8 +143,8 @@ class SimulatedBroker:
         self._high_watermark = -1
 
     async def join(self, gate: asyncio.Semaphore) -> None:
-        """Registers and is unfenced by its first heartbeat. It has the log up to its registration, as a broker
-        has that comes back, and fetches what follows."""
+        """Registers and is unfenced by its first heartbeat. It has the log up to its registration, like a
+        broker that comes back, and fetches what follows."""
         async with gate:
             answer = await self._lifecycle.Register(registration(self._id, self._cluster_id), timeout=30)
             if answer.HasField("error"):
@@ -180,7 +180,8 @@ class SimulatedBroker:
     async def fetch(self) -> None:
         """Follows the log as an observer; what it fetches is looked at and thrown away."""
         await asyncio.sleep(random.uniform(0, HEARTBEAT_S))
-        call: Any = RaftStub(self._raft_channel).Exchange()
+        exchange: Any = RaftStub(self._raft_channel).Exchange
+        call = exchange()
         correlation_id = 0
         try:
             while True:

@@ -23,7 +23,8 @@ from proto import metadata_pb2 as common
 from proto.admin_pb2_grpc import AdminStub
 from proto.broker_pb2_grpc import BrokerLifecycleStub
 from runtime.channels import open_channel
-from tests.e2e.cluster import Cluster, Node, client_loop, wait_until
+from tests.e2e.cluster import Cluster, Node, client_loop
+from tests.e2e.processes import wait_until
 
 BROKER_ID = 1
 EVERYTHING_APPLIED = 2**40

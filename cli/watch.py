@@ -94,7 +94,9 @@ def watch(cluster: LocalCluster, *, live: bool) -> None:
     def end(number: int, frame: FrameType | None) -> None:
         ended.set()
 
-    previous = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {
+        number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         (_watch_live if live else _watch_lines)(cluster, ended)
     finally:

@@ -29,7 +29,7 @@ NODE_BUGS = (
         file="controller/workbench.py",
         old="if not ledger.pending or not result.depends_on_image:",
         new="if ledger is not None:",
-        caught_by=(CONTROLLER, SIM),
+        caught_by=(CONTROLLER,),
     ),
     Bug(
         name="pending-kept-without-leadership",

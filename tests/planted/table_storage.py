@@ -61,7 +61,7 @@ STORAGE_BUGS = (
         file="storage/log.py",
         old="epochs = self.epochs.truncate_to(end)",
         new="epochs = self.epochs",
-        caught_by=(UNIT, SIM),
+        caught_by=(UNIT,),
     ),
     Bug(
         name="epoch-table-keeps-an-epoch-that-was-cut",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.conftest import REPOSITORY
 from tests.planted.bug import Bug, apply, is_simulator, seeds_of
 from tests.planted.bugs import BUGS
 from tests.planted.document import DOCUMENT, render
-from tests.planted.workshop import Verdict, Workshop
+from tests.planted.workshop import Verdict, Workshop, verdict_of
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
@@ -72,13 +72,9 @@ MAJORITY = Bug(
 )
 
 
-@pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("planted"), REPOSITORY)
-
-
-def test_a_copy_imports_itself_and_judges(workshop: Workshop) -> None:
+def test_a_copy_imports_itself_and_judges(tmp_path: Path) -> None:
     """One bug from end to end: the sound copy passes, the planted one is caught, and it is sound again."""
+    workshop = Workshop(tmp_path, REPOSITORY)
     workshop.check_imports()
     command = MAJORITY.caught_by[0]
     assert workshop.judge(command).verdict is Verdict.PASSED
@@ -86,13 +82,18 @@ def test_a_copy_imports_itself_and_judges(workshop: Workshop) -> None:
         caught = workshop.judge(command)
     assert caught.verdict is Verdict.CAUGHT
     assert "test_quorum.py::" in caught.detail
-    assert (workshop.root / MAJORITY.file).read_text() == (REPOSITORY / MAJORITY.file).read_text()
+    assert (tmp_path / MAJORITY.file).read_text() == (REPOSITORY / MAJORITY.file).read_text()
 
 
-def test_code_that_does_not_even_run_is_not_called_caught(workshop: Workshop) -> None:
-    with workshop.planted(replace(MAJORITY, new="return voter_counts")):
-        assert workshop.judge(MAJORITY.caught_by[0]).verdict is Verdict.BROKEN
-
-
-def test_a_command_that_finds_no_test_catches_nothing(workshop: Workshop) -> None:
-    assert workshop.judge("tests/unit/controller/raft/no_such_test.py").verdict is Verdict.BROKEN
+@pytest.mark.parametrize(
+    ("failed", "output", "verdict"),
+    [
+        (True, "E  assert 1 == 2\nFAILED test_a.py::test_b - assert 1 == 2", Verdict.CAUGHT),
+        (True, "E  NameError: name 'x' is not defined\nFAILED test_a.py::test_b - NameError", Verdict.BROKEN),
+        (True, "ERROR: file or directory not found: test_a.py", Verdict.BROKEN),
+        (False, "FAILED test_a.py::test_b - stopped by a signal", Verdict.BROKEN),
+        (True, "", Verdict.BROKEN),
+    ],
+)
+def test_only_a_broken_law_counts_as_caught(failed: bool, output: str, verdict: Verdict) -> None:
+    assert verdict_of(failed, output, "FAILED ")[0] is verdict

@@ -99,7 +99,7 @@ class Workshop:
             return Verdict.TIMED_OUT, f"after {TIMEOUT_S} s"
         if code == 0:
             return Verdict.PASSED, _last_line(output, "")
-        return _verdict(code == PYTEST_TESTS_FAILED, output, "FAILED ")
+        return verdict_of(code == PYTEST_TESTS_FAILED, output, "FAILED ")
 
     def _simulate(self, command: str) -> tuple[Verdict, str]:
         seeds = seeds_of(command)
@@ -109,7 +109,7 @@ class Workshop:
             if code is None:
                 return Verdict.TIMED_OUT, f"seeds {part}, after {TIMEOUT_S} s"
             if code != 0:
-                return _verdict(code in SIMULATOR_FAILED, output, "seed ", ("SAFETY", "LIVENESS", "CRASH"))
+                return verdict_of(code in SIMULATOR_FAILED, output, "seed ", ("SAFETY", "LIVENESS", "CRASH"))
         return Verdict.PASSED, f"{len(seeds)} seeds passed"
 
     def _run(self, command: list[str]) -> tuple[int | None, str]:
@@ -129,7 +129,9 @@ class Workshop:
         return done.returncode, done.stdout.decode(errors="replace")
 
 
-def _verdict(failed: bool, output: str, start: str, words: tuple[str, ...] = ("",)) -> tuple[Verdict, str]:
+def verdict_of(failed: bool, output: str, start: str, words: tuple[str, ...] = ("",)) -> tuple[Verdict, str]:
+    """Caught, with the first line that begins with `start` and holds one of `words`, if there is such a line
+    and `failed`: a law was broken. Wrong code, or a command that could not run, is a broken entry."""
     for line in output.splitlines():
         if any(word in line for word in BROKEN_CODE):
             return Verdict.BROKEN, line.strip()

@@ -21,7 +21,7 @@ from storage.batch import BatchHeader, parse_header
 from tests.e2e.cluster import Cluster, free_ports, random_id
 from tests.e2e.processes import run_cli
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-bad-input")]
+pytestmark = pytest.mark.e2e
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

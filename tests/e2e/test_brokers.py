@@ -15,7 +15,7 @@ from runtime.client import ClientError, TopicListing
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node, client_loop, random_id
 from tests.e2e.processes import wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-brokers")]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

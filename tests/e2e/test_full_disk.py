@@ -19,7 +19,7 @@ import pytest
 from tests.e2e.cluster import Cluster, Node
 from tests.e2e.load import Load, assert_nothing_lost
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-full-disk")]
+pytestmark = pytest.mark.e2e
 
 DISK_BYTES = 8 * 1024 * 1024
 LEFT_BYTES = 32 * 1024

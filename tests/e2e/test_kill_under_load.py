@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.cluster import Cluster, Node, log_end_offset, read_batches
 from tests.e2e.load import Load, assert_nothing_lost, assert_one_log
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-kill")]
+pytestmark = pytest.mark.e2e
 
 WRITERS = 6
 ROUNDS = 2

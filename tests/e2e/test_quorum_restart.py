@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.cluster import FAST_BROKERS, Cluster, log_bytes, log_end_offset, log_start_offset
 from tests.e2e.processes import run_cli, wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-quorum")]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ METADATA = "tests/unit/metadata"
 LAWS = "tests/properties/test_replay_laws.py"
 BROKER = "tests/unit/broker"
 SESSION = "tests/properties/test_broker_session.py"
+STORIES = "tests/sim/test_scenarios.py"
 SIM = "sim 0..40"
 
 NODE_BUGS = (
@@ -113,7 +114,7 @@ DECISION_BUGS = (
         file="controller/brokers.py",
         old="known.incarnation_id != request.incarnation_id and session_remaining_ms > 0:",
         new="known.incarnation_id != request.incarnation_id and session_remaining_ms < 0:",
-        caught_by=(CONTROLLER, LIVES),
+        caught_by=(CONTROLLER, LIVES, STORIES),
     ),
     Bug(
         name="new-incarnation-before-the-old-one-failed",

@@ -8,6 +8,7 @@ SCRIPTS = "tests/raft"
 UNIT = "tests/unit/controller/raft"
 STORE = "tests/unit/runtime/test_replica_store.py"
 SCHEDULES = "tests/properties/test_raft_schedules.py"
+STORIES = "tests/sim/test_scenarios.py"
 SIM = "sim 0..40"
 
 RAFT_BUGS = (
@@ -196,9 +197,9 @@ RAFT_BUGS = (
         breaks="only a fetch that passed the divergence check acknowledges anything",
         source="KIP-595, log divergence",
         file="controller/raft/replication.py",
-        old="progress.read_round = max(progress.read_round, request.read_round)",
-        new="_count(state, now_ms, progress, request)",
-        caught_by=(SCRIPTS, SIM),
+        old="progress = touch(state, now_ms, replica)",
+        new="progress = touch(state, now_ms, replica); _count(state, now_ms, progress, request)",
+        caught_by=(SCRIPTS, SCHEDULES),
     ),
     Bug(
         name="divergence-by-length-overlooked",
@@ -243,7 +244,7 @@ RAFT_BUGS = (
         file="controller/raft/reads.py",
         old="if quorum.has_majority(confirmed | {state.node_id}, state.voters):",
         new="if confirmed is not None:",
-        caught_by=(SCRIPTS,),
+        caught_by=(SCRIPTS, STORIES),
     ),
     Bug(
         name="read-before-the-own-epoch-has-committed",

@@ -252,7 +252,7 @@ REPLAY_BUGS = (
         file="metadata/meaning.py",
         old="leader_epoch=_next_int32(before.leader_epoch) if led else before.leader_epoch,",
         new="leader_epoch=before.leader_epoch,",
-        caught_by=(METADATA, LAWS),
+        caught_by=(METADATA, LAWS, "sim 0..40"),
     ),
 )
 

@@ -154,7 +154,7 @@ RAFT_BUGS = (
         file="controller/raft/replication.py",
         old="quorum.majority_value([*acked, state.log.synced_offset])",
         new="quorum.majority_value([*acked, state.log.end_offset])",
-        caught_by=(SCRIPTS, SCHEDULES),
+        caught_by=(SCRIPTS, SCHEDULES, "sim 0..40"),
     ),
     Bug(
         name="follower-acknowledges-its-unsynced-end",
@@ -163,7 +163,7 @@ RAFT_BUGS = (
         file="controller/raft/fetching.py",
         old="offset = log.end_offset if state.is_observer else log.synced_offset",
         new="offset = log.end_offset",
-        caught_by=(SCRIPTS, SCHEDULES),
+        caught_by=(SCRIPTS, SCHEDULES, "sim 0..40"),
     ),
     Bug(
         name="old-synced-end-after-truncation",

@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from tests.bench.figures import Figure, machine
+from tests.bench.figures import Figure, Neighbours, machine
 
 BENCHES = ("commit", "failover", "replay", "restart", "heartbeats", "idle")
 ON_DEMAND = frozenset({"idle"})
@@ -41,12 +41,13 @@ def run_one(name: str, rest: list[str]) -> int:
     module.arguments(parser)
     options = parser.parse_args(rest)
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    before = machine()
+    where, neighbours = machine(), Neighbours()
     figures: list[Figure] = module.run(options)
+    where["others_cores"] = round(neighbours.cores(), 2)
     if options.json:
-        print(json.dumps({"bench": name, "machine": before, "figures": [one.as_json() for one in figures]}))
+        print(json.dumps({"bench": name, "machine": where, "figures": [one.as_json() for one in figures]}))
     else:
-        print_table(name, before, figures)
+        print_table(name, where, figures)
     return 1 if any(one.met is False for one in figures) else 0
 
 
@@ -79,7 +80,8 @@ def print_table(name: str, where: dict[str, Any], figures: list[Figure]) -> None
     load = " ".join(map(str, where["load_1m_5m_15m"]))
     print(
         f"{name}: {where['cores']} cores, {where['memory_gib']} GiB, Python {where['python']}, "
-        f"Linux {where['kernel']}, load before {load}"
+        f"Linux {where['kernel']}, load before {load}, "
+        f"other work used {where['others_cores']} cores"
     )
     for figure in figures:
         print(figure.as_line())

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -62,6 +65,30 @@ def spread(name: str, values: Sequence[float], unit: str, median: float, worst: 
         Figure(name=f"{name}, worst", value=max(values), unit=unit, at_most=worst),
         Figure(name=f"{name}, best", value=min(values), unit=unit),
     ]
+
+
+def busy_cpu_s() -> float:
+    """CPU time that everything on this machine has used since it was booted (proc(5), /proc/stat)."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _idle, _iowait, irq, softirq = map(int, fields[:7])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def own_cpu_s() -> float:
+    """CPU time of this process and of the children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+class Neighbours:
+    """How many cores other work on the machine used, from now until it is asked: what makes figures worse."""
+
+    def __init__(self) -> None:
+        self._busy, self._own, self._start = busy_cpu_s(), own_cpu_s(), time.monotonic()
+
+    def cores(self) -> float:
+        others = (busy_cpu_s() - self._busy) - (own_cpu_s() - self._own)
+        return max(0.0, others / (time.monotonic() - self._start))
 
 
 def machine() -> dict[str, Any]:

@@ -6,6 +6,7 @@ knows nothing of its bytes (a batch over 8 MiB is refused by whoever encodes it,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -15,7 +16,7 @@ from controller.placement import round_robin
 from controller.result import ControllerResult
 from controller.topic_names import colliding_name, name_problem, normal_form
 from metadata.errors import ErrorCode
-from metadata.image import MIGRATING, UNASSIGNED, MetadataImage
+from metadata.image import MIGRATING, UNASSIGNED, MetadataImage, TopicInfo
 from metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
 from metadata.requests import CreateTopicsRequest, DeleteTopicsRequest, NewTopic, TopicResult, TopicsResponse
 from storage.uuids import ZERO_UUID
@@ -111,14 +112,12 @@ def _deletion_refused(topic: str | bytes, code: ErrorCode, message: str) -> Topi
     )
 
 
-def _find(image: MetadataImage, topic: str | bytes):  # type: ignore[no-untyped-def]
+def _find(image: MetadataImage, topic: str | bytes) -> TopicInfo | None:
     return image.topics.topic_named(topic) if isinstance(topic, str) else image.topics.topic(topic)
 
 
 def _repeated(keys: Sequence[str] | Sequence[bytes]) -> frozenset[str | bytes]:
-    if len(set(keys)) == len(keys):
-        return frozenset()
-    return frozenset([key for key in keys if keys.count(key) > 1])
+    return frozenset([key for key, count in Counter[str | bytes](keys).items() if count > 1])
 
 
 def _name_refusal(

@@ -71,7 +71,10 @@ class BrokerSession:
         self._in_flight: _InFlight | None = None
         self._correlation_id = 0
         self._failures = 0
-        self._last_problem = "no controller has said yet how far the metadata log goes"
+        self._last_problem = (
+            "no active controller of controller.quorum.voters has answered; check that the quorum runs"
+            " and that the addresses are right"
+        )
         self._last_heartbeat_ms: int | None = None
         self._next_send_ms = 0
         self._give_up_ms: int | None = None

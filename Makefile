@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo quorum test lint proto sim bench clean
+.PHONY: setup demo quorum test lint proto sim planted bench clean
 
 setup: $(STAMP)
 
@@ -41,6 +41,10 @@ proto: setup
 # make sim SEED=n replays one seed with a readable trace; without SEED a swarm of seeds runs.
 sim: setup
 	$(BIN)/python -m tests.sim $(if $(SEED),$(SEED),$(if $(SEEDS),--seeds $(SEEDS)))
+
+# Deliberate bugs, one at a time in a copy of the sources: each must be caught. About ten minutes.
+planted: setup
+	$(BIN)/python -m tests.planted $(BUG)
 
 bench: setup
 	$(BIN)/python -m tests.bench $(BENCH)

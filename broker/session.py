@@ -71,7 +71,10 @@ class BrokerSession:
         self._in_flight: _InFlight | None = None
         self._correlation_id = 0
         self._failures = 0
-        self._last_problem = "no controller has said yet how far the metadata log goes"
+        self._last_problem = (
+            "no active controller of controller.quorum.voters has answered; check that the quorum runs"
+            " and that the addresses are right"
+        )
         self._last_heartbeat_ms: int | None = None
         self._next_send_ms = 0
         self._give_up_ms: int | None = None
@@ -235,7 +238,7 @@ class BrokerSession:
         elif self._give_up_ms is not None and now_ms >= self._give_up_ms:
             limit_ms = self._config.initial_broker_registration_timeout_ms
             reason = (
-                f"broker {self._config.node_id} could not register within {limit_ms} ms"
+                f"could not register within {limit_ms} ms"
                 f" (initial.broker.registration.timeout.ms): {self._last_problem}"
             )
             self._end(Trigger.REFUSED, reason, failed=True)
@@ -349,7 +352,7 @@ class BrokerSession:
 
     def _count_failure(self, now_ms: int, reason: str) -> None:
         self._failures += 1
-        if self._failures == 1 or reason != self._last_problem:
+        if self._failures == 1 or _without_numbers(reason) != _without_numbers(self._last_problem):
             self._effects.append(Warn(message=f"broker {self._config.node_id}: {reason}; retrying"))
         self._last_problem = reason
         self._next_send_ms = now_ms + self._backoff(self._failures)
@@ -432,3 +435,8 @@ class BrokerSession:
             # KIP-966: known only to a process that has not ended since; a new one cannot vouch for the last.
             previous_broker_epoch=self.broker_epoch,
         )
+
+
+def _without_numbers(text: str) -> str:
+    """A refusal that counts milliseconds down is the same refusal: one warning is enough."""
+    return "".join(each for each in text if not each.isdigit())

@@ -77,11 +77,13 @@ def demo(directory: Path | None, keep: bool) -> None:
 @contextlib.contextmanager
 def _ended_in_any_case(cluster: LocalCluster) -> Iterator[None]:
     """Whatever happens inside, no process of the cluster is left. SIGTERM is treated as Ctrl-C is."""
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ended_by = (signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in ended_by}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
         for node in cluster.layout.nodes:
             cluster.kill(node)
 

@@ -19,7 +19,7 @@ from storage.errors import BatchError, FileMissingError, NotALogError
 from storage.log import METADATA_DIRECTORY
 from storage.posix_disk import PosixDisk
 from storage.reader import Damage, LogReader
-from storage.segment import list_segments, parse_segment_name
+from storage.segment import list_segments, parse_segment_name, segment_name
 from storage.snapshots import list_snapshots, snapshot_path
 from storage.types import LogPosition
 
@@ -59,13 +59,39 @@ def is_checkpoint(path: str) -> bool:
 
 
 def items(path: str, start_offset: int | None = None) -> Iterator[Item]:
-    """Everything that the log at `path` holds now, damage between what could be read."""
+    """Everything that the log at `path` holds now, damage between what could be read.
+
+    A log that is read from its beginning and holds no byte is damage too, and so is a checkpoint without its
+    last record: nothing else would tell it from a whole one.
+    """
     reader = open_reader(path, start_offset)
+    finished = not is_checkpoint(path)
     try:
         for found in reader:
-            yield from decode_item(found)
+            for item in decode_item(found):
+                finished = finished or _ends_snapshot(item)
+                yield item
     finally:
         reader.close()
+    size_bytes = _size_bytes(path)
+    if size_bytes == 0 and not start_offset:
+        yield Damage(file=path, position=0, offset=log_start(path), reason="is empty, it holds no record yet")
+    elif not finished:
+        reason = "has no footer: it is cut off, or was never finished"
+        yield Damage(file=path, position=size_bytes, offset=reader.next_offset or 0, reason=reason)
+
+
+def _ends_snapshot(item: Item) -> bool:
+    return isinstance(item, ReadBatch) and any(
+        decoded.record.type_name == "SNAPSHOT_FOOTER" for decoded in item.records
+    )
+
+
+def _size_bytes(path: str) -> int:
+    disk = PosixDisk()
+    if not disk.is_directory(path):
+        return disk.file_size(path)
+    return sum(disk.file_size(join(path, segment_name(base))) for base in list_segments(disk, path))
 
 
 def open_reader(path: str, start_offset: int | None = None) -> LogReader:

@@ -136,7 +136,6 @@ def _from_checkpoint(path: str, point: Point) -> FoundState:
     found = FoundState(state=ReplayState(), snapshot=path)
     engine = _engine(found)
     timestamp_ms = -1
-    closed = False
     for item in log_source.items(path):
         if not isinstance(item, ReadBatch):
             _note(found, log_source.damage_line(item))
@@ -144,10 +143,7 @@ def _from_checkpoint(path: str, point: Point) -> FoundState:
         for decoded in item.records:
             if decoded.record.type_name == "SNAPSHOT_HEADER":
                 timestamp_ms = getattr(decoded.record, "last_contained_log_timestamp", -1)
-            closed = closed or decoded.record.type_name == "SNAPSHOT_FOOTER"
         _apply(engine, found, item)
-    if not closed:
-        _note(found, f"{path} has no footer: it is cut off, or was never finished")
     position = parse_snapshot_name(name_of(path))
     image = engine.state().image
     if position is not None:

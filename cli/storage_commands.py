@@ -15,6 +15,7 @@ from cli.errors import EXIT_FAILED, Failure
 from cli.format import FormatPlan, apply_plan, identity_of
 from cli.output import echo_json, echo_table, json_option
 from cli.releases import DEFAULT_RELEASE
+from metadata.features import KNOWN_FEATURES, METADATA_VERSION
 from storage.uuids import random_uuid as draw_uuid
 from storage.uuids import uuid_to_text
 
@@ -151,12 +152,25 @@ def _features(pairs: tuple[str, ...]) -> dict[str, int]:
         name, equals, level = pair.partition("=")
         if not equals or not name or not level.isascii() or not level.isdigit():
             raise click.UsageError(f"--feature {pair!r} is not NAME=LEVEL, such as transaction.version=1")
-        if name == "metadata.version":
+        if name == METADATA_VERSION:
             raise click.UsageError("metadata.version is set with --release-version")
         if name == "kraft.version" and level != "0":
             raise Failure("kraft.version above 0 (dynamic voters) cannot be formatted; leave it out")
-        features[name] = int(level)
+        features[name] = _known_level(name, int(level))
     return features
+
+
+def _known_level(name: str, level: int) -> int:
+    """No broker that lacks a finalized level may register: a cluster at one that nobody has stays empty."""
+    feature = next((each for each in KNOWN_FEATURES if each.name == name), None)
+    if feature is None:
+        known = ", ".join(each.name for each in KNOWN_FEATURES if each.name != METADATA_VERSION)
+        raise Failure(f"--feature {name}: no such feature is known; known are {known}")
+    if not feature.min_level <= level <= feature.max_level:
+        raise Failure(
+            f"--feature {name}={level}: this release knows levels {feature.min_level} to {feature.max_level}"
+        )
+    return level
 
 
 @storage.command()

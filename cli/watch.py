@@ -6,6 +6,7 @@ elsewhere it is plain lines, one for each change.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections import deque
@@ -94,16 +95,19 @@ def watch(cluster: LocalCluster, *, live: bool) -> None:
     def end(number: int, frame: FrameType | None) -> None:
         ended.set()
 
-    previous = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, end) for number in ends}
     try:
-        (_watch_live if live else _watch_lines)(cluster, ended)
+        with contextlib.suppress(OSError):  # a terminal that is gone can be written to no more
+            (_watch_live if live else _watch_lines)(cluster, ended)
+            click.echo("stopping: brokers first, then the standby controllers, then the active one")
+        outcomes = cluster.stop_all()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    click.echo("stopping: brokers first, then the standby controllers, then the active one")
-    outcomes = cluster.stop_all()
-    for name, outcome in outcomes.items():
-        click.echo(f"{name}: {outcome}")
+    with contextlib.suppress(OSError):
+        for name, outcome in outcomes.items():
+            click.echo(f"{name}: {outcome}")
     if "killed" in outcomes.values():
         raise Failure("a process did not stop by itself and was killed; see its process.log")
 

@@ -6,6 +6,7 @@ request; knows nothing of its bytes (a batch over 8 MiB is refused by whoever en
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -117,9 +118,7 @@ def _find(image: MetadataImage, topic: str | bytes) -> TopicInfo | None:
 
 
 def _repeated(keys: Sequence[str] | Sequence[bytes]) -> frozenset[str | bytes]:
-    if len(set(keys)) == len(keys):
-        return frozenset()
-    return frozenset([key for key in keys if keys.count(key) > 1])
+    return frozenset([key for key, count in Counter[str | bytes](keys).items() if count > 1])
 
 
 def _name_refusal(

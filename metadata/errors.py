@@ -242,7 +242,8 @@ class ReplayError(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"offset {self.offset}: {type(self.record).__name__} cannot be applied: {self.reason}"
+        what = "the record" if self.record is None else type(self.record).__name__
+        return f"offset {self.offset}: {what} cannot be applied: {self.reason}"
 
 
 class InvariantViolation(Exception):

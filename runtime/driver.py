@@ -49,8 +49,9 @@ STEP_MAX_MS = 20
 """Events handled, and time spent, before the loop gets a turn for sockets and timers."""
 
 LINGER_FROM = 12
-LINGER_S = 0.001
-"""With so many clients waiting, a step waits so long for more requests."""
+LINGER_PER_WAITING_S = 0.001 / 16
+LINGER_MAX_S = 0.004
+"""With so many clients waiting, a step waits so long for each of them: more requests share a round then."""
 
 GAP_MS = 200
 """A pause of the process, or a step, that is longer makes silence of others prove nothing (DESIGN 8)."""
@@ -276,8 +277,9 @@ class Driver:
         if self._scheduled:
             return
         self._scheduled = True
-        if self._load() >= LINGER_FROM:
-            self._loop.call_later(LINGER_S, self._step)
+        waiting = self._load()
+        if waiting >= LINGER_FROM:
+            self._loop.call_later(min(waiting * LINGER_PER_WAITING_S, LINGER_MAX_S), self._step)
         else:
             self._loop.call_soon(self._step)
 

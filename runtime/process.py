@@ -52,9 +52,9 @@ def run_process(
         return EXIT_FAILED
     who = role if config.node_id == UNKNOWN_NODE_ID else f"{role} {config.node_id}"
     if ending.failed:
-        _log.error("%s %s", who, _one_line(ending.reason))
+        _log.error("%s: %s", who, _one_line(ending.reason))
         return EXIT_FAILED
-    _log.info("%s %s", who, _one_line(ending.reason))
+    _log.info("%s: %s", who, _one_line(ending.reason))
     return EXIT_OK
 
 

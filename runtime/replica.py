@@ -11,17 +11,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from controller.raft import voter_memory
 from controller.raft.config import Identity
 from controller.raft.store import ReplicaStore
 from metadata.batches import decode_batch
+from metadata.columnar.frames import read_frames
 from metadata.errors import RecordDecodeError
 from metadata.image import MetadataImage
 from metadata.records import Record
+from metadata.schema import SCHEMA_BY_API_KEY
 from metadata.snapshot import load_snapshot, snapshot_batches
 from runtime.config import NodeConfig
 from runtime.errors import StartError
-from storage.batch import iter_batches
+from storage.batch import RecordBatch, iter_batches
 from storage.disk import join, read_file
 from storage.errors import FileMissingError, StorageError
 from storage.log import METADATA_DIRECTORY
@@ -30,6 +34,9 @@ from storage.posix_disk import PosixDisk
 from storage.reader import LogReader
 from storage.snapshots import BOOTSTRAP_FILE, latest_snapshot, snapshot_path
 from storage.types import LogPosition
+
+MANY_RECORDS = 16
+"""From so many records on a batch is looked at as columns."""
 
 _log = logging.getLogger(__name__)
 
@@ -150,18 +157,35 @@ def _newest_image(disk: PosixDisk, replica_directory: str) -> MetadataImage:
 
 
 def _verify(disk: PosixDisk, replica_directory: str, from_offset: int) -> None:
-    """Every checksum of what is going to be replayed, before this node says a word to its peers. Damage that
-    shows after it joined would stop it just the same, with an election in between. Raises CorruptLogError."""
+    """Every checksum and every record's type of what is going to be replayed, before this node says a word
+    to its peers. What shows after it joined would stop it just the same, with an election in between. Raises
+    CorruptLogError, or StartError for a record from the future."""
     if not disk.is_directory(replica_directory):
         return
     if not any(name.endswith(".log") for name in disk.list_directory(replica_directory)):
         return
     reader = LogReader(disk, replica_directory, start_offset=from_offset)
     try:
-        while reader.poll():
-            pass
+        for batch in reader.batches():
+            _check_known(batch)
     finally:
         reader.close()
+
+
+def _check_known(batch: RecordBatch) -> None:
+    """Raises StartError for a record of a type or version that this release does not know. Long batches are
+    looked at in numpy: their records are not decoded twice."""
+    frames = read_frames(batch.data, batch.header) if batch.header.records_count >= MANY_RECORDS else None
+    try:
+        if frames is None:
+            decode_batch(batch)
+            return
+        for kind in np.unique(frames.keys.astype(np.int64) << 8 | frames.versions).tolist():
+            schema = SCHEMA_BY_API_KEY.get(kind >> 8)
+            if schema is None or kind & 0xFF not in schema.versions:
+                decode_batch(batch)
+    except RecordDecodeError as error:
+        raise StartError(f"{batch.file}: {error}; no byte was changed") from error
 
 
 def read_bootstrap(disk: PosixDisk, directory: str) -> tuple[Record, ...]:

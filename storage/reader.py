@@ -26,7 +26,7 @@ from .recovery import MAX_READABLE_BATCH_BYTES, find_valid_batch, load_recovery_
 from .segment import list_segments, parse_segment_name, segment_name
 
 WINDOW_BYTES = 1024 * 1024
-_ADVICE = "read on with a tolerant reader to see the rest, or restore the file from another node"
+_ADVICE = "see the rest with `metaquorum log dump`, and restore the file from another node or a backup"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

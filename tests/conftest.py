@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,3 +25,20 @@ def shared_data() -> Path:
     if path is None:
         pytest.skip("recorded logs are absent: put them at ../shared/data or set METAQUORUM_SHARED_DATA")
     return path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """End-to-end tests of one file share clusters of processes, so one worker gets the whole file; all
+    others are handed out one by one. (`--dist loadgroup` as it comes groups nothing with pytest 9.2: it
+    writes the group into a node id that is computed now.)"""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FilesOfProcesses(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.split("::", 1)[0]
+            return path if path.startswith("tests/e2e/") else nodeid
+
+    return FilesOfProcesses(config, log)

@@ -61,8 +61,8 @@ def change_of_voters(remembered: Remembered, voters: Sequence[Voter]) -> str | N
             now = "none" if directory_id is None else uuid_to_text(directory_id)
             return (
                 f"controller.quorum.voters gives node {node_id} the directory id {now}, and this quorum was"
-                f" started with {uuid_to_text(known)}: a voter with another disk could lose committed records;"
-                " put the old id back (the node then observes until its old directory returns)"
+                f" started with {uuid_to_text(known)}: a voter with another disk could lose committed"
+                " records; put the old id back (the node then observes until its old directory returns)"
             )
     return None
 

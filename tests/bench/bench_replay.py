@@ -1,25 +1,22 @@
-"""Measures replay, snapshots and memory of the image; run it by hand: `python tests/bench/bench_replay.py`.
+"""Measures replay, snapshots and memory of the image, on one core.
 
-Builds logs in memory in the shape that the requirement names (100 partitions a topic, 300 brokers, two
-directories each, replication factor 3) and times the real code on their bytes, CRC check included.
-`--json` prints one object; `--partitions` and `--repeat` scale it.
+Builds logs in the shape that the requirement names (100 partitions a topic, 300 brokers, two directories
+each, replication factor 3), and times the real code on their bytes, CRC check included: in memory, and from
+a file as a node reads its log.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import random
 import struct
-import sys
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from metadata.codec import encode
 from metadata.records import (
@@ -32,10 +29,28 @@ from metadata.records import (
 )
 from metadata.replay import Replayer, ReplayState, replay_records
 from storage.batch import encode_batch, iter_batches
+from storage.posix_disk import PosixDisk
+from storage.reader import LogReader
+from tests.bench.figures import Figure
 
 BROKERS = 300
 PARTITIONS_A_TOPIC = 100
 RF = 3
+AT_LEAST = {
+    "replay_records_per_s_batches_of_1000": 1_000_000,
+    "replay_records_per_s_batches_of_10000": 1_000_000,
+    "replay_from_file_records_per_s": 1_000_000,
+    "one_record_batches_per_s": 80_000,
+}
+AT_MOST = {"image_bytes_per_partition": 150, "peak_bytes_per_partition_with_snapshot": 150}
+UNITS = (
+    ("bytes_per_partition", "bytes"),
+    ("batches_per_s", "batches/s"),
+    ("records_per_s", "records/s"),
+    ("partitions_per_s", "partitions/s"),
+    ("_us", "us"),
+    ("_ms", "ms"),
+)
 DIRECTORIES = [[random.Random(f"dir{b}{d}").randbytes(16) for d in range(2)] for b in range(BROKERS)]
 
 
@@ -102,6 +117,25 @@ def replayed(log: bytes) -> ReplayState:
     for batch in iter_batches(log):
         engine.apply_batch(batch)
     return engine.state()
+
+
+def replayed_from_file(directory: Path) -> ReplayState:
+    """As a tool or a restarted node does it: batches off the disk, checked, and into the image."""
+    engine = Replayer()
+    reader = LogReader(PosixDisk(), str(directory), start_offset=0)
+    try:
+        for batch in reader.batches():
+            engine.apply_batch(batch)
+    finally:
+        reader.close()
+    return engine.state()
+
+
+def from_file(log: bytes, partitions: int, repeat: int) -> float:
+    """Records a second; the file is in the page cache."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        (Path(directory) / f"{0:020d}.log").write_bytes(log)
+        return partitions / best_of(repeat, lambda: replayed_from_file(Path(directory)))
 
 
 def best_of(repeat: int, work: Callable[[], Any]) -> float:
@@ -174,6 +208,7 @@ def measure(partitions: int, repeat: int) -> dict[str, float]:
     figures["crc_and_split_only_share"] = round(
         best_of(1, lambda: sum(1 for _ in iter_batches(log))) / seconds, 3
     )
+    figures["replay_from_file_records_per_s"] = round(from_file(log, partitions, repeat))
     state = replayed(log)
     figures.update(tails(state, partitions, repeat))
     figures.update(single_writes(state))
@@ -246,19 +281,17 @@ def memory(log: bytes, partitions: int) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partitions", type=int, default=1_000_000)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    figures = measure(arguments.partitions, arguments.repeat)
-    if arguments.json:
-        print(json.dumps(figures))
-        return
-    for name, value in figures.items():
-        print(f"{name:45} {value:>14,}")
 
 
-if __name__ == "__main__":
-    main()
+def run(options: argparse.Namespace) -> list[Figure]:
+    figures = measure(options.partitions, options.repeat)
+    return [figure(name, value) for name, value in figures.items()]
+
+
+def figure(name: str, value: float) -> Figure:
+    at_least, at_most = AT_LEAST.get(name), AT_MOST.get(name)
+    unit = next((unit for end, unit in UNITS if end in name), "")
+    return Figure(name=name.replace("_", " "), value=value, unit=unit, at_least=at_least, at_most=at_most)

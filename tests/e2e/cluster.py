@@ -27,6 +27,7 @@ from metadata.errors import ApiError
 from metadata.image.types import BrokerRegistration
 from metadata.requests import DescribeQuorumResponse, NewTopic, TopicResult
 from runtime.client import AdminClient, ClientError
+from storage.batch import RecordBatch
 from storage.log_config import METADATA_DIRECTORY
 from storage.posix_disk import PosixDisk
 from storage.quorum_state import QuorumState, load_quorum_state
@@ -64,6 +65,11 @@ def free_ports(count: int) -> list[int]:
         if port not in found:
             found.append(port)
     return found
+
+
+def random_id() -> str:
+    """A new id for a cluster or a directory, as text."""
+    return uuid_to_text(random_uuid(random.SystemRandom()))
 
 
 class LoopThread:
@@ -144,15 +150,14 @@ class Cluster:
         brokers: int = 0,
         properties: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        rng = random.SystemRandom()
         self.directory = directory
-        self.cluster_id = uuid_to_text(random_uuid(rng))
+        self.cluster_id = random_id()
         self._properties = properties or {}
         self._client: AdminClient | None = None
         roles = [("controller", FIRST_CONTROLLER_ID + at) for at in range(controllers)]
         roles += [("broker", at) for at in range(brokers)]
         self.nodes = [
-            Node(directory / f"{role}-{node_id}", role, node_id, port, uuid_to_text(random_uuid(rng)))
+            Node(directory / f"{role}-{node_id}", role, node_id, port, random_id())
             for (role, node_id), port in zip(roles, free_ports(len(roles)), strict=True)
         ]
         self.voters = ",".join(f"{one.node_id}@{one.address}:{one.directory_id}" for one in self.controllers)
@@ -365,10 +370,18 @@ def broker_state(registration: BrokerRegistration | None) -> str:
     return "fenced" if registration.fenced else "running"
 
 
+def read_batches(node: Node, *, from_offset: int = 0) -> list[RecordBatch]:
+    """Every whole batch of a node's log as its files have them now, from the one with `from_offset` on."""
+    reader = LogReader(PosixDisk(), str(node.metadata_log), start_offset=from_offset)
+    try:
+        return list(reader.batches())
+    finally:
+        reader.close()
+
+
 def log_end_offset(node: Node) -> int:
     """Where a node's log ends, told from its files."""
-    batches = list(LogReader(PosixDisk(), str(node.metadata_log)).batches())
-    return batches[-1].header.next_offset
+    return read_batches(node)[-1].header.next_offset
 
 
 def log_start_offset(node: Node) -> int:
@@ -378,9 +391,9 @@ def log_start_offset(node: Node) -> int:
 
 def log_bytes(node: Node, *, from_offset: int = 0, to_offset: int) -> bytes:
     """The bytes of a node's batches from `from_offset` up to `to_offset`, which must both be boundaries."""
-    batches = list(LogReader(PosixDisk(), str(node.metadata_log), start_offset=from_offset).batches())
+    batches = read_batches(node, from_offset=from_offset)
     wanted = [one for one in batches if from_offset <= one.header.base_offset < to_offset]
     assert wanted, f"{node.name} has nothing from {from_offset} to {to_offset}"
     first, last = wanted[0].header, wanted[-1].header
     assert (first.base_offset, last.next_offset) == (from_offset, to_offset), node.name
-    return b"".join(bytes(one.data) for one in wanted)
+    return b"".join(one.data for one in wanted)

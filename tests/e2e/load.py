@@ -12,10 +12,12 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from metadata.batches import decode_batch
 from metadata.errors import ApiError, ErrorCode
+from metadata.records import RemoveTopicRecord, TopicRecord
 from metadata.requests import NewTopic, TopicResult
 from runtime.client import AdminClient, ClientError
-from tests.e2e.cluster import Cluster, client_loop
+from tests.e2e.cluster import Cluster, Node, client_loop, log_bytes, read_batches
 
 ATTEMPT_MS = 1_500
 BACKOFF_S = 0.02
@@ -152,3 +154,41 @@ def _single(response: object) -> TopicResult:
     (result,) = response.results  # type: ignore[attr-defined]
     assert isinstance(result, TopicResult)
     return result
+
+
+def assert_nothing_lost(cluster: Cluster, load: Load, earlier: dict[str, bytes]) -> None:
+    found = cluster.topics()
+    assert earlier.items() <= found.items()
+    load.account.check({name: found[name] for name in found.keys() - earlier.keys()})
+    assert len(load.account.present) > 0 and len(load.account.absent) > 0
+    assert_one_log(cluster)
+
+
+def assert_one_log(cluster: Cluster) -> None:
+    """Up to the high watermark the three nodes have the same bytes, and they say what a client reads."""
+    for node in cluster.controllers:
+        cluster.wait_caught_up(node)
+    topics = cluster.topics()
+    high_watermark = cluster.quorum().high_watermark
+    for node in cluster.controllers:
+        cluster.wait_caught_up(node)
+    first, *others = [log_bytes(node, to_offset=high_watermark) for node in cluster.controllers]
+    assert all(other == first for other in others)
+    assert replayed_topics(cluster.controllers[0], high_watermark) == topics
+
+
+def replayed_topics(node: Node, end_offset: int) -> dict[str, bytes]:
+    """The topics that a node's log leaves, told from the records alone."""
+    names: dict[bytes, str] = {}
+    for batch in read_batches(node):
+        if batch.header.base_offset >= end_offset:
+            break
+        if batch.header.is_control:
+            continue
+        for decoded in decode_batch(batch):
+            match decoded.record:
+                case TopicRecord(name=name, topic_id=topic_id):
+                    names[topic_id] = name
+                case RemoveTopicRecord(topic_id=topic_id):
+                    del names[topic_id]
+    return {name: topic_id for topic_id, name in names.items()}

@@ -52,10 +52,12 @@ def wait_until(
         time.sleep(POLL_S)
 
 
-def run_cli(*arguments: object, expect: int | None = 0) -> subprocess.CompletedProcess[str]:
-    """The command, run to its end. `expect` None: whatever exit code."""
+def run_cli(
+    *arguments: object, expect: int | None = 0, prefix: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end. `expect` None: whatever exit code. `prefix`: a command that runs it."""
     result = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
+        [*prefix, *COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=100,

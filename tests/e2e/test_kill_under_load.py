@@ -7,14 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from metadata.batches import decode_batch
-from metadata.records import RemoveTopicRecord, TopicRecord
-from storage.posix_disk import PosixDisk
-from storage.reader import LogReader
-from tests.e2e.cluster import Cluster, Node, log_bytes
-from tests.e2e.load import Load
+from tests.e2e.cluster import Cluster, Node, log_end_offset, read_batches
+from tests.e2e.load import Load, assert_nothing_lost, assert_one_log
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-kill")]
+pytestmark = pytest.mark.e2e
 
 WRITERS = 6
 ROUNDS = 2
@@ -33,44 +29,6 @@ def rng() -> random.Random:
     seed = random.SystemRandom().getrandbits(32)
     print(f"the moments of this run come from seed {seed}")
     return random.Random(seed)
-
-
-def assert_nothing_lost(cluster: Cluster, load: Load, earlier: dict[str, bytes]) -> None:
-    found = cluster.topics()
-    assert earlier.items() <= found.items()
-    load.account.check({name: found[name] for name in found.keys() - earlier.keys()})
-    assert len(load.account.present) > 0 and len(load.account.absent) > 0
-    assert_one_log(cluster)
-
-
-def assert_one_log(cluster: Cluster) -> None:
-    """Up to the high watermark the three nodes have the same bytes, and they say what a client reads."""
-    for node in cluster.controllers:
-        cluster.wait_caught_up(node)
-    topics = cluster.topics()
-    high_watermark = cluster.quorum().high_watermark
-    for node in cluster.controllers:
-        cluster.wait_caught_up(node)
-    first, *others = [log_bytes(node, to_offset=high_watermark) for node in cluster.controllers]
-    assert all(other == first for other in others)
-    assert replayed_topics(cluster.controllers[0], high_watermark) == topics
-
-
-def replayed_topics(node: Node, end_offset: int) -> dict[str, bytes]:
-    """The topics that a node's log leaves, told from the records alone."""
-    names: dict[bytes, str] = {}
-    for batch in LogReader(PosixDisk(), str(node.metadata_log)).batches():
-        if batch.header.base_offset >= end_offset:
-            break
-        if batch.header.is_control:
-            continue
-        for decoded in decode_batch(batch):
-            match decoded.record:
-                case TopicRecord(name=name, topic_id=topic_id):
-                    names[topic_id] = name
-                case RemoveTopicRecord(topic_id=topic_id):
-                    del names[topic_id]
-    return {name: topic_id for topic_id, name in names.items()}
 
 
 def test_the_leader(cluster: Cluster, rng: random.Random) -> None:
@@ -123,9 +81,9 @@ def test_all_three_at_once(cluster: Cluster, rng: random.Random) -> None:
 
 def next_batch(node: Node, offset: int) -> bytes:
     """The batch of a node's log that begins at `offset`."""
-    reader = LogReader(PosixDisk(), str(node.metadata_log), start_offset=offset)
-    batch = next(batch for batch in reader.batches() if batch.header.base_offset == offset)
-    return bytes(batch.data)
+    batch = read_batches(node, from_offset=offset)[0]
+    assert batch.header.base_offset == offset
+    return batch.data
 
 
 @pytest.mark.parametrize("kind", ["garbage", "zeros", "half a batch"])
@@ -138,20 +96,20 @@ def test_a_torn_tail_is_cut_and_fetched_again(cluster: Cluster, rng: random.Rand
     cluster.create_topic(f"torn-{kind.replace(' ', '-')}", partitions=8)
     segment = victim.segments()[-1]
     size = segment.stat().st_size
-    end_offset = next(reversed(list(LogReader(PosixDisk(), str(victim.metadata_log)).batches()))).header
+    end_offset = log_end_offset(victim)
     match kind:
         case "garbage":
             tail = rng.randbytes(rng.randint(1, 3000))
         case "zeros":
             tail = bytes(rng.randint(1, 3000))
         case _:
-            whole = next_batch(leader, end_offset.next_offset)
+            whole = next_batch(leader, end_offset)
             tail = whole[: rng.randint(1, len(whole) - 1)]
     with segment.open("ab") as file:
         file.write(tail)
     victim.start()
     warning = victim.wait_for_line("torn tail")
     assert f"{segment}: torn tail of {len(tail)} bytes cut at byte {size}" in warning
-    assert f"(offset {end_offset.next_offset})" in warning
+    assert f"(offset {end_offset})" in warning
     cluster.wait_caught_up(victim)
     assert_one_log(cluster)

@@ -12,6 +12,7 @@ from controller.invariants import check_node
 from controller.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_step
 from metadata.image import MetadataImage, describe_difference, images_equal
 from metadata.invariants import ERROR, check_image
+from metadata.invariants import check_step as check_image_step
 from storage.batch import iter_batches
 from tests.sim.linearizability import Model, Operation, broker_id_model, check, topic_name_model
 from tests.sim.processes import BrokerProcess, ControllerProcess
@@ -36,6 +37,7 @@ class Checks:
         self._checked_to: dict[tuple[int, int], int] = {}
         self._images: dict[int, MetadataImage] = {}
         self._seen: dict[int, MetadataImage] = {}
+        self._durable_ends: dict[int, int] = {}
         self._epochs: dict[int, tuple[int, bytes]] = {}
 
     def after_event(self, controllers: Iterable[ControllerProcess], brokers: Iterable[BrokerProcess]) -> None:
@@ -49,6 +51,7 @@ class Checks:
                 check_node(process.node)
                 cores.append(process.core)
                 self._check_committed_bytes(process)
+                self._check_durable_on_a_majority(process)
                 self._check_image(process.node.ledger.committed.image, process)
         if cores:
             check_cluster(cores, self.history)
@@ -83,11 +86,33 @@ class Checks:
                 start = header.next_offset
         self._checked_to[key] = max(start, self._checked_to.get(key, 0))
 
+    def _check_durable_on_a_majority(self, process: ControllerProcess) -> None:
+        """What a leader calls committed lies below the synced end of the disks of most voters, of those that
+        are down too: nothing else survives the loss of power everywhere."""
+        self._durable_ends[process.node_id] = process.store.log.synced_offset
+        core = process.core
+        if not core.is_leader:
+            return
+        voters = core.state.voters
+        holders = [node_id for node_id in voters if self._durable_ends.get(node_id, 0) >= core.high_watermark]
+        if 2 * len(holders) <= len(voters):
+            raise SafetyError(
+                f"leader {process.node_id} calls {core.high_watermark} committed, and only the disks of"
+                f" {holders} hold that; synced ends: {self._durable_ends}"
+            )
+
     def _check_image(self, image: MetadataImage, process: ControllerProcess) -> None:
         """Equal offset, equal image, however a node came to it. Every image of a node is looked at once."""
-        if self._seen.get(process.node_id) is image:
+        before = self._seen.get(process.node_id)
+        if before is image:
             return
         self._seen[process.node_id] = image
+        if before is not None and before.provenance.offset < image.provenance.offset:
+            broken = [
+                violation for violation in check_image_step(before, image) if violation.severity == ERROR
+            ]
+            if broken:
+                raise SafetyError(f"node {process.node_id}, image at {image.provenance.offset}: {broken[0]}")
         offset = image.provenance.offset
         known = self._images.get(offset)
         if known is None:

@@ -131,7 +131,7 @@ def test_a_leader_paused_past_every_session_fences_no_living_broker() -> None:
 
 
 def test_a_single_controller_paused_past_every_session_hears_the_brokers_first() -> None:
-    """With one voter nobody takes its office away: only the rule about gaps keeps the brokers alive."""
+    """With one voter nobody takes its office away: only the rules about gaps keep the brokers alive."""
     story = Story(12, controllers=1)
     alone = story.active()
     epochs = {broker_id: story.broker(broker_id).node.status(now_ms=0).broker_epoch for broker_id in (0, 1)}

@@ -37,6 +37,21 @@ def empty_directory(path: Path) -> Path:
     return path
 
 
+def empty_segment(path: Path) -> Path:
+    (path / "00000000000000000000.log").touch()
+    return path / "00000000000000000000.log"
+
+
+def empty_segments(path: Path) -> Path:
+    (path / "00000000000000000000.log").touch()
+    return path
+
+
+def empty_checkpoint(path: Path) -> Path:
+    (path / CHECKPOINT.name).touch()
+    return path / CHECKPOINT.name
+
+
 def foreign_directory(path: Path) -> Path:
     (path / "photo.jpg").write_bytes(b"\xff\xd8\xff\xe0")
     return path
@@ -82,6 +97,9 @@ def header_cut(path: Path) -> Path:
     [
         (missing, ["nothing-here does not exist", "check the path"]),
         (empty_directory, ["holds no .log segment"]),
+        (empty_segment, ["00000000000000000000.log", "is empty"]),
+        (empty_segments, ["is empty"]),
+        (empty_checkpoint, ["checkpoint", "is empty"]),
         (foreign_directory, ["holds no .log segment"]),
         (foreign_file, ["notes.txt", "is neither a segment nor a checkpoint"]),
         (text_called_log, ["at byte 0", "expected magic 2"]),
@@ -112,10 +130,11 @@ def test_an_unreadable_path_for_everybody(tmp_path: Path) -> None:
     assert_one_line(run("log", "dump", tmp_path / "file" / "inside.log"), "inside.log")
 
 
-def test_a_checkpoint_without_its_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["dump", "state", "timeline"])
+def test_a_checkpoint_without_its_end(tmp_path: Path, command: str) -> None:
     path = tmp_path / CHECKPOINT.name
     path.write_bytes(CHECKPOINT.read_bytes()[:-75])
-    assert_one_line(run("log", "state", path), "has no footer: it is cut off")
+    assert_one_line(run("log", command, path), "has no footer: it is cut off")
 
 
 def test_a_log_that_begins_later_and_has_no_snapshot(tmp_path: Path) -> None:

@@ -148,6 +148,8 @@ def test_ignore_formatted_goes_on_with_the_others(tmp_path: Path) -> None:
         (["-t", CLUSTER, "--node-id", 1, "-r", "3.0-IV1"], 1, "'3.0-IV1' is no release"),
         (["-t", CLUSTER, "--node-id", 1, "-f", "x"], 2, "'x' is not NAME=LEVEL"),
         (["-t", CLUSTER, "--node-id", 1, "-f", "kraft.version=1"], 1, "kraft.version above 0"),
+        (["-t", CLUSTER, "--node-id", 1, "-f", "group.versio=1"], 1, "no such feature is known"),
+        (["-t", CLUSTER, "--node-id", 1, "-f", "transaction.version=77"], 1, "knows levels 0 to 2"),
         (["-t", CLUSTER, "--node-id", 1, "--directory-id", "AAAAAAAAAAAAAAAAAAAAAQ"], 1, "reserved"),
         (["--node-id", 1], 2, "Missing option '--cluster-id'"),
     ],

@@ -14,6 +14,8 @@ from broker.server import main as broker_main
 from controller.raft.config import Voter
 from controller.raft.voter_memory import store_voters
 from controller.server import main as controller_main
+from metadata.codec import encode
+from metadata.records import NoOpRecord
 from storage.batch import encode_batch
 from storage.log import SegmentedLog
 from storage.meta_properties import MetaProperties, store_meta_properties
@@ -51,7 +53,9 @@ def filled(site: Site, *, batches: int = 3) -> Path:
     disk = PosixDisk()
     log = SegmentedLog.open(disk, str(replica))
     for offset in range(batches):
-        log.append(encode_batch(base_offset=offset, leader_epoch=1, timestamp_ms=1, values=[b"x" * 50]))
+        log.append(
+            encode_batch(base_offset=offset, leader_epoch=1, timestamp_ms=1, values=[encode(NoOpRecord(), 0)])
+        )
     log.clean_close()
     store_quorum_state(disk, str(replica), QuorumState(epoch=1, voters=(1,)))
     return replica

@@ -1,0 +1,1 @@
+"""Benches of "how fast": each measures real code, prints figures beside their targets, and cleans up."""

@@ -1,0 +1,165 @@
+"""A controller that is started again with an image of 1,000,000 partitions: how long until it is ready.
+
+The three directories are made with the library: once with a snapshot and a log behind it, once with nothing
+but a log. The clock runs from the start of the process until it serves (it follows, can vote, and knows the
+high watermark) and has applied everything up to the high watermark that the leader had at the start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import shutil
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from controller.raft.effects import AppendLog, PersistQuorumState
+from controller.raft.store import ReplicaStore
+from metadata.snapshot import snapshot_batches
+from proto import metadata_pb2 as pb
+from proto.metadata_pb2_grpc import MetadataStub
+from storage.batch import hop_headers, iter_batches
+from storage.posix_disk import PosixDisk
+from storage.types import LogPosition
+from tests.bench.bench_replay import log_of, one_record_log, replayed, values
+from tests.bench.figures import Figure
+from tests.bench.quorum import channel_to, cpu_seconds, wait_all_caught_up
+from tests.e2e.cluster import Cluster, Node, client_loop
+
+EPOCH = 2
+"""The epoch of the last records that bench_replay makes."""
+
+READY_S = 60.0
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--partitions", type=int, default=1_000_000)
+    parser.add_argument("--tail", type=int, default=20_000, help="one-record batches behind the snapshot")
+    parser.add_argument("--runs", type=int, default=5)
+
+
+def run(options: argparse.Namespace) -> list[Figure]:
+    log = log_of(values(options.partitions), 10_000)
+    tail = one_record_log(options.tail, options.partitions, end_of(log))
+    figures: list[Figure] = []
+    for what, fill in (
+        (f"snapshot and {options.tail:,} one-record batches", with_snapshot),
+        ("log only", with_log),
+    ):
+        with made(log, tail, fill) as cluster:
+            figures += measured(what, cluster, options.runs)
+    return figures
+
+
+def end_of(log: bytes) -> int:
+    return hop_headers(log)[-1][2]
+
+
+@contextlib.contextmanager
+def made(log: bytes, tail: bytes, fill: Any) -> Iterator[Cluster]:
+    """A running quorum whose three directories hold the same."""
+    import tempfile
+
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as directory,
+        Cluster(Path(directory), controllers=3) as cluster,
+    ):
+        first, *others = cluster.controllers
+        store = ReplicaStore.open(PosixDisk(), str(first.data))
+        fill(store, log, tail)
+        store.persist_quorum_state(
+            PersistQuorumState(token=1, epoch=EPOCH, leader_id=None, voted_id=None, voted_directory_id=None)
+        )
+        store.close()
+        for other in others:
+            shutil.copytree(first.metadata_log, other.metadata_log, dirs_exist_ok=True)
+        cluster.start()
+        wait_all_caught_up(cluster)
+        yield cluster
+
+
+def with_snapshot(store: ReplicaStore, log: bytes, tail: bytes) -> None:
+    """As a node keeps it: the image in a snapshot, what came later in a log that begins there."""
+    position = LogPosition(1, end_of(log))
+    store.write_snapshot(position, snapshot_batches(replayed(log).image, position=position))
+    store.log.reset_to(position)
+    append(store, tail)
+
+
+def with_log(store: ReplicaStore, log: bytes, tail: bytes) -> None:
+    append(store, log)
+    append(store, tail)
+
+
+def append(store: ReplicaStore, data: bytes) -> None:
+    for batch in iter_batches(data):
+        header = batch.header
+        store.execute(
+            AppendLog(data=bytes(batch.data), base_offset=header.base_offset, end_offset=header.next_offset)
+        )
+    ticket = store.prepare_sync()
+    ticket.run()
+    store.sync_completed(ticket)
+
+
+def measured(what: str, cluster: Cluster, runs: int) -> list[Figure]:
+    times, cpu, resident = [], [], []
+    for number in range(runs):
+        quorum = cluster.quorum()
+        followers = [node for node in cluster.controllers if node.node_id != quorum.leader_id]
+        node = followers[number % len(followers)]
+        node.kill()
+        target = cluster.quorum().high_watermark
+        start = time.perf_counter()
+        node.start()
+        client_loop().call(until_ready(node, target), READY_S + 5)
+        times.append(time.perf_counter() - start)
+        cpu.append(cpu_seconds(node.pid))
+        resident.append(resident_mib(node.pid))
+        wait_all_caught_up(cluster)
+    return [
+        Figure(
+            name=f"{what}: start to ready, median of {runs}",
+            value=statistics.median(times),
+            unit="s",
+            at_most=3,
+        ),
+        Figure(name=f"{what}: worst", value=max(times), unit="s", at_most=3),
+        Figure(name=f"{what}: CPU until ready, median", value=statistics.median(cpu), unit="s"),
+        Figure(name=f"{what}: resident memory", value=max(resident), unit="MiB"),
+    ]
+
+
+def resident_mib(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"process {pid} has ended")
+
+
+async def until_ready(node: Node, target: int) -> None:
+    """Until it serves and its image holds everything below `target`."""
+    deadline = time.monotonic() + READY_S
+    channel = channel_to(node)
+    health: Any = health_pb2_grpc.HealthStub(channel)
+    images: Any = MetadataStub(channel)
+    try:
+        while time.monotonic() < deadline:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                state = await health.Check(health_pb2.HealthCheckRequest(service=""), timeout=1)
+                if state.status == health_pb2.HealthCheckResponse.SERVING:
+                    read = pb.DescribeClusterRequest(consistency=pb.CONSISTENCY_STALE)
+                    answer = await images.DescribeCluster(read, timeout=1)
+                    if answer.read.offset >= target:
+                        return
+            await asyncio.sleep(0.01)
+        raise RuntimeError(f"{node.name} was not ready within {READY_S:.0f} s\n{node.output()}")
+    finally:
+        await channel.close(None)

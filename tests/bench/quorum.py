@@ -1,0 +1,157 @@
+"""Three real controllers for a bench, a stand-in for a broker, and the cheapest write that they take.
+
+The processes are those of tests/e2e/cluster.py. Everything that talks runs on its one client loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from proto import admin_pb2 as admin
+from proto import broker_pb2 as broker
+from proto import metadata_pb2 as common
+from proto.admin_pb2_grpc import AdminStub
+from proto.broker_pb2_grpc import BrokerLifecycleStub
+from runtime.channels import open_channel
+from tests.e2e.cluster import Cluster, Node, client_loop
+from tests.e2e.processes import wait_until
+
+BROKER_ID = 1
+EVERYTHING_APPLIED = 2**40
+"""The stand-in holds no image: it says that it has applied whatever there is."""
+
+HEARTBEAT_S = 0.5
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_names = itertools.count()
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far (proc(5), fields 14 and 15)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def channel_to(node: Node) -> grpc.aio.Channel:
+    return open_channel("127.0.0.1", node.port, None)
+
+
+def one_topic() -> admin.CreateTopicsRequest:
+    """The small write: a topic with one partition and one replica (two records in one batch)."""
+    topic = admin.NewTopic(name=f"bench-{os.getpid()}-{next(_names)}", partitions=1, replication_factor=1)
+    return admin.CreateTopicsRequest(topics=[topic])
+
+
+def succeeded(answer: admin.TopicsResponse) -> bool:
+    return not answer.HasField("error") and all(not result.HasField("error") for result in answer.results)
+
+
+class StandInBroker:
+    """Registers one broker and heartbeats to whoever is the active controller: topics need a place."""
+
+    def __init__(self, nodes: list[Node], cluster_id: str) -> None:
+        self._nodes = nodes
+        self._cluster_id = cluster_id
+        self._epoch = -1
+        self._task: asyncio.Task[None] | None = None
+        self._unfenced = asyncio.Event()
+
+    async def start(self) -> None:
+        """Returns once it is unfenced."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        await asyncio.wait_for(self._unfenced.wait(), 30)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        channels = [channel_to(node) for node in self._nodes]
+        stubs: list[Any] = [BrokerLifecycleStub(channel) for channel in channels]
+        try:
+            while True:
+                await asyncio.gather(*(self._ask(stub) for stub in stubs))
+                await asyncio.sleep(HEARTBEAT_S if self._unfenced.is_set() else 0.05)
+        finally:
+            await asyncio.gather(*(channel.close(None) for channel in channels))
+
+    async def _ask(self, stub: Any) -> None:
+        """Only the active controller takes it; the others refuse, or are dead."""
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            if self._epoch < 0:
+                answer = await stub.Register(self._registration(), timeout=2)
+                if not answer.HasField("error"):
+                    self._epoch = answer.broker_epoch
+                return
+            request = broker.BrokerHeartbeatRequest(
+                broker_id=BROKER_ID, broker_epoch=self._epoch, applied_offset=EVERYTHING_APPLIED
+            )
+            answer = await stub.Heartbeat(request, timeout=2)
+            if not answer.HasField("error") and not answer.is_fenced:
+                self._unfenced.set()
+
+    def _registration(self) -> broker.RegisterBrokerRequest:
+        return registration(BROKER_ID, self._cluster_id)
+
+
+def registration(broker_id: int, cluster_id: str) -> broker.RegisterBrokerRequest:
+    """A broker as our own broker process registers one."""
+    return broker.RegisterBrokerRequest(
+        broker_id=broker_id,
+        cluster_id=cluster_id,
+        incarnation_id=os.urandom(16),
+        endpoints=[common.Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9, security_protocol=0)],
+        features=[common.Feature(name="metadata.version", min_supported_version=1, max_supported_version=19)],
+        directories=[os.urandom(16)],
+    )
+
+
+@contextmanager
+def three_controllers(
+    *, broker: bool = True, properties: Mapping[str, Mapping[str, str]] | None = None
+) -> Iterator[Cluster]:
+    """Three running controllers with sync on and the default configuration, and one unfenced stand-in."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as directory,
+        Cluster(Path(directory), controllers=3, properties=properties) as cluster,
+    ):
+        cluster.start()
+        stand_in = StandInBroker(cluster.controllers, cluster.cluster_id)
+        if broker:
+            client_loop().call(stand_in.start())
+        try:
+            yield cluster
+        finally:
+            if broker:
+                client_loop().call(stand_in.stop())
+
+
+def wait_all_caught_up(cluster: Cluster) -> None:
+    """Until every voter follows the leader and lacks nothing."""
+
+    def all_there() -> bool:
+        quorum = cluster.quorum()
+        return all(
+            one.lag == 0 and (one.last_fetch_ms is not None or one.node_id == quorum.leader_id)
+            for one in quorum.voters
+        )
+
+    wait_until(all_there, "every voter to be caught up")
+    leader_id = cluster.quorum().leader_id
+    for node in cluster.controllers:
+        if node.node_id != leader_id:
+            cluster.wait_caught_up(node)
+
+
+def stub_of(channel: grpc.aio.Channel) -> Any:
+    return AdminStub(channel)

@@ -1,0 +1,237 @@
+"""Brokers as processes: joining, dying, coming back, leaving, being refused, and when they answer clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from metadata.errors import ApiError, ErrorCode
+from metadata.requests import NewTopic
+from proto import metadata_pb2 as pb
+from proto.metadata_pb2_grpc import MetadataStub
+from runtime.channels import open_channel
+from runtime.client import ClientError, TopicListing
+from tests.e2e.cluster import FAST_BROKERS, Cluster, Node, client_loop, random_id
+from tests.e2e.processes import wait_until
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(
+        tmp_path_factory.mktemp("brokers"), controllers=3, brokers=2, properties=FAST_BROKERS
+    ) as cluster:
+        yield cluster
+        cluster.assert_no_bugs()
+
+
+@pytest.fixture
+def cluster(running: Cluster) -> Cluster:
+    """With every node up, whatever the test before has done."""
+    running.start()
+    return running
+
+
+def ask(cluster: Cluster, broker: Node, *, stale: bool = True) -> TopicListing | ErrorCode:
+    """What a client of this broker is answered now."""
+    try:
+        return cluster.call_at(broker, lambda client: client.list_topics(stale=stale))
+    except ApiError as error:
+        return error.code
+
+
+def served(cluster: Cluster, broker: Node) -> TopicListing | None:
+    """The broker's own listing of topics, or None while it refuses."""
+    try:
+        found = ask(cluster, broker)
+    except ClientError:
+        return None  # it does not listen yet
+    return found if isinstance(found, TopicListing) else None
+
+
+def names(listing: TopicListing) -> set[str]:
+    return {topic.info.name for topic in listing.topics}
+
+
+def test_a_broker_joins_and_serves_its_image(cluster: Cluster) -> None:
+    cluster.create_topic("joined", partitions=3)
+    registrations = cluster.registrations()
+    assert {one.fenced for one in registrations.values()} == {False}
+    for broker in cluster.brokers:
+        listing = wait_until(
+            lambda broker=broker: (found := served(cluster, broker)) and "joined" in names(found) and found,
+            f"{broker.name} to serve the new topic",
+        )
+        assert listing.read.node_id == broker.node_id
+        assert not listing.read.linearizable
+        assert listing.read.offset > registrations[broker.node_id].epoch
+        (endpoint,) = registrations[broker.node_id].endpoints
+        assert (endpoint.host, endpoint.port) == ("127.0.0.1", broker.port)
+
+
+def test_kill_9_fences_and_the_same_id_comes_back_with_a_higher_epoch(cluster: Cluster) -> None:
+    broker = cluster.brokers[0]
+    before = cluster.registrations()[broker.node_id]
+    broker.kill()
+    cluster.wait_brokers({broker.node_id: "fenced", 1: "running"})
+    fenced = cluster.registrations()[broker.node_id]
+    assert (fenced.epoch, fenced.incarnation_id) == (before.epoch, before.incarnation_id)
+    broker.start()
+    after = cluster.wait_new_epoch(broker.node_id, after=before.epoch)
+    assert after.incarnation_id != before.incarnation_id
+    assert after.directories == before.directories
+    assert "DUPLICATE_BROKER_REGISTRATION" not in broker.output()
+
+
+def test_a_fast_bounce_after_kill_9_waits_for_the_old_session(cluster: Cluster) -> None:
+    """The new process comes while the old one's lease runs: it is held off, and then let in."""
+    broker = cluster.brokers[0]
+    before = cluster.registrations()[broker.node_id]
+    broker.kill()
+    broker.start()
+    after = cluster.wait_new_epoch(broker.node_id, after=before.epoch)
+    assert after.incarnation_id != before.incarnation_id
+    assert broker.is_running
+    assert wait_until(lambda: served(cluster, broker), "it to serve again")
+
+
+def test_controlled_shutdown_moves_leaders_and_ends_with_0(cluster: Cluster) -> None:
+    leaving, staying = cluster.brokers[:2]
+    before = cluster.registrations()[leaving.node_id]
+    new = NewTopic(name="led", assignments=((leaving.node_id, staying.node_id),) * 3)
+    cluster.call(lambda client: client.create_topics([new]))
+    (topic,) = cluster.call(lambda client: client.describe_topics(["led"])).topics
+    assert {partition.leader for partition in topic.partitions} == {leaving.node_id}
+    assert leaving.stop() == 0
+    assert "granted the shutdown" in leaving.last_line()
+    cluster.wait_brokers({leaving.node_id: "fenced"})
+    (topic,) = cluster.call(lambda client: client.describe_topics(["led"])).topics
+    assert {partition.leader for partition in topic.partitions} == {staying.node_id}
+    assert {tuple(partition.isr) for partition in topic.partitions} == {(staying.node_id,)}
+    # It gave its lease back: nobody holds its id, and its successor is let in at once.
+    leaving.start()
+    cluster.wait_new_epoch(leaving.node_id, after=before.epoch)
+    assert "DUPLICATE_BROKER_REGISTRATION" not in leaving.output()
+
+
+def test_a_second_process_with_a_live_id_is_refused(cluster: Cluster) -> None:
+    first = cluster.brokers[0]
+    before = cluster.registrations()[first.node_id]
+    twin = cluster.add_broker(first.node_id, home="twin")
+    try:
+        twin.set_properties({"initial.broker.registration.timeout.ms": "1500"})
+        twin.start()
+        assert twin.wait_exit() == 1
+        last = twin.last_line()
+        assert f"broker {first.node_id}: could not register within 1500 ms" in last
+        assert "DUPLICATE_BROKER_REGISTRATION" in last and "stop that process" in last
+        assert sum("WARNING" in line and "DUPLICATE" in line for line in twin.lines()) == 1, twin.output()
+        after = cluster.registrations()[first.node_id]
+        assert (after.epoch, after.incarnation_id, after.fenced) == (
+            before.epoch,
+            before.incarnation_id,
+            False,
+        )
+        assert first.is_running and served(cluster, first)
+    finally:
+        twin.kill()
+        cluster.nodes.remove(twin)
+
+
+def test_a_broker_of_another_cluster_is_refused(cluster: Cluster) -> None:
+    other_id = random_id()
+    stranger = cluster.add_broker(7, cluster_id=other_id)
+    try:
+        stranger.start()
+        assert stranger.wait_exit() == 1
+        assert other_id in stranger.last_line() and "another cluster" in stranger.last_line()
+        assert 7 not in cluster.registrations()
+    finally:
+        stranger.kill()
+        cluster.nodes.remove(stranger)
+
+
+def test_brokers_fence_themselves_when_no_controller_answers(cluster: Cluster) -> None:
+    cluster.create_topic("before-the-silence")
+    epochs = {broker_id: one.epoch for broker_id, one in cluster.registrations().items()}
+    late = cluster.brokers[1]
+    late.stop()
+    lonely = cluster.brokers[0]
+    wait_until(
+        lambda: (found := served(cluster, lonely)) and "before-the-silence" in names(found),
+        "the broker to serve the topic",
+    )
+    incarnation = cluster.registrations()[lonely.node_id].incarnation_id
+    for node in cluster.controllers:
+        node.pause()
+    try:
+        refusal = wait_until(
+            lambda: not isinstance(found := ask(cluster, lonely), TopicListing) and found,
+            "the broker to fence itself",
+        )
+        assert refusal is ErrorCode.BROKER_NOT_AVAILABLE
+        assert lonely.wait_for_line("RUNNING -> FENCED: no heartbeat was answered in time")
+        # One that starts now has never been let in, and answers nobody.
+        late.start()
+        late.wait_for_line("listens on")
+        assert ask(cluster, late) is ErrorCode.BROKER_NOT_AVAILABLE
+    finally:
+        for node in cluster.controllers:
+            node.resume()
+    wait_until(lambda: served(cluster, lonely), "the broker to serve again", timeout_s=60)
+    cluster.wait_new_epoch(late.node_id, after=epochs[late.node_id])
+    after = cluster.registrations()[lonely.node_id]
+    assert after.incarnation_id == incarnation
+    assert after.epoch >= epochs[lonely.node_id]
+
+
+def test_a_paused_broker_never_answers_with_what_was_true_before(cluster: Cluster) -> None:
+    """SIGSTOP past the lease: when it goes on it must not serve the image that it had."""
+    broker = cluster.brokers[0]
+    broker.pause()
+    try:
+        cluster.wait_brokers({broker.node_id: "fenced"})
+        cluster.create_topic("while-it-was-paused")
+    finally:
+        broker.resume()
+
+    def answered() -> TopicListing | None:
+        found = served(cluster, broker)
+        assert found is None or "while-it-was-paused" in names(found), "it served an old image"
+        return found
+
+    wait_until(answered, "the broker to serve again", timeout_s=60)
+    cluster.wait_brokers({broker.node_id: "running"})
+    assert broker.is_running
+
+
+def test_an_unregistered_broker_is_gone(cluster: Cluster) -> None:
+    guest = cluster.add_broker(9)
+    try:
+        guest.start()
+        cluster.wait_brokers({9: "running"})
+        with pytest.raises(ApiError) as refused:
+            cluster.call(lambda client: client.unregister_broker(77))
+        assert refused.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+        assert guest.stop() == 0
+        cluster.call(lambda client: client.unregister_broker(9))
+        assert 9 not in cluster.registrations()
+    finally:
+        guest.kill()
+        cluster.nodes.remove(guest)
+
+
+def test_linearizable_reads_are_a_controllers(cluster: Cluster) -> None:
+    broker = cluster.brokers[0]
+
+    async def refused() -> int:
+        channel = open_channel("127.0.0.1", broker.port, None)
+        try:
+            request = pb.ListTopicsRequest(consistency=pb.CONSISTENCY_LINEARIZABLE)
+            return int((await MetadataStub(channel).ListTopics(request, timeout=5)).error.code)
+        finally:
+            await channel.close()
+
+    assert client_loop().call(refused()) == ErrorCode.NOT_CONTROLLER

@@ -1,0 +1,19 @@
+"""The planted bugs, all of them, in the order in which they are applied and documented."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+from tests.planted.table_nodes import BROKER_BUGS, DECISION_BUGS, NODE_BUGS, REPLAY_BUGS
+from tests.planted.table_raft import RAFT_BUGS
+from tests.planted.table_storage import STORAGE_BUGS
+
+SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
+    ("Raft", RAFT_BUGS),
+    ("Storage", STORAGE_BUGS),
+    ("Controller node", NODE_BUGS),
+    ("Decisions on brokers and partitions", DECISION_BUGS),
+    ("Replay", REPLAY_BUGS),
+    ("Broker", BROKER_BUGS),
+)
+
+BUGS: tuple[Bug, ...] = tuple(bug for _, bugs in SECTIONS for bug in bugs)

@@ -1,0 +1,48 @@
+"""Work in slices belongs to one incarnation of a broker: it ends when another one has registered."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.result import Slice
+from controller.work import MoveLeaders, RemoveBroker, Work, next_slice
+from metadata.image import MetadataImage
+from metadata.records import FeatureLevelRecord, FenceBrokerRecord, TopicRecord, UnregisterBrokerRecord
+from tests.unit.controller.node_quorum import image_of
+from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
+
+NOTHING_LEFT = Slice(records=(), done=True)
+
+
+def image_with_epoch(epoch: int) -> MetadataImage:
+    """Broker 1 of that epoch and broker 2, unfenced; broker 1 leads a partition."""
+    return image_of(
+        FeatureLevelRecord(name="metadata.version", feature_level=19),
+        broker(1, epoch=epoch),
+        broker(2),
+        TopicRecord(name="t", topic_id=TOPIC),
+        partition(0, (1, 2), (1, 2), 1),
+    )
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        RemoveBroker(broker_id=1, epoch=10),
+        RemoveBroker(broker_id=1, epoch=10, unregister=True),
+        MoveLeaders(broker_id=1, epoch=10),
+    ],
+)
+def test_work_on_an_earlier_incarnation_leaves_the_newer_one_alone(work: Work) -> None:
+    assert next_slice(work, image_with_epoch(10), lambda _: True, 100).records
+    assert next_slice(work, image_with_epoch(11), lambda _: True, 100) == NOTHING_LEFT
+
+
+def test_a_removal_ends_with_the_record_for_the_epoch_that_it_began_with() -> None:
+    image = image_with_epoch(10)
+    fenced = next_slice(RemoveBroker(broker_id=1, epoch=10), image, lambda _: True, 100)
+    assert fenced.done and fenced.records[-1] == FenceBrokerRecord(id=1, epoch=10)
+    work = RemoveBroker(broker_id=1, epoch=10, unregister=True)
+    removed = next_slice(work, image, lambda _: True, 100)
+    assert removed.done and removed.records[-1] == UnregisterBrokerRecord(broker_id=1, broker_epoch=10)
+    assert not any(isinstance(record, FenceBrokerRecord) for record in removed.records)

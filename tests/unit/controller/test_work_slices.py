@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from controller.effective import rules_of
+from controller.partition_change import Rules
 from controller.result import Slice
 from controller.work import MoveLeaders, RemoveBroker, Work, next_slice
 from metadata.image import MetadataImage
@@ -12,6 +14,11 @@ from tests.unit.controller.node_quorum import image_of
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
 
 NOTHING_LEFT = Slice(records=(), done=True)
+
+
+def anybody(image: MetadataImage) -> Rules:
+    """Rules by which every broker may lead."""
+    return rules_of(image, lambda _: True)
 
 
 def image_with_epoch(epoch: int) -> MetadataImage:
@@ -34,15 +41,16 @@ def image_with_epoch(epoch: int) -> MetadataImage:
     ],
 )
 def test_work_on_an_earlier_incarnation_leaves_the_newer_one_alone(work: Work) -> None:
-    assert next_slice(work, image_with_epoch(10), lambda _: True, 100).records
-    assert next_slice(work, image_with_epoch(11), lambda _: True, 100) == NOTHING_LEFT
+    same, newer = image_with_epoch(10), image_with_epoch(11)
+    assert next_slice(work, same, anybody(same), 100).records
+    assert next_slice(work, newer, anybody(newer), 100) == NOTHING_LEFT
 
 
 def test_a_removal_ends_with_the_record_for_the_epoch_that_it_began_with() -> None:
     image = image_with_epoch(10)
-    fenced = next_slice(RemoveBroker(broker_id=1, epoch=10), image, lambda _: True, 100)
+    fenced = next_slice(RemoveBroker(broker_id=1, epoch=10), image, anybody(image), 100)
     assert fenced.done and fenced.records[-1] == FenceBrokerRecord(id=1, epoch=10)
     work = RemoveBroker(broker_id=1, epoch=10, unregister=True)
-    removed = next_slice(work, image, lambda _: True, 100)
+    removed = next_slice(work, image, anybody(image), 100)
     assert removed.done and removed.records[-1] == UnregisterBrokerRecord(broker_id=1, broker_epoch=10)
     assert not any(isinstance(record, FenceBrokerRecord) for record in removed.records)

@@ -22,6 +22,7 @@ from controller.server.reassignments_service import ReassignmentsService
 from controller.server.registration import SelfRegistration
 from controller.server.services import AdminService, BrokerLifecycleService, ControllerImages
 from controller.server.settings_service import SettingsService
+from controller.server.standing import Standing
 from metadata.errors import ApiError, ErrorCode
 from proto.admin_pb2_grpc import add_AdminServicer_to_server
 from proto.broker_ids_pb2_grpc import add_BrokerIdsServicer_to_server
@@ -125,8 +126,7 @@ class ControllerProcess:
         addresses = [(voter.host, voter.port) for voter in config.voters]
         self._registration = SelfRegistration(self.node, AdminClient(addresses, tls=tls, rng=rng), rng)
         self._lines = MetadataLines(replica.image)
-        self._fetched_in_epoch = -1
-        self._told: tuple[str, int, int | None, bool] | None = None
+        self._standing = Standing(tuple(peers))
         self._add_services(service, Hints(config.voters), replica.identity.cluster_id)
 
     def _add_services(self, raft: RaftService, hints: Hints, cluster_id: str) -> None:
@@ -174,7 +174,7 @@ class ControllerProcess:
         if type(event) is RaftResponseArrived:
             response = event.response
             if type(response) is FetchResponse and response.error is RaftError.NONE:
-                self._fetched_in_epoch = response.epoch
+                self._standing.fetched(response.epoch)
         return self.driver.take_transport_event(event)
 
     def _on_effect(self, effect: Any) -> None:
@@ -185,20 +185,7 @@ class ControllerProcess:
     def _after_step(self, now_ms: int) -> None:
         raft, node = self._raft, self.node
         self._registration.poke()
-        self._health.update(self._takes_part())
+        self._standing.moved(raft.role, raft.epoch, raft.leader_id, active=node.active is not None)
+        takes_part = self._standing.takes_part(high_watermark=raft.high_watermark)
+        self._health.update(takes_part and not raft.is_observer)
         self._lines.moved(node.ledger.committed.image, raft.high_watermark)
-        told = (raft.role, raft.epoch, raft.leader_id, node.active is not None)
-        if told != self._told:
-            self._told = told
-            role, epoch, leader_id, active = told
-            where = "no leader is known" if leader_id is None else f"node {leader_id} leads"
-            _log.info("epoch %d: %s%s, %s", epoch, role, " (active)" if active else "", where)
-
-    def _takes_part(self) -> bool:
-        raft = self._raft
-        if raft.is_observer:
-            return False
-        if raft.is_leader:
-            return self.node.active is not None
-        following = raft.role == "follower" and self._fetched_in_epoch == raft.epoch
-        return following and raft.high_watermark >= 0

@@ -165,10 +165,6 @@ class PartitionColumns:
         ]
         return _joined(found)
 
-    def used_bytes(self) -> int:
-        """Bytes of the chunks' arrays (shared ones counted once within this image)."""
-        return sum(chunk.data.nbytes for chunk in self.chunks)
-
 
 def split_by_chunk(
     rows: RowArray,

@@ -19,7 +19,7 @@ from metadata.errors import ErrorCode
 from metadata.image import MIGRATING, UNASSIGNED, MetadataImage, TopicInfo
 from metadata.records import PartitionRecord, Record, RemoveTopicRecord, TopicRecord
 from metadata.requests import CreateTopicsRequest, DeleteTopicsRequest, NewTopic, TopicResult, TopicsResponse
-from storage.uuids import ZERO_UUID
+from storage.uuids import ZERO_UUID, uuid_to_text
 
 Refusal = tuple[ErrorCode, str]
 
@@ -80,7 +80,7 @@ def decide_delete_topics(
         by_name = isinstance(topic, str)
         if info is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if by_name else ErrorCode.UNKNOWN_TOPIC_ID
-            shown = topic if isinstance(topic, str) else topic.hex()
+            shown = topic if isinstance(topic, str) else uuid_to_text(topic)
             message = f"there is no topic {shown}: list the topics to see which exist"
             results.append(_deletion_refused(topic, code, message))
         elif info.topic_id in repeated:

@@ -42,8 +42,3 @@ def level_of_release(name: str) -> int:
         known = ", ".join(known for known, level in METADATA_VERSION_LEVELS.items() if level >= LOWEST_LEVEL)
         raise ValueError(f"{name!r} is no release that a cluster can be formatted at; known are {known}")
     return level
-
-
-def release_of_level(level: int) -> str:
-    """The name of a level, or `level N` for one that this program does not know."""
-    return next((name for name, known in METADATA_VERSION_LEVELS.items() if known == level), f"level {level}")

@@ -26,7 +26,7 @@ from metadata.requests import (
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
-from storage.uuids import UUID_BYTES, is_reserved_directory
+from storage.uuids import UUID_BYTES, is_reserved_directory, uuid_to_text
 
 
 def broker_state(brokers: BrokersImage, broker_id: int, *, fencing: bool, told_to_stop: bool) -> BrokerState:
@@ -132,13 +132,15 @@ def _directories_problem(image: MetadataImage, request: RegisterBrokerRequest) -
         if len(directory) != UUID_BYTES or is_reserved_directory(directory):
             return f"directory id {directory.hex()} is reserved: format the directory again to give it an id"
         if directory in seen:
-            return f"directory id {directory.hex()} is named twice: one directory is a copy, remove it"
+            return (
+                f"directory id {uuid_to_text(directory)} is named twice: one directory is a copy, remove it"
+            )
         seen.add(directory)
     for other_id, other in image.brokers.items():
         if other_id != request.broker_id and not seen.isdisjoint(other.directories):
             taken = next(directory for directory in other.directories if directory in seen)
             return (
-                f"directory id {taken.hex()} belongs to broker {other_id}: it was copied from there; "
+                f"directory id {uuid_to_text(taken)} belongs to broker {other_id}: it was copied from there; "
                 f"remove the copy, or unregister broker {other_id} if it is gone"
             )
     return None

@@ -21,7 +21,7 @@ from metadata.image import MetadataImage, TopicInfo
 from metadata.records import Record, RemoveTopicRecord, TopicRecord
 from metadata.requests import CreateTopicsRequest, DeleteTopicsRequest, NewTopic, TopicResult, TopicsResponse
 from metadata.requests_partitions import CreatePartitionsRequest, TopicGrowth
-from storage.uuids import ZERO_UUID
+from storage.uuids import ZERO_UUID, uuid_to_text
 
 
 def decide_create_topics(
@@ -81,7 +81,7 @@ def decide_delete_topics(
         by_name = isinstance(topic, str)
         if info is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if by_name else ErrorCode.UNKNOWN_TOPIC_ID
-            shown = topic if isinstance(topic, str) else topic.hex()
+            shown = topic if isinstance(topic, str) else uuid_to_text(topic)
             message = f"there is no topic {shown}: list the topics to see which exist"
             results.append(_refused(topic, code, message))
         elif info.topic_id in repeated:

@@ -123,10 +123,6 @@ class Replayer:
         """Offset of the next record."""
         return self.builder.offset
 
-    @property
-    def in_transaction(self) -> bool:
-        return self._begin is not None
-
     def state(self) -> ReplayState:
         """What was reached, as immutable images. The engine can go on."""
         newest = self.builder.freeze()

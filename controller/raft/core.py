@@ -33,6 +33,7 @@ from controller.raft.roles import Candidate, Follower, Leader, Prospective, Resi
 from controller.raft.state import EncodeLeaderChange, InFlight, RaftState
 from storage.epochs import EpochTable
 from storage.types import LogPosition
+from storage.uuids import uuid_to_text
 
 
 class RaftCore:
@@ -63,10 +64,11 @@ class RaftCore:
         """Take up the role that hard state asks for. Never leads in an epoch that it led before."""
         state = self.state
         if state.wrong_directory:
-            pinned = state.voters[state.node_id].directory_id or b""
+            pinned = uuid_to_text(state.voters[state.node_id].directory_id or b"")
+            own = uuid_to_text(state.identity.directory_id)
             state.warn_once(
-                f"node {state.node_id} is configured as a voter with directory id {pinned.hex()}, but this "
-                f"directory has {state.identity.directory_id.hex()}: it only observes, and neither votes nor "
+                f"node {state.node_id} is configured as a voter with directory id {pinned}, but this "
+                f"directory has {own}: it only observes, and neither votes nor "
                 "stands; bring the old directory back, and do not change the configured id by hand"
             )
         snapshots.begin(state)

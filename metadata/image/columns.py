@@ -172,10 +172,6 @@ class PartitionColumns:
         ]
         return _joined(found)
 
-    def used_bytes(self) -> int:
-        """Bytes of the chunks' arrays (shared ones counted once within this image)."""
-        return sum(chunk.data.nbytes for chunk in self.chunks)
-
 
 def split_by_chunk(
     rows: RowArray,

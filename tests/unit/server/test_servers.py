@@ -21,7 +21,7 @@ from metadata.requests import NewTopic
 from runtime.channels import TlsFiles, TlsMaterial, open_channel
 from runtime.client import AdminClient, ClientError
 from runtime.errors import ConfigError
-from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
+from tests.unit.server.nodes import CLUSTER_ID, Site, new_site, running_broker, running_controller
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -72,6 +72,12 @@ async def test_topics_and_brokers_from_registration_to_deletion(site: Site) -> N
                 brokers = await client.list_brokers([101, 7])
                 assert [(b.broker_id, b.fenced) for b in brokers.brokers] == [(101, False)]
                 assert brokers.unknown_ids == (7,)
+                cluster = await client.describe_cluster()
+                assert (cluster.broker_count, cluster.fenced_broker_count) == (1, 0)
+                assert (cluster.topic_count, cluster.partition_count) == (1, 3)
+                assert cluster.cluster_id == CLUSTER_ID
+                assert [each.port for each in cluster.controllers] == [site.controller_port]
+                assert cluster.features == {"metadata.version": 19}
                 await client.delete_topics([described.topics[0].info.topic_id])
                 assert (await client.list_topics()).topics == ()
             gone = await client.list_brokers()

@@ -189,7 +189,7 @@ class BrokerNode:
             case LogSynced(end_offset=end_offset):
                 self._raft_effects(now_ms, self._raft.on_log_synced(now_ms, end_offset))
             case LogTrimmed(log_start_offset=log_start_offset):
-                self._raft.on_log_trimmed(log_start_offset)
+                self._raft_effects(now_ms, self._raft.on_log_trimmed(log_start_offset))
             case LogRead(from_offset=from_offset, data=data):
                 self._follower.apply(from_offset, data)
             case SnapshotWritten(position=position):

@@ -1,4 +1,4 @@
-"""What a controller node tells of itself, for `local status`, `brokers list` and metrics. Values only."""
+"""What a controller node tells of itself, for `controller status` and whoever collects metrics. Values only."""
 
 from __future__ import annotations
 
@@ -40,19 +40,24 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """`committed_offset` and `high_watermark` are exclusive. `is_active`: decides requests now."""
+    """Every offset is exclusive. `is_active`: decides requests now. `applied_offset` is `committed_offset` and,
+    on an active controller, what it has appended and decides on. `voted_id`: who got its vote in this epoch;
+    `sessions`: brokers that it has heard of as the active controller."""
 
     node_id: int
     cluster_id: str
     role: str
     epoch: int
     leader_id: int | None
+    voted_id: int | None
+    is_observer: bool
     is_active: bool
     high_watermark: int
     log_start_offset: int
     log_end_offset: int
     synced_offset: int
     committed_offset: int
+    applied_offset: int
     last_snapshot_offset: int
     metadata_version: int
     pending_batches: int
@@ -60,5 +65,6 @@ class NodeStatus:
     work: tuple[str, ...]
     topics: int
     partitions: int
+    sessions: int
     brokers: tuple[BrokerStatus, ...] = ()
     counters: Counters = field(default_factory=Counters)

@@ -348,6 +348,269 @@ class DescribeQuorumResponse(_message.Message):
 Global___DescribeQuorumResponse: _TypeAlias = DescribeQuorumResponse  # noqa: Y015
 
 @_typing.final
+class DescribeNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeNodeRequest: _TypeAlias = DescribeNodeRequest  # noqa: Y015
+
+@_typing.final
+class BrokerStatus(_message.Message):
+    """One broker as this controller knows it; the last two only where it is the active one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
+    LISTENERS_FIELD_NUMBER: _builtins.int
+    LEASE_REMAINING_MS_FIELD_NUMBER: _builtins.int
+    APPLIED_OFFSET_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    epoch: _builtins.int
+    state: _builtins.str
+    rack: _builtins.str
+    lease_remaining_ms: _builtins.int
+    applied_offset: _builtins.int
+    @_builtins.property
+    def listeners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """name://host:port"""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        state: _builtins.str = ...,
+        rack: _builtins.str | None = ...,
+        listeners: _abc.Iterable[_builtins.str] | None = ...,
+        lease_remaining_ms: _builtins.int | None = ...,
+        applied_offset: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_applied_offset", b"_applied_offset", "_lease_remaining_ms", b"_lease_remaining_ms", "_rack", b"_rack", "applied_offset", b"applied_offset", "lease_remaining_ms", b"lease_remaining_ms", "rack", b"rack"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_applied_offset", b"_applied_offset", "_lease_remaining_ms", b"_lease_remaining_ms", "_rack", b"_rack", "applied_offset", b"applied_offset", "broker_id", b"broker_id", "epoch", b"epoch", "lease_remaining_ms", b"lease_remaining_ms", "listeners", b"listeners", "rack", b"rack", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__applied_offset: _TypeAlias = _typing.Literal["applied_offset"]  # noqa: Y015
+    _WhichOneofArgType__applied_offset: _TypeAlias = _typing.Literal["_applied_offset", b"_applied_offset"]  # noqa: Y015
+    _WhichOneofReturnType__lease_remaining_ms: _TypeAlias = _typing.Literal["lease_remaining_ms"]  # noqa: Y015
+    _WhichOneofArgType__lease_remaining_ms: _TypeAlias = _typing.Literal["_lease_remaining_ms", b"_lease_remaining_ms"]  # noqa: Y015
+    _WhichOneofReturnType__rack: _TypeAlias = _typing.Literal["rack"]  # noqa: Y015
+    _WhichOneofArgType__rack: _TypeAlias = _typing.Literal["_rack", b"_rack"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__applied_offset) -> _WhichOneofReturnType__applied_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lease_remaining_ms) -> _WhichOneofReturnType__lease_remaining_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rack) -> _WhichOneofReturnType__rack | None: ...
+
+Global___BrokerStatus: _TypeAlias = BrokerStatus  # noqa: Y015
+
+@_typing.final
+class NodeCounters(_message.Message):
+    """Since the process started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    HEARTBEATS_FIELD_NUMBER: _builtins.int
+    TIMED_OUT_HEARTBEATS_FIELD_NUMBER: _builtins.int
+    REFUSED_BUSY_FIELD_NUMBER: _builtins.int
+    BATCHES_APPENDED_FIELD_NUMBER: _builtins.int
+    RECORDS_APPENDED_FIELD_NUMBER: _builtins.int
+    BATCHES_REPLAYED_BYTES_FIELD_NUMBER: _builtins.int
+    ACTIVATIONS_FIELD_NUMBER: _builtins.int
+    LEADERSHIPS_LOST_FIELD_NUMBER: _builtins.int
+    ANSWERS_DROPPED_FIELD_NUMBER: _builtins.int
+    SNAPSHOTS_WRITTEN_FIELD_NUMBER: _builtins.int
+    SNAPSHOTS_LOADED_FIELD_NUMBER: _builtins.int
+    requests: _builtins.int
+    heartbeats: _builtins.int
+    timed_out_heartbeats: _builtins.int
+    refused_busy: _builtins.int
+    batches_appended: _builtins.int
+    records_appended: _builtins.int
+    batches_replayed_bytes: _builtins.int
+    activations: _builtins.int
+    leaderships_lost: _builtins.int
+    answers_dropped: _builtins.int
+    snapshots_written: _builtins.int
+    snapshots_loaded: _builtins.int
+    def __init__(
+        self,
+        *,
+        requests: _builtins.int = ...,
+        heartbeats: _builtins.int = ...,
+        timed_out_heartbeats: _builtins.int = ...,
+        refused_busy: _builtins.int = ...,
+        batches_appended: _builtins.int = ...,
+        records_appended: _builtins.int = ...,
+        batches_replayed_bytes: _builtins.int = ...,
+        activations: _builtins.int = ...,
+        leaderships_lost: _builtins.int = ...,
+        answers_dropped: _builtins.int = ...,
+        snapshots_written: _builtins.int = ...,
+        snapshots_loaded: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activations", b"activations", "answers_dropped", b"answers_dropped", "batches_appended", b"batches_appended", "batches_replayed_bytes", b"batches_replayed_bytes", "heartbeats", b"heartbeats", "leaderships_lost", b"leaderships_lost", "records_appended", b"records_appended", "refused_busy", b"refused_busy", "requests", b"requests", "snapshots_loaded", b"snapshots_loaded", "snapshots_written", b"snapshots_written", "timed_out_heartbeats", b"timed_out_heartbeats"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeCounters: _TypeAlias = NodeCounters  # noqa: Y015
+
+@_typing.final
+class LoopStatistics(_message.Message):
+    """Since the process started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    SYNCS_FIELD_NUMBER: _builtins.int
+    GAPS_FIELD_NUMBER: _builtins.int
+    LONGEST_GAP_MS_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    events: _builtins.int
+    steps: _builtins.int
+    syncs: _builtins.int
+    gaps: _builtins.int
+    longest_gap_ms: _builtins.int
+    refused: _builtins.int
+    def __init__(
+        self,
+        *,
+        events: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        syncs: _builtins.int = ...,
+        gaps: _builtins.int = ...,
+        longest_gap_ms: _builtins.int = ...,
+        refused: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "gaps", b"gaps", "longest_gap_ms", b"longest_gap_ms", "refused", b"refused", "steps", b"steps", "syncs", b"syncs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoopStatistics: _TypeAlias = LoopStatistics  # noqa: Y015
+
+@_typing.final
+class DescribeNodeResponse(_message.Message):
+    """What a controller knows of itself, whatever its role; offsets are exclusive."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    LEADER_ID_FIELD_NUMBER: _builtins.int
+    VOTED_ID_FIELD_NUMBER: _builtins.int
+    IS_OBSERVER_FIELD_NUMBER: _builtins.int
+    IS_ACTIVE_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
+    LOG_END_OFFSET_FIELD_NUMBER: _builtins.int
+    SYNCED_OFFSET_FIELD_NUMBER: _builtins.int
+    COMMITTED_OFFSET_FIELD_NUMBER: _builtins.int
+    APPLIED_OFFSET_FIELD_NUMBER: _builtins.int
+    LAST_SNAPSHOT_OFFSET_FIELD_NUMBER: _builtins.int
+    METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    PENDING_BATCHES_FIELD_NUMBER: _builtins.int
+    ANSWERS_WAITING_FIELD_NUMBER: _builtins.int
+    WORK_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    BROKERS_FIELD_NUMBER: _builtins.int
+    COUNTERS_FIELD_NUMBER: _builtins.int
+    LOOP_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    cluster_id: _builtins.str
+    role: _builtins.str
+    epoch: _builtins.int
+    leader_id: _builtins.int
+    voted_id: _builtins.int
+    is_observer: _builtins.bool
+    is_active: _builtins.bool
+    high_watermark: _builtins.int
+    """-1: not known yet"""
+    log_start_offset: _builtins.int
+    log_end_offset: _builtins.int
+    synced_offset: _builtins.int
+    committed_offset: _builtins.int
+    applied_offset: _builtins.int
+    last_snapshot_offset: _builtins.int
+    metadata_version: _builtins.int
+    pending_batches: _builtins.int
+    answers_waiting: _builtins.int
+    topics: _builtins.int
+    partitions: _builtins.int
+    sessions: _builtins.int
+    @_builtins.property
+    def work(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerStatus]: ...
+    @_builtins.property
+    def counters(self) -> Global___NodeCounters: ...
+    @_builtins.property
+    def loop(self) -> Global___LoopStatistics: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        cluster_id: _builtins.str = ...,
+        role: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        leader_id: _builtins.int | None = ...,
+        voted_id: _builtins.int | None = ...,
+        is_observer: _builtins.bool = ...,
+        is_active: _builtins.bool = ...,
+        high_watermark: _builtins.int = ...,
+        log_start_offset: _builtins.int = ...,
+        log_end_offset: _builtins.int = ...,
+        synced_offset: _builtins.int = ...,
+        committed_offset: _builtins.int = ...,
+        applied_offset: _builtins.int = ...,
+        last_snapshot_offset: _builtins.int = ...,
+        metadata_version: _builtins.int = ...,
+        pending_batches: _builtins.int = ...,
+        answers_waiting: _builtins.int = ...,
+        work: _abc.Iterable[_builtins.str] | None = ...,
+        topics: _builtins.int = ...,
+        partitions: _builtins.int = ...,
+        sessions: _builtins.int = ...,
+        brokers: _abc.Iterable[Global___BrokerStatus] | None = ...,
+        counters: Global___NodeCounters | None = ...,
+        loop: Global___LoopStatistics | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "_voted_id", b"_voted_id", "counters", b"counters", "leader_id", b"leader_id", "loop", b"loop", "voted_id", b"voted_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "_voted_id", b"_voted_id", "answers_waiting", b"answers_waiting", "applied_offset", b"applied_offset", "brokers", b"brokers", "cluster_id", b"cluster_id", "committed_offset", b"committed_offset", "counters", b"counters", "epoch", b"epoch", "high_watermark", b"high_watermark", "is_active", b"is_active", "is_observer", b"is_observer", "last_snapshot_offset", b"last_snapshot_offset", "leader_id", b"leader_id", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "loop", b"loop", "metadata_version", b"metadata_version", "node_id", b"node_id", "partitions", b"partitions", "pending_batches", b"pending_batches", "role", b"role", "sessions", b"sessions", "synced_offset", b"synced_offset", "topics", b"topics", "voted_id", b"voted_id", "work", b"work"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__leader_id: _TypeAlias = _typing.Literal["leader_id"]  # noqa: Y015
+    _WhichOneofArgType__leader_id: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id"]  # noqa: Y015
+    _WhichOneofReturnType__voted_id: _TypeAlias = _typing.Literal["voted_id"]  # noqa: Y015
+    _WhichOneofArgType__voted_id: _TypeAlias = _typing.Literal["_voted_id", b"_voted_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader_id) -> _WhichOneofReturnType__leader_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__voted_id) -> _WhichOneofReturnType__voted_id | None: ...
+
+Global___DescribeNodeResponse: _TypeAlias = DescribeNodeResponse  # noqa: Y015
+
+@_typing.final
 class TransferLeadershipRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

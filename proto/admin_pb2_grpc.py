@@ -54,6 +54,11 @@ class AdminStub:
                 request_serializer=proto_dot_admin__pb2.DescribeQuorumRequest.SerializeToString,
                 response_deserializer=proto_dot_admin__pb2.DescribeQuorumResponse.FromString,
                 _registered_method=True)
+        self.DescribeNode = channel.unary_unary(
+                '/metaquorum.v1.Admin/DescribeNode',
+                request_serializer=proto_dot_admin__pb2.DescribeNodeRequest.SerializeToString,
+                response_deserializer=proto_dot_admin__pb2.DescribeNodeResponse.FromString,
+                _registered_method=True)
         self.TransferLeadership = channel.unary_unary(
                 '/metaquorum.v1.Admin/TransferLeadership',
                 request_serializer=proto_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
@@ -88,6 +93,12 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeNode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def TransferLeadership(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -116,6 +127,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DescribeQuorum,
                     request_deserializer=proto_dot_admin__pb2.DescribeQuorumRequest.FromString,
                     response_serializer=proto_dot_admin__pb2.DescribeQuorumResponse.SerializeToString,
+            ),
+            'DescribeNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeNode,
+                    request_deserializer=proto_dot_admin__pb2.DescribeNodeRequest.FromString,
+                    response_serializer=proto_dot_admin__pb2.DescribeNodeResponse.SerializeToString,
             ),
             'TransferLeadership': grpc.unary_unary_rpc_method_handler(
                     servicer.TransferLeadership,
@@ -231,6 +247,33 @@ class Admin:
             '/metaquorum.v1.Admin/DescribeQuorum',
             proto_dot_admin__pb2.DescribeQuorumRequest.SerializeToString,
             proto_dot_admin__pb2.DescribeQuorumResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/metaquorum.v1.Admin/DescribeNode',
+            proto_dot_admin__pb2.DescribeNodeRequest.SerializeToString,
+            proto_dot_admin__pb2.DescribeNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -20,7 +20,7 @@ A controller:
 process.roles=controller
 node.id=1
 listeners=CONTROLLER://127.0.0.1:9093
-controller.quorum.voters=1@127.0.0.1:9093:4KTwDGQ6RZ2nQJ4yCqFvXQ,2@127.0.0.1:9094,3@127.0.0.1:9095
+controller.quorum.voters=1@127.0.0.1:9093:4KTwDGQ6RZ2nQJ4yCqFvXQ,2@127.0.0.1:9094:O7wy5uJ8Q0aEwAGn8i4tJg,3@127.0.0.1:9095:b0GXkGmFTkS1Qy8W1fC2zA
 log.dirs=/var/lib/metaquorum/controller-1
 ```
 

@@ -448,7 +448,14 @@ class Driver:
     def _spawn(self, work: Any) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._background_ended)
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("an error that nobody expected", exc_info=error)
+            self.end(f"stopped by a bug: {type(error).__name__}: {error}", failed=True)
 
     # --- the rest
 

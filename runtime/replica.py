@@ -5,6 +5,7 @@ Owns the checks that come before anything is changed, each with one line that sa
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from controller.raft.config import Identity
 from controller.raft.store import ReplicaStore
 from metadata.batches import decode_batch
 from metadata.columnar.frames import read_frames
+from metadata.control_records import KRaftVersionRecord, VotersRecord
 from metadata.errors import RecordDecodeError
 from metadata.image import MetadataImage
 from metadata.records import Record
@@ -31,12 +33,19 @@ from storage.errors import FileMissingError, StorageError
 from storage.log import METADATA_DIRECTORY
 from storage.meta_properties import MetaProperties, load_meta_properties
 from storage.posix_disk import PosixDisk
+from storage.quorum_state import FILE_NAME as QUORUM_STATE_FILE
+from storage.quorum_state import load_quorum_state
 from storage.reader import LogReader
 from storage.snapshots import BOOTSTRAP_FILE, latest_snapshot, snapshot_path
 from storage.types import LogPosition
 
 MANY_RECORDS = 16
 """From so many records on a batch is looked at as columns."""
+
+DYNAMIC_VOTERS = (
+    "belongs to a quorum with dynamic voters (kraft.version 1), which this release reads with"
+    " `metaquorum log` and does not run: start it with the software that wrote it; no byte was changed"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +58,11 @@ class SnapshotFiles:
 
     def load(self, path: Path, position: LogPosition) -> MetadataImage:
         content = read_file(PosixDisk(), str(path))
-        return load_snapshot(iter_batches(content, file=str(path)), position=position)
+        batches = list(iter_batches(content, file=str(path)))
+        for batch in batches:
+            if batch.header.is_control:
+                _check_no_voters(batch)
+        return load_snapshot(batches, position=position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +113,7 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
     bootstrap = read_bootstrap(disk, str(config.metadata_log_dir))
     replica_directory = join(str(config.metadata_log_dir), METADATA_DIRECTORY)
     _check_voters(disk, replica_directory, config)
+    _check_static_voters(disk, replica_directory)
     image = _newest_image(disk, replica_directory)
     _verify(disk, replica_directory, image.provenance.offset)
     store = ReplicaStore.open(
@@ -113,6 +127,7 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
     )
     if _is_voter(config):
         voter_memory.remember(disk, replica_directory, config.voters)
+        _warn_of_unpinned(config)
     _log.info(
         "opened %s: log %d to %d, image at %d, in %d ms",
         config.metadata_log_dir,
@@ -146,6 +161,38 @@ def _check_voters(disk: PosixDisk, replica_directory: str, config: NodeConfig) -
         raise StartError(change)
 
 
+def _warn_of_unpinned(config: NodeConfig) -> None:
+    unpinned = [str(voter.node_id) for voter in config.voters if voter.directory_id is None]
+    if unpinned:
+        _log.warning(
+            "controller.quorum.voters pins no directory id for node %s: with an emptied disk it would vote"
+            " under its old name, and committed records could be lost; write id@host:port:directory-id"
+            " (metaquorum storage info shows the id)",
+            ", ".join(unpinned),
+        )
+
+
+def _check_static_voters(disk: PosixDisk, replica_directory: str) -> None:
+    """A quorum with dynamic voters (kraft.version 1, KIP-853) keeps them in its log, which this release only
+    reads with its tools: a node that went by its configuration would lose them. Raises StartError."""
+    path = join(replica_directory, QUORUM_STATE_FILE)
+    if not disk.exists(path):
+        return
+    load_quorum_state(disk, replica_directory)  # damage has its own words
+    if json.loads(read_file(disk, path))["data_version"] >= 1:
+        raise StartError(f"{path} {DYNAMIC_VOTERS}")
+
+
+def _check_no_voters(batch: RecordBatch) -> None:
+    """Raises StartError for a control record that makes the voters dynamic."""
+    for decoded in decode_batch(batch, tolerant=True):
+        record = decoded.record
+        if isinstance(record, VotersRecord) or (
+            isinstance(record, KRaftVersionRecord) and record.kraft_version >= 1
+        ):
+            raise StartError(f"{batch.file} {DYNAMIC_VOTERS}")
+
+
 def _newest_image(disk: PosixDisk, replica_directory: str) -> MetadataImage:
     """The image in the newest snapshot, or an empty one. Raises CorruptLogError or ReplayError."""
     if not disk.is_directory(replica_directory):
@@ -167,7 +214,10 @@ def _verify(disk: PosixDisk, replica_directory: str, from_offset: int) -> None:
     reader = LogReader(disk, replica_directory, start_offset=from_offset)
     try:
         for batch in reader.batches():
-            _check_known(batch)
+            if batch.header.is_control:
+                _check_no_voters(batch)
+            else:
+                _check_known(batch)
     finally:
         reader.close()
 

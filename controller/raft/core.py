@@ -264,6 +264,11 @@ class RaftCore:
         return self.state.leader_id
 
     @property
+    def voted_id(self) -> int | None:
+        """Who got this node's vote in its epoch; None: nobody."""
+        return None if self.state.vote is None else self.state.vote.node_id
+
+    @property
     def is_leader(self) -> bool:
         return isinstance(self.state.role, Leader)
 

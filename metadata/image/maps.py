@@ -40,6 +40,11 @@ class ShardedMap(Generic[K, V]):
     def __len__(self) -> int:
         return self._count
 
+    def values_unordered(self) -> Iterator[V]:
+        """Every value, in an order that differs between processes: for sums and sets only."""
+        for shard in self._shards:
+            yield from shard.values()
+
     def items_sorted(self, key: Callable[[K], Any] | None = None) -> list[tuple[K, V]]:
         """Every entry, sorted by key (by `key(k)` where keys do not compare)."""
         entries = [entry for shard in self._shards for entry in shard.items()]

@@ -14,7 +14,14 @@ from broker.server import main as broker_main
 from controller.raft.config import Voter
 from controller.raft.voter_memory import store_voters
 from controller.server import main as controller_main
-from metadata.codec import encode
+from metadata.codec import encode, encode_control
+from metadata.control_records import (
+    ControlRecord,
+    KRaftVersionRecord,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    VotersRecord,
+)
 from metadata.records import NoOpRecord
 from storage.batch import encode_batch
 from storage.log import SegmentedLog
@@ -138,9 +145,49 @@ def another_directory_id_for_a_voter(site: Site) -> str:
     return "a voter with another disk could lose committed records; put the old id back"
 
 
+def dynamic_voters_in_the_state(site: Site) -> str:
+    replica = filled(site)
+    store_quorum_state(PosixDisk(), str(replica), QuorumState(epoch=1), version=1)
+    return "quorum-state belongs to a quorum with dynamic voters (kraft.version 1)"
+
+
+def dynamic_voters_in_the_log(site: Site) -> str:
+    _add_voters(filled(site))
+    return "00000000000000000000.log belongs to a quorum with dynamic voters"
+
+
+def dynamic_voters_in_the_checkpoint(site: Site) -> str:
+    replica = filled(site)
+    records = (
+        SnapshotHeaderRecord(last_contained_log_timestamp=1),
+        KRaftVersionRecord(kraft_version=1),
+        VotersRecord(voters=()),
+        SnapshotFooterRecord(),
+    )
+    content = b"".join(_control_batch(offset, record) for offset, record in enumerate(records))
+    (replica / "00000000000000000002-0000000001.checkpoint").write_bytes(content)
+    return "00000000000000000002-0000000001.checkpoint belongs to a quorum with dynamic voters"
+
+
+def _add_voters(replica: Path) -> None:
+    log = SegmentedLog.open(PosixDisk(), str(replica))
+    log.append(_control_batch(log.end_offset, VotersRecord(voters=())))
+    log.clean_close()
+
+
+def _control_batch(offset: int, record: ControlRecord) -> bytes:
+    key, value = encode_control(record)
+    return encode_batch(
+        base_offset=offset, leader_epoch=1, timestamp_ms=1, values=[value], keys=[key], is_control=True
+    )
+
+
 @pytest.mark.parametrize(
     "damage",
     [
+        dynamic_voters_in_the_state,
+        dynamic_voters_in_the_log,
+        dynamic_voters_in_the_checkpoint,
         other_voters,
         another_directory_id_for_a_voter,
         not_formatted,

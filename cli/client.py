@@ -6,6 +6,7 @@ is `runtime.client`'s business.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -22,7 +23,15 @@ from metadata.errors import ApiError
 from metadata.image.types import BrokerRegistration
 from metadata.requests import DescribeQuorumResponse, NewTopic, TopicResult
 from runtime.channels import TlsFiles, TlsMaterial
-from runtime.client import AdminClient, BlockingClient, ClientError, TopicDescription, TopicSummary
+from runtime.client import (
+    AdminClient,
+    BlockingClient,
+    ClientError,
+    TopicDescription,
+    TopicSummary,
+    parse_bootstrap,
+)
+from runtime.node_client import NodeAnswer, describe_nodes
 from runtime.settings_client import SettingsClient
 
 T = TypeVar("T")
@@ -38,6 +47,12 @@ class TlsOptions:
     keystore: Path | None = None
     truststore: Path | None = None
 
+    def material(self) -> TlsMaterial | None:
+        """What the files hold. Raises ConfigError."""
+        if self.truststore is None and self.keystore is None:
+            return None
+        return TlsMaterial.load(TlsFiles(keystore=self.keystore, truststore=self.truststore))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
@@ -47,15 +62,31 @@ class ClientOptions:
     timeout_s: float
     tls: TlsOptions
 
+    @property
+    def timeout_ms(self) -> int:
+        return max(1, int(self.timeout_s * 1000))
+
     def open(self) -> Cluster:
         """A client, not connected yet. Without --bootstrap it is the local cluster's. Raises Failure."""
-        bootstrap = self.bootstrap
-        if bootstrap is None:
-            directory = Path(DEFAULT_DIRECTORY)
-            if not (directory / MANIFEST).is_file():
-                raise Failure("no cluster was named; give --bootstrap host:port of a controller")
-            bootstrap = open_layout(directory).bootstrap
-        return Cluster(bootstrap, timeout_s=self.timeout_s, tls=self.tls)
+        return Cluster(self._named(), timeout_s=self.timeout_s, tls=self.tls)
+
+    def nodes(self) -> tuple[NodeAnswer, ...]:
+        """Every controller named, asked for itself; without --bootstrap the local cluster's. Raises Failure
+        only when none is named."""
+        try:
+            addresses = parse_bootstrap(self._named())
+        except ClientError as error:
+            raise Failure(one_line(error)) from error
+        tls = self.tls.material()
+        return asyncio.run(describe_nodes(addresses, timeout_ms=self.timeout_ms, tls=tls))
+
+    def _named(self) -> str:
+        if self.bootstrap is not None:
+            return self.bootstrap
+        directory = Path(DEFAULT_DIRECTORY)
+        if not (directory / MANIFEST).is_file():
+            raise Failure("no cluster was named; give --bootstrap host:port of a controller")
+        return open_layout(directory).bootstrap
 
 
 def client_options(command: F) -> F:
@@ -99,9 +130,7 @@ class Cluster:
     """Blocking calls on one cluster. Each raises ApiError when refused, Failure when nobody answers."""
 
     def __init__(self, bootstrap: str, *, timeout_s: float, tls: TlsOptions) -> None:
-        material = None
-        if tls.truststore is not None or tls.keystore is not None:
-            material = TlsMaterial.load(TlsFiles(keystore=tls.keystore, truststore=tls.truststore))
+        material = tls.material()
         self._timeout_s = timeout_s
         try:
             self._client = BlockingClient(bootstrap, timeout_ms=max(1, int(timeout_s * 1000)), tls=material)

@@ -1,4 +1,5 @@
-"""`metaquorum controller run` and `metaquorum broker run`: one server process in the foreground.
+"""`metaquorum controller run`, `metaquorum broker run` (one server process in the foreground) and
+`metaquorum controller status`.
 
 Owns nothing but the command line; the servers configure, start and end themselves.
 """
@@ -7,12 +8,17 @@ from __future__ import annotations
 
 import click
 
+from cli.client import ClientOptions, client_options
+from cli.errors import EXIT_FAILED
+from cli.node_text import node_json, node_text
+from cli.output import echo_json, json_option
+
 CONFIG = click.Path(path_type=str)
 
 
 @click.group()
 def controller() -> None:
-    """Run a controller."""
+    """Run a controller, or ask controllers how they are."""
 
 
 @controller.command("run")
@@ -22,6 +28,19 @@ def run_controller(config: str) -> int:
     from controller.server.main import run
 
     return run(config)
+
+
+@controller.command()
+@client_options
+@json_option
+def status(options: ClientOptions, as_json: bool) -> int:
+    """Print what each controller knows of itself, whether or not it leads; exit code 1 if one is silent."""
+    answers = options.nodes()
+    if as_json:
+        echo_json([node_json(answer) for answer in answers])
+    else:
+        click.echo("\n\n".join(node_text(answer) for answer in answers))
+    return EXIT_FAILED if any(answer.report is None for answer in answers) else 0
 
 
 @click.group()

@@ -53,7 +53,7 @@ class Sessions:
         self.failing: dict[int, frozenset[bytes]] = {}
         """Broker id to directories whose failure is being written: every decision treats them as offline."""
         self.expired_count = 0
-        """Unfenced brokers whose session ran out (TimedOutBrokerHeartbeatCount of K21)."""
+        """Unfenced brokers whose session ran out."""
         self._sessions: dict[int, Session] = {}
         self._heap: list[tuple[int, int]] = []
         self._queued: set[int] = set()
@@ -62,6 +62,10 @@ class Sessions:
         self._horizon_ms = 0
 
     # ---- who is there
+
+    def __len__(self) -> int:
+        """Brokers heard of since this node leads, those whose lease has ended included."""
+        return len(self._sessions)
 
     def get(self, broker_id: int) -> Session | None:
         return self._sessions.get(broker_id)

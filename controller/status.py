@@ -1,4 +1,4 @@
-"""What a controller node tells of itself, for `controller status` and whoever collects metrics. Values only."""
+"""What a controller node tells of itself, for `metaquorum controller status`. Values only."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """Every offset is exclusive. `is_active`: decides requests now. `applied_offset` is `committed_offset` and,
-    on an active controller, what it has appended and decides on. `voted_id`: who got its vote in this epoch;
-    `sessions`: brokers that it has heard of as the active controller."""
+    """Every offset is exclusive. `is_active`: decides requests now. `applied_offset` is `committed_offset`
+    and, on an active controller, what it has appended and decides on. `voted_id`: who got its vote in this
+    epoch; `sessions`: brokers that it has heard of as the active controller."""
 
     node_id: int
     cluster_id: str

@@ -280,7 +280,7 @@ class AdminClient:
                 call = method(self._channel(address))
                 answer = await call(request, timeout=min(remaining_s, ATTEMPT_MAX_MS / 1000))
             except grpc.aio.AioRpcError as error:
-                problem = f"{address[0]}:{address[1]}: {_status_text(error)}"
+                problem = f"{address[0]}:{address[1]}: {status_text(error)}"
                 refusal = None
                 self._current = self._after(address)
             else:
@@ -338,7 +338,8 @@ def _read_info(read: pb.ReadInfo) -> ReadInfo:
     )
 
 
-def _status_text(error: grpc.aio.AioRpcError) -> str:
+def status_text(error: grpc.aio.AioRpcError) -> str:
+    """Why an address gave no answer, for people."""
     match error.code():
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return "no answer in time"

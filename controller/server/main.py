@@ -41,6 +41,7 @@ from runtime.driver import Driver, Ending
 from runtime.health import Health
 from runtime.image_service import MetadataService
 from runtime.metadata_log import MetadataLines
+from runtime.node_codec import NodeReport
 from runtime.process import handle_signals, run_process
 from runtime.raft_client import PeerAddress, RaftClient
 from runtime.raft_server import GrpcRaftTransport, RaftService
@@ -131,7 +132,7 @@ class ControllerProcess:
 
     def _add_services(self, raft: RaftService, hints: Hints, cluster_id: str) -> None:
         add_RaftServicer_to_server(raft, self._server)
-        add_AdminServicer_to_server(AdminService(self._requests, hints), self._server)
+        add_AdminServicer_to_server(AdminService(self._requests, hints, self._report), self._server)
         add_BrokerLifecycleServicer_to_server(BrokerLifecycleService(self._requests, hints), self._server)
         broker_ids = BrokerIdsService(self._requests, hints, self._config.node_id)
         add_BrokerIdsServicer_to_server(broker_ids, self._server)
@@ -167,6 +168,9 @@ class ControllerProcess:
             await self.driver.close()
             self._store.close(clean=not ending.failed)
         return ending
+
+    def _report(self) -> NodeReport:
+        return NodeReport(status=self.node.status(), loop=self.driver.statistics)
 
     # --- what the driver hands over
 

@@ -6,6 +6,7 @@ the response's `error` field, never a gRPC status; gRPC statuses are for the tra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from metadata import requests as api
@@ -15,9 +16,10 @@ from proto import broker_pb2 as broker
 from proto import metadata_pb2 as common
 from proto.admin_pb2_grpc import AdminServicer
 from proto.broker_pb2_grpc import BrokerLifecycleServicer
-from runtime import api_codec
+from runtime import api_codec, node_codec
 from runtime.api_codec import Hints
 from runtime.image_service import ImageRead
+from runtime.node_codec import NodeReport
 from runtime.requests import WaitingRequests
 
 Response = TypeVar("Response")
@@ -72,11 +74,12 @@ class BrokerLifecycleService(BrokerLifecycleServicer):
 
 
 class AdminService(AdminServicer):
-    """What an operator asks."""
+    """What an operator asks. `report` reads this node, on the loop's thread and between two of its inputs."""
 
-    def __init__(self, requests: WaitingRequests, hints: Hints) -> None:
+    def __init__(self, requests: WaitingRequests, hints: Hints, report: Callable[[], NodeReport]) -> None:
         self._requests = requests
         self._hints = hints
+        self._report = report
 
     async def CreateTopics(self, request: admin.CreateTopicsRequest, context: Any) -> admin.TopicsResponse:
         return await self._topics(api_codec.create_topics_from_pb(request))
@@ -111,6 +114,12 @@ class AdminService(AdminServicer):
         if isinstance(response, ApiError):
             return admin.DescribeQuorumResponse(error=self._error(response))
         return api_codec.quorum_to_pb(response)
+
+    async def DescribeNode(
+        self, request: admin.DescribeNodeRequest, context: Any
+    ) -> admin.DescribeNodeResponse:
+        # Past the inbox: a node that is overloaded, or that cannot find a leader, still says how it is.
+        return node_codec.node_to_pb(self._report())
 
     async def TransferLeadership(
         self, request: admin.TransferLeadershipRequest, context: Any

@@ -60,15 +60,25 @@ def test_nobody_listens(elsewhere: CliRunner, command: list[str]) -> None:
     assert_one_line(result, f"nobody at {address} answered within 100 ms")
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_each_silent_controller_is_a_line_of_the_answer(elsewhere: CliRunner) -> None:
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    result = elsewhere.invoke(main, ["controller", "status", "--bootstrap", ",".join(addresses)])
+    assert result.exit_code == 1 and result.stderr == ""
+    lines = result.stdout.split("\n\n")
+    assert [line.split(": ")[0] for line in lines] == addresses
+    assert all("not reachable" in line for line in lines)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ["controller", "status"]], ids=" ".join)
 def test_no_cluster_is_named(elsewhere: CliRunner, command: list[str]) -> None:
     result = elsewhere.invoke(main, command, env={"METAQUORUM_BOOTSTRAP": None})
     assert_one_line(result, "no cluster was named; give --bootstrap")
 
 
+@pytest.mark.parametrize("command", [["quorum", "describe"], ["controller", "status"]], ids=" ".join)
 @pytest.mark.parametrize("address", ["nonsense", "host:", "host:0", "host:99999", ":9093", ","])
-def test_an_address_that_is_none(elsewhere: CliRunner, address: str) -> None:
-    result = elsewhere.invoke(main, ["quorum", "describe", "--bootstrap", address])
+def test_an_address_that_is_none(elsewhere: CliRunner, command: list[str], address: str) -> None:
+    result = elsewhere.invoke(main, [*command, "--bootstrap", address])
     assert_one_line(result, "write host:port,host:port")
 
 

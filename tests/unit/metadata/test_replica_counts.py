@@ -112,7 +112,7 @@ def replayed(records: list[object], batch: int, use_columns: bool, check_each: b
         )
         for found in iter_batches(data, expected_offset=start):
             engine.apply_batch(found)
-        if check_each and not engine.in_transaction:
+        if check_each and engine.state().transaction is None:
             topics = engine.state().image.topics
             assert topics.replica_counts() == scanned(topics)
     return engine.state().image

@@ -38,6 +38,14 @@ EPOCH = 2
 
 READY_S = 60.0
 
+NO_SNAPSHOTS = {
+    "controller": {
+        "metadata.log.max.record.bytes.between.snapshots": str(2**40),
+        "metadata.log.max.snapshot.interval.ms": "0",
+    }
+}
+"""Every start finds what was made: otherwise the first one writes a snapshot, and later ones load it."""
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partitions", type=int, default=1_000_000)
@@ -69,7 +77,7 @@ def made(log: bytes, tail: bytes, fill: Any) -> Iterator[Cluster]:
 
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
-        Cluster(Path(directory), controllers=3) as cluster,
+        Cluster(Path(directory), controllers=3, properties=NO_SNAPSHOTS) as cluster,
     ):
         first, *others = cluster.controllers
         store = ReplicaStore.open(PosixDisk(), str(first.data))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -23,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from cli.layout import free_ports
 from metadata.errors import ApiError
 from metadata.image.types import BrokerRegistration
 from metadata.requests import DescribeQuorumResponse, NewTopic, TopicResult
@@ -47,24 +47,6 @@ FAST_BROKERS: Mapping[str, Mapping[str, str]] = {
 """Sessions short enough for a test to see one end, and long enough for a busy machine to keep them."""
 
 T = TypeVar("T")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below those that the kernel gives to outgoing connections: a node that is
-    killed finds its port free when it starts again."""
-    rng = random.SystemRandom()
-    found: list[int] = []
-    while len(found) < count:
-        port = rng.randrange(12_000, 32_000)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
 
 
 def random_id() -> str:

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from cli.layout import free_ports
 from storage.batch import BatchHeader, parse_header
-from tests.e2e.cluster import Cluster, free_ports, random_id
+from tests.e2e.cluster import Cluster, random_id
 from tests.e2e.processes import run_cli
 
 pytestmark = pytest.mark.e2e

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cli.layout import free_ports
 from storage.meta_properties import load_meta_properties
 from storage.posix_disk import PosixDisk
-from tests.e2e.cluster import FAST_BROKERS, Cluster, Node, free_ports
+from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 from tests.e2e.processes import run_cli
 
 pytestmark = pytest.mark.e2e

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.layout import free_ports
 from cli.main import main
+from tests.unit.server.nodes import silent_port
 
 COMMANDS = [
     ["quorum", "describe"],
@@ -55,14 +55,16 @@ def assert_one_line(result: Result, *parts: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_nobody_listens(elsewhere: CliRunner, command: list[str]) -> None:
-    address = f"127.0.0.1:{free_ports(1)[0]}"
-    result = elsewhere.invoke(main, [*command, "--bootstrap", address, "--timeout", "0.1"])
+    with silent_port() as port:
+        address = f"127.0.0.1:{port}"
+        result = elsewhere.invoke(main, [*command, "--bootstrap", address, "--timeout", "0.1"])
     assert_one_line(result, f"nobody at {address} answered within 100 ms")
 
 
 def test_each_silent_controller_is_a_line_of_the_answer(elsewhere: CliRunner) -> None:
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    result = elsewhere.invoke(main, ["controller", "status", "--bootstrap", ",".join(addresses)])
+    with silent_port() as one, silent_port() as other:
+        addresses = [f"127.0.0.1:{port}" for port in (one, other)]
+        result = elsewhere.invoke(main, ["controller", "status", "--bootstrap", ",".join(addresses)])
     assert result.exit_code == 1 and result.stderr == ""
     lines = result.stdout.split("\n\n")
     assert [line.split(": ")[0] for line in lines] == addresses

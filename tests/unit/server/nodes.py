@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from broker.server.main import BrokerProcess
+from cli.layout import free_ports
 from controller.raft.events import ShutdownRequested
 from controller.server.main import ControllerProcess
 from runtime.channels import TlsMaterial, bind, new_server
@@ -25,8 +26,18 @@ CLUSTER_ID = "Xk7gN1qkQ3uWm5dJ3v5c2A"
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on. It lies below those that the kernel gives to outgoing connections, and
+    is drawn from many: another worker's server must not take it between this look and its use."""
+    return free_ports(1)[0]
+
+
+@contextlib.contextmanager
+def silent_port() -> Iterator[int]:
+    """A port that refuses connections for as long as the context lasts: bound, so nobody else can listen,
+    and never listening itself."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 def formatted(directory: Path, node_id: int, *, cluster_id: str = CLUSTER_ID) -> Path:

@@ -13,7 +13,15 @@ from cli.main import main
 from metadata.requests import NewTopic
 from runtime.client import AdminClient
 from runtime.node_client import describe_nodes
-from tests.unit.server.nodes import CLUSTER_ID, Site, free_port, new_site, running_broker, running_controller
+from tests.unit.server.nodes import (
+    CLUSTER_ID,
+    Site,
+    free_port,
+    new_site,
+    running_broker,
+    running_controller,
+    silent_port,
+)
 from tests.unit.server.test_servers import SERVING, health_is
 
 
@@ -28,12 +36,14 @@ async def ask(*arguments: str) -> Result:
 
 
 async def test_the_active_controller_and_a_silent_address(site: Site) -> None:
-    own, silent = f"127.0.0.1:{site.controller_port}", f"127.0.0.1:{free_port()}"
+    own = f"127.0.0.1:{site.controller_port}"
     async with running_controller(site.controller_file()) as controller, running_broker(site.broker_file()):
         await health_is(site.broker_port, SERVING)
         async with AdminClient([("127.0.0.1", site.controller_port)], timeout_ms=20_000) as client:
             await client.create_topics([NewTopic(name="orders", partitions=3, replication_factor=1)])
-        result = await ask("--json", "--bootstrap", f"{own},{silent}")
+        with silent_port() as port:
+            silent = f"127.0.0.1:{port}"
+            result = await ask("--json", "--bootstrap", f"{own},{silent}")
         raft = controller.node.raft
         refused = controller.driver.statistics.refused
         text = await ask("--bootstrap", own)

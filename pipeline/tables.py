@@ -1,0 +1,314 @@
+"""The tables that the pipeline writes: names, columns, types and what each column means.
+
+Owns the schemas, and their form for pyarrow and for Spark. Knows neither files nor how rows are made.
+
+A table is the folder OUT/NAME of Parquet files by `cluster` and `date`; `spark.read.parquet` opens
+it. Times are UTC with microseconds (the logs have milliseconds). An interval holds from `from_offset` (the
+record that made the state; of a metadata transaction: its last one) until `to_offset` (the record that
+made the next state); `to_offset` and `to_time` are null while it lasts. `from_known` is false where the state
+was there before the log's first record (it comes from a snapshot), so that it may have begun earlier. `date`
+is the UTC day of `from_time`, `time` or `timestamp`; of damage and files that of the last record before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STRING, INT, LONG, DOUBLE, BOOLEAN = "STRING", "INT", "BIGINT", "DOUBLE", "BOOLEAN"
+TIME, DATE, INTS, STRINGS, LONGS = "TIMESTAMP", "DATE", "ARRAY<INT>", "ARRAY<STRING>", "ARRAY<BIGINT>"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, its type as Spark writes it, what it says."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table. `key` orders its rows within a cluster and is unique there."""
+
+    name: str
+    meaning: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+
+_CLUSTER = Column("cluster", STRING, "cluster id of meta.properties (partition column)")
+_DATE = Column("date", DATE, "UTC day (partition column)")
+_INTERVAL = (
+    Column("from_offset", LONG, "offset of the record that made this state"),
+    Column("from_time", TIME, "when: the timestamp of its batch"),
+    Column("to_offset", LONG, "offset of the record that made the next state; null: still so"),
+    Column("to_time", TIME, "when the state ended; null: still so"),
+    Column("from_known", BOOLEAN, "false: the state is older than the log, it comes from a snapshot"),
+)
+_EVENT = (
+    Column("offset", LONG, "offset of the record that says so"),
+    Column("time", TIME, "timestamp of its batch"),
+    Column("epoch", INT, "the quorum's leader epoch"),
+)
+
+
+def _table(name: str, meaning: str, key: tuple[str, ...], *columns: Column) -> Table:
+    return Table(name, meaning, key, (_CLUSTER, *columns, _DATE))
+
+
+RECORDS = _table(
+    "records",
+    "every record once, whichever and however many nodes' logs hold it",
+    ("offset", "epoch"),
+    Column("node_id", INT, "node whose log this copy was read from; null where nothing names it"),
+    Column("file", STRING, "segment or checkpoint that it was read from"),
+    Column("offset", LONG, "offset in the log; in a checkpoint its place in the file"),
+    Column("epoch", INT, "leader epoch of its batch"),
+    Column("timestamp", TIME, "its timestamp"),
+    Column("type", STRING, "record type, as in PARTITION_CHANGE_RECORD or LEADER_CHANGE"),
+    Column("version", INT, "schema version that it was written in"),
+    Column("control", BOOLEAN, "true for records of the quorum itself"),
+    Column("payload", STRING, "JSON, as `metaquorum log dump --json` prints it"),
+)
+DAMAGE = _table(
+    "damage",
+    "what could not be read, or not be trusted, and was left out: nothing is skipped silently",
+    ("file", "position", "offset", "kind", "reason"),
+    Column("node_id", INT, "node whose log it is; null where nothing names it"),
+    Column("file", STRING, "the file"),
+    Column("position", LONG, "first byte that is wrong"),
+    Column("offset", LONG, "offset that was expected there"),
+    Column(
+        "kind",
+        STRING,
+        "tail (bytes after the last whole batch), corrupt (a batch or gap in the middle), undecodable, "
+        "unknown (record type or version), superseded (another node's log has another leader epoch there), "
+        "mismatch (two nodes' logs differ at one offset and epoch), unreadable (it cannot be opened)",
+    ),
+    Column("reason", STRING, "what was expected and what was found"),
+)
+FILES = _table(
+    "files",
+    "the files that the tables were made from",
+    ("file",),
+    Column("node_id", INT, "node whose log it is; null where nothing names it"),
+    Column("file", STRING, "segment or checkpoint"),
+    Column("bytes", LONG, "its size when it was read"),
+    Column("start_offset", LONG, "first offset in it"),
+    Column("end_offset", LONG, "offset after its last record that was read"),
+    Column("used", BOOLEAN, "false: every record of it was taken from another node's log"),
+)
+QUORUM_EPOCHS = _table(
+    "quorum_epochs",
+    "leader epochs of the quorum",
+    ("from_offset",),
+    Column("epoch", INT, "leader epoch"),
+    Column("leader_id", INT, "who leads; null where the log does not say (no LEADER_CHANGE in it)"),
+    Column("voters", INTS, "voter ids of the LEADER_CHANGE record"),
+    Column("granting_voters", INTS, "voters that elected it"),
+    Column("records", LONG, "records that it wrote, the LEADER_CHANGE included"),
+    Column("skipped_epochs", INT, "epochs between the one before and this: elections that nobody won"),
+    *_INTERVAL,
+)
+BROKER_SESSIONS = _table(
+    "broker_sessions",
+    "states of brokers: a row for every stretch of one registration in one state",
+    ("broker_id", "from_offset"),
+    Column("broker_id", INT, "broker"),
+    Column("broker_epoch", LONG, "its registration: the offset of the record"),
+    Column("incarnation_id", STRING, "the process"),
+    Column("rack", STRING, "its rack; null: none"),
+    Column("state", STRING, "fenced, active or controlled_shutdown"),
+    Column("directories", STRINGS, "online log directories, sorted"),
+    Column("began_by", STRING, "type of the record that made the state; null: it comes from a snapshot"),
+    Column("ended_by", STRING, "type of the record that ended it; null: still so"),
+    *_INTERVAL,
+)
+PARTITION_STATES = _table(
+    "partition_states",
+    "states of partitions: a row for every stretch without any change",
+    ("topic_id", "partition", "from_offset"),
+    Column("topic", STRING, "topic name"),
+    Column("topic_id", STRING, "topic id"),
+    Column("partition", INT, "partition index"),
+    Column("leader", INT, "broker that leads; -1: nobody"),
+    Column("leader_epoch", INT, "the partition's leader epoch"),
+    Column("partition_epoch", INT, "the partition's epoch"),
+    Column("replicas", INTS, "brokers that hold it, preferred leader first"),
+    Column("isr", INTS, "brokers in sync"),
+    Column("directories", STRINGS, "log directory of each replica, in the order of `replicas`"),
+    Column("adding", INTS, "replicas that a reassignment adds"),
+    Column("removing", INTS, "replicas that a reassignment removes"),
+    Column("recovering", BOOLEAN, "the leader was elected uncleanly and has not recovered yet"),
+    Column("unclean", BOOLEAN, "this state began with an unclean election"),
+    Column(
+        "changed",
+        STRING,
+        "what differs from the state before: created, or of leader isr replicas "
+        "directories reassignment recovery elr epoch, joined by commas; null: comes from a snapshot",
+    ),
+    Column("removed", BOOLEAN, "true: the state ended because the topic was deleted"),
+    *_INTERVAL,
+)
+TOPICS = _table(
+    "topics",
+    "lives of topics",
+    ("topic_id",),
+    Column("topic", STRING, "name"),
+    Column("topic_id", STRING, "id; a topic that is created again has another"),
+    Column("partitions", INT, "partitions at the end of its life or of the log"),
+    *_INTERVAL,
+)
+CONFIGS = _table(
+    "configs",
+    "configuration values; a key without a row is at its default",
+    ("resource_type", "resource", "name", "from_offset"),
+    Column("resource_type", STRING, "topic, broker, broker-logger, client-metrics"),
+    Column("resource", STRING, "topic name or broker id; <default>: every broker"),
+    Column("name", STRING, "the key"),
+    Column("value", STRING, "the value"),
+    *_INTERVAL,
+)
+LOG_DIR_EVENTS = _table(
+    "log_dir_events",
+    "log directories of brokers: found, lost, and replicas that moved between them",
+    ("offset", "broker_id", "event", "directory_id", "from_directory_id"),
+    *_EVENT,
+    Column("broker_id", INT, "broker"),
+    Column("directory_id", STRING, "the directory (of a move: the one it went to)"),
+    Column(
+        "event",
+        STRING,
+        "online (registered with it), offline (it is no longer among those online), "
+        "assigned (replicas were assigned to it that had none) or moved (replicas that had another)",
+    ),
+    Column("from_directory_id", STRING, "of a move: the directory before; else null"),
+    Column(
+        "replicas", INT, "replicas assigned or moved by that batch; for online and offline: replicas in it"
+    ),
+)
+VIOLATIONS = _table(
+    "violations",
+    "broken invariants (docs/invariants.md) and records that the replay refused",
+    ("rule", "where", "from_offset", "found"),
+    Column("rule", STRING, "name of the invariant; `replay` for a refused record"),
+    Column("severity", STRING, "error: a bug of whoever wrote the log; warning: a state to look at"),
+    Column("where", STRING, "entity path, as in topic/orders/7"),
+    Column("found", STRING, "what was found"),
+    *_INTERVAL,
+)
+FAILOVERS = _table(
+    "failovers",
+    "a partition's leader was replaced because it could not lead any more",
+    ("topic_id", "partition", "from_offset"),
+    Column("topic", STRING, "topic name"),
+    Column("topic_id", STRING, "topic id"),
+    Column("partition", INT, "partition index"),
+    Column("old_leader", INT, "broker that led"),
+    Column("old_rack", STRING, "its rack; null: none or unknown"),
+    Column("new_leader", INT, "broker that leads next; null: nobody yet, or the topic was deleted"),
+    Column("cause", STRING, "fenced, controlled_shutdown, unregistered, directory_lost or unknown"),
+    Column("unclean", BOOLEAN, "the new leader was not in sync"),
+    Column("duration_ms", LONG, "time without a leader, 0 when one batch did both; null: not over"),
+    *_INTERVAL,
+)
+AVAILABILITY = _table(
+    "availability",
+    "what a day cost: one row for the cluster, for each broker and for each rack",
+    ("date", "scope", "id"),
+    Column("scope", STRING, "cluster, broker or rack"),
+    Column("id", STRING, "cluster id, broker id or rack name"),
+    Column("observed_seconds", DOUBLE, "seconds of that day that the log covers"),
+    Column(
+        "partition_seconds", DOUBLE, "cluster: partitions times seconds; broker and rack: seconds of leading"
+    ),
+    Column(
+        "leaderless_seconds",
+        DOUBLE,
+        "partition-seconds without a leader; for broker and rack: of partitions that it led last",
+    ),
+    Column(
+        "under_min_isr_seconds",
+        DOUBLE,
+        "partition-seconds with fewer in sync than min.insync.replicas (topic's, else the brokers' default, "
+        "else 1), also while there is no leader; for broker and rack: where it holds a missing replica",
+    ),
+    Column("leader_changes", LONG, "changes of leader; for broker and rack: leaderships that it lost"),
+    Column("unclean_elections", LONG, "for broker and rack: by the broker that was elected"),
+    Column(
+        "isr_shrinks", LONG, "changes that took a broker out of an ISR; for broker and rack: it was the one"
+    ),
+    Column("isr_expands", LONG, "changes that put a broker back; for broker and rack: it was the one"),
+    Column("fences", LONG, "times that a broker was fenced"),
+    Column(
+        "fence_storms", LONG, "cluster: times that 3 brokers or more were fenced within 60 seconds; else 0"
+    ),
+    Column("failovers", LONG, "rows of `failovers` that began on that day (old leader's broker and rack)"),
+    Column("failovers_open", LONG, "of them, those that have not ended"),
+    Column("failover_ms_p50", DOUBLE, "median of their durations; null without any"),
+    Column("failover_ms_p95", DOUBLE, "95th percentile, linear between neighbours; null without any"),
+    Column("failover_ms_max", DOUBLE, "longest; null without any"),
+    Column(
+        "failover_ms_histogram",
+        LONGS,
+        "how many lasted up to each bound of FAILOVER_BOUNDS_MS, then the rest",
+    ),
+)
+FAILOVER_BOUNDS_MS = (0, 10, 100, 500, 1_000, 5_000, 10_000, 30_000, 60_000, 300_000, 3_600_000)
+"""Upper bounds (inclusive) of the buckets of `failover_ms_histogram`; the last bucket has none."""
+FENCE_STORM_BROKERS = 3
+FENCE_STORM_WINDOW_MS = 60_000
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        RECORDS,
+        DAMAGE,
+        FILES,
+        QUORUM_EPOCHS,
+        BROKER_SESSIONS,
+        PARTITION_STATES,
+        TOPICS,
+        CONFIGS,
+        LOG_DIR_EVENTS,
+        VIOLATIONS,
+        FAILOVERS,
+        AVAILABILITY,
+    )
+}
+PARTITION_COLUMNS = ("cluster", "date")
+
+
+def spark_schema(table: Table) -> str:
+    """The table's schema as Spark DDL, partition columns last as Spark reads them back."""
+    plain = [column for column in table.columns if column.name not in PARTITION_COLUMNS]
+    last = [column for column in table.columns if column.name in PARTITION_COLUMNS]
+    return ", ".join(f"`{column.name}` {column.type}" for column in [*plain, *last])
+
+
+def arrow_schema(table: Table) -> pa.Schema:
+    """The table's schema for pyarrow, in the order of its columns."""
+    import pyarrow as pa
+
+    types = {
+        STRING: pa.string(),
+        INT: pa.int32(),
+        LONG: pa.int64(),
+        DOUBLE: pa.float64(),
+        BOOLEAN: pa.bool_(),
+        TIME: pa.timestamp("us", tz="UTC"),
+        DATE: pa.date32(),
+        INTS: pa.list_(pa.int32()),
+        STRINGS: pa.list_(pa.string()),
+        LONGS: pa.list_(pa.int64()),
+    }
+    return pa.schema([pa.field(column.name, types[column.type]) for column in table.columns])

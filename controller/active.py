@@ -13,12 +13,14 @@ from typing import assert_never
 from controller import brokers as decide
 from controller.bootstrap import abort_record, first_records
 from controller.config import ControllerConfig
+from controller.effective import elr_enabled
 from controller.events import RequestArrived
 from controller.features import LEVEL_NO_OP
 from controller.heartbeats import Heartbeats
 from controller.id_keeper import IdKeeper
 from controller.ledger import Ledger
 from controller.partition_keeper import PartitionKeeper
+from controller.partitions import eligible_anywhere
 from controller.placement import Candidate
 from controller.reassignments import decide_reassignments, refuse_reassignments
 from controller.registrations import controller_record, own_registration
@@ -27,7 +29,7 @@ from controller.sessions import Sessions
 from controller.settings import Surroundings, decide_settings
 from controller.tokens import expired_tokens
 from controller.topics import decide_create_topics, decide_delete_topics, refuse_all
-from controller.work import ElectLeaders, RemoveBroker, Work
+from controller.work import ElectLeaders, ForgetEligible, RemoveBroker, Work
 from controller.workbench import Port, Workbench, busy
 from metadata.errors import ApiError, ErrorCode
 from metadata.image import BrokersImage, MetadataImage
@@ -116,6 +118,7 @@ class ActiveController:
         for broker_id, registration in image.brokers.items():
             if not registration.fenced:
                 self.sessions.open(broker_id, registration.epoch, now_ms)
+        self._forget_eligible()
         if image.topics.rows_without_leader().size:
             self._bench.add(ElectLeaders(broker_id=None))
 
@@ -173,6 +176,13 @@ class ActiveController:
             port.reply(key, ApiError(ErrorCode.POLICY_VIOLATION, text))
         if isinstance(request, UpdateFeaturesRequest):
             self._register_self(now_ms)
+            self._forget_eligible()
+
+    def _forget_eligible(self) -> None:
+        """Eligible leader replicas that are left when the feature is off are removed in slices."""
+        image = self.ledger.newest
+        if not elr_enabled(image) and eligible_anywhere(image):
+            self._bench.add(ForgetEligible())
 
     def _register_self(self, now_ms: int) -> None:
         """As soon as the log can carry it, it says which levels this controller can work at (KIP-919)."""
@@ -215,16 +225,19 @@ class ActiveController:
             self._candidates_kept = _candidates_on(image.brokers, fencing)
         return self._candidates_kept
 
-    def _register(self, arrived: RequestArrived, request: RegisterBrokerRequest, now_ms: int) -> None:
+    def _register(
+        self, arrived: RequestArrived, request: RegisterBrokerRequest, now_ms: int, *, waited: bool = False
+    ) -> None:
         image = self.ledger.newest
         broker_id = request.broker_id
         work = self._bench.work.get((RemoveBroker, broker_id))
         remaining_ms = self._lease_of_another_ms(image, request, arrived.arrived_ms)
-        must_fence = decide.must_fence_first(image, request) and not decide.refuses_registration(
+        unclean = not waited and decide.must_drop_first(image, request)
+        must_end = (unclean or decide.must_fence_first(image, request)) and not decide.refuses_registration(
             image, request, cluster_id=self.config.cluster_id, session_remaining_ms=remaining_ms
         )
-        if must_fence or isinstance(work, RemoveBroker):
-            self._park(arrived, image, now_ms)
+        if must_end or isinstance(work, RemoveBroker):
+            self._park(arrived, image, now_ms, unclean=unclean)
             return
         result = decide.decide_registration(
             image,
@@ -245,7 +258,7 @@ class ActiveController:
     def _register_again(self, arrived: RequestArrived, now_ms: int) -> None:
         """A registration that waited for the earlier incarnation's fencing."""
         if isinstance(arrived.request, RegisterBrokerRequest):
-            self._register(arrived, arrived.request, now_ms)
+            self._register(arrived, arrived.request, now_ms, waited=True)
 
     def _lease_of_another_ms(self, image: MetadataImage, request: RegisterBrokerRequest, at_ms: int) -> int:
         """How long another incarnation's lease runs; one that is shutting down has given it up (K12)."""
@@ -254,7 +267,7 @@ class ActiveController:
             return 0
         return self.sessions.remaining_ms(request.broker_id, at_ms)
 
-    def _park(self, arrived: RequestArrived, image: MetadataImage, now_ms: int) -> None:
+    def _park(self, arrived: RequestArrived, image: MetadataImage, now_ms: int, *, unclean: bool) -> None:
         """A bounced broker: the earlier incarnation fails first, then the new one starts (S1.14-S1.16)."""
         request = arrived.request
         if not isinstance(request, RegisterBrokerRequest):
@@ -270,6 +283,8 @@ class ActiveController:
         if len(work.parked) >= PARKED_PER_BROKER_MAX:
             self._bench.port.reply(arrived.key, busy("registrations of this broker wait already"))
             return
+        if unclean:
+            work.make_unclean()
         work.parked.append(arrived)
         self._bench.step(work, now_ms)
 
@@ -298,6 +313,12 @@ class ActiveController:
             known = image.brokers.get(broker_id)
             if known is not None and not known.fenced and broker_id not in self.sessions.fencing:
                 self.sessions.expired_count += 1
+                session = self.sessions.get(broker_id)
+                silent_ms = now_ms - session.contact_ms if session is not None else 0
+                self._bench.port.warn(
+                    f"broker {broker_id} sent no heartbeat for {silent_ms} ms and is being fenced: "
+                    "look at its log, and at the network between it and the controllers"
+                )
                 self._bench.start_removal(broker_id, known.epoch)
 
     def _sweep_tokens(self, now_ms: int) -> None:

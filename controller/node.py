@@ -235,7 +235,7 @@ class ControllerNode:
             case SnapshotLoaded():
                 self._on_snapshot_loaded(event)
             case SnapshotRejected(position=position, reason=reason):
-                self._warn(f"the fetched snapshot {position} is damaged and is fetched again: {reason}")
+                self.warn(f"the fetched snapshot {position} is damaged and is fetched again: {reason}")
                 self._absorb(raft.on_snapshot_rejected(now_ms, position))
             case LogTrimmed(log_start_offset=log_start_offset):
                 self._absorb(raft.on_log_trimmed(log_start_offset))
@@ -513,6 +513,9 @@ class ControllerNode:
     def reply(self, key: int, response: ControllerResponse | ApiError) -> None:
         self._out.append(Answer(key=key, response=response))
 
+    def warn(self, message: str) -> None:
+        self._out.append(raft_effects.Warn(message=message))
+
     # ---- the end
 
     def _on_shutdown(self) -> None:
@@ -550,6 +553,3 @@ class ControllerNode:
 
     def _stop_on_bug(self, error: ReplayError) -> None:
         self._stop(f"a decision of this controller does not replay, which is a bug: {error}", failed=True)
-
-    def _warn(self, message: str) -> None:
-        self._out.append(raft_effects.Warn(message=message))

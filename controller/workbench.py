@@ -19,6 +19,7 @@ from controller.work import (
     BalanceLeaders,
     ElectLeaders,
     FailDirectories,
+    ForgetEligible,
     MoveLeaders,
     RemoveBroker,
     Work,
@@ -48,6 +49,9 @@ class Port(Protocol):
 
     def reply(self, key: int, response: ControllerResponse | ApiError) -> None:
         """Answers now."""
+
+    def warn(self, message: str) -> None:
+        """Tells operators, before what is appended after it."""
 
 
 class Workbench:
@@ -91,7 +95,7 @@ class Workbench:
         self.sessions.failing[broker_id] = work.directories
         return work
 
-    def add(self, work: MoveLeaders | ElectLeaders | BalanceLeaders) -> None:
+    def add(self, work: MoveLeaders | ElectLeaders | BalanceLeaders | ForgetEligible) -> None:
         """Something to do in later steps; a no-op if it is known already."""
         self.work.setdefault((type(work), work.broker_id), work)
 

@@ -18,7 +18,7 @@ import uvloop
 
 from tests.bench.figures import Figure, Neighbours, machine
 
-BENCHES = ("commit", "failover", "replay", "restart", "heartbeats", "idle")
+BENCHES = ("commit", "create", "failover", "replay", "restart", "heartbeats", "idle")
 ON_DEMAND = frozenset({"idle"})
 
 

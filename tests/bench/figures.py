@@ -15,13 +15,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """`at_most` and `at_least`: the target; a figure without one is context."""
+    """`at_most` and `at_least`: the target; a figure without one is context. `kafka`: what Apache Kafka 3.7
+    took on a like machine, where it was measured."""
 
     name: str
     value: float
     unit: str
     at_most: float | None = None
     at_least: float | None = None
+    kafka: str | None = None
 
     @property
     def met(self) -> bool | None:
@@ -40,7 +42,8 @@ class Figure:
         elif self.at_least is not None:
             target = f"at least {self.at_least:,g}"
         verdict = {None: "", True: "met", False: "MISSED"}[self.met]
-        return f"  {self.name:58} {_number(self.value):>12} {self.unit:14} {target:18} {verdict}".rstrip()
+        line = f"  {self.name:58} {_number(self.value):>12} {self.unit:14} {target:18} {verdict}".rstrip()
+        return line if self.kafka is None else f"{line}  [Kafka: {self.kafka}]"
 
 
 def _number(value: float) -> str:

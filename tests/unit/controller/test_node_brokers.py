@@ -155,6 +155,8 @@ def test_silence_fences_leaders_move_and_the_fence_is_last() -> None:
     ]
     assert quorum.leader.node.counters is quorum.leader.node.status().counters
     assert quorum.leader.node.status().counters.timed_out_heartbeats == 1
+    (warning,) = [line for line in quorum.leader.warnings if "broker 1 " in line]
+    assert warning.startswith("broker 1 sent no heartbeat for 9") and "is being fenced" in warning
     # It returns: unfenced first, then the leadership that this makes possible.
     start = quorum.leader.end_offset
     assert not beat(quorum.heartbeat(1)).is_fenced

@@ -56,6 +56,28 @@ def decode_batch(batch: RecordBatch, *, tolerant: bool = False) -> tuple[Decoded
     return tuple(decoded)
 
 
+def decode_readable(batch: RecordBatch) -> tuple[DecodedRecord, ...]:
+    """The records of a batch that can be decoded; none of a batch that cannot be taken apart.
+
+    For tools that told what is wrong with the batch by other means.
+    """
+    try:
+        return decode_batch(batch, tolerant=True)
+    except RecordDecodeError:
+        pass
+    except BatchError:
+        return ()
+    decoded = []
+    read = _read_control if batch.header.is_control else _read_data
+    for raw in batch.records():
+        try:
+            version, record = read(raw, True)
+        except RecordDecodeError:
+            continue
+        decoded.append(DecodedRecord(raw.offset, raw.timestamp_ms, version, record))
+    return tuple(decoded)
+
+
 def _decode_spans(
     batch: RecordBatch, spans: list[tuple[int, int]], tolerant: bool
 ) -> tuple[DecodedRecord, ...]:

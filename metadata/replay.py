@@ -228,7 +228,9 @@ class Replayer:
             try:
                 _, record = decode(data, start, end)
             except RecordDecodeError as error:
-                self.refuse(ReplayError(offset, None, str(error)))
+                failure = ReplayError(offset, None, str(error))
+                failure.__cause__ = error  # tells a record from the future from garbage
+                self.refuse(failure)
                 continue
             yield offset, record
 
@@ -240,7 +242,7 @@ def _values(batch: RecordBatch) -> Iterator[tuple[int, bytes, int, int]]:
         spans = batch_record_spans(batch)
     except BatchError:
         # Keys, headers, compression or offset gaps: slower, and not what KRaft writes.
-        for raw in batch.records():
+        for raw in list(batch.records()):  # all or none: a batch that cannot be read is not applied in part
             value = raw.value or b""
             yield raw.offset, value, 0, len(value)
         return

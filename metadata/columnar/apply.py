@@ -88,7 +88,9 @@ class _OneByOne:
             try:
                 _, decoded = decode(frames.data, start, start + length)
             except RecordDecodeError as error:
-                engine.refuse(ReplayError(offset, None, str(error)))
+                failure = ReplayError(offset, None, str(error))
+                failure.__cause__ = error
+                engine.refuse(failure)
                 continue
             engine.apply(decoded, offset, header.leader_epoch, header.max_timestamp_ms)
 

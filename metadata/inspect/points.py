@@ -1,0 +1,64 @@
+"""Places in a log as a user names them: an offset, or a time. Knows no files."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Where to look: everything below `offset`, or up to the first batch that is later than `time_ms` (Unix
+    ms); both None: the end of the log."""
+
+    offset: int | None = None
+    time_ms: int | None = None
+
+    @property
+    def is_end(self) -> bool:
+        """True for the end of the log, wherever that is."""
+        return self.offset is None and self.time_ms is None
+
+
+END = Point()
+
+
+def parse_point(text: str | None) -> Point:
+    """Digits are an offset, `@` and digits Unix ms, anything else ISO 8601 (UTC where no zone is given);
+    None is the end. Raises ValueError, saying the forms."""
+    if text is None:
+        return END
+    if text.isascii() and text.isdigit():
+        return Point(offset=int(text))
+    try:
+        return Point(time_ms=parse_time_ms(text))
+    except ValueError as error:
+        raise ValueError(f"{error}, or an offset") from None
+
+
+def parse_time_ms(text: str) -> int:
+    """Unix ms from `2026-11-21T03:07:57.123Z` (UTC where no zone is given) or from a number of ms.
+
+    Raises ValueError, saying both forms.
+    """
+    if text.isascii() and text.lstrip("@").isdigit():
+        return int(text.lstrip("@"))
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no time; write 2026-11-21T03:07:57Z, 2026-11-21, or milliseconds since 1970"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    since = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return since // datetime.timedelta(milliseconds=1)
+
+
+def utc_text(time_ms: int) -> str:
+    """A Unix time in ms as ISO 8601 in UTC, to the millisecond; as a number where no calendar has it."""
+    try:
+        moment = datetime.datetime.fromtimestamp(time_ms // 1000, tz=datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms}ms"
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"

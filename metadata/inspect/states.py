@@ -1,0 +1,402 @@
+"""The state at any place of a log, and the walk from one place to another, batch by batch.
+
+Owns where to begin (the nearest snapshot that is whole), what happens at damage (stop, or go on past it) and
+at records that cannot be applied (skipped, counted, named). Meaning is `metadata.replay`'s alone. Memory is
+that of an image: nothing is kept of the batches that went by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from metadata.batches import DecodedRecord, decode_readable
+from metadata.control_records import SnapshotFooterRecord, SnapshotHeaderRecord, UnknownControlRecord
+from metadata.errors import ReplayError, UnknownRecordError
+from metadata.image import MetadataImage, Provenance
+from metadata.inspect.log import InspectError, MetadataLog, damage_line
+from metadata.inspect.points import END, Point, parse_point, utc_text
+from metadata.inspect.quorum import QuorumView
+from metadata.replay import Replayer, ReplayState
+from storage.batch import BatchHeader, RecordBatch
+from storage.errors import BatchError
+from storage.reader import Damage
+
+__all__ = ["END", "FoundState", "OnProblem", "Point", "Step", "earliest", "parse_point", "state_at", "steps"]
+
+SHOWN_PROBLEMS = 20
+"""So many problems are kept as lines; those after them are counted."""
+
+OnProblem = Callable[[str], None]
+"""Takes one line about something damaged, left out or not applied, as it is met."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FoundState:
+    """A replayed state.
+
+    `problems` are lines on what was damaged or skipped (at most SHOWN_PROBLEMS and one more), `notes` about
+    what the reader may like to know and is no fault; `unknown` counts records from the future, which changed
+    nothing. `stopped` is the damage behind which nothing was replayed; None where the place was reached.
+    """
+
+    state: ReplayState
+    snapshot: str | None = None
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unknown: int = 0
+    stopped: Damage | None = None
+    quorum: QuorumView = field(default_factory=QuorumView)
+
+    @property
+    def image(self) -> MetadataImage:
+        """What is visible there: inside a metadata transaction, the image before it."""
+        return self.state.image
+
+    @property
+    def end_offset(self) -> int:
+        """Offset of the next record: where the state really stands."""
+        return self.state.end_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One batch and what it did. Images are immutable and share what did not change.
+
+    `problems` are lines about records of this batch that could not be read or applied.
+    """
+
+    batch: RecordBatch
+    records: tuple[DecodedRecord, ...]
+    state_before: ReplayState
+    state_after: ReplayState
+    quorum_before: QuorumView
+    quorum_after: QuorumView
+    problems: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> MetadataImage:
+        """The visible image before the batch."""
+        return self.state_before.image
+
+    @property
+    def after(self) -> MetadataImage:
+        """The visible image after the batch; the same as before it inside a metadata transaction."""
+        return self.state_after.image
+
+    @property
+    def offset(self) -> int:
+        """Offset of the batch's first record."""
+        return self.batch.header.base_offset
+
+    @property
+    def next_offset(self) -> int:
+        """Offset after the batch's last record."""
+        return self.batch.header.next_offset
+
+    @property
+    def epoch(self) -> int:
+        """The batch's leader epoch."""
+        return self.batch.header.leader_epoch
+
+    @property
+    def time_ms(self) -> int:
+        """The time of the batch's newest record, Unix ms."""
+        return self.batch.header.max_timestamp_ms
+
+
+def state_at(
+    log: MetadataLog,
+    point: Point = END,
+    on_problem: OnProblem | None = None,
+    *,
+    past_corruption: bool = False,
+) -> FoundState:
+    """The state at `point`: the newest whole snapshot that is not past it, plus the batches after it.
+
+    A batch is taken whole or not at all, so the state may end a little before an offset that lies inside one.
+    Where records are missing (a corrupt batch, a gap between segments) the state is the one before, and
+    `stopped` says why; with `past_corruption` replay goes on with what follows. Raises InspectError when the
+    place is outside of what the log and its snapshots reach.
+    """
+    if log.is_checkpoint:
+        return _checkpoint(log, point, on_problem)
+    walk = _begin(log, point, _Notes(on_problem), past_corruption)
+    walk.run_to(point)
+    return walk.finish(point)
+
+
+def steps(
+    log: MetadataLog,
+    start: Point | None = None,
+    end: Point = END,
+    on_problem: OnProblem | None = None,
+    *,
+    past_corruption: bool = False,
+) -> Iterator[Step]:
+    """Every batch from `start` to `end` with the images before and after it.
+
+    `start` None is as early as the log and its snapshots reach. A batch that contains `start` is the first
+    one, one that contains `end` is not given. A checkpoint gives its own batches, with its own offsets.
+    Stops at missing records as `state_at` does, after telling `on_problem`. Raises InspectError as it does.
+    """
+    notes = _Notes(on_problem)
+    if log.is_checkpoint:
+        yield from _Walk(log, FoundState(state=ReplayState()), notes, past_corruption).steps(end)
+        return
+    start = earliest(log) if start is None else start
+    walk = _begin(log, start, notes, past_corruption)
+    walk.run_to(start)
+    walk.finish(start)
+    yield from walk.steps(end)
+
+
+def earliest(log: MetadataLog) -> Point:
+    """The first place whose state can be known: 0, or the oldest snapshot that the log goes on from."""
+    base = log.start_offset
+    fitting = [found.offset for found in log.snapshots() if found.offset >= base] if base else []
+    return Point(offset=fitting[0] if fitting else base)
+
+
+class _Walk:
+    """Goes through a log once, in pieces: `run_to` one place, then `steps` to another."""
+
+    def __init__(self, log: MetadataLog, found: FoundState, notes: _Notes, past_corruption: bool) -> None:
+        """Starts where `found` stands."""
+        self._log = log
+        self._past_corruption = past_corruption
+        self._notes = notes
+        self.found = found
+        self.engine = Replayer(found.state, on_error=notes.refused)
+        self._source = log.batches(self.engine.end_offset or None)
+        self._pending: RecordBatch | Damage | None = None
+        self._damage: Damage | None = None
+        self._moved = found.snapshot is not None
+        self.header: SnapshotHeaderRecord | None = None
+        self.footer = False
+
+    def run_to(self, limit: Point) -> None:
+        """Applies every batch before `limit`."""
+        while (batch := self._next(limit)) is not None:
+            self._apply(batch)
+
+    def steps(self, limit: Point) -> Iterator[Step]:
+        """Applies every batch before `limit` and gives each with what it did."""
+        before = self.engine.state()
+        while (batch := self._next(limit)) is not None:
+            quorum = self.found.quorum
+            self._notes.begin_step()
+            records = decode_readable(batch)
+            self._apply(batch, records)
+            after = self.engine.state()
+            yield Step(
+                batch=batch,
+                records=records,
+                state_before=before,
+                state_after=after,
+                quorum_before=quorum,
+                quorum_after=self.found.quorum,
+                problems=self._notes.of_step(),
+            )
+            before = after
+
+    def finish(self, point: Point) -> FoundState:
+        """The state reached. Raises InspectError for a place that the log does not reach."""
+        found = self.found
+        found.state = self.engine.state()
+        found.problems, found.unknown = self._notes.lines, self._notes.unknown
+        if found.stopped is None and self._pending is None:
+            self._check_reaches(point)
+        if point.time_ms is not None and isinstance(self._pending, RecordBatch) and not self._moved:
+            raise InspectError(
+                f"{self._log.path} begins at {utc_text(self._pending.header.max_timestamp_ms)}, after"
+                f" {utc_text(point.time_ms)}; give a later time, or an offset from {found.end_offset} on"
+            )
+        return found
+
+    def _check_reaches(self, point: Point) -> None:
+        """Beyond the log's end an offset is the user's mistake; of a time it is only told."""
+        found = self.found
+        if point.offset is not None and point.offset > found.end_offset and not found.problems:
+            raise InspectError(
+                f"{self._log.path} ends at offset {found.end_offset}, before {point.offset};"
+                f" give {found.end_offset} or less"
+            )
+        last_ms = self.engine.builder.timestamp_ms
+        if point.time_ms is not None and point.time_ms > last_ms:
+            found.notes.append(
+                f"{self._log.path} ends at {utc_text(last_ms)}, before {utc_text(point.time_ms)};"
+                f" this is the state at its end, offset {found.end_offset}"
+            )
+
+    def _next(self, limit: Point) -> RecordBatch | None:
+        """The next batch to apply; None at the limit, at the end, and where records are missing."""
+        while self.found.stopped is None:
+            item = self._pending if self._pending is not None else next(self._source, None)
+            self._pending = None
+            if item is None:
+                return None
+            if isinstance(item, Damage):
+                if limit.offset is None or item.offset < limit.offset:
+                    self._damage = item
+                    self._notes.add(damage_line(item))
+                continue
+            if item.header.next_offset <= self.engine.end_offset:
+                continue
+            if _is_past(item.header, limit):
+                self._pending = item
+                return None
+            if item.header.base_offset == self.engine.end_offset or self._goes_on(item):
+                return item
+        return None
+
+    def _goes_on(self, batch: RecordBatch) -> bool:
+        """At a batch with records missing before it: whether to skip them. Stops the walk if not."""
+        expected = self.engine.end_offset
+        damage = self._damage or Damage(
+            file=batch.file,
+            position=batch.position,
+            offset=expected,
+            reason=f"records {expected} to {batch.header.base_offset - 1} are missing",
+        )
+        if not self._past_corruption:
+            self.found.stopped = damage
+            self._notes.add(
+                f"stopped at offset {expected}: the next batch that can be read is at offset"
+                f" {batch.header.base_offset}; go on past it with --past-corruption"
+            )
+            return False
+        self._notes.add(
+            f"went on at offset {batch.header.base_offset}, without the records from {expected} on"
+        )
+        self.engine.builder.offset = batch.header.base_offset
+        return True
+
+    def _apply(self, batch: RecordBatch, records: tuple[DecodedRecord, ...] | None = None) -> None:
+        self._moved = True
+        if batch.header.is_control:
+            self._control(batch.header, decode_readable(batch) if records is None else records)
+        try:
+            self.engine.apply_batch(batch)
+        except BatchError as error:
+            self._damage = Damage(
+                file=batch.file,
+                position=batch.position,
+                offset=batch.header.base_offset,
+                reason=str(error),
+            )
+            self._notes.add(damage_line(self._damage))
+
+    def _control(self, header: BatchHeader, records: tuple[DecodedRecord, ...]) -> None:
+        self.found.quorum = self.found.quorum.after(header.leader_epoch, records)
+        for decoded in records:
+            match decoded.record:
+                case UnknownControlRecord():
+                    self._notes.unknown += 1
+                case SnapshotHeaderRecord():
+                    self.header = decoded.record
+                case SnapshotFooterRecord():
+                    self.footer = True
+
+
+def _is_past(header: BatchHeader, limit: Point) -> bool:
+    if limit.offset is not None:
+        return header.next_offset > limit.offset
+    return limit.time_ms is not None and header.max_timestamp_ms > limit.time_ms
+
+
+class _Notes:
+    """Lines about problems: told at once, kept up to a bound."""
+
+    def __init__(self, on_problem: OnProblem | None) -> None:
+        self.lines: list[str] = []
+        self.unknown = 0
+        self._on_problem = on_problem
+        self._step: list[str] = []
+
+    def add(self, line: str) -> None:
+        if self._on_problem is not None:
+            self._on_problem(line)
+        if len(self._step) < SHOWN_PROBLEMS:
+            self._step.append(line)
+        if len(self.lines) < SHOWN_PROBLEMS:
+            self.lines.append(line)
+        elif len(self.lines) == SHOWN_PROBLEMS:
+            self.lines.append("more problems follow; see them with: metaquorum log dump")
+
+    def begin_step(self) -> None:
+        self._step = []
+
+    def of_step(self) -> tuple[str, ...]:
+        return tuple(self._step)
+
+    def refused(self, error: ReplayError) -> None:
+        """What the replayer hands over: from the future (counted) or not fitting (told)."""
+        if isinstance(error.__cause__, UnknownRecordError):
+            self.unknown += 1
+        else:
+            self.add(f"skipped: {error}")
+
+
+def _begin(log: MetadataLog, start: Point, notes: _Notes, past_corruption: bool) -> _Walk:
+    """A walk that stands at the nearest snapshot before `start`, or at the log's beginning."""
+    found = _nearest(log, start, notes)
+    base = log.start_offset
+    walk = _Walk(log, found, notes, past_corruption)
+    if walk.engine.end_offset >= base or start.offset == walk.engine.end_offset:
+        return walk
+    if not past_corruption:
+        raise InspectError(
+            f"{log.path} begins at offset {base} and no whole snapshot beside it leads there; give a"
+            " directory that has one, ask for a later place, or use --past-corruption"
+        )
+    notes.add(f"{log.path} begins at offset {base}: nothing before it is known")
+    walk.engine.builder.offset = base
+    return walk
+
+
+def _nearest(log: MetadataLog, point: Point, notes: _Notes) -> FoundState:
+    """The state of the newest whole snapshot between the log's start and the point, or the empty one."""
+    base = log.start_offset
+    snapshots = log.snapshots()
+    limit = point.offset
+    if limit is None and snapshots and not log.is_directory:
+        limit = log.end_offset
+    for position in reversed(snapshots):
+        if limit is not None and position.offset > limit:
+            continue
+        if position.offset < base and position.offset != point.offset:
+            break
+        snapshot = log.snapshot(position)
+        if point.time_ms is not None and snapshot.snapshot_timestamp_ms() > point.time_ms:
+            continue
+        loaded = _checkpoint(snapshot, END, None)
+        if loaded.problems and (base == 0 or position != snapshots[0]):
+            notes.add(f"{snapshot.path} is not whole, an earlier start is used: {loaded.problems[0]}")
+            continue
+        for line in loaded.problems:
+            notes.add(line)
+        notes.unknown += loaded.unknown
+        return FoundState(state=loaded.state, snapshot=loaded.snapshot)
+    return FoundState(state=ReplayState())
+
+
+def _checkpoint(log: MetadataLog, point: Point, on_problem: OnProblem | None) -> FoundState:
+    """The state that a checkpoint file holds. Its name says where in the log it stands."""
+    if not point.is_end:
+        raise InspectError(f"{log.path} is one state, not a history; leave out --at, or give its directory")
+    notes = _Notes(on_problem)
+    walk = _Walk(log, FoundState(state=ReplayState(), snapshot=log.path), notes, past_corruption=True)
+    walk.run_to(END)
+    if not walk.footer:
+        notes.add(damage_line(log.missing_footer(walk.engine.end_offset)))
+    found = walk.finish(END)
+    position = log.snapshot_position()
+    if position is not None:
+        for broker_id in walk.engine.builder.brokers:
+            walk.engine.builder.note_registration(broker_id, position.offset - 1)
+        time_ms = -1 if walk.header is None else walk.header.last_contained_log_timestamp
+        provenance = Provenance(position.offset, position.epoch, time_ms)
+        found.state = ReplayState(walk.engine.state().image.with_provenance(provenance))
+    found.quorum = QuorumView(kraft_version=found.quorum.kraft_version, voters=found.quorum.voters)
+    return found

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from controller.eligible import safety_records
 from controller.features import LEVEL_TRANSACTIONS, LEVEL_ZK_MIGRATION_STATE
-from metadata.features import DEFAULT_METADATA_VERSION
+from metadata.features import DEFAULT_METADATA_VERSION, ELR_VERSION
 from metadata.image import METADATA_VERSION
 from metadata.records import (
     AbortTransactionRecord,
@@ -16,7 +17,7 @@ from metadata.records import (
     Record,
     ZkMigrationStateRecord,
 )
-from metadata.replay import OpenTransaction
+from metadata.replay import OpenTransaction, ReplayState, replay_records
 
 TRANSACTION_NAME = "Bootstrap records"
 
@@ -38,9 +39,19 @@ def first_records(bootstrap: Sequence[Record]) -> tuple[Record, ...]:
     says_migration = any(isinstance(record, ZkMigrationStateRecord) for record in records)
     if level >= LEVEL_ZK_MIGRATION_STATE and not says_migration:
         records.append(ZkMigrationStateRecord(zk_migration_state=0))
+    if any(isinstance(each, FeatureLevelRecord) and each.name == ELR_VERSION for each in records):
+        records += _missing_safety_records(records)
     if level >= LEVEL_TRANSACTIONS:
         return (BeginTransactionRecord(name=TRANSACTION_NAME), *records, EndTransactionRecord())
     return tuple(records)
+
+
+def _missing_safety_records(records: Sequence[Record]) -> list[Record]:
+    """Eligible leader replicas ask for a min.insync.replicas of the cluster (KIP-966)."""
+    image = replay_records(
+        ReplayState(), base_offset=0, epoch=0, timestamp_ms=0, records=list(records)
+    ).newest
+    return safety_records(image)
 
 
 def abort_record(transaction: OpenTransaction) -> Record:

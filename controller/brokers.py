@@ -6,8 +6,10 @@ batches, offsets of the log end, or who else is waiting.
 
 from __future__ import annotations
 
+from controller.effective import elr_enabled
 from controller.features import LEVEL_CONTROLLED_SHUTDOWN, LEVEL_DIRECTORIES, unsupported_feature
 from controller.lifecycle import BrokerState
+from controller.partitions import eligible_anywhere
 from controller.result import ControllerResult
 from metadata.errors import ApiError, ErrorCode
 from metadata.image import BrokerRegistration, BrokersImage, MetadataImage
@@ -82,6 +84,18 @@ def must_fence_first(image: MetadataImage, request: RegisterBrokerRequest) -> bo
     """The earlier incarnation is not fenced in the log: it failed first, then the new one starts (S1.16)."""
     known = image.brokers.get(request.broker_id)
     return known is not None and known.incarnation_id != request.incarnation_id and not known.fenced
+
+
+def must_drop_first(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
+    """The earlier incarnation may have lost what it had, and partitions count on it (K8, KIP-966): it leaves
+    every ISR and the eligible leaders first. The epoch of that incarnation proves that it stopped cleanly."""
+    known = image.brokers.get(request.broker_id)
+    if known is None or known.incarnation_id == request.incarnation_id or not elr_enabled(image):
+        return False
+    if request.previous_broker_epoch == known.epoch:
+        return False
+    in_sync = bool(image.topics.rows_with_isr(request.broker_id).size)
+    return in_sync or eligible_anywhere(image, request.broker_id)
 
 
 def refuses_registration(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from controller.config import ControllerConfig
+from controller.eligible import min_isr_problem, no_longer_eligible
 from controller.result import ControllerResult
 from controller.topic_names import name_problem
 from metadata.errors import ErrorCode
@@ -57,6 +58,7 @@ def decide_alter_configs(
         else:
             refusal = _decide_resource(image, change, voters, records)
         results.append(_result(subject, refusal))
+    records += no_longer_eligible(image, records)
     if len(records) > config.records_per_request_max:
         return refuse_size([result.subject for result in results], config.records_per_request_max)
     response = SettingsResponse(results=tuple(results))
@@ -97,6 +99,9 @@ def _decide_resource(
         value = _value_after(resource, op, before.get(op.name))
         if isinstance(value, tuple):
             return value
+        problem = min_isr_problem(image, resource, op.name, value)
+        if problem is not None:
+            return ErrorCode.INVALID_CONFIG, problem
         # Brokers are told again what they have: a key store may have changed in place (KAFKA-14136).
         if value != before.get(op.name) or resource.resource_type == BROKER_RESOURCE:
             found.append(

@@ -9,14 +9,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from controller.partition_change import MayLead, Rules
+from metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
 
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
-
-ELR_FEATURE = "eligible.leader.replicas.version"
-LEVEL_ELR_RECORDS = 23
-"""metadata.version 4.0-IV1: partition records can carry eligible leader replicas (KIP-966)."""
 
 CLUSTER_DEFAULT = ConfigResource(BROKER_RESOURCE, "")
 
@@ -49,8 +46,9 @@ def min_isr(image: MetadataImage, topic_id: bytes) -> int:
 
 
 def elr_enabled(image: MetadataImage) -> bool:
+    """Whether partitions keep eligible leader replicas (KIP-966)."""
     features = image.features
-    return features.level(ELR_FEATURE) >= 1 and features.metadata_version >= LEVEL_ELR_RECORDS
+    return features.level(ELR_VERSION) >= 1 and features.metadata_version >= LEVEL_ELR_RECORDS
 
 
 def rules_of(image: MetadataImage, may_lead: MayLead, failing: frozenset[bytes] = frozenset()) -> Rules:

@@ -5,18 +5,22 @@ Follows Kafka 3.7: each feature of a request is decided for itself, and no downg
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from controller.eligible import safety_records
 from controller.features import LEVEL_CONTROLLER_REGISTRATION
+from controller.partitions import eligible_anywhere
 from controller.result import ControllerResult
 from metadata.errors import ErrorCode
 from metadata.features import (
+    ELR_VERSION,
     KNOWN_FEATURES,
     KRAFT_VERSION,
     METADATA_VERSION,
     METADATA_VERSION_NAMES,
     MIN_FINALIZED_METADATA_VERSION,
     metadata_version_name,
+    needed_metadata_version,
 )
 from metadata.image import FeatureRange, MetadataImage
 from metadata.records import FeatureLevelRecord, Record
@@ -40,11 +44,12 @@ def decide_update_features(
     records: list[Record] = []
     results: list[SettingResult] = []
     names = [update.name for update in request.updates]
+    wanted = {update.name: update.level for update in request.updates}
     for update in request.updates:
         problem = (
             "it is named twice in one request: name it once"
             if names.count(update.name) > 1
-            else _problem(image, update, node_id, voters)
+            else _problem(image, update, node_id, voters) or _dependency_problem(image, update, wanted)
         )
         if problem is not None:
             shown = level_title(update.name, update.level)
@@ -58,6 +63,8 @@ def decide_update_features(
             continue
         results.append(SettingResult(subject=update.name))
         if update.level != current_level(image, update.name):
+            if update.name == ELR_VERSION and update.level > 0:
+                records += safety_records(image)
             records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
     response = SettingsResponse(results=tuple(results))
     return ControllerResult(response=response, records=() if request.validate_only else tuple(records))
@@ -88,6 +95,27 @@ def _problem(image: MetadataImage, update: FeatureUpdate, node_id: int, voters: 
         return f"that is above {level_title(update.name, before)}: ask for an upgrade"
     if update.name == METADATA_VERSION:
         return _metadata_version_problem(image, update, before)
+    return None
+
+
+def _dependency_problem(image: MetadataImage, update: FeatureUpdate, wanted: Mapping[str, int]) -> str | None:
+    """Why the levels of this feature and of metadata.version do not go together, as they would be after the
+    whole request (KIP-1022)."""
+    if update.name == METADATA_VERSION:
+        for name, level in sorted({**image.features.finalized, **wanted}.items()):
+            needed = needed_metadata_version(name, level)
+            if update.level < needed:
+                return f"{name} {level} needs {metadata_version_name(needed)}: downgrade {name} first"
+        return None
+    needed = needed_metadata_version(update.name, update.level)
+    if wanted.get(METADATA_VERSION, image.features.metadata_version) < needed:
+        return f"it needs metadata.version {metadata_version_name(needed)}: upgrade that first"
+    if (
+        update.name == ELR_VERSION
+        and update.level > image.features.level(ELR_VERSION) == 0
+        and eligible_anywhere(image)
+    ):
+        return "eligible leader replicas of an earlier time are still being removed: retry in a moment"
     return None
 
 

@@ -69,9 +69,16 @@ def _assign(
     if partition is None:
         return
     directory = wanted.directory_id
+    before = partition.directory_of(broker_id)
+    # What was in a directory that is gone did not come along: it is no eligible leader (KIP-966).
+    gone = before not in {None, UNASSIGNED, MIGRATING, directory} and not directory_online(
+        image.brokers, broker_id, before
+    )
+    lost = frozenset([broker_id]) if gone else frozenset[int]()
     online = directory not in rules.failing and directory_online(image.brokers, broker_id, directory)
     isr = None if online else tuple([replica for replica in partition.isr if replica != broker_id])
-    change = build_change(partition, Target(isr=isr, directories={broker_id: directory}), rules)
+    target = Target(isr=isr, directories={broker_id: directory}, unclean_shutdown=lost)
+    change = build_change(partition, target, rules)
     if change is not None:
         records.append(change)
 

@@ -154,13 +154,27 @@ class _Draft:
     def note_eligible(self) -> None:
         """Who leaves an ISR that is below min.insync.replicas still has all that is committed (KIP-966)."""
         if not self.rules.elr:
-            self.elr = ()
+            self._leave_eligible()
             return
         if len(self.isr) >= self.rules.min_isr(self.partition.topic_id):
             self.elr = ()
             return
         known = {*self.elr, *self.partition.isr} - set(self.isr) - self.target.unclean_shutdown
         self.elr = tuple(sorted(known & set(self.replicas)))
+
+    def _leave_eligible(self) -> None:
+        """The feature was switched off: a partition without an ISR gets one member that has all the data, or
+        that led it last and has to recover, so that it can be led again without an unclean election."""
+        if not self.isr and self.elr:
+            first_online = sorted(
+                self.elr, key=lambda each: (not self._accepts(each), each not in self.last_known_elr)
+            )
+            self.isr = (first_online[0],)
+        elif not self.isr and self.last_known_elr:
+            known = [each for each in self.last_known_elr if each in self.replicas]
+            self.isr = tuple(known[:1] or self.replicas[:1])
+            self.recovery_state = LEADER_RECOVERING
+        self.elr, self.last_known_elr = (), ()
 
     def elect(self, election: Election) -> None:
         node, unclean = self._choose(election)
@@ -171,7 +185,9 @@ class _Draft:
                 self.recovery_state = LEADER_RECOVERING
         elif node in self.elr:
             self.isr = (node,)
-            self.elr = tuple([replica for replica in self.elr if replica != node])
+            # One is enough where min.insync.replicas was lowered meanwhile: from now on it may get ahead.
+            small = self.rules.min_isr(self.partition.topic_id) > 1
+            self.elr = tuple([replica for replica in self.elr if replica != node and small])
         self.leader = node
         if not self.isr and not self.rules.elr:
             # The last in-sync replica stays in the ISR, leaderless: it alone has all the data (S4.5).
@@ -235,6 +251,9 @@ class _Draft:
             self.last_known_elr = ()
         elif not self.isr and self.partition.leader != NO_LEADER:
             self.last_known_elr = (self.partition.leader,)
+        elif not self.isr and not self.elr and not self.last_known_elr:
+            # It had no leader even before: the last one that had all the data is who is waited for.
+            self.last_known_elr = (self.partition.isr or self.partition.elr or self.replicas)[:1]
 
     def _directories_changed(self) -> tuple[bytes, ...] | None:
         if self.rules.metadata_version < LEVEL_DIRECTORIES:
@@ -252,6 +271,14 @@ class _Draft:
 
 def _changed(after: tuple[int, ...], before: tuple[int, ...]) -> tuple[int, ...] | None:
     return None if after == before else after
+
+
+def forget_eligible(partition: PartitionInfo) -> PartitionChangeRecord:
+    """The record after which nobody outside the ISR may lead: min.insync.replicas was lowered to what the ISR
+    has, so that its members may get ahead of those who left it (KIP-966)."""
+    return PartitionChangeRecord(
+        partition_id=partition.index, topic_id=partition.topic_id, eligible_leader_replicas=()
+    )
 
 
 def is_recovering(partition: PartitionInfo) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from controller.columns import elections as in_columns
-from controller.columns.scan import Scan, leaderless, naming, not_preferred
+from controller.columns.scan import Scan, counting_on, leaderless, listing_rare, naming, not_preferred
 from controller.columns.slices import change_slice
 from controller.partition_change import Election, MayLead, Rules, Target, build_change
 from controller.result import Slice
@@ -25,7 +25,9 @@ from metadata.records import PartitionChangeRecord, Record
 __all__ = [
     "MayLead",
     "election_slice",
+    "eligible_anywhere",
     "failed_directories_slice",
+    "forgetting_slice",
     "leads_any",
     "preferred_slice",
     "removal_slice",
@@ -34,13 +36,19 @@ __all__ = [
 ]
 
 
-def without_broker(partition: PartitionInfo, broker_id: int, rules: Rules) -> PartitionChangeRecord | None:
-    """The change that takes `broker_id` out of leadership and ISR; None: nothing to change.
+def without_broker(
+    partition: PartitionInfo, broker_id: int, rules: Rules, *, unclean: bool = False
+) -> PartitionChangeRecord | None:
+    """The change that takes `broker_id` out of leadership and ISR; None: nothing to change. `unclean`: what
+    it had may be lost, so that it is no eligible leader either (KIP-966).
 
     The last in-sync replica stays in the ISR, leaderless: it alone has all the data (S4.5).
     """
+    if broker_id != partition.leader and broker_id not in {*partition.isr, *partition.elr}:
+        return None
     isr = tuple([replica for replica in partition.isr if replica != broker_id])
-    return build_change(partition, Target(isr=isr), rules)
+    lost = frozenset([broker_id]) if unclean else frozenset[int]()
+    return build_change(partition, Target(isr=isr, unclean_shutdown=lost), rules)
 
 
 def _without(rules: Rules, broker_id: int) -> Rules:
@@ -62,9 +70,10 @@ def removal_slice(
     first: Record | None = None,
     final: Record | None = None,
     scan: Scan | None = None,
+    unclean: bool = False,
 ) -> Slice:
     """The next batch that takes `broker_id` out of partitions, with `first` before it; the last one ends
-    with `final`.
+    with `final`. `unclean`: out of the eligible leaders too; `scan` has to look for those.
 
     Computed from the image as it is now, so that it holds whatever happened between the batches; the last
     one covers every partition that still names the broker. `scan`, if the work keeps one, knows where the
@@ -74,9 +83,9 @@ def removal_slice(
     without = _without(rules, broker_id)
     return change_slice(
         image,
-        Scan(naming(broker_id)) if scan is None else scan,
+        Scan(counting_on(broker_id) if unclean else naming(broker_id)) if scan is None else scan,
         at_most,
-        lambda row: without_broker(topics.at(row), broker_id, without),
+        lambda row: without_broker(topics.at(row), broker_id, without, unclean=unclean),
         lambda rows: in_columns.without_broker(image, rows, broker_id, without),
         head=() if first is None else (first,),
         tail=() if final is None else (final,),
@@ -130,6 +139,28 @@ def election_slice(
         lambda rows: in_columns.with_leader(image, rows, rules),
         head=() if first is None else (first,),
     )
+
+
+def eligible_anywhere(image: MetadataImage, broker_id: int | None = None) -> bool:
+    """Whether a partition keeps the broker, or (None) anybody, as eligible or as its last leader."""
+    for _, fields in image.topics.columns.rare.items_sorted():
+        if broker_id in fields.elr if broker_id is not None else fields.elr or fields.last_known_elr:
+            return True
+    return False
+
+
+def forgetting_slice(image: MetadataImage, rules: Rules, at_most: int, *, scan: Scan | None = None) -> Slice:
+    """The next batch of what is left to do when eligible leader replicas were switched off: partitions that
+    have some forget them, and one without an ISR gets one back (`partition_change`)."""
+    topics = image.topics
+
+    def one_by_one(row: int) -> PartitionChangeRecord | None:
+        partition = topics.at(row)
+        if not partition.elr and not partition.last_known_elr:
+            return None
+        return build_change(partition, Target(), rules)
+
+    return change_slice(image, Scan(listing_rare) if scan is None else scan, at_most, one_by_one, None)
 
 
 def rows_without_preferred_leader(topics: TopicsImage) -> RowArray:

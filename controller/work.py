@@ -3,7 +3,7 @@
 Owns what is to be done and how the next slice of it looks on the newest image. Soft state: a new active
 controller finds what was interrupted in the image (a broker still unfenced gets a fresh session, one in
 controlled shutdown heartbeats on and so does one with dead directories, leaderless partitions are looked
-for once).
+for once, and so are eligible leaders that are left from before the feature was switched off).
 """
 
 from __future__ import annotations
@@ -12,10 +12,17 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from controller.brokers import directories_record, fence_record, unregister_record
-from controller.columns.scan import Scan, naming
+from controller.columns.scan import Scan, counting_on, listing_rare, naming
+from controller.effective import elr_enabled
 from controller.events import RequestArrived
 from controller.partition_change import Rules
-from controller.partitions import election_slice, failed_directories_slice, preferred_slice, removal_slice
+from controller.partitions import (
+    election_slice,
+    failed_directories_slice,
+    forgetting_slice,
+    preferred_slice,
+    removal_slice,
+)
 from controller.result import Slice
 from metadata.image import BrokerRegistration, MetadataImage
 
@@ -29,6 +36,7 @@ class RemoveBroker:
 
     `parked`: requests to be decided when it is done (a new incarnation registers after the old one failed).
     `unregister_keys`: requests that the last batch answers.
+    `unclean`: what it had may be lost, so that it is no eligible leader any more either (K8, KIP-966).
     """
 
     broker_id: int
@@ -36,10 +44,17 @@ class RemoveBroker:
     unregister: bool = False
     unregister_keys: list[int] = field(default_factory=list)
     parked: list[RequestArrived] = field(default_factory=list)
+    unclean: bool = field(init=False, default=False)
     scan: Scan = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self.scan = Scan(naming(self.broker_id))
+
+    def make_unclean(self) -> None:
+        """From the next slice on, and for what was done already too."""
+        if not self.unclean:
+            self.unclean = True
+            self.scan = Scan(counting_on(self.broker_id))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +93,18 @@ class BalanceLeaders:
     broker_id: None = None
 
 
-Work = RemoveBroker | MoveLeaders | ElectLeaders | FailDirectories | BalanceLeaders
+@dataclass(slots=True, kw_only=True)
+class ForgetEligible:
+    """Take the eligible leader replicas out of partitions after the feature was switched off."""
+
+    broker_id: None = None
+    scan: Scan = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.scan = Scan(listing_rare)
+
+
+Work = RemoveBroker | MoveLeaders | ElectLeaders | FailDirectories | BalanceLeaders | ForgetEligible
 
 
 def next_slice(work: Work, image: MetadataImage, rules: Rules, at_most: int) -> Slice:
@@ -86,10 +112,15 @@ def next_slice(work: Work, image: MetadataImage, rules: Rules, at_most: int) -> 
     match work:
         case RemoveBroker(broker_id=broker_id, epoch=epoch):
             known = _registered(image, broker_id, epoch)
-            if known is None or (known.fenced and not work.unregister):
+            if known is None or (known.fenced and not work.unregister and not work.unclean):
                 return Slice(records=(), done=True)
-            final = unregister_record(broker_id, epoch) if work.unregister else fence_record(broker_id, epoch)
-            return removal_slice(image, broker_id, rules, at_most, final=final, scan=work.scan)
+            final = None if known.fenced else fence_record(broker_id, epoch)
+            if work.unregister:
+                work.make_unclean()
+                final = unregister_record(broker_id, epoch)
+            return removal_slice(
+                image, broker_id, rules, at_most, final=final, scan=work.scan, unclean=work.unclean
+            )
         case MoveLeaders(broker_id=broker_id, epoch=epoch):
             known = _registered(image, broker_id, epoch)
             if known is None or known.fenced:
@@ -107,6 +138,10 @@ def next_slice(work: Work, image: MetadataImage, rules: Rules, at_most: int) -> 
                 return Slice(records=(), done=True)  # re-registered meanwhile: its heartbeat fences it
             final = directories_record(broker_id, epoch, left)
             return failed_directories_slice(image, broker_id, dead, rules, at_most, final=final)
+        case ForgetEligible():
+            if elr_enabled(image):
+                return Slice(records=(), done=True)
+            return forgetting_slice(image, rules, at_most, scan=work.scan)
         case BalanceLeaders():
             return preferred_slice(image, rules, min(at_most, ELECTIONS_PER_IMBALANCE_MAX))
         case _:

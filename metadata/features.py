@@ -20,6 +20,7 @@ METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 TRANSACTION_VERSION = "transaction.version"
 GROUP_VERSION = "group.version"
+ELR_VERSION = "eligible.leader.replicas.version"
 
 METADATA_VERSION_NAMES: dict[int, str] = dict(
     enumerate(
@@ -66,8 +67,20 @@ KNOWN_FEATURES: tuple[Feature, ...] = (
     Feature(name=KRAFT_VERSION, min_level=0, max_level=1, default_level=DEFAULT_KRAFT_VERSION),
     Feature(name=TRANSACTION_VERSION, min_level=0, max_level=2, default_level=0),
     Feature(name=GROUP_VERSION, min_level=0, max_level=1, default_level=0),
+    Feature(name=ELR_VERSION, min_level=0, max_level=1, default_level=0),
 )
 """Level 0 means: not finalized. kraft.version lives in control records, the others in FeatureLevelRecords."""
+
+LEVEL_ELR_RECORDS = 23
+"""metadata.version 4.0-IV1: partition records can carry eligible leader replicas (KIP-966)."""
+
+_NEEDS_METADATA_VERSION: dict[tuple[str, int], int] = {(ELR_VERSION, 1): LEVEL_ELR_RECORDS}
+
+
+def needed_metadata_version(name: str, level: int) -> int:
+    """The lowest metadata.version at which a feature can have a level (KIP-1022)."""
+    return _NEEDS_METADATA_VERSION.get((name, level), MIN_METADATA_VERSION)
+
 
 # (first level, record version), ascending. A type that is not listed is written in version 0 at every level.
 _VERSION_STEPS: dict[type[Any], tuple[tuple[int, int], ...]] = {

@@ -12,7 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from metadata.image import MetadataImage
-from metadata.image.columns import CHUNK_SHIFT, LEADER, LISTS, TOPIC, Chunk, RowArray
+from metadata.image.columns import (
+    CHUNK_SHIFT,
+    FLAGS,
+    LEADER,
+    LISTS,
+    RARE_FLAG,
+    TOPIC,
+    Chunk,
+    RowArray,
+)
 from metadata.image.types import NO_LEADER
 
 Local = npt.NDArray[np.int64]
@@ -64,6 +73,31 @@ def naming(broker_id: int) -> Find:
         return found
 
     return find
+
+
+def counting_on(broker_id: int) -> Find:
+    """As `naming`, and partitions that may keep the broker as an eligible leader: a superset."""
+    named = naming(broker_id)
+
+    def find(chunk: Chunk) -> Local:
+        data = chunk.data
+        held = (data[LISTS : LISTS + chunk.replica_width] == broker_id).any(axis=0)
+        found: Local = np.union1d(named(chunk), np.flatnonzero(held & _has_rare(chunk)))
+        return found
+
+    return find
+
+
+def listing_rare(chunk: Chunk) -> Local:
+    """Partitions with lists that nearly every partition has empty: the reassigned, and those with eligible
+    leader replicas."""
+    found: Local = np.flatnonzero(_has_rare(chunk))
+    return found
+
+
+def _has_rare(chunk: Chunk) -> npt.NDArray[np.bool_]:
+    has: npt.NDArray[np.bool_] = (chunk.data[TOPIC] >= 0) & (chunk.data[FLAGS] & RARE_FLAG != 0)
+    return has
 
 
 def leaderless(broker_id: int | None) -> Find:

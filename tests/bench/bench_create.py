@@ -1,8 +1,8 @@
 """Topics created through gRPC on three local controllers, RF 3: partitions a second, accepted and committed.
 
 The client sends one request after another to the active controller, as Apache Kafka was measured; three
-simulated brokers that hold nothing heartbeat from a process of their own. Every answer is checked. A round has
-all the cases; each case gives the median and the best of the rounds.
+simulated brokers that hold nothing heartbeat from a process of their own. Every answer is checked. A round
+has all the cases; each case gives the median and the best of the rounds.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Fleet:
 
     async def _reach(self, offset: int) -> dict[str, Any]:
         """Waits until every broker has fetched up to `offset`; when the last one had (monotonic, s)."""
-        while any(each.end_offset < offset for each in self.brokers.values()):
+        while any(each.end_offset < offset for each in self.brokers.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         return {"last_s": max(each.reached_at(offset) for each in self.brokers.values())}
 
@@ -165,7 +165,7 @@ class SimulatedBroker:
             if self._fleet.task.registers:
                 await self._register()
             if self._fleet.task.heartbeats:
-                while not await self.beat() or self.is_fenced:
+                while not await self.beat() or self.is_fenced:  # noqa: ASYNC110
                     await asyncio.sleep(RETRY_S)
 
     async def _register(self) -> None:

@@ -67,7 +67,8 @@ class BrokerStatus:
 
 class BrokerNode:
     """See the module. `image` is what the shell loaded from the newest snapshot on disk (or an empty one);
-    its provenance says where the log goes on. `voters` are the ids of the controllers."""
+    its provenance says where the log goes on. `voters` are the ids of the controllers.
+    `previous_broker_epoch`: that of the process before this one, if it stopped in order."""
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class BrokerNode:
         incarnation_id: bytes,
         rng: random.Random,
         now_ms: int,
+        previous_broker_epoch: int | None = None,
     ) -> None:
         self._config = config
         self._raft = raft
@@ -91,6 +93,7 @@ class BrokerNode:
             voters=voters,
             rng=rng,
             applied_offset=self._follower.applied_offset,
+            previous_broker_epoch=previous_broker_epoch,
         )
         self._stopped = False
         self._out: list[Effect] = []
@@ -137,6 +140,11 @@ class BrokerNode:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     # ---- asked by the shell ----------------------------------------------------------------------
+
+    @property
+    def vouched_epoch(self) -> int | None:
+        """What an orderly end of this process leaves for the next one (`storage.clean_shutdown`)."""
+        return self._session.vouched_epoch
 
     def read_image(self, *, now_ms: int) -> tuple[MetadataImage, int] | ApiError:
         """The image and its offset (everything below is in it), only while unfenced at `now_ms` (S2.17).

@@ -55,11 +55,13 @@ class BrokerSession:
         voters: tuple[int, ...],
         rng: random.Random,
         applied_offset: int = 0,
+        previous_broker_epoch: int | None = None,
     ) -> None:
         self._config = config
         self._incarnation_id = incarnation_id
         self._targets = ControllerTargets(voters, rng)
         self._rng = rng
+        self._previous_epoch = previous_broker_epoch
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch: int | None = None
         self.registered = False
@@ -197,6 +199,12 @@ class BrokerSession:
         elif self.registered or self.caught_up:
             waits.append(self._next_send_ms)
         return min((wait for wait in waits if wait is not None), default=None)
+
+    @property
+    def vouched_epoch(self) -> int | None:
+        """The newest epoch of this broker under which nothing was lost, as far as this process knows: its
+        own, or that of the process before it if that one stopped in order (KIP-966)."""
+        return self._previous_epoch if self.broker_epoch is None else self.broker_epoch
 
     def may_publish(self) -> bool:
         """Whether the image is at least as new as the registration in force (S1.13)."""
@@ -432,8 +440,7 @@ class BrokerSession:
             rack=config.rack,
             directories=config.directories,
             binding_key=config.binding_key,
-            # KIP-966: known only to a process that has not ended since; a new one cannot vouch for the last.
-            previous_broker_epoch=self.broker_epoch,
+            previous_broker_epoch=self.vouched_epoch,
         )
 
 

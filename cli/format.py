@@ -17,6 +17,7 @@ from cli.errors import Failure
 from cli.releases import DEFAULT_RELEASE, level_of_release
 from metadata.codec import encode, encode_control
 from metadata.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
+from metadata.features import metadata_version_name, needed_metadata_version
 from metadata.records import FeatureLevelRecord
 from storage.batch import encode_batch
 from storage.disk import join, parent_of, write_atomically
@@ -88,11 +89,18 @@ def _check(plan: FormatPlan) -> None:
         for text in plan.directory_ids or ():
             if is_reserved_directory(uuid_from_text(text)):
                 raise ValueError(f"{text} is a reserved id")
-        level_of_release(plan.release)
+        level = level_of_release(plan.release)
     except ValueError as error:
         raise Failure(
             f"{error}; make an id with: metaquorum storage random-uuid" if "id" in str(error) else str(error)
         ) from error
+    for name, wanted in plan.features.items():
+        needed = needed_metadata_version(name, wanted)
+        if level < needed:
+            raise Failure(
+                f"--feature {name}={wanted} needs metadata.version {metadata_version_name(needed)};"
+                f" give --release-version {metadata_version_name(needed)} or a later one"
+            )
     if plan.node_id < 0:
         raise Failure(f"node id {plan.node_id} is negative; give 0 or more")
 

@@ -40,6 +40,10 @@ def _partition_text(name: str, partition: PartitionInfo, brokers: Brokers) -> st
             f"Adding Replicas: {_ids(partition.adding)}",
             f"Removing Replicas: {_ids(partition.removing)}",
         ]
+    if partition.elr:
+        parts.append(f"Elr: {_ids(partition.elr)}")
+    if partition.last_known_elr:
+        parts.append(f"LastKnownElr: {_ids(partition.last_known_elr)}")
     offline = offline_replicas(brokers, partition)
     if offline:
         parts.append(f"Offline: {_ids(offline)}")
@@ -61,6 +65,8 @@ def describe_json(topic: TopicDescription, brokers: Brokers) -> dict[str, Any]:
                 "partitionEpoch": partition.partition_epoch,
                 "replicas": list(partition.replicas),
                 "isr": list(partition.isr),
+                "eligibleLeaderReplicas": list(partition.elr),
+                "lastKnownElr": list(partition.last_known_elr),
                 "addingReplicas": list(partition.adding),
                 "removingReplicas": list(partition.removing),
                 "directories": [uuid_to_text(directory) for directory in partition.directories],

@@ -36,6 +36,8 @@ from runtime.raft_client import PeerAddress, RaftClient
 from runtime.raft_server import GrpcRaftTransport
 from runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
 from runtime.settings_view import SettingsViewService
+from storage.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
+from storage.posix_disk import PosixDisk
 from storage.uuids import random_uuid
 
 STOP_GRACE_S = 0.1
@@ -75,6 +77,7 @@ class BrokerProcess:
         clock, rng = SystemClock(), process_rng()
         now_ms = clock.monotonic_ms()
         self._config = config
+        self._directories = [str(path) for path in config.log_dirs]
         self._store = replica.store
         self._server = server
         self._raft = RaftCore(
@@ -94,6 +97,7 @@ class BrokerProcess:
             incarnation_id=random_uuid(rng),
             rng=rng,
             now_ms=now_ms,
+            previous_broker_epoch=take_clean_shutdown(PosixDisk(), self._directories),
         )
         controllers = {voter.node_id: PeerAddress(voter.host, voter.port) for voter in config.voters}
         client = RaftClient(controllers, self._on_transport_event, tls=tls, rng=rng)
@@ -142,6 +146,8 @@ class BrokerProcess:
             await self._transport.close()
             await self.driver.close()
             self._store.close(clean=not ending.failed)
+            if not ending.failed and self.node.vouched_epoch is not None:
+                leave_clean_shutdown(PosixDisk(), self._directories, self.node.vouched_epoch)
         return ending
 
     # --- what the driver hands over

@@ -79,6 +79,9 @@ def touch(state: RaftState, now_ms: int, replica: ReplicaKey) -> ReplicaProgress
         progress = view.voters[replica[0]]
         progress.directory_id = replica[1]
         progress.next_begin_ms = now_ms + state.config.fetch_timeout_ms // 2
+    elif replica[0] < 0:
+        # A tool that reads the log: served like an observer, and no replica of which anything is kept.
+        return ReplicaProgress(node_id=replica[0], directory_id=replica[1])
     else:
         progress = view.observers.setdefault(
             replica, ReplicaProgress(node_id=replica[0], directory_id=replica[1])

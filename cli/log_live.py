@@ -1,0 +1,161 @@
+"""`--bootstrap` for the commands that read logs: a running quorum's log instead of files.
+
+Owns the options, the private temporary directory into which the log is copied and its removal, whatever ends
+the command. The copying is `runtime.live_log`'s. A command that takes this class has PATH (or PATH...) as its
+first argument; with --bootstrap nothing is given in its place.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.errors import Failure, one_line
+
+if TYPE_CHECKING:
+    from runtime.live_log import LiveLog
+
+EXIT_TERMINATED = 143
+"""As a shell says it of a program that SIGTERM ended."""
+_TIMEOUT_S = 10.0
+_PLACEHOLDER = "\0live"
+"""What stands for PATH until the log is there; no path can be called so."""
+
+
+class LiveCommand(click.Command):
+    """A command over a log that may be a running quorum's."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.params += _options()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if any(one in ("--bootstrap", "-b") or one.startswith("--bootstrap=") for one in args):
+            args = [_PLACEHOLDER, *args]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        bootstrap, timeout_s, truststore, keystore = (ctx.params.pop(one.name) for one in _options())
+        if bootstrap is None:
+            return super().invoke(ctx)
+        if ctx.params.get("follow"):
+            raise click.UsageError("--follow reads files; leave out --bootstrap, or run it on the node", ctx)
+        with live_directory(bootstrap, timeout_s, truststore, keystore) as directory:
+            for name, value in ctx.params.items():
+                if value == _PLACEHOLDER:
+                    ctx.params[name] = directory
+                elif isinstance(value, tuple):
+                    ctx.params[name] = tuple(directory if one == _PLACEHOLDER else one for one in value)
+            return super().invoke(ctx)
+
+
+def _options() -> list[click.Option]:
+    return [
+        click.Option(
+            ["--bootstrap", "-b"],
+            metavar="HOST:PORT,...",
+            help="Read the log of the quorum that runs there, instead of PATH.",
+        ),
+        click.Option(
+            ["--timeout", "timeout_s"],
+            type=click.FloatRange(min=0.1),
+            default=_TIMEOUT_S,
+            show_default=True,
+            help="With --bootstrap: seconds to wait for one answer.",
+        ),
+        click.Option(
+            ["--truststore"],
+            type=click.Path(path_type=Path),
+            help="With --bootstrap: PEM file with the cluster's CA: TLS.",
+        ),
+        click.Option(
+            ["--keystore"],
+            type=click.Path(path_type=Path),
+            help="With --bootstrap: PEM file with our key and chain.",
+        ),
+    ]
+
+
+@contextmanager
+def live_directory(
+    bootstrap: str, timeout_s: float, truststore: Path | None, keystore: Path | None
+) -> Iterator[str]:
+    """A directory that only this user can read, with the committed log of the quorum at `bootstrap`; it is
+    gone afterwards. Says on standard error which offsets it holds. Raises Failure."""
+    directory = tempfile.mkdtemp(prefix="metaquorum-live-")
+    try:
+        with _terminated_in_order():
+            found = _copy(directory, bootstrap, timeout_s, truststore, keystore)
+            click.echo(f"metaquorum: {live_line(found)}", err=True)
+            yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def live_line(found: LiveLog) -> str:
+    """What was read, and from whom."""
+    host, port = found.address
+    snapshot = "" if found.snapshot is None else f", with the snapshot of offset {found.snapshot.offset}"
+    return (
+        f"read offsets {found.start_offset} to {found.end_offset - 1}{snapshot}, of cluster"
+        f" {found.cluster_id} from controller {found.leader_id} at {host}:{port}, which leads epoch {found.epoch}"
+    )
+
+
+def _copy(
+    directory: str, bootstrap: str, timeout_s: float, truststore: Path | None, keystore: Path | None
+) -> LiveLog:
+    # gRPC is imported for those who ask a quorum, not for those who read files.
+    import asyncio
+    import random
+
+    from cli.client import TlsOptions
+    from runtime.client import ClientError, parse_bootstrap
+    from runtime.live_log import copy_log
+    from storage.posix_disk import PosixDisk
+
+    try:
+        return asyncio.run(
+            copy_log(
+                parse_bootstrap(bootstrap),
+                PosixDisk(),
+                directory,
+                timeout_ms=max(1, int(timeout_s * 1000)),
+                tls=TlsOptions(keystore=keystore, truststore=truststore).material(),
+                rng=random.SystemRandom(),
+                on_progress=_progress if sys.stderr.isatty() else None,
+            )
+        )
+    except ClientError as error:
+        raise Failure(one_line(error)) from error
+
+
+def _progress(offset: int, target: int) -> None:
+    """One line that is written over; the last one is wiped away."""
+    text = f"fetched up to offset {offset} of {target}" if offset < target else ""
+    sys.stderr.write(f"\r\033[K{text}")
+    sys.stderr.flush()
+
+
+@contextmanager
+def _terminated_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the command as Ctrl-C does, so that nothing is left behind."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(EXIT_TERMINATED)
+
+    earlier = {each: signal.signal(each, end) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for each, handler in earlier.items():
+            signal.signal(each, handler)

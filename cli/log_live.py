@@ -107,7 +107,8 @@ def live_line(found: LiveLog) -> str:
     snapshot = "" if found.snapshot is None else f", with the snapshot of offset {found.snapshot.offset}"
     return (
         f"read offsets {found.start_offset} to {found.end_offset - 1}{snapshot}, of cluster"
-        f" {found.cluster_id} from controller {found.leader_id} at {host}:{port}, which leads epoch {found.epoch}"
+        f" {found.cluster_id} from controller {found.leader_id} at {host}:{port}, leader of epoch"
+        f" {found.epoch}"
     )
 
 

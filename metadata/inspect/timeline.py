@@ -1,25 +1,46 @@
-"""What happened, told from a log: elections, registrations, fences, topics and who led what.
+"""What happened, told from a log: one event a line, for the things that people care about.
 
-Owns the translation of records into events for people. Knows no files, and keeps only what an event's
-text needs: topic names, broker states and current leaders. It judges nothing; `replay` does.
+Owns the translation of changes into events, their severity and the spans that go on (no leader, under min
+ISR). The state behind it is one image's worth of memory; events are not kept. It judges nothing (`check`
+does) and knows no files. Why something changed comes from `causes`, by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from metadata import control_records as control
 from metadata import records as r
+from metadata.image import MetadataImage
+from metadata.image.types import NO_LEADER
+from metadata.inspect import event_groups as groups
+from metadata.inspect.causes import (
+    Cause,
+    Scene,
+    election_causes,
+    fence_cause,
+    partition_causes,
+)
+from metadata.inspect.changes import BatchChanges, BrokerStep, ChangeFeed
 from metadata.inspect.entities import EntityNamer
+from metadata.inspect.event_groups import count, duration, listed
+from metadata.inspect.spans import PartitionSpans
 
-_NAMED_PARTITIONS = 3
-"""So many partitions are named in an event's text before it says how many more there are."""
+DETAIL, INFO, WARNING, CRITICAL = "detail", "info", "warning", "critical"
+SEVERITIES = (DETAIL, INFO, WARNING, CRITICAL)
+"""From what nobody needs at first to what stops clients."""
+
+GAP_MS = 5_000
+"""Silence between two batches that is worth a line, where the log has NoOp records: an active controller
+writes one every 500 ms by default (KIP-835)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineEvent:
-    """One thing that happened. `offset` is that of the first record which says so; `time_ms` is Unix time."""
+    """One thing that happened. `offset` is that of the first record which says so; `time_ms` is Unix time;
+    `rule` names the cause (see `cause_rules`) where one is derived; `entities` are paths of everything that
+    it is about, `entity` the first of them."""
 
     offset: int
     epoch: int
@@ -27,119 +48,285 @@ class TimelineEvent:
     kind: str
     entity: str
     text: str
+    severity: str = INFO
+    rule: str | None = None
+    entities: tuple[str, ...] = ()
+
+    def is_about(self, wanted: str) -> bool:
+        """Whether it is about `wanted` or a part of it."""
+        own = self.entities or (self.entity,)
+        return any(one == wanted or one.startswith(wanted + "/") for one in own)
+
+
+def at_least(severity: str) -> frozenset[str]:
+    """The severities from `severity` on."""
+    return frozenset(SEVERITIES[SEVERITIES.index(severity) :])
 
 
 class Timeline:
     """Feed it every batch in log order; it answers with the events that the batch tells of."""
 
-    def __init__(self) -> None:
+    def __init__(self, image: MetadataImage | None = None, *, gap_ms: int = GAP_MS) -> None:
+        """`image` is the state at the log's start, where that is not offset 0."""
+        self._feed = ChangeFeed(image)
+        self._spans = PartitionSpans(self._feed, image)
         self._namer = EntityNamer()
-        self._leaders: dict[tuple[bytes, int], int] = {}
-        self._brokers: dict[int, str] = {}
+        if image is not None:
+            self._namer = EntityNamer({topic.topic_id: topic.name for topic in image.topics.all()})
+        self._gap_ms = gap_ms
+        self._last_ms: int | None = None if image is None else image.provenance.timestamp_ms
+        self._silence_ms: int | None = None
+        self._idle_records = False
+        self._leader: int | None = None
+        self._epoch: int | None = None
+        self._end = (0, 0, 0)
+        self._told: list[TimelineEvent] = []
+        self._batch = BatchChanges(base_offset=-1, epoch=-1, time_ms=-1)
 
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> list[TimelineEvent]:
-        """Events of one batch: `records` are (offset, decoded record)."""
-        told: list[TimelineEvent] = []
-        moves: dict[tuple[int, int], list[tuple[int, str]]] = {}
-        partitions: dict[bytes, int] = {}
+        """Events of one batch, by offset: `records` are (offset, decoded record)."""
+        self._told = []
+        changes = self._batch = self._feed.batch(epoch, time_ms, records)
+        if not changes.records:
+            return []
+        self._clock(changes)
+        scene = Scene(batch=changes, feed=self._feed)
+        for step in changes.brokers:
+            self._broker(step, scene)
+        self._partitions(scene)
+        self._topics(changes)
+        for offset, record in changes.records:
+            self._single(offset, record)
+        self._configs(changes)
+        self._refused(changes)
+        self._end = (changes.records[-1][0] + 1, epoch, time_ms)
+        return sorted(self._told, key=lambda event: event.offset)
 
-        def tell(offset: int, kind: str, entity: str, text: str) -> None:
-            told.append(
-                TimelineEvent(
-                    offset=offset, epoch=epoch, time_ms=time_ms, kind=kind, entity=entity, text=text
+    def finish(self) -> list[TimelineEvent]:
+        """What still goes on at the end of the log."""
+        self._told = []
+        offset, epoch, time_ms = self._end
+        self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
+        for kind, severity, spans in (
+            ("still leaderless", CRITICAL, self._spans.leaderless),
+            ("still under min isr", WARNING, self._spans.under_min),
+        ):
+            if not spans:
+                continue
+            oldest = min(spans.values())
+            names = [self._spans.name(key) for key in list(spans)[: groups.NAMED + 1]]
+            more = len(spans) - groups.NAMED
+            shown = ", ".join(names[: groups.NAMED]) + (f" and {more} more" if more > 0 else "")
+            text = f"{shown}, the longest for {duration(time_ms - oldest[1])}, since {oldest[0]}"
+            entities = tuple(self._spans.path(key) for key in spans)
+            self._tell(offset, kind, entities[0], text, severity=severity, entities=entities)
+        return self._told
+
+    def _tell(
+        self,
+        offset: int,
+        kind: str,
+        entity: str,
+        text: str,
+        *,
+        severity: str = INFO,
+        rule: str | None = None,
+        entities: Iterable[str] = (),
+    ) -> None:
+        self._told.append(
+            TimelineEvent(
+                offset=offset,
+                epoch=self._batch.epoch,
+                time_ms=self._batch.time_ms,
+                kind=kind,
+                entity=entity,
+                text=text,
+                severity=severity,
+                rule=rule,
+                entities=tuple(dict.fromkeys((entity, *entities))),
+            )
+        )
+
+    def _clock(self, changes: BatchChanges) -> None:
+        """Gaps in time, where silence means something, and clocks that ran backwards."""
+        last, now, offset = self._last_ms, changes.time_ms, changes.base_offset
+        self._silence_ms = None if last is None else now - last
+        if last is not None and last >= 0 and now >= 0:
+            if self._idle_records and now - last > self._gap_ms:
+                text = (
+                    f"nothing was written for {duration(now - last)}; a live controller writes when idle too"
                 )
+                self._tell(offset, "gap in time", "quorum", text, severity=WARNING)
+            elif now < last:
+                text = f"the time of this batch is {duration(last - now)} before that of the one before it"
+                self._tell(offset, "time ran backwards", "quorum", text, severity=DETAIL)
+        self._idle_records = self._idle_records or any(
+            isinstance(record, r.NoOpRecord) for _, record in changes.records
+        )
+        self._last_ms = now
+
+    def _broker(self, step: BrokerStep, scene: Scene) -> None:
+        node, entity = step.broker_id, f"broker/{step.broker_id}"
+        was = _broker_word(step)
+        if step.after is None:
+            self._tell(step.offset, "broker unregistered", entity, f"broker {node}", severity=INFO)
+            return
+        if step.is_registration:
+            again = " again" if step.before is not None else ""
+            text = f"broker {node}{again}, broker epoch {step.after.epoch}"
+            if step.was_fenced:
+                text += " (was unfenced)"
+            severity = WARNING if step.was_fenced else INFO
+            self._tell(step.offset, "broker registered", entity, text, severity=severity)
+            return
+        if step.was_fenced:
+            cause = fence_cause(step, scene)
+            severity = WARNING if cause.rule == "session-expired" else INFO
+            text = f"broker {node} (was {was})"
+            self._tell(step.offset, "broker fenced", entity, text, severity=severity, rule=cause.rule)
+        if step.was_unfenced:
+            self._tell(step.offset, "broker unfenced", entity, f"broker {node} (was {was})", rule="caught-up")
+        if step.began_shutdown:
+            text = f"broker {node} (was {was})"
+            self._tell(step.offset, "broker in controlled shutdown", entity, text)
+        if step.lost_directories:
+            self._directories_lost(step)
+        elif step.before is not None and step.after.directories != step.before.directories:
+            text = f"broker {node} has {count(len(step.after.directories), 'log directory')} online"
+            self._tell(step.offset, "directories changed", entity, text)
+
+    def _directories_lost(self, step: BrokerStep) -> None:
+        lost, after = step.lost_directories, step.after
+        left = 0 if after is None else len(after.directories)
+        hurt = [
+            at
+            for at in self._batch.partitions
+            if at.before is not None and at.before.directory_of(step.broker_id) in lost
+        ]
+        leaderless = sum(at.after is not None and at.after.leader == NO_LEADER for at in hurt)
+        text = f"broker {step.broker_id} lost {count(len(lost), 'log directory')}, {left} left online"
+        if hurt:
+            text += f"; {count(len(hurt), 'partition')} hurt, {leaderless} without a leader"
+        entity = f"broker/{step.broker_id}"
+        self._tell(step.offset, "directory failed", entity, text, severity=WARNING, rule="directory-failed")
+
+    def _partitions(self, scene: Scene) -> None:
+        causes: dict[int, tuple[Cause, ...]] = {
+            step.offset: partition_causes(step, scene)
+            for step in scene.batch.partitions
+            if step.before is not None and step.after is not None
+        }
+        spans = self._spans.batch(scene.batch)
+        for event in (
+            *groups.leader_events(scene.batch, causes, spans),
+            *groups.isr_events(scene.batch, causes),
+            *groups.reassignment_events(scene.batch),
+            *groups.directory_events(scene.batch, causes),
+            *groups.span_events(spans),
+        ):
+            self._tell(
+                event.offset,
+                event.kind,
+                event.entity,
+                event.text,
+                severity=event.severity,
+                rule=event.rule,
+                entities=event.entities,
             )
 
-        topics: list[tuple[int, r.TopicRecord]] = []
-        for offset, record in records:
-            names = self._namer.entities(record)
-            match record:
-                case r.TopicRecord():
-                    topics.append((offset, record))
-                case r.PartitionRecord(topic_id=topic_id, partition_id=index, leader=leader):
-                    partitions[topic_id] = partitions.get(topic_id, 0) + 1
-                    self._leaders[topic_id, index] = leader
-                case r.PartitionChangeRecord(leader=None):
-                    pass
-                case r.PartitionChangeRecord(topic_id=topic_id, partition_id=index, leader=int(leader)):
-                    old = self._leaders.get((topic_id, index), r.NO_LEADER)
-                    self._leaders[topic_id, index] = leader
-                    if old != leader:
-                        name = f"{self._namer.topic_name(topic_id)}-{index}"
-                        moves.setdefault((old, leader), []).append((offset, name))
-                case _:
-                    event = self._single(record, names)
-                    if event is not None:
-                        tell(offset, *event)
-        for offset, topic in topics:
-            count = partitions.get(topic.topic_id, 0)
-            tell(
-                offset, "topic created", f"topic/{topic.name}", f"{topic.name}, {_count(count, 'partition')}"
-            )
-        for (old, new), moved in moves.items():
-            text = f"{_listed([name for _, name in moved])}: {_leader(old)} -> {_leader(new)}"
-            tell(moved[0][0], "leader changed", f"broker/{new}" if new >= 0 else f"broker/{old}", text)
-        return sorted(told, key=lambda event: event.offset)
+    def _topics(self, changes: BatchChanges) -> None:
+        made: dict[str, int] = {}
+        first: dict[str, int] = {}
+        for step in changes.partitions:
+            if step.before is None and step.after is not None:
+                made[step.topic] = made.get(step.topic, 0) + 1
+                first.setdefault(step.topic, step.offset)
+        created = {topic.name for _, topic in changes.created}
+        for offset, topic in changes.created:
+            text = f"{topic.name}, {count(made.get(topic.name, 0), 'partition')}"
+            self._tell(offset, "topic created", f"topic/{topic.name}", text)
+        for name, offset in first.items():
+            if name not in created:
+                text = f"{name}, {made[name]} more"
+                self._tell(offset, "partitions added", f"topic/{name}", text)
+        for offset, topic in changes.removed:
+            self._tell(offset, "topic deleted", f"topic/{topic.name}", topic.name)
 
-    def _single(self, record: object, names: Sequence[str]) -> tuple[str, str, str] | None:
+    def _configs(self, changes: BatchChanges) -> None:
+        by_resource: dict[str, list[tuple[int, str]]] = {}
+        for offset, resource, key, old, new in changes.configs:
+            if old == new:
+                continue
+            path = groups.config_path(resource)
+            text = f"{key} removed" if new is None else f"{key}={new}"
+            by_resource.setdefault(path, []).append((offset, text))
+        for path, found in by_resource.items():
+            text = f"{path.removeprefix('config/')}: {listed([text for _, text in found])}"
+            entities = (path.removeprefix("config/"),)
+            self._tell(found[0][0], "config changed", path, text, entities=entities)
+
+    def _refused(self, changes: BatchChanges) -> None:
+        if changes.refused:
+            error = changes.refused[0]
+            more = len(changes.refused) - 1
+            text = f"{error.reason}" + (f", and {more} more" if more else "")
+            self._tell(error.offset, "record does not fit", "quorum", text, severity=WARNING)
+
+    def _single(self, offset: int, record: object) -> None:
+        names = self._namer.entities(record)
+        entity = names[0] if names else "quorum"
         match record:
-            case control.LeaderChangeMessage(leader_id=leader, voters=voters):
+            case control.LeaderChangeMessage():
+                self._election(offset, record)
+            case control.VotersRecord(voters=voters):
                 ids = ",".join(str(voter.voter_id) for voter in voters)
-                return "election", f"controller/{leader}", f"controller {leader} leads (voters {ids})"
+                self._tell(offset, "voters changed", "quorum", f"voters are {ids}")
+            case control.KRaftVersionRecord(kraft_version=version):
+                self._tell(offset, "feature", "quorum", f"kraft.version is at level {version}")
             case r.FeatureLevelRecord(name=name, feature_level=level):
-                return "feature", f"feature/{name}", f"{name} is at level {level}"
+                self._tell(offset, "feature", entity, f"{name} is at level {level}")
             case r.ControllerRecord(controller_id=node):
-                return "controller registered", f"controller/{node}", f"controller {node}"
-            case r.RemoveTopicRecord(topic_id=topic_id):
-                name = self._namer.topic_name(topic_id)
-                return "topic deleted", f"topic/{name}", name
+                self._tell(offset, "controller registered", entity, f"controller {node}")
+            case r.BeginTransactionRecord(name=named):
+                self._tell(offset, "transaction begun", entity, named or "no name", severity=DETAIL)
+            case r.EndTransactionRecord():
+                self._tell(offset, "transaction ended", entity, "its records hold now", severity=DETAIL)
             case r.AbortTransactionRecord(reason=reason):
-                return "transaction aborted", "transaction", reason or "no reason given"
-        return self._broker(record)
+                self._spans.rebuild(self._batch)
+                text = reason or "no reason given"
+                self._tell(offset, "transaction aborted", entity, text, severity=WARNING)
+            case r.UnknownRecord(api_key=number, version=version):
+                text = f"record type {number} version {version}"
+                self._tell(offset, "unknown record", "quorum", text, severity=WARNING)
+            case control.UnknownControlRecord(control_type=number):
+                text = f"control record type {number}"
+                self._tell(offset, "unknown record", "quorum", text, severity=WARNING)
+            case _:
+                told = groups.security_event(record, entity)
+                if told is not None:
+                    kind, text, severity = told
+                    self._tell(offset, kind, entity, text, severity=severity, entities=names)
 
-    def _broker(self, record: object) -> tuple[str, str, str] | None:
-        match record:
-            case r.BrokerRecord(broker_id=node, broker_epoch=epoch, fenced=fenced):
-                again = " again" if node in self._brokers else ""
-                self._brokers[node] = "fenced" if fenced else "unfenced"
-                return "broker registered", f"broker/{node}", f"broker {node}{again}, broker epoch {epoch}"
-            case r.UnregisterBrokerRecord(broker_id=node):
-                self._brokers.pop(node, None)
-                return "broker unregistered", f"broker/{node}", f"broker {node}"
-            case (
-                r.FenceBrokerRecord(id=node)
-                | r.BrokerRegistrationChangeRecord(broker_id=node, fenced=r.FENCED)
-            ):
-                return self._turned(node, "fenced")
-            case (
-                r.UnfenceBrokerRecord(id=node)
-                | r.BrokerRegistrationChangeRecord(broker_id=node, fenced=r.UNFENCED)
-            ):
-                return self._turned(node, "unfenced")
-            case r.BrokerRegistrationChangeRecord(
-                broker_id=node, in_controlled_shutdown=r.IN_CONTROLLED_SHUTDOWN
-            ):
-                return self._turned(node, "in controlled shutdown")
-            case r.BrokerRegistrationChangeRecord(broker_id=node, log_dirs=tuple(directories)):
-                online = _count(len(directories), "log directory", "log directories")
-                return "directories changed", f"broker/{node}", f"broker {node} has {online} online"
-        return None
-
-    def _turned(self, node: int, state: str) -> tuple[str, str, str]:
-        before = self._brokers.get(node, "unknown")
-        self._brokers[node] = state
-        return f"broker {state}", f"broker/{node}", f"broker {node} (was {before})"
+    def _election(self, offset: int, record: control.LeaderChangeMessage) -> None:
+        leader, epoch = record.leader_id, self._batch.epoch
+        ids = ",".join(str(voter.voter_id) for voter in record.voters)
+        causes = election_causes(record, epoch, self._leader, self._epoch, self._silence_ms)
+        rules = [cause.rule for cause in causes]
+        extra = "; ".join(cause.text for cause in causes[1:])
+        text = f"controller {leader} leads (voters {ids})" + (f"; {extra}" if extra else "")
+        severity = WARNING if "leader-lost" in rules else INFO
+        rule = rules[1] if len(rules) > 1 else rules[0]
+        entities = ("quorum", f"controller/{leader}")
+        self._tell(
+            offset, "election", f"controller/{leader}", text, severity=severity, rule=rule, entities=entities
+        )
+        self._leader, self._epoch = leader, epoch
 
 
-def _leader(node: int) -> str:
-    return "none" if node == r.NO_LEADER else str(node)
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:_NAMED_PARTITIONS])
-    more = len(names) - _NAMED_PARTITIONS
-    return f"{shown} and {more} more" if more > 0 else shown
+def _broker_word(step: BrokerStep) -> str:
+    before = step.before
+    if before is None:
+        return "unknown"
+    if before.fenced:
+        return "fenced"
+    return "in controlled shutdown" if before.in_controlled_shutdown else "unfenced"

@@ -104,6 +104,7 @@ def test_every_kind_can_be_asked_for() -> None:
 
 def test_moves_of_one_batch_are_one_event_each_way() -> None:
     timeline = Timeline()
+    timeline.batch(3, 40, [(9, r.BrokerRecord(1, ID, 9, fenced=False))])
     topic: list[object] = [r.TopicRecord("orders", ID)]
     partitions = [r.PartitionRecord(index, ID, (1, 2), (1, 2), leader=1) for index in range(5)]
     created = timeline.batch(3, 50, enumerate([*topic, *partitions], 10))
@@ -111,21 +112,23 @@ def test_moves_of_one_batch_are_one_event_each_way() -> None:
         (10, "topic created", "orders, 5 partitions")
     ]
     changes: list[object] = [r.PartitionChangeRecord(index, ID, leader=2) for index in range(4)]
-    changes += [r.PartitionChangeRecord(4, ID, leader=r.NO_LEADER), r.PartitionChangeRecord(4, ID, isr=(2,))]
+    changes.append(r.PartitionChangeRecord(4, ID, leader=r.NO_LEADER))
     changes.append(r.BrokerRegistrationChangeRecord(1, 9, fenced=r.FENCED))
     told = timeline.batch(4, 60, enumerate(changes, 20))
     assert [(event.offset, event.entity, event.text) for event in told] == [
         (20, "broker/2", "orders-0, orders-1, orders-2 and 1 more: 1 -> 2"),
         (24, "broker/1", "orders-4: 1 -> none"),
-        (26, "broker/1", "broker 1 (was unknown)"),
+        (25, "broker/1", "broker 1 (was unfenced)"),
     ]
     assert {(event.epoch, event.time_ms) for event in told} == {(4, 60)}
 
 
 def test_a_leader_that_stays_is_no_event() -> None:
     timeline = Timeline()
-    timeline.batch(1, 1, [(0, r.PartitionRecord(0, ID, (1,), (1,), leader=1))])
-    assert timeline.batch(1, 2, [(1, r.PartitionChangeRecord(0, ID, leader=1))]) == []
+    timeline.batch(
+        1, 1, [(0, r.TopicRecord("orders", ID)), (1, r.PartitionRecord(0, ID, (1,), (1,), leader=1))]
+    )
+    assert timeline.batch(1, 2, [(2, r.PartitionChangeRecord(0, ID, leader=1))]) == []
 
 
 def metaquorum(*args: str, **environment: str) -> subprocess.Popen[str]:

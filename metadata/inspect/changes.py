@@ -1,0 +1,286 @@
+"""Records as changes: for every record of a batch, what it found and what it left behind.
+
+Owns the step from records to (before, after) of partitions and brokers, one record at a time, and what the
+log said so far about each broker. The one interpreter (`metadata.replay`) applies the records; nothing is
+frozen, so that a long log costs no image a batch. Knows neither files nor what a change means to people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from metadata import control_records as control
+from metadata import records as r
+from metadata.errors import ReplayError
+from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
+from metadata.image.types import BrokerRegistration, ConfigResource, PartitionInfo, TopicInfo
+from metadata.replay import Replayer, ReplayState
+
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+PartitionKey = tuple[bytes, int]
+"""(topic id, partition index)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStep:
+    """One record about one partition. `before` is None for a new partition, `after` for one that is gone."""
+
+    offset: int
+    record: object
+    topic: str
+    index: int
+    before: PartitionInfo | None
+    after: PartitionInfo | None
+
+    @property
+    def name(self) -> str:
+        """`orders-7`, as Kafka's tools write it."""
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def key(self) -> PartitionKey:
+        info = self.after or self.before
+        if info is None:
+            raise RuntimeError("a step without a partition before and after")
+        return info.topic_id, self.index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStep:
+    """One record about one broker. `before` is None for an unknown broker, `after` for one that is gone."""
+
+    offset: int
+    record: object
+    broker_id: int
+    before: BrokerRegistration | None
+    after: BrokerRegistration | None
+
+    @property
+    def was_fenced(self) -> bool:
+        """True if this record turned an unfenced broker into a fenced one, or into none."""
+        return (
+            self.before is not None and not self.before.fenced and (self.after is None or self.after.fenced)
+        )
+
+    @property
+    def was_unfenced(self) -> bool:
+        return (
+            self.after is not None and not self.after.fenced and (self.before is None or self.before.fenced)
+        )
+
+    @property
+    def began_shutdown(self) -> bool:
+        """True if this record says that the broker is in controlled shutdown now."""
+        return (
+            self.after is not None
+            and self.after.in_controlled_shutdown
+            and not (self.before is not None and self.before.in_controlled_shutdown)
+        )
+
+    @property
+    def is_registration(self) -> bool:
+        return isinstance(self.record, r.BrokerRecord)
+
+    @property
+    def lost_directories(self) -> frozenset[bytes]:
+        """Log directories that are online no more by this record."""
+        if self.before is None or self.after is None or self.is_registration:
+            return frozenset()
+        return frozenset(self.before.directories) - frozenset(self.after.directories)
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerStory:
+    """Offsets and times (Unix ms) of what the log last said about a broker; None where it said nothing."""
+
+    registered: tuple[int, int] | None = None
+    unfenced: tuple[int, int] | None = None
+    fenced: tuple[int, int] | None = None
+    shutdown: tuple[int, int] | None = None
+    unregistered: tuple[int, int] | None = None
+    directory_lost: tuple[int, int] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchChanges:
+    """What one batch did. `records` is everything in it, in order; `refused` are records that do not fit the
+    state; `brokers_before` are the registrations before the batch of the brokers that it changed."""
+
+    base_offset: int
+    epoch: int
+    time_ms: int
+    records: list[tuple[int, object]] = field(default_factory=list)
+    partitions: list[PartitionStep] = field(default_factory=list)
+    brokers: list[BrokerStep] = field(default_factory=list)
+    created: list[tuple[int, TopicInfo]] = field(default_factory=list)
+    removed: list[tuple[int, TopicInfo]] = field(default_factory=list)
+    configs: list[tuple[int, ConfigResource, str, str | None, str | None]] = field(default_factory=list)
+    refused: list[ReplayError] = field(default_factory=list)
+
+    def steps_of(self, broker_id: int) -> list[BrokerStep]:
+        return [step for step in self.brokers if step.broker_id == broker_id]
+
+
+class ChangeFeed:
+    """Feed it every batch in log order, beginning with the state at the log's start."""
+
+    def __init__(self, image: MetadataImage | None = None) -> None:
+        self._refused: list[ReplayError] = []
+        state = ReplayState() if image is None else ReplayState(image)
+        self._engine = Replayer(state, on_error=self._refused.append)
+        self.stories: dict[int, BrokerStory] = {}
+        self._names: dict[bytes, str] = {}
+
+    @property
+    def state(self) -> ImageBuilder:
+        """The state after the batches so far. For reading only, and only until the next batch."""
+        return self._engine.builder
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerRegistration]:
+        return self._engine.builder.brokers
+
+    def topic_config(self, topic: str, key: str) -> str | None:
+        """A topic's setting as the log says it: its own, else the brokers' default, else None."""
+        configs = self._engine.builder.configs
+        for resource in (ConfigResource(TOPIC_RESOURCE, topic), ConfigResource(BROKER_RESOURCE, "")):
+            value = (configs.get(resource) or {}).get(key)
+            if value is not None:
+                return value
+        return None
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """A topic's name, also of one that was deleted by the last batch."""
+        entry = self._engine.builder.topics.by_id.get(topic_id)
+        return self._names.get(topic_id) if entry is None else entry.info.name
+
+    def partition(self, key: PartitionKey) -> PartitionInfo | None:
+        topics = self._engine.builder.topics
+        row = topics.row_of(*key)
+        return None if row < 0 else topics.at(row)
+
+    def partitions_of(self, topic_id: bytes) -> list[PartitionInfo]:
+        topics = self._engine.builder.topics
+        entry = topics.by_id.get(topic_id)
+        return [] if entry is None else [topics.at(row) for row in entry.rows().tolist()]
+
+    def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> BatchChanges:
+        """Applies one batch: `records` are (offset, decoded record). Never raises for a record."""
+        found = BatchChanges(base_offset=-1, epoch=epoch, time_ms=time_ms)
+        self._refused.clear()
+        self._names.clear()
+        for offset, record in records:
+            if found.base_offset < 0:
+                found.base_offset = offset
+            found.records.append((offset, record))
+            self._record(found, offset, record)
+        found.refused = list(self._refused)
+        for step in found.brokers:
+            self._tell(step, time_ms)
+        return found
+
+    def _record(self, found: BatchChanges, offset: int, record: object) -> None:
+        match record:
+            case (
+                r.PartitionChangeRecord(topic_id=topic_id, partition_id=index)
+                | r.PartitionRecord(topic_id=topic_id, partition_id=index)
+            ):
+                before = self.partition((topic_id, index))
+                if self._apply(found, record, offset):
+                    found.partitions.append(self._step(offset, record, topic_id, index, before))
+            case r.RemoveTopicRecord(topic_id=topic_id):
+                self._removed(found, offset, record, topic_id)
+            case r.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value):
+                resource = ConfigResource(kind, name)
+                old = (self.state.configs.get(resource) or {}).get(key)
+                if self._apply(found, record, offset):
+                    found.configs.append((offset, resource, key, old, value))
+            case r.TopicRecord(name=name, topic_id=topic_id):
+                if self._apply(found, record, offset):
+                    found.created.append((offset, TopicInfo(topic_id, name)))
+            case r.UnknownRecord() | control.UnknownControlRecord():
+                return
+            case _ if (broker_id := _broker_of(record)) is not None:
+                known = self.brokers.get(broker_id)
+                if self._apply(found, record, offset):
+                    after = self.brokers.get(broker_id)
+                    found.brokers.append(
+                        BrokerStep(
+                            offset=offset, record=record, broker_id=broker_id, before=known, after=after
+                        )
+                    )
+            case _ if not _is_control(record):
+                self._apply(found, record, offset)
+
+    def _step(
+        self, offset: int, record: object, topic_id: bytes, index: int, before: PartitionInfo | None
+    ) -> PartitionStep:
+        return PartitionStep(
+            offset=offset,
+            record=record,
+            topic=self.topic_name(topic_id) or topic_id.hex(),
+            index=index,
+            before=before,
+            after=self.partition((topic_id, index)),
+        )
+
+    def _apply(self, found: BatchChanges, record: object, offset: int) -> bool:
+        refused = len(self._refused)
+        self._engine.apply(record, offset, found.epoch, found.time_ms)
+        return len(self._refused) == refused
+
+    def _removed(self, found: BatchChanges, offset: int, record: object, topic_id: bytes) -> None:
+        name = self.topic_name(topic_id)
+        gone = self.partitions_of(topic_id)
+        if not self._apply(found, record, offset) or name is None:
+            return
+        self._names[topic_id] = name
+        found.removed.append((offset, TopicInfo(topic_id, name)))
+        found.partitions += [
+            PartitionStep(offset=offset, record=record, topic=name, index=at.index, before=at, after=None)
+            for at in gone
+        ]
+
+    def _tell(self, step: BrokerStep, time_ms: int) -> None:
+        story = self.stories.setdefault(step.broker_id, BrokerStory())
+        place = (step.offset, time_ms)
+        if step.is_registration:
+            story.registered, story.shutdown = place, None
+            story.directory_lost = None
+        if step.was_fenced:
+            story.fenced = place
+        if step.was_unfenced:
+            story.unfenced = place
+        if step.began_shutdown:
+            story.shutdown = place
+        if step.lost_directories:
+            story.directory_lost = place
+        if step.after is None:
+            story.unregistered = place
+
+
+def _broker_of(record: object) -> int | None:
+    match record:
+        case (
+            r.BrokerRecord(broker_id=broker_id)
+            | r.UnregisterBrokerRecord(broker_id=broker_id)
+            | r.BrokerRegistrationChangeRecord(broker_id=broker_id)
+            | r.FenceBrokerRecord(id=broker_id)
+            | r.UnfenceBrokerRecord(id=broker_id)
+        ):
+            return broker_id
+    return None
+
+
+def _is_control(record: object) -> bool:
+    return isinstance(
+        record,
+        control.LeaderChangeMessage
+        | control.SnapshotHeaderRecord
+        | control.SnapshotFooterRecord
+        | control.KRaftVersionRecord
+        | control.VotersRecord,
+    )

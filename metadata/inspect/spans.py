@@ -1,0 +1,129 @@
+"""Which partitions are without a leader or under min ISR, and since when. Knows no texts and no files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from metadata.image.types import NO_LEADER, ConfigResource, PartitionInfo
+from metadata.inspect.changes import (
+    MIN_INSYNC_REPLICAS,
+    BatchChanges,
+    ChangeFeed,
+    PartitionKey,
+    PartitionStep,
+)
+
+Place = tuple[int, int]
+"""(offset, Unix ms)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SpanChanges:
+    """What one batch began and ended. An ended span is (step, when it began)."""
+
+    time_ms: int
+    led_again: dict[PartitionKey, Place] = field(default_factory=dict)
+    under: list[tuple[PartitionStep, int]] = field(default_factory=list)
+    restored: list[tuple[PartitionStep, Place]] = field(default_factory=list)
+
+
+class PartitionSpans:
+    """Keeps the spans that are open. `leaderless` and `under_min` map partitions to where they began."""
+
+    def __init__(self, feed: ChangeFeed, image: MetadataImage | None) -> None:
+        self._feed = feed
+        self.leaderless: dict[PartitionKey, Place] = {}
+        self.under_min: dict[PartitionKey, Place] = {}
+        if image is not None:
+            begun = (image.provenance.offset, image.provenance.timestamp_ms)
+            self._rebuild(begun)
+
+    def path(self, key: PartitionKey) -> str:
+        return f"topic/{self._feed.topic_name(key[0]) or key[0].hex()}/{key[1]}"
+
+    def name(self, key: PartitionKey) -> str:
+        return f"{self._feed.topic_name(key[0]) or key[0].hex()}-{key[1]}"
+
+    def rebuild(self, batch: BatchChanges) -> None:
+        """After an aborted transaction took back what its records had said."""
+        self._rebuild((batch.base_offset, batch.time_ms))
+
+    def _rebuild(self, now: Place) -> None:
+        old, old_min = self.leaderless, self.under_min
+        self.leaderless, self.under_min = {}, {}
+        for info in self._everything():
+            key = (info.topic_id, info.index)
+            if info.leader == NO_LEADER:
+                self.leaderless[key] = old.get(key, now)
+            if self.is_under_min(info):
+                self.under_min[key] = old_min.get(key, now)
+
+    def _everything(self) -> Iterable[PartitionInfo]:
+        topics = self._feed.state.topics.freeze()
+        for topic in topics.all():
+            yield from topics.partitions_of(topic.topic_id)
+
+    def min_isr(self, info: PartitionInfo) -> int:
+        """The partition's min.insync.replicas as the log says it (1 where it says nothing), and never more
+        than its replicas, as Kafka counts it."""
+        name = self._feed.topic_name(info.topic_id)
+        text = None if name is None else self._feed.topic_config(name, MIN_INSYNC_REPLICAS)
+        wanted = int(text) if text is not None and text.isdigit() else 1
+        return min(wanted, len(info.replicas))
+
+    def is_under_min(self, info: PartitionInfo) -> bool:
+        return len(info.isr) < self.min_isr(info)
+
+    def batch(self, batch: BatchChanges) -> SpanChanges:
+        """Brings the spans up to date with one batch."""
+        found = SpanChanges(time_ms=batch.time_ms)
+        last: dict[PartitionKey, PartitionStep] = {}
+        for step in batch.partitions:
+            key = step.key
+            last[key] = step
+            self._leader(step, key, batch.time_ms, found)
+        for key, step in last.items():
+            self._min_isr(step, key, batch.time_ms, found)
+        self._settings(batch, last, found)
+        return found
+
+    def _leader(self, step: PartitionStep, key: PartitionKey, now_ms: int, found: SpanChanges) -> None:
+        if step.after is not None and step.after.leader == NO_LEADER:
+            self.leaderless.setdefault(key, (step.offset, now_ms))
+        elif (begun := self.leaderless.pop(key, None)) is not None and step.after is not None:
+            found.led_again[key] = begun
+
+    def _min_isr(self, step: PartitionStep, key: PartitionKey, now_ms: int, found: SpanChanges) -> None:
+        if step.after is not None and self.is_under_min(step.after):
+            if key not in self.under_min:
+                self.under_min[key] = (step.offset, now_ms)
+                found.under.append((step, self.min_isr(step.after)))
+        elif (begun := self.under_min.pop(key, None)) is not None and step.after is not None:
+            found.restored.append((step, begun))
+
+    def _settings(
+        self, batch: BatchChanges, done: dict[PartitionKey, PartitionStep], found: SpanChanges
+    ) -> None:
+        """Partitions that are judged anew because min.insync.replicas itself changed."""
+        for offset, resource, key, old, new in batch.configs:
+            if key != MIN_INSYNC_REPLICAS or old == new:
+                continue
+            for info in self._concerned(resource):
+                place = (info.topic_id, info.index)
+                if place in done:
+                    continue
+                name = self._feed.topic_name(info.topic_id) or info.topic_id.hex()
+                step = PartitionStep(
+                    offset=offset, record=None, topic=name, index=info.index, before=info, after=info
+                )
+                self._min_isr(step, place, batch.time_ms, found)
+
+    def _concerned(self, resource: ConfigResource) -> Iterable[PartitionInfo]:
+        if resource == ConfigResource(BROKER_RESOURCE, ""):
+            return self._everything()
+        if resource.resource_type != TOPIC_RESOURCE:
+            return ()
+        topic_id = self._feed.state.topics.by_name.get(resource.name)
+        return () if topic_id is None else self._feed.partitions_of(topic_id)

@@ -10,11 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.columns import slices
-from controller.columns.scan import Scan, naming
-from controller.effective import rules_of
+from controller.columns.scan import Scan, listing_rare, naming
+from controller.effective import elr_enabled, rules_of
 from controller.encoding import encode_records_batch
 from controller.new_partitions import NewPartitions
-from controller.partitions import election_slice, preferred_slice, removal_slice
+from controller.partitions import (
+    election_slice,
+    eligible_anywhere,
+    forgetting_slice,
+    preferred_slice,
+    removal_slice,
+)
 from controller.placement import Candidate
 from controller.result import Slice
 from metadata.columnar.bulk import RecordPieces, in_pieces
@@ -64,7 +70,8 @@ def partition(rng: random.Random, topic_id: bytes, index: int, level: int) -> Pa
         leader_epoch=rng.randint(0, 3),
         partition_epoch=rng.randint(0, 3),
         directories=() if level < 17 else tuple(places),
-        eligible_leader_replicas=outside[:1] if odd == 3 and level >= 23 and outside else None,
+        eligible_leader_replicas=outside[:1] if odd in {3, 4} and level >= 23 and outside else None,
+        last_known_elr=replicas[:1] if odd == 4 and level >= 23 else None,
     )
 
 
@@ -101,6 +108,11 @@ Decide = Callable[[MetadataImage, Callable[[int], bool], int], Slice]
 
 def removal(image: MetadataImage, may_lead: Callable[[int], bool], at_most: int) -> Slice:
     return removal_slice(image, 1, rules_of(image, may_lead), at_most, final=FenceBrokerRecord(1, 7))
+
+
+def unclean_removal(image: MetadataImage, may_lead: Callable[[int], bool], at_most: int) -> Slice:
+    final = FenceBrokerRecord(1, 7)
+    return removal_slice(image, 1, rules_of(image, may_lead), at_most, final=final, unclean=True)
 
 
 def election(image: MetadataImage, may_lead: Callable[[int], bool], at_most: int) -> Slice:
@@ -146,8 +158,11 @@ def appended(state: ReplayState, records: Sequence[Record]) -> ReplayState:
     return replay(state, next(iter_batches(data)))
 
 
-@settings(max_examples=120, deadline=None)
-@given(seed=st.integers(0, 1 << 32), decide=st.sampled_from((removal, election, any_election, preferred)))
+DECISIONS = (removal, unclean_removal, election, any_election, preferred)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 1 << 32), decide=st.sampled_from(DECISIONS))
 def test_columns_decide_what_is_decided_one_by_one(seed: int, decide: Decide) -> None:
     state, live = cluster(seed)
     plain, fast = one_by_one(decide, state.newest, live), in_columns(decide, state.newest, live)
@@ -156,12 +171,49 @@ def test_columns_decide_what_is_decided_one_by_one(seed: int, decide: Decide) ->
     assert len(plain.records) == len(fast.records)
     if not plain.records:
         return
-    assert plain.records[-1] == fast.records[-1] or decide is not removal
+    assert plain.records[-1] == fast.records[-1] or decide not in {removal, unclean_removal}
     slow = replay_records(
         state, base_offset=state.end_offset, epoch=1, timestamp_ms=0, records=list(plain.records)
     )
     quick = appended(state, fast.records)
     assert not describe_difference(slow.newest, quick.newest)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_after_an_unclean_stop_nobody_counts_on_the_broker(seed: int) -> None:
+    state, live = cluster(seed)
+    done = unclean_removal(state.newest, live.__contains__, 1 << 20)
+    after = appended(state, done.records).newest
+    eligible = elr_enabled(after)
+    for row in after.topics.columns.live_rows().tolist():
+        partition = after.topics.at(row)
+        assert partition.leader != 1 and 1 not in partition.elr
+        assert 1 not in partition.isr or (not eligible and partition.isr == (1,))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32), at_most=st.integers(1, 12))
+def test_slices_take_what_is_left_of_eligible_leaders_out_of_everything(seed: int, at_most: int) -> None:
+    """After the feature was switched off: every partition keeps or gets an ISR."""
+    state, live = cluster(seed)
+    off = FeatureLevelRecord("eligible.leader.replicas.version", 0)
+    state = replay_records(state, base_offset=state.end_offset, epoch=1, timestamp_ms=0, records=[off])
+    scan = Scan(listing_rare)
+    for _ in range(200):
+        image = state.newest
+        part = forgetting_slice(image, rules_of(image, live.__contains__), at_most, scan=scan)
+        assert len(part.records) <= at_most
+        if part.records:
+            state = appended(state, part.records)
+        if part.done:
+            break
+    else:
+        raise AssertionError("the slices never end")
+    assert not eligible_anywhere(state.newest)
+    for row in state.newest.topics.columns.live_rows().tolist():
+        partition = state.newest.topics.at(row)
+        assert partition.isr and set(partition.isr) <= set(partition.replicas)
 
 
 @settings(max_examples=40, deadline=None)

@@ -96,6 +96,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Record], bool, bool]:
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("remove"), st.sampled_from(BROKERS)),
+        st.tuples(st.just("drop"), st.sampled_from(BROKERS)),
         st.tuples(st.just("return"), st.sampled_from(BROKERS)),
         st.tuples(st.just("elect all"), st.just(0)),
         st.tuples(st.just("balance"), st.just(0)),
@@ -115,6 +116,8 @@ def decided(image: MetadataImage, step: tuple[object, ...]) -> tuple[Record, ...
     match step:
         case ("remove", int(broker_id)):
             return tuple(removal_slice(image, broker_id, rules, 100).records)
+        case ("drop", int(broker_id)):
+            return tuple(removal_slice(image, broker_id, rules, 100, unclean=True).records)
         case ("return", int(broker_id)):
             return tuple(election_slice(image, broker_id, rules, 100).records)
         case ("elect all", _):

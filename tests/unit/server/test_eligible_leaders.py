@@ -1,0 +1,84 @@
+"""Eligible leader replicas on running servers: switched by the command line, clean stops that are proven."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from cli.main import main
+from metadata.errors import ErrorCode
+from metadata.requests import NewTopic
+from runtime.client import AdminClient
+from storage.clean_shutdown import FILE_NAME
+from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
+from tests.unit.server.test_servers import SERVING, health_is
+
+NAME = "eligible.leader.replicas.version"
+
+
+async def run(site: Site, *arguments: str, code: int = 0) -> Result:
+    """The command line in a thread of its own, as the cluster runs on this loop."""
+    address = ["--bootstrap", f"127.0.0.1:{site.controller_port}"]
+    result = await asyncio.to_thread(CliRunner().invoke, main, [*arguments, *address])
+    assert result.exit_code == code, result.output
+    return result
+
+
+async def described(site: Site) -> dict[str, object]:
+    topic = json.loads((await run(site, "topics", "describe", "t", "--json")).output)[0]
+    found: dict[str, object] = topic["partitions"][0]
+    return found
+
+
+async def led_by(site: Site, leader: int | None) -> dict[str, object]:
+    async with asyncio.timeout(30):
+        while True:
+            found = await described(site)
+            if found["leader"] == leader:
+                return found
+
+
+async def test_on_and_off_and_a_clean_stop_in_between(tmp_path: Path) -> None:
+    site = new_site(tmp_path)
+    marker = site.root / "broker" / FILE_NAME
+    async with running_controller(site.controller_file()):
+        async with running_broker(site.broker_file()):
+            await health_is(site.broker_port, SERVING)
+            early = await run(site, "features", "upgrade", f"{NAME}=1", code=1)
+            assert "it needs metadata.version 4.0-IV1: upgrade that first" in early.output
+            await run(site, "features", "upgrade", "metadata.version=4.0", f"{NAME}=1")
+            shown = await run(site, "features", "describe")
+            assert f"{NAME}" in shown.output
+            broker = await run(site, "configs", "describe", "broker", "default")
+            assert "min.insync.replicas" in broker.output
+            async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
+                made = await client.create_topics([NewTopic(name="t", assignments=((101,),))])
+                assert made.results[0].error is ErrorCode.NONE
+                epoch = (await client.list_brokers()).brokers[0].epoch
+            assert not marker.exists()
+        # It left its leadership in order, and kept all that it had.
+        gone = await led_by(site, None)
+        assert (gone["isr"], gone["eligibleLeaderReplicas"], gone["lastKnownElr"]) == ([], [101], [101])
+        text = (await run(site, "topics", "describe", "t")).output
+        assert "\tIsr: \tElr: 101\tLastKnownElr: 101" in text
+        assert json.loads(marker.read_bytes()) == {"version": 0, "brokerEpoch": epoch}
+        async with running_broker(site.broker_file()):
+            back = await led_by(site, 101)
+            assert (back["isr"], back["eligibleLeaderReplicas"], back["lastKnownElr"]) == ([101], [], [])
+            assert not marker.exists()
+            again = await run(site, "topics", "describe", "t")
+            assert "Elr" not in again.output
+        await led_by(site, None)
+        # Nothing proves the next start: it recovers what it has.
+        marker.unlink()
+        async with running_broker(site.broker_file()):
+            await led_by(site, 101)
+            async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
+                topics = await client.describe_topics(["t"])
+            assert topics.topics[0].partitions[0].leader_recovery_state == 1
+            await run(site, "features", "downgrade", f"{NAME}=0")
+            refused = await run(site, "features", "downgrade", "metadata.version=22", code=1)
+            assert "could lose metadata" in refused.output

@@ -22,7 +22,18 @@ from storage.batch import BatchHeader, RecordBatch
 from storage.errors import BatchError
 from storage.reader import Damage
 
-__all__ = ["END", "FoundState", "OnProblem", "Point", "Step", "earliest", "parse_point", "state_at", "steps"]
+__all__ = [
+    "END",
+    "FoundState",
+    "OnProblem",
+    "Point",
+    "Step",
+    "earliest",
+    "parse_point",
+    "state_at",
+    "steps",
+    "steps_from",
+]
 
 SHOWN_PROBLEMS = 20
 """So many problems are kept as lines; those after them are counted."""
@@ -149,6 +160,19 @@ def steps(
     walk.run_to(start)
     walk.finish(start)
     yield from walk.steps(end)
+
+
+def steps_from(
+    log: MetadataLog,
+    found: FoundState,
+    end: Point = END,
+    on_problem: OnProblem | None = None,
+    *,
+    past_corruption: bool = False,
+) -> Iterator[Step]:
+    """As `steps`, from a state of the same log that is known already; `found` is not changed."""
+    start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
+    yield from _Walk(log, start, _Notes(on_problem), past_corruption).steps(end)
 
 
 def earliest(log: MetadataLog) -> Point:

@@ -7,13 +7,21 @@ lead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from controller.columns import elections as in_columns
-from controller.columns.scan import Scan, counting_on, leaderless, listing_rare, naming, not_preferred
+from controller.columns.scan import (
+    Scan,
+    counting_on,
+    leaderless,
+    listing_rare,
+    lying_in,
+    naming,
+    not_preferred,
+)
 from controller.columns.slices import change_slice
 from controller.partition_change import Election, MayLead, Rules, Target, build_change
 from controller.result import Slice
@@ -100,21 +108,22 @@ def failed_directories_slice(
     at_most: int,
     *,
     final: Record,
+    scan: Scan | None = None,
 ) -> Slice:
     """The next batch that takes the broker's replicas in dead directories out of leadership and ISR; the
     last one ends with `final`, the registration without these directories (S3.15)."""
     topics = image.topics
-    named = np.union1d(topics.rows_with_isr(broker_id), topics.rows_led_by(broker_id))
-    inside = [topics.rows_in_directory(directory) for directory in directories]
-    rows = np.intersect1d(named, np.concatenate(inside)).tolist()
     dead = frozenset(directories)
-    failing = replace(rules, failing=rules.failing | dead)
-    changes = (
-        without_broker(partition, broker_id, failing)
-        for partition in map(topics.at, rows)
-        if partition.directory_of(broker_id) in dead
+    # Their replicas are in dead directories, so that for all of them the broker is one that may not lead.
+    failing = _without(replace(rules, failing=rules.failing | dead), broker_id)
+    return change_slice(
+        image,
+        Scan(lying_in(image, broker_id, directories)) if scan is None else scan,
+        at_most,
+        lambda row: without_broker(topics.at(row), broker_id, failing),
+        lambda rows: in_columns.without_broker(image, rows, broker_id, failing),
+        tail=(final,),
     )
-    return _bounded(changes, at_most, (), (final,))
 
 
 def election_slice(
@@ -184,19 +193,3 @@ def preferred_slice(image: MetadataImage, rules: Rules, at_most: int, *, scan: S
         lambda row: build_change(topics.at(row), Target(), rules, Election.PREFERRED),
         lambda rows: in_columns.with_leader(image, rows, rules, preferred=True),
     )
-
-
-def _bounded(
-    changes: Iterable[PartitionChangeRecord | None],
-    at_most: int,
-    head: tuple[Record, ...],
-    tail: tuple[Record, ...],
-) -> Slice:
-    records: list[Record] = list(head)
-    for change in changes:
-        if change is None:
-            continue
-        if len(records) - len(head) == at_most:
-            return Slice(records=tuple(records), done=False)
-        records.append(change)
-    return Slice(records=(*records, *tail), done=True)

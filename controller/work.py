@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from controller.brokers import directories_record, fence_record, unregister_record
-from controller.columns.scan import Scan, counting_on, listing_rare, naming
+from controller.columns.scan import Scan, counting_on, listing_rare, lying_in, naming
 from controller.effective import elr_enabled
 from controller.events import RequestArrived
 from controller.partition_change import Rules
@@ -84,6 +84,12 @@ class FailDirectories:
     broker_id: int
     epoch: int
     directories: frozenset[bytes]
+    scan: Scan | None = field(init=False, default=None, compare=False, repr=False)
+
+    def add(self, directories: frozenset[bytes]) -> None:
+        """More of them died: what was looked at for the others is looked at again."""
+        self.directories |= directories
+        self.scan = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +142,17 @@ def next_slice(work: Work, image: MetadataImage, rules: Rules, at_most: int) -> 
             left = tuple([each for each in known.directories if each not in work.directories])
             if not left:
                 return Slice(records=(), done=True)  # re-registered meanwhile: its heartbeat fences it
-            final = directories_record(broker_id, epoch, left)
-            return failed_directories_slice(image, broker_id, dead, rules, at_most, final=final)
+            if work.scan is None:
+                work.scan = Scan(lying_in(image, broker_id, dead))
+            return failed_directories_slice(
+                image,
+                broker_id,
+                dead,
+                rules,
+                at_most,
+                final=directories_record(broker_id, epoch, left),
+                scan=work.scan,
+            )
         case ForgetEligible():
             if elr_enabled(image):
                 return Slice(records=(), done=True)

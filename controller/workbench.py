@@ -88,7 +88,7 @@ class Workbench:
         """From now on replicas in these directories count as offline; the batches follow."""
         work = self.work.get((FailDirectories, broker_id))
         if isinstance(work, FailDirectories) and work.epoch == epoch:
-            work.directories |= directories
+            work.add(directories)
         else:
             work = FailDirectories(broker_id=broker_id, epoch=epoch, directories=directories)
             self.work[FailDirectories, broker_id] = work

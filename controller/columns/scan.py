@@ -6,7 +6,7 @@ same object, what was found in it holds, whatever happened elsewhere between two
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +83,22 @@ def counting_on(broker_id: int) -> Find:
         data = chunk.data
         held = (data[LISTS : LISTS + chunk.replica_width] == broker_id).any(axis=0)
         found: Local = np.union1d(named(chunk), np.flatnonzero(held & _has_rare(chunk)))
+        return found
+
+    return find
+
+
+def lying_in(image: MetadataImage, broker_id: int, directories: Collection[bytes]) -> Find:
+    """Partitions that the broker leads or is in sync with, and whose replica it has in one of the
+    directories. `image` says how directories are coded: this one and those that follow it."""
+    named, table = naming(broker_id), image.topics.columns.directories
+
+    def find(chunk: Chunk) -> Local:
+        codes = [code for code in map(table.find, directories) if code is not None]
+        data, width = chunk.data, chunk.replica_width
+        mine = data[LISTS : LISTS + width] == broker_id
+        inside = (mine & np.isin(data[LISTS + width : LISTS + 2 * width], codes)).any(axis=0)
+        found: Local = np.intersect1d(named(chunk), np.flatnonzero(inside), assume_unique=True)
         return found
 
     return find

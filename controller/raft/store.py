@@ -383,6 +383,7 @@ class TailCache:
         self._batches: list[bytes] = []
         self._size = 0
         self._end_offset = 0
+        self._joined: tuple[int, int, bytes] | None = None
 
     def append(self, data: bytes, base_offset: int) -> None:
         """Adds whole batches; what does not follow the newest one starts the cache anew."""
@@ -420,10 +421,15 @@ class TailCache:
             last = index
         if first == last:
             return self._batches[first]
-        return b"".join(self._batches[first : last + 1])
+        # Hundreds of brokers ask for the same batches at once: one copy for all of them.
+        low, high = self._bases[first], self._bases[last]
+        if self._joined is None or self._joined[:2] != (low, high):
+            self._joined = (low, high, b"".join(self._batches[first : last + 1]))
+        return self._joined[2]
 
     def clear(self) -> None:
         self._bases.clear()
         self._batches.clear()
+        self._joined = None
         self._size = 0
         self._end_offset = 0

@@ -108,7 +108,7 @@ class ControllerProcess:
             for voter in config.voters
             if voter.node_id != config.node_id
         }
-        service = RaftService(self._on_transport_event)
+        service = RaftService(self._on_transport_event, peers)
         client = RaftClient(peers, self._on_transport_event, tls=tls, rng=rng)
         self._transport = GrpcRaftTransport(client, service)
         self.driver = Driver(

@@ -147,9 +147,6 @@ class PartitionColumns:
     def rows_with_replica(self, broker_id: int) -> RowArray:
         return self._rows_listing(broker_id, 0)
 
-    def rows_with_directory(self, code: int) -> RowArray:
-        return self._rows_listing(code, 1)
-
     def rows_with_isr(self, broker_id: int) -> RowArray:
         return self._rows_listing(broker_id, 2)
 

@@ -193,11 +193,6 @@ class TopicsImage:
         """Rows of partitions whose ISR contains `broker_id`, ascending."""
         return self.columns.rows_with_isr(broker_id)
 
-    def rows_in_directory(self, directory_id: bytes) -> RowArray:
-        """Rows of partitions with a replica in the log directory, ascending."""
-        code = self.columns.directories.find(directory_id)
-        return np.empty(0, dtype=np.int64) if code is None else self.columns.rows_with_directory(code)
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TopicsImage):
             return False

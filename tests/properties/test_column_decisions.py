@@ -17,6 +17,7 @@ from controller.new_partitions import NewPartitions
 from controller.partitions import (
     election_slice,
     eligible_anywhere,
+    failed_directories_slice,
     forgetting_slice,
     preferred_slice,
     removal_slice,
@@ -115,6 +116,11 @@ def unclean_removal(image: MetadataImage, may_lead: Callable[[int], bool], at_mo
     return removal_slice(image, 1, rules_of(image, may_lead), at_most, final=final, unclean=True)
 
 
+def failed_directory(image: MetadataImage, may_lead: Callable[[int], bool], at_most: int) -> Slice:
+    rules, final = rules_of(image, may_lead), FenceBrokerRecord(1, 7)
+    return failed_directories_slice(image, 1, [directory(1, 1)], rules, at_most, final=final)
+
+
 def election(image: MetadataImage, may_lead: Callable[[int], bool], at_most: int) -> Slice:
     return election_slice(image, 1, rules_of(image, may_lead), at_most)
 
@@ -158,7 +164,7 @@ def appended(state: ReplayState, records: Sequence[Record]) -> ReplayState:
     return replay(state, next(iter_batches(data)))
 
 
-DECISIONS = (removal, unclean_removal, election, any_election, preferred)
+DECISIONS = (removal, unclean_removal, failed_directory, election, any_election, preferred)
 
 
 @settings(max_examples=150, deadline=None)
@@ -171,7 +177,7 @@ def test_columns_decide_what_is_decided_one_by_one(seed: int, decide: Decide) ->
     assert len(plain.records) == len(fast.records)
     if not plain.records:
         return
-    assert plain.records[-1] == fast.records[-1] or decide not in {removal, unclean_removal}
+    assert plain.records[-1] == fast.records[-1] or decide not in {removal, unclean_removal, failed_directory}
     slow = replay_records(
         state, base_offset=state.end_offset, epoch=1, timestamp_ms=0, records=list(plain.records)
     )
@@ -297,6 +303,13 @@ def test_the_columns_are_used_where_many_rows_are_plain() -> None:
     assert isinstance(part.records, RecordPieces)
     assert [len(piece) for piece in part.records.pieces] == [100]  # type: ignore[arg-type]
     assert part.records[3] == PartitionChangeRecord(3, topic, isr=(1, 2), leader=1)
+    rules, final = rules_of(state.newest, lambda _: True), FenceBrokerRecord(0, 7)
+    part = failed_directories_slice(state.newest, 0, [directory(0)], rules, 1000, final=final)
+    assert isinstance(part.records, RecordPieces)
+    assert len(part.records.pieces[0]) == 100 and part.records.pieces[1:] == (final,)  # type: ignore[arg-type]
+    assert part.records[3] == PartitionChangeRecord(3, topic, isr=(1, 2), leader=1)
+    elsewhere = failed_directories_slice(state.newest, 0, [directory(0, 1)], rules, 1000, final=final)
+    assert elsewhere.records == (final,)
 
 
 @settings(max_examples=40, deadline=None)

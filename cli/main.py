@@ -35,6 +35,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "topics": ("cli.topic_commands:topics", "Create, list, describe and delete topics."),
     "partitions": ("cli.partition_commands:partitions", "Elect leaders, add partitions, move replicas."),
     "log": ("cli.log_commands:log", "Read any KRaft metadata log: records, and the state they make."),
+    "pipeline": ("cli.pipeline_commands:pipeline", "Tables, audits and a report over the logs of a fleet."),
     "demo": ("cli.demo_command:demo", "Start a quorum, hurt it, and show what its log says about it."),
 }
 

@@ -1,0 +1,118 @@
+"""Record batches of one synthetic log, in order: offsets, epoch, time, and what was written.
+
+Owns the position in the log and the bytes of the batches that were not taken yet. Rows of partitions come
+as arrays and are encoded in columns; single records by the codec. Knows no cluster and no files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from metadata.codec import encode, encode_control
+from metadata.columnar.encode import framed_value
+from metadata.columnar.rows import Bytes, framed
+from metadata.control_records import LeaderChangeMessage, LeaderVoter
+from metadata.features import write_version
+from metadata.records import NoOpRecord
+from storage.batch_encode import encode_batch, plain_header, seal_batch
+
+LEVEL = 19
+"""metadata.version of every generated log: 3.7-IV4, with directories."""
+
+MAX_BATCH_RECORDS = 10_000
+"""Records of one batch at most, as Kafka's controller writes them."""
+
+_NO_OP = framed_value(0, encode(NoOpRecord(), write_version(NoOpRecord(), LEVEL)))
+
+
+class BatchLog:
+    """Appends batches. `take` hands out the bytes since the last time."""
+
+    def __init__(self, start_ms: int) -> None:
+        self.now_ms = start_ms
+        self.last_ms = start_ms
+        self.offset = 0
+        self.epoch = 0
+        self.batches = 0
+        self.counts: Counter[str] = Counter()
+        self._out: list[bytes] = []
+
+    def take(self) -> list[bytes]:
+        """The batches appended since the last call."""
+        out, self._out = self._out, []
+        return out
+
+    def _append(self, data: bytes, count: int) -> int:
+        """Takes one sealed batch; its base offset."""
+        base = self.offset
+        self._out.append(data)
+        self.batches += 1
+        self.offset += count
+        self.last_ms = self.now_ms
+        return base
+
+    def leader_change(self, leader: int, voters: tuple[int, ...], epoch: int) -> int:
+        """Begins an epoch. The offset of its LeaderChangeMessage."""
+        self.epoch = epoch
+        everyone = tuple(LeaderVoter(voter) for voter in voters)
+        majority = sorted({leader, *[one for one in voters if one != leader][: len(voters) // 2]})
+        granting = tuple(LeaderVoter(voter) for voter in majority)
+        key, value = encode_control(LeaderChangeMessage(leader, everyone, granting))
+        data = encode_batch(
+            base_offset=self.offset,
+            leader_epoch=epoch,
+            timestamp_ms=self.now_ms,
+            values=[value],
+            keys=[key],
+            is_control=True,
+        )
+        self.counts["LEADER_CHANGE"] += 1
+        return self._append(data, 1)
+
+    def no_op(self) -> None:
+        """One idle batch."""
+        header = plain_header(self.offset, self.epoch, self.now_ms, 1)
+        self.counts[NoOpRecord.type_name] += 1
+        self._append(seal_batch(header, _NO_OP), 1)
+
+    def records(self, records: Iterable[Any]) -> int:
+        """One batch of single records; its base offset."""
+        return self.mixed(records, ())
+
+    def mixed(
+        self, before: Iterable[Any], rows: Iterable[tuple[str, Bytes]], after: Iterable[Any] = ()
+    ) -> int:
+        """One batch: records, then encoded rows (type name, values), then records. Its base offset.
+
+        Raises ValueError for an empty batch.
+        """
+        pieces: list[bytes] = []
+        place = 0
+        place = self._singles(before, pieces, place)
+        for name, values in rows:
+            if len(values):
+                pieces.append(framed(values, place))
+                place += len(values)
+                self.counts[name] += len(values)
+        place = self._singles(after, pieces, place)
+        if not place:
+            raise ValueError("a batch needs at least one record")
+        header = plain_header(self.offset, self.epoch, self.now_ms, place)
+        return self._append(seal_batch(header, b"".join(pieces)), place)
+
+    def _singles(self, records: Iterable[Any], pieces: list[bytes], place: int) -> int:
+        for record in records:
+            pieces.append(framed_value(place, encode(record, write_version(record, LEVEL))))
+            self.counts[record.type_name] += 1
+            place += 1
+        return place
+
+
+def chunks(rows: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    """Row numbers in pieces that fit one batch; one empty piece for none."""
+    return [rows[low : low + MAX_BATCH_RECORDS] for low in range(0, max(1, len(rows)), MAX_BATCH_RECORDS)]

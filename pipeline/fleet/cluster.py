@@ -1,0 +1,309 @@
+"""One synthetic cluster that lives: brokers, topics and the moves that every incident is made of.
+
+Owns what a controller would write when a broker registers, is fenced, shuts down or comes back, when ISRs
+shrink and grow, and while nothing happens; and the truth that goes with it. Which incidents happen and when
+is in `incidents` and `script`. Pure: randomness comes from the plan's seed, time is a number that it moves.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metadata.columnar.rows import NewRows, partition_values, topic_words
+from metadata.records import (
+    BrokerEndpoint,
+    BrokerFeature,
+    BrokerRecord,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from storage.uuids import random_uuid, uuid_to_text
+
+from .batches import LEVEL, BatchLog, chunks
+from .partitions import NO_BROKER, Change, Partitions, Rows
+from .plan import ClusterPlan
+
+TOPIC, BROKER = 2, 4
+"""Resource types of configurations."""
+MIN_ISR = "min.insync.replicas"
+DIRECTORIES = 2
+"""Log directories of a broker."""
+FENCED, ACTIVE, SHUTDOWN = "fenced", "active", "controlled_shutdown"
+_TOPIC_WORDS = ("orders", "payments", "clicks", "invoices", "audit", "sessions", "alerts", "prices")
+SAMPLES = 6
+"""Partitions of a cluster whose every state is in the truth."""
+
+
+@dataclass(slots=True)
+class Broker:
+    """A broker as the log knows it, and the incarnation that runs."""
+
+    broker_id: int
+    rack: str
+    directories: tuple[bytes, ...]
+    incarnation: bytes
+    epoch: int = -1
+    state: str = FENCED
+    online: tuple[bytes, ...] = ()
+
+
+class Cluster:
+    """State, log and truth of one cluster."""
+
+    def __init__(self, plan: ClusterPlan) -> None:
+        self.plan = plan
+        self.rng = random.Random(plan.seed)
+        self.log = BatchLog(plan.start_ms)
+        self.partitions = Partitions()
+        self.brokers: dict[int, Broker] = {}
+        self.leader = plan.controllers[0]
+        self.epochs: list[dict[str, Any]] = []
+        self.broker_states: list[dict[str, Any]] = []
+        self.incidents: list[dict[str, Any]] = []
+        self.failovers: list[dict[str, Any]] = []
+        self.configs: dict[tuple[int, str, str], str] = {}
+        self.controllers: list[Any] = []
+        self.quotas: dict[tuple[Any, str], Any] = {}
+        self.next_producer_id = 0
+        self.names = 0
+
+    # -- room and time -------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """Records that the plan still asks for."""
+        return self.plan.records - self.log.offset
+
+    def after(self, low_ms: int, high_ms: int) -> int:
+        """Time passes, up to `high_ms`, and nothing is written. The new time."""
+        self.log.now_ms += self.rng.randint(low_ms, high_ms)
+        return self.log.now_ms
+
+    def idle(self, duration_ms: int, keep: int = 0) -> None:
+        """Time passes; NoOps are written in it as long as more than `keep` records are left to write."""
+        end = self.log.now_ms + duration_ms
+        step = self.plan.idle_ms
+        while self.log.now_ms + step <= end and self.room > keep:
+            self.log.now_ms += step
+            self.log.no_op()
+        self.log.now_ms = max(self.log.now_ms, end)
+
+    def idle_records(self, duration_ms: int) -> int:
+        """How many records `idle` writes at most in that time."""
+        return duration_ms // self.plan.idle_ms + 1
+
+    # -- brokers -------------------------------------------------------------------------------------
+
+    def active(self) -> list[int]:
+        """Ids of brokers that may lead."""
+        return [at for at, broker in self.brokers.items() if broker.state == ACTIVE]
+
+    def add_broker(self, broker_id: int) -> None:
+        """A broker that was not started yet."""
+        directories = tuple(sorted(random_uuid(self.rng) for _ in range(DIRECTORIES)))
+        rack = self.plan.racks[broker_id % len(self.plan.racks)]
+        self.brokers[broker_id] = Broker(broker_id, rack, directories, random_uuid(self.rng))
+
+    def register(self, broker_id: int) -> int:
+        """The process starts anew and registers, fenced. The record's offset."""
+        broker = self.brokers[broker_id]
+        broker.incarnation = random_uuid(self.rng)
+        broker.online = broker.directories
+        broker.epoch = self.log.offset
+        offset = self.log.records([self.registration(broker)])
+        self._state(broker, FENCED, offset)
+        return offset
+
+    def registration(self, broker: Broker) -> BrokerRecord:
+        """The record that says all of a broker's registration."""
+        host = f"broker-{broker.broker_id}.{self.plan.name}.example"
+        return BrokerRecord(
+            broker_id=broker.broker_id,
+            incarnation_id=broker.incarnation,
+            broker_epoch=broker.epoch,
+            end_points=(BrokerEndpoint("PLAINTEXT", host, 9092, 0),),
+            features=(BrokerFeature("metadata.version", 1, LEVEL),),
+            rack=broker.rack,
+            fenced=broker.state == FENCED,
+            in_controlled_shutdown=broker.state == SHUTDOWN,
+            log_dirs=broker.online,
+        )
+
+    def _state(self, broker: Broker, state: str, offset: int) -> None:
+        broker.state = state
+        self.broker_states.append(
+            {"broker": broker.broker_id, "state": state, "offset": offset, "time_ms": self.log.now_ms}
+        )
+
+    def fence(self, broker_id: int) -> dict[str, Any]:
+        """The session ended: leaders and ISRs move, then the fence, in one batch. What it did."""
+        broker = self.brokers[broker_id]
+        record = BrokerRegistrationChangeRecord(broker_id, broker.epoch, fenced=1)
+        told = self.leave(broker_id, record, "fenced")
+        self._state(broker, FENCED, self.log.offset - 1)
+        return told
+
+    def controlled_shutdown(self, broker_id: int) -> dict[str, Any]:
+        """The broker asks to leave: leaders and ISRs move, then it is marked. What it did."""
+        broker = self.brokers[broker_id]
+        record = BrokerRegistrationChangeRecord(broker_id, broker.epoch, in_controlled_shutdown=1)
+        told = self.leave(broker_id, record, SHUTDOWN)
+        self._state(broker, SHUTDOWN, self.log.offset - 1)
+        return told
+
+    def leave(self, broker_id: int, record: Any, cause: str, rows: Rows | None = None) -> dict[str, Any]:
+        """`broker_id` leaves the ISRs of `rows` (all that it holds), and `record` says why."""
+        own = self.partitions.holding(broker_id) if rows is None else rows
+        change = self.partitions.without(broker_id, own)
+        led = self.partitions.at.leader[change.rows] == broker_id
+        lost = led & (change.leader == NO_BROKER)
+        shrinks = change.isr.sum(axis=1) < self.partitions.at.isr[change.rows].sum(axis=1)
+        first = self.log.offset
+        pieces = chunks(change.rows)
+        for at, _ in enumerate(pieces):
+            part = self._part(change, pieces, at)
+            ends = at == len(pieces) - 1
+            if at:
+                self.after(1, 10)
+            offset = self.log.mixed((), self.partitions.encode(part), [record] if ends else ())
+            self.partitions.apply(part, self.log.now_ms, offset)
+        told = {
+            "broker": broker_id,
+            "rack": self.brokers[broker_id].rack,
+            "cause": cause,
+            "time_ms": self.log.now_ms,
+            "offset": self.log.offset - 1,
+            "first_offset": first,
+            "leaders_moved": int((led & ~lost).sum()),
+            "left_leaderless": int(lost.sum()),
+            "isr_shrinks": int(shrinks.sum()),
+        }
+        self.failovers.append(told)
+        return told
+
+    @staticmethod
+    def _part(change: Change, pieces: list[Rows], at: int) -> Change:
+        low = sum(len(piece) for piece in pieces[:at])
+        high = low + len(pieces[at])
+        return Change(change.rows[low:high], change.isr[low:high], change.leader[low:high])
+
+    def unfence(self, broker_id: int) -> dict[str, Any]:
+        """The broker is back: unfenced, and it leads again what nobody could lead. What it did."""
+        broker = self.brokers[broker_id]
+        own = self.partitions.holding(broker_id)
+        waiting = own[(self.partitions.at.leader[own] == NO_BROKER) & self.partitions.in_isr(broker_id, own)]
+        change = self.partitions.led_by(broker_id, waiting)
+        record = BrokerRegistrationChangeRecord(broker_id, broker.epoch, fenced=-1)
+        offset = self.log.mixed([record], self.partitions.encode(change))
+        self.partitions.apply(change, self.log.now_ms, offset)
+        self._state(broker, ACTIVE, offset)
+        return {"time_ms": self.log.now_ms, "offset": offset, "leads_again": len(waiting)}
+
+    # -- ISRs and leaders ----------------------------------------------------------------------------
+
+    def alter(self, change: Change) -> None:
+        """What leaders ask for, a batch each, in the order of their ids, within a short time."""
+        leaders = self.partitions.at.leader[change.rows]
+        order = np.argsort(leaders, kind="stable")
+        bounds = np.flatnonzero(np.diff(leaders[order])) + 1
+        for mine in np.split(order, bounds):
+            if not len(mine):
+                continue
+            self.after(1, 400)
+            self.write(Change(change.rows[mine], change.isr[mine], change.leader[mine]))
+
+    def write(self, change: Change) -> int:
+        """A change as one batch (or several, if it is too long for one). Offset of the first, or -1."""
+        first = -1
+        pieces = chunks(change.rows)
+        for at, _ in enumerate(pieces):
+            part = self._part(change, pieces, at)
+            rows = self.partitions.encode(part)
+            if rows:
+                offset = self.log.mixed((), rows)
+                self.partitions.apply(part, self.log.now_ms, offset)
+                first = offset if first < 0 else first
+        return first
+
+    def catch_up(self, broker_id: int, rows: Rows | None = None) -> None:
+        """`broker_id` joins the ISRs that it is not in, where there is a leader to take it in."""
+        own = self.partitions.holding(broker_id) if rows is None else rows
+        own = own[~self.partitions.in_isr(broker_id, own) & (self.partitions.at.leader[own] >= 0)]
+        if len(own):
+            self.alter(self.partitions.with_member(broker_id, own))
+
+    def preferred(self) -> int:
+        """Leadership goes back to the first replicas, where these are in sync. How many moved."""
+        rows = self.partitions.live()
+        first = self.partitions.at.replicas[rows, 0]
+        fit = self.partitions.at.isr[rows, 0] & np.isin(first, self.active())
+        fit &= (first != self.partitions.at.leader[rows]) & (self.partitions.at.leader[rows] >= 0)
+        rows, first = rows[fit], first[fit]
+        if len(rows):
+            self.write(self.partitions.led_by(first, rows))
+        return len(rows)
+
+    # -- topics --------------------------------------------------------------------------------------
+
+    def create_topic(self, count: int, width: int, min_isr: int | None) -> Rows:
+        """A topic with its configuration and partitions in one batch; its rows."""
+        word = _TOPIC_WORDS[self.names % len(_TOPIC_WORDS)]
+        name, topic_id = f"{word}-{self.names // len(_TOPIC_WORDS):03d}", random_uuid(self.rng)
+        self.names += 1
+        active = np.array(self.active(), dtype=np.int32)
+        start = self.rng.randrange(len(active))
+        step = 1 + self.rng.randrange(max(1, len(active) - 1))
+        step = step if np.gcd(step, len(active)) == 1 else 1
+        places = start + np.arange(count)[:, None] + step * np.arange(width)[None, :]
+        replicas = active[places % len(active)]
+        held = np.array(
+            [self.rng.randrange(DIRECTORIES) for _ in range(count * width)], dtype=np.int8
+        ).reshape(count, width)
+        words = {at: topic_words(list(broker.directories)) for at, broker in self.brokers.items()}
+        table = np.stack([words[at] for at in active.tolist()])
+        directories = table[np.searchsorted(active, replicas), held]
+        values = partition_values(
+            NewRows(topic_words([topic_id])[0], np.arange(count, dtype=np.int32), replicas, directories), 1
+        )
+        records: list[Any] = [TopicRecord(name, topic_id)]
+        if min_isr is not None:
+            records.append(ConfigRecord(TOPIC, name, MIN_ISR, str(min_isr)))
+            self.configs[TOPIC, name, MIN_ISR] = str(min_isr)
+        effective = min_isr or self.plan.default_min_isr or 1
+        offset = self.log.mixed(records, [(PartitionRecord.type_name, values)])
+        rows = self.partitions.add_topic(name, topic_id, replicas, effective, held)
+        if count and len(self.partitions.samples) < SAMPLES:
+            self.partitions.follow([int(rows[self.rng.randrange(count)])], self.log.now_ms, offset)
+        return rows
+
+    def delete_topic(self, topic: int) -> None:
+        """The topic, its partitions and its configuration are gone."""
+        self.log.records([RemoveTopicRecord(self.partitions.topic_ids[topic])])
+        self.partitions.remove_topic(topic, self.log.now_ms)
+        self.configs.pop((TOPIC, self.partitions.topic_names[topic], MIN_ISR), None)
+
+    # -- truth ---------------------------------------------------------------------------------------
+
+    def tell(self, kind: str, start_ms: int, first_offset: int, **what: Any) -> None:
+        """Adds an incident that is over now to the truth."""
+        self.incidents.append(
+            {
+                "kind": kind,
+                "start_ms": start_ms,
+                "end_ms": self.log.last_ms,
+                "first_offset": first_offset,
+                "last_offset": self.log.offset - 1,
+                **what,
+            }
+        )
+
+    def directory_text(self, directory: bytes) -> str:
+        """A directory's id as the tools print it."""
+        return uuid_to_text(directory)

@@ -1,0 +1,248 @@
+"""Writes synthetic fleets to disk: node directories as Kafka leaves them, and the truth beside them.
+
+    OUT/clusters/NAME/controller-ID/meta.properties
+    OUT/clusters/NAME/controller-ID/__cluster_metadata-0/...
+    OUT/truth/fleet.json, OUT/truth/NAME.json
+
+The shell around `script`: the only file of this folder that touches a disk or starts processes.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from typing import Any, BinaryIO
+
+from storage.epochs import EpochTable
+from storage.log import METADATA_DIRECTORY
+from storage.meta_properties import FILE_NAME as META_PROPERTIES
+from storage.meta_properties import MetaProperties
+from storage.quorum_state import FILE_NAME as QUORUM_STATE
+from storage.quorum_state import QuorumState
+from storage.segment import segment_name
+from storage.snapshots import snapshot_name
+from storage.types import LogPosition
+from storage.uuids import METADATA_TOPIC_ID, random_uuid
+
+from .batches import BatchLog
+from .checkpoint import checkpoint
+from .cluster import Cluster
+from .plan import ClusterPlan, FleetPlan, cluster_plans
+from .script import live, truth
+
+CLUSTERS, TRUTH = "clusters", "truth"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+_FLIPPED_AT = 70
+_ZEROS = 4096
+_LAG_BATCHES = 3
+"""Batches by which each further node is behind the one before it."""
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+def write_fleet(
+    plan: FleetPlan, out: Path, *, jobs: int = 1, on_cluster: Progress | None = None
+) -> dict[str, Any]:
+    """Writes a whole fleet below `out`, which must be empty or absent, and returns its summary (fleet.json).
+
+    `jobs` processes share the clusters; `on_cluster` gets each one's summary when it is written. Raises
+    FileExistsError for a folder that holds something, OSError from the disk.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise FileExistsError(f"{out} is not empty; give a new directory")
+    (out / CLUSTERS).mkdir(parents=True)
+    (out / TRUTH).mkdir()
+    summaries = []
+    for summary in _each(plan, out, jobs):
+        summaries.append(summary)
+        if on_cluster is not None:
+            on_cluster(summary)
+    summaries.sort(key=lambda one: str(one["name"]))
+    fleet = {
+        "plan": asdict(plan),
+        "clusters": summaries,
+        "records": sum(one["records"] for one in summaries),
+        "bytes": sum(one["bytes"] for one in summaries),
+    }
+    _write_json(out / TRUTH / "fleet.json", fleet)
+    return fleet
+
+
+def _each(plan: FleetPlan, out: Path, jobs: int) -> Iterator[dict[str, Any]]:
+    if jobs < 2 or plan.clusters < 2:
+        for cluster in cluster_plans(plan):
+            yield write_cluster(cluster, out)
+        return
+    # Spawned, not forked: the caller may run threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, plan.clusters), mp_context=context) as pool:
+        running = [pool.submit(write_cluster, cluster, out) for cluster in cluster_plans(plan)]
+        try:
+            for done in as_completed(running):
+                yield done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def write_cluster(plan: ClusterPlan, out: Path) -> dict[str, Any]:
+    """Writes one cluster's nodes and truth; a summary."""
+    home = out / CLUSTERS / plan.name
+    rng = Random(f"files {plan.seed}")
+    first = _node(home, plan, plan.controllers[0], rng)
+    writer = _LogWriter(first, plan.segment_bytes)
+    every = max(1, plan.records // (plan.snapshots + 1))
+    next_snapshot = every if plan.snapshots else plan.records + 1
+    cluster: Cluster | None = None
+    for cluster in live(plan):
+        writer.write(cluster.log.take())
+        if cluster.log.offset >= next_snapshot and cluster.room:
+            writer.snapshot(cluster)
+            next_snapshot += every
+    if cluster is None:
+        raise RuntimeError("a cluster wrote nothing")
+    writer.close()
+    known = truth(cluster)
+    _state_files(first, known, None)
+    for at, controller in enumerate(plan.controllers[1 : plan.nodes], 1):
+        _follower(writer, _node(home, plan, controller, rng), known, at * _LAG_BATCHES)
+    known["snapshots"] = [{"end_offset": one.offset, "epoch": one.epoch} for one in writer.snapshots]
+    known["damage"] = _damage(plan, cluster.log, writer.path, home) if plan.damage else []
+    _write_json(out / TRUTH / f"{plan.name}.json", known)
+    size = sum(path.stat().st_size for path in first.glob("*.log"))
+    kinds: dict[str, int] = {}
+    for incident in known["incidents"]:
+        kinds[incident["kind"]] = kinds.get(incident["kind"], 0) + 1
+    return {
+        "name": plan.name,
+        "cluster_id": plan.cluster_id,
+        "records": known["records"],
+        "bytes": size,
+        "brokers": len(known["brokers"]),
+        "partitions": known["final"]["partitions"],
+        "incidents": dict(sorted(kinds.items())),
+        "damage": plan.damage,
+    }
+
+
+class _LogWriter:
+    """Segments of the first node; remembers where the last batches end."""
+
+    def __init__(self, directory: Path, segment_bytes: int) -> None:
+        self.directory = directory
+        self.segments: list[tuple[int, Path]] = []
+        self.snapshots: list[LogPosition] = []
+        self.ends: deque[tuple[int, int, int]] = deque(maxlen=5 * _LAG_BATCHES + 1)
+        """(segment number, bytes of it, end offset) after each of the last batches."""
+        self._segment_bytes = segment_bytes
+        self._file: BinaryIO | None = None
+        self._size = 0
+
+    @property
+    def path(self) -> Path:
+        return self.segments[-1][1]
+
+    def write(self, batches: list[bytes]) -> None:
+        for batch in batches:
+            if self._file is None or self._size + len(batch) > self._segment_bytes:
+                self._roll(int.from_bytes(batch[:8], "big"))
+            file = self._file
+            if file is None:
+                raise RuntimeError("no segment is open")
+            file.write(batch)
+            self._size += len(batch)
+            last_offset = int.from_bytes(batch[:8], "big") + int.from_bytes(batch[23:27], "big")
+            self.ends.append((len(self.segments) - 1, self._size, last_offset + 1))
+
+    def _roll(self, base_offset: int) -> None:
+        self.close()
+        path = self.directory / segment_name(base_offset)
+        self.segments.append((base_offset, path))
+        self._file = path.open("wb", buffering=1 << 20)
+        self._size = 0
+
+    def snapshot(self, cluster: Cluster) -> None:
+        """Writes a checkpoint of the state at the log's end."""
+        position = LogPosition(cluster.log.epoch, cluster.log.offset)
+        with (self.directory / snapshot_name(position)).open("wb") as file:
+            file.writelines(checkpoint(cluster))
+        self.snapshots.append(position)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _node(home: Path, plan: ClusterPlan, controller: int, rng: Random) -> Path:
+    """Makes a node's directory with its identity; its log directory."""
+    log = home / f"controller-{controller}" / METADATA_DIRECTORY
+    log.mkdir(parents=True)
+    identity = MetaProperties(cluster_id=plan.cluster_id, node_id=controller, directory_id=random_uuid(rng))
+    (log.parent / META_PROPERTIES).write_bytes(identity.encode())
+    (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {METADATA_TOPIC_ID}")
+    return log
+
+
+def _state_files(directory: Path, known: dict[str, Any], end_offset: int | None) -> None:
+    epochs = [one for one in known["epochs"] if end_offset is None or one["offset"] < end_offset]
+    table = EpochTable(tuple((one["epoch"], one["offset"]) for one in epochs))
+    (directory / LEADER_EPOCHS).write_bytes(table.encode())
+    state = QuorumState(
+        leader_id=epochs[-1]["leader"], epoch=epochs[-1]["epoch"], voters=tuple(known["controllers"])
+    )
+    (directory / QUORUM_STATE).write_bytes(state.encode())
+
+
+def _follower(writer: _LogWriter, directory: Path, known: dict[str, Any], behind: int) -> None:
+    """A node that has the same bytes, but for the last `behind` batches."""
+    ends = list(writer.ends)
+    segment, size, end_offset = ends[max(0, len(ends) - 1 - behind)]
+    for number, (_, path) in enumerate(writer.segments[: segment + 1]):
+        copy = directory / path.name
+        shutil.copyfile(path, copy)
+        if number == segment:
+            with copy.open("r+b") as file:
+                file.truncate(size)
+    for position in writer.snapshots:
+        if position.offset <= end_offset:
+            shutil.copyfile(writer.directory / snapshot_name(position), directory / snapshot_name(position))
+    _state_files(directory, known, end_offset)
+
+
+def _damage(plan: ClusterPlan, log: BatchLog, path: Path, home: Path) -> list[dict[str, Any]]:
+    """Damages the end of the first node's log, behind everything that the truth tells of."""
+    position, offset = path.stat().st_size, log.offset
+    log.now_ms += plan.idle_ms
+    log.no_op()
+    batch = bytearray(b"".join(log.take()))
+    match plan.damage:
+        case "torn_batch":
+            tail = bytes(batch[: len(batch) // 2])
+        case "flipped_byte":
+            batch[min(_FLIPPED_AT, len(batch) - 1)] ^= 0x40
+            tail = bytes(batch)
+        case _:
+            tail = bytes(_ZEROS)
+    with path.open("ab") as file:
+        file.write(tail)
+    return [
+        {
+            "kind": plan.damage,
+            "file": path.relative_to(home).as_posix(),
+            "position": position,
+            "offset": offset,
+            "bytes": len(tail),
+        }
+    ]
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n")

@@ -1,0 +1,152 @@
+"""What a fleet is to look like: sizes, names, seeds, and which incidents each cluster must have.
+
+Owns the step from a handful of numbers to one plan a cluster. Everything follows from the seed: the same
+numbers give the same bytes. Knows no records and no files.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from storage.uuids import random_uuid, uuid_to_text
+
+KINDS = (
+    "broker_crash",
+    "controlled_restart",
+    "flapping_broker",
+    "fence_storm",
+    "directory_failure",
+    "unclean_election",
+    "under_min_isr",
+    "leaderless",
+    "reassignment",
+    "reassignment_cancelled",
+    "quorum_failover",
+    "broken_invariant",
+)
+"""Incidents that a cluster lives through. `corrupt_tail` comes on top: it happens to a file."""
+
+DAMAGES = ("torn_batch", "flipped_byte", "zeros")
+"""What a corrupt tail can be."""
+
+DEFAULT_START_MS = 1_782_864_000_000
+"""2026-07-01T00:00:00Z: when every log of a fleet begins, if nothing else is said."""
+
+MIN_RECORDS = 400
+"""Fewer records a cluster leave no room for brokers, topics and one incident."""
+
+_MAX_BROKERS = 30
+_MAX_PARTITIONS = 4000
+_RACKS = ("rack-a", "rack-b", "rack-c")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetPlan:
+    """A fleet in numbers. `records` is the sum over all clusters, exactly. `brokers` and `partitions` are per
+    cluster; None lets them vary with the records and the seed. `nodes` is how many controllers' logs are
+    written a cluster: the first whole, the others a few batches behind, as real followers are."""
+
+    clusters: int = 4
+    records: int = 100_000
+    seed: int = 0
+    brokers: int | None = None
+    partitions: int | None = None
+    nodes: int = 1
+    start_ms: int = DEFAULT_START_MS
+    idle_ms: int = 5000
+    segment_bytes: int = 8 * 1024 * 1024
+    snapshots: int = 2
+    kinds: tuple[str, ...] = KINDS
+    damaged_every: int = 4
+    open_every: int = 3
+
+    def __post_init__(self) -> None:
+        if self.clusters < 1 or self.nodes < 1 or self.nodes > 5:
+            raise ValueError("a fleet has at least 1 cluster, and 1 to 5 nodes each")
+        if self.records < self.clusters * MIN_RECORDS:
+            raise ValueError(
+                f"{self.records} records are too few for {self.clusters} clusters; "
+                f"give at least {MIN_RECORDS} a cluster"
+            )
+        if self.brokers is not None and not 4 <= self.brokers <= 1000:
+            raise ValueError("a cluster has 4 to 1000 brokers: incidents need some that stay up")
+        if self.partitions is not None and not 12 <= self.partitions <= 1_000_000:
+            raise ValueError("a cluster has 12 to 1000000 partitions")
+        if self.partitions is not None and 2 * self.partitions > self.records // self.clusters:
+            raise ValueError(
+                "more than half of the records would create partitions: give more records or fewer partitions"
+            )
+        unknown = set(self.kinds) - set(KINDS)
+        if unknown:
+            raise ValueError(f"{sorted(unknown)[0]} is no incident; choose among {', '.join(KINDS)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """One cluster. `kinds` is the order in which incidents are taken, again and again, as far as they fit;
+    `damage` is what happens to the end of the first node's log, or None; `ends_open`: the log ends while a
+    broker is down and what only it had in sync has no leader."""
+
+    number: int
+    name: str
+    cluster_id: str
+    seed: int
+    records: int
+    brokers: int
+    racks: tuple[str, ...]
+    partitions: int
+    nodes: int
+    start_ms: int
+    idle_ms: int
+    segment_bytes: int
+    snapshots: int
+    kinds: tuple[str, ...]
+    damage: str | None
+    default_min_isr: int | None
+    ends_open: bool
+
+    @property
+    def controllers(self) -> tuple[int, ...]:
+        """Ids of the quorum's voters; the first `nodes` of them have logs."""
+        return tuple(range(3000, 3000 + max(3, self.nodes)))
+
+
+def cluster_plans(plan: FleetPlan) -> Iterator[ClusterPlan]:
+    """The plan of every cluster, in order. Sizes differ by up to a factor of three; the records add up."""
+    rng = random.Random(f"fleet {plan.seed}")
+    weights = [rng.uniform(0.6, 1.8) for _ in range(plan.clusters)]
+    spare = plan.records - plan.clusters * MIN_RECORDS
+    shares = [MIN_RECORDS + int(spare * weight / sum(weights)) for weight in weights]
+    shares[-1] += plan.records - sum(shares)
+    for number, records in enumerate(shares):
+        yield _cluster(plan, number, records)
+
+
+def _cluster(plan: FleetPlan, number: int, records: int) -> ClusterPlan:
+    rng = random.Random(f"cluster {plan.seed}/{number}")
+    partitions = plan.partitions or max(16, min(_MAX_PARTITIONS, int(records * rng.uniform(0.012, 0.02))))
+    brokers = plan.brokers or max(4, min(_MAX_BROKERS, 4 + int(partitions**0.5 * rng.uniform(0.2, 0.5))))
+    # Rotated by the number, so that a fleet of as many clusters as kinds has each of them first once.
+    turn = number % len(plan.kinds) if plan.kinds else 0
+    damaged = plan.damaged_every and number % plan.damaged_every == plan.damaged_every - 1
+    return ClusterPlan(
+        number=number,
+        name=f"cluster-{number:04d}",
+        cluster_id=uuid_to_text(random_uuid(rng)),
+        seed=rng.getrandbits(63),
+        records=records,
+        brokers=brokers,
+        racks=_RACKS,
+        partitions=min(partitions, records // 2),
+        nodes=plan.nodes,
+        start_ms=plan.start_ms + rng.randrange(60_000),
+        idle_ms=plan.idle_ms,
+        segment_bytes=plan.segment_bytes,
+        snapshots=plan.snapshots,
+        kinds=plan.kinds[turn:] + plan.kinds[:turn],
+        damage=DAMAGES[number // plan.damaged_every % len(DAMAGES)] if damaged else None,
+        default_min_isr=2 if number % 5 == 4 else None,
+        ends_open=plan.open_every > 0 and number % plan.open_every == plan.open_every - 1,
+    )

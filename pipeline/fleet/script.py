@@ -1,0 +1,310 @@
+"""The life of one synthetic cluster from its first record to its last, and the truth about it.
+
+Owns the order of things: how the cluster begins, what happens between incidents, which incident comes next,
+and how the log gets exactly as many records as were asked for. Yields after every piece, so that the caller
+can write what is there, and memory stays bounded by the cluster, not by its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from metadata.records import (
+    BeginTransactionRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    ControllerEndpoint,
+    ControllerFeature,
+    ControllerRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    ProducerIdsRecord,
+    QuotaEntity,
+)
+from storage.uuids import random_uuid
+
+from .batches import LEVEL
+from .cluster import BROKER, MIN_ISR, TOPIC, Cluster
+from .incidents import FLAPS, MAX_DOWN_MS, SECOND_MS, lead
+from .moves import EVERY, MOST
+from .partitions import NO_BROKER
+from .plan import ClusterPlan
+
+SLACK = 40
+"""Records that are kept free on top of what an incident may take."""
+
+
+def live(plan: ClusterPlan) -> Iterator[Cluster]:
+    """The cluster of a plan, again and again as its log grows; the last time it is complete.
+
+    Raises RuntimeError if it got another number of records than the plan says (a bug in the bounds)."""
+    cluster = Cluster(plan)
+    _begin(cluster)
+    yield cluster
+    for _ in _topics(cluster):
+        yield cluster
+    for turn in count():
+        _between(cluster)
+        yield cluster
+        kind = _next_kind(cluster, turn)
+        if kind is None:
+            break
+        EVERY[kind](cluster)
+        yield cluster
+    for _ in _fill(cluster):
+        yield cluster
+    if cluster.room:
+        raise RuntimeError(f"{plan.name} has {cluster.log.offset} records, {plan.records} were asked for")
+
+
+def _begin(cluster: Cluster) -> None:
+    plan, log = cluster.plan, cluster.log
+    lead(cluster, cluster.leader, 1)
+    cluster.after(5, 50)
+    log.records(
+        [
+            BeginTransactionRecord("Bootstrap records"),
+            FeatureLevelRecord("metadata.version", LEVEL),
+            EndTransactionRecord(),
+        ]
+    )
+    for controller in plan.controllers:
+        cluster.after(5, 100)
+        record = ControllerRecord(
+            controller,
+            random_uuid(cluster.rng),
+            end_points=(
+                ControllerEndpoint("CONTROLLER", f"controller-{controller}.{plan.name}.example", 9093, 0),
+            ),
+            features=(ControllerFeature("metadata.version", 1, LEVEL),),
+        )
+        cluster.controllers.append(record)
+        log.records([record])
+    if plan.default_min_isr is not None:
+        log.records([ConfigRecord(BROKER, "", MIN_ISR, str(plan.default_min_isr))])
+        cluster.configs[BROKER, "", MIN_ISR] = str(plan.default_min_isr)
+    for broker in range(1, plan.brokers + 1):
+        cluster.add_broker(broker)
+        cluster.after(10, 300)
+        cluster.register(broker)
+    for broker in cluster.brokers:
+        cluster.after(10, 300)
+        cluster.unfence(broker)
+
+
+def _topics(cluster: Cluster) -> Iterator[None]:
+    """Topics until the planned partitions are there."""
+    most = max(4, cluster.plan.partitions // 12)
+    while len(cluster.partitions) < cluster.plan.partitions:
+        cluster.after(100, 5000)
+        left = cluster.plan.partitions - len(cluster.partitions)
+        # The first ones are replicated three times: incidents need them, however small the cluster is.
+        early = len(cluster.partitions.topic_ids) < 2
+        _topic(cluster, min(left, cluster.rng.randint(2, most)), 3 if early else 0)
+        yield
+
+
+def _topic(cluster: Cluster, partitions: int, width: int = 0) -> None:
+    width = width or cluster.rng.choices((1, 2, 3), (1, 1, 5))[0]
+    min_isr = (2 if cluster.rng.random() < 0.6 or len(cluster.partitions) == 0 else None) if width == 3 else 1
+    cluster.create_topic(partitions, width, min_isr)
+
+
+# -- between incidents -------------------------------------------------------------------------------
+
+
+def _between(cluster: Cluster) -> None:
+    """A while in which nothing bad happens: idle time, slow followers, users who change something."""
+    rng = cluster.rng
+    cluster.idle(rng.randint(5 * SECOND_MS, 60 * SECOND_MS), keep=SLACK)
+    for _ in range(rng.randint(1, 3)):
+        most = max(2, cluster.plan.partitions // 25)
+        _slow_follower(cluster, rng.randint(1, most))
+        cluster.idle(rng.randint(0, 20 * SECOND_MS), keep=SLACK)
+    if cluster.room > SLACK and rng.random() < 0.3:
+        _small_change(cluster)
+    if rng.random() < 0.1 and cluster.room > cluster.plan.partitions // 2 + SLACK:
+        _topic(cluster, rng.randint(2, max(2, cluster.plan.partitions // 40)))
+    if rng.random() < 0.07 and cluster.room > SLACK and len(cluster.partitions.topic_ids) > 6:
+        _delete_a_topic(cluster)
+
+
+def _slow_follower(cluster: Cluster, most: int) -> bool:
+    """A follower falls out of some ISRs and catches up. False where there is no room for it."""
+    most = min(most, (cluster.room - SLACK) // 2)
+    active = cluster.active()
+    if most < 1 or not active:
+        return False
+    broker = cluster.rng.choice(active)
+    at = cluster.partitions.at
+    rows = cluster.partitions.holding(broker)
+    fit = (at.leader[rows] != broker) & cluster.partitions.in_isr(broker, rows) & (at.leader[rows] >= 0)
+    rows = rows[fit & (at.isr[rows].sum(axis=1) > 1)]
+    if not len(rows):
+        return False
+    low = cluster.rng.randrange(len(rows))
+    rows = np.sort(np.roll(rows, -low)[:most])
+    cluster.alter(cluster.partitions.without(broker, rows))
+    cluster.after(500, 15 * SECOND_MS)
+    cluster.catch_up(broker, rows)
+    cluster.after(100, 2000)
+    return True
+
+
+def _small_change(cluster: Cluster) -> None:
+    rng, log = cluster.rng, cluster.log
+    cluster.after(10, 2000)
+    match rng.randrange(3):
+        case 0:
+            broker = cluster.brokers[rng.choice(cluster.active())]
+            cluster.next_producer_id += 1000
+            log.records([ProducerIdsRecord(broker.broker_id, broker.epoch, cluster.next_producer_id)])
+        case 1:
+            topic = cluster.partitions.topic_names[
+                int(cluster.partitions.at.topic[cluster.partitions.live()[0]])
+            ]
+            value = str(rng.randint(1, 100) * 3_600_000)
+            cluster.configs[TOPIC, topic, "retention.ms"] = value
+            log.records([ConfigRecord(TOPIC, topic, "retention.ms", value)])
+        case _:
+            user = QuotaEntity("user", f"user-{rng.randrange(5)}")
+            quota = ClientQuotaRecord((user,), "producer_byte_rate", float(rng.randint(1, 64) << 20), False)
+            cluster.quotas[user, quota.key] = quota
+            log.records([quota])
+
+
+def _delete_a_topic(cluster: Cluster) -> None:
+    """Deletes the smallest topic that is neither among the first two nor followed by the truth."""
+    partitions = cluster.partitions
+    kept = {int(partitions.at.topic[row]) for row in partitions.samples} | {0, 1}
+    sizes = np.bincount(partitions.at.topic[partitions.live()], minlength=len(partitions.topic_ids))
+    names = partitions.topic_names
+    free = [at for at in np.flatnonzero(sizes).tolist() if at not in kept]
+    free = [at for at in free if (TOPIC, names[at], "retention.ms") not in cluster.configs]
+    if free:
+        cluster.after(10, 1000)
+        cluster.delete_topic(min(free, key=lambda at: (sizes[at], at)))
+
+
+# -- which incident ------------------------------------------------------------------------------------
+
+
+def _next_kind(cluster: Cluster, turn: int) -> str | None:
+    """The next kind whose records surely fit; None when none does."""
+    kinds = cluster.plan.kinds
+    bounds = _bounds(cluster)
+    for step in range(len(kinds)):
+        kind = kinds[(turn + step) % len(kinds)]
+        if bounds[kind] + SLACK + _closing(cluster) <= cluster.room:
+            return kind
+    return None
+
+
+def _most_held(cluster: Cluster) -> int:
+    replicas = cluster.partitions.at.replicas
+    return int(np.bincount(replicas[replicas != NO_BROKER]).max())
+
+
+def _closing(cluster: Cluster) -> int:
+    """Records that the end of the log takes: the fence of a broker that stays away."""
+    return _most_held(cluster) + 1 if cluster.plan.ends_open else 0
+
+
+def _bounds(cluster: Cluster) -> dict[str, int]:
+    """How many records each kind takes at most, now."""
+    partitions = cluster.partitions
+    held, rows = _most_held(cluster), partitions.live()
+    astray = int((partitions.at.leader[rows] != partitions.at.replicas[rows, 0]).sum())
+    storm = max(3, len(cluster.brokers) // 3)
+    idle = cluster.idle_records
+    away = 4 * held + astray + 6
+    return {
+        "broker_crash": away + idle(MAX_DOWN_MS),
+        "controlled_restart": away + idle(30 * SECOND_MS),
+        "flapping_broker": FLAPS[1] * (3 * held + 2) + held + astray,
+        "fence_storm": storm * (5 * held + 2) + astray + idle(40 * SECOND_MS),
+        "directory_failure": away + held + idle(60 * SECOND_MS),
+        "unclean_election": away + 5 * 12 + idle(60 * SECOND_MS) + idle(30 * SECOND_MS),
+        "under_min_isr": 8 * 4 + idle(MAX_DOWN_MS),
+        "leaderless": away + 10 * 8 + idle(MAX_DOWN_MS),
+        "reassignment": 3 * MOST + astray + idle(90 * SECOND_MS),
+        "reassignment_cancelled": 3 * MOST + astray + idle(90 * SECOND_MS),
+        "quorum_failover": 1,
+        "broken_invariant": 2 + idle(20 * SECOND_MS),
+    }
+
+
+# -- the end ---------------------------------------------------------------------------------------------
+
+
+def _fill(cluster: Cluster) -> Iterator[None]:
+    """Slow followers and idle batches until the log is as long as planned."""
+    most = max(2, cluster.plan.partitions // 10)
+    while cluster.room > 3 * SLACK + _closing(cluster) + 2 * most and _slow_follower(cluster, most):
+        cluster.idle(5 * SECOND_MS, keep=SLACK + _closing(cluster))
+        yield
+    if cluster.plan.ends_open:
+        broker = cluster.rng.choice(cluster.active())
+        start, first = cluster.log.now_ms, cluster.log.offset
+        cluster.after(9000, 10500)
+        fenced = cluster.fence(broker)
+        cluster.tell(
+            "lost_broker",
+            start,
+            first,
+            broker=broker,
+            rack=fenced["rack"],
+            fenced_ms=fenced["time_ms"],
+            fenced_offset=fenced["offset"],
+            leaders_moved=fenced["leaders_moved"],
+            left_leaderless=fenced["left_leaderless"],
+        )
+    while cluster.room:
+        cluster.idle(min(cluster.room, 1000) * cluster.plan.idle_ms)
+        yield
+
+
+def truth(cluster: Cluster) -> dict[str, Any]:
+    """Everything that is known about a complete cluster, for JSON. Times are ms since 1970."""
+    log, partitions = cluster.log, cluster.partitions
+    leaderless, under = partitions.close(log.last_ms)
+    rows = partitions.live()
+    leaders, led = np.unique(partitions.at.leader[rows], return_counts=True)
+    return {
+        "name": cluster.plan.name,
+        "cluster_id": cluster.plan.cluster_id,
+        "controllers": list(cluster.plan.controllers),
+        "brokers": {
+            str(at): {"rack": broker.rack, "state": broker.state} for at, broker in cluster.brokers.items()
+        },
+        "records": log.offset,
+        "batches": log.batches,
+        "start_ms": cluster.epochs[0]["time_ms"],
+        "end_ms": log.last_ms,
+        "records_by_type": dict(sorted(log.counts.items())),
+        "totals": asdict(partitions.totals),
+        "final": {
+            "topics": len(np.unique(partitions.at.topic[rows])),
+            "partitions": len(rows),
+            "leaderless": leaderless,
+            "under_min_isr": under,
+            "leaders": dict(zip(map(str, leaders.tolist()), led.tolist(), strict=True)),
+        },
+        "epochs": cluster.epochs,
+        "broker_states": cluster.broker_states,
+        "failovers": cluster.failovers,
+        "incidents": cluster.incidents,
+        "samples": [
+            {
+                "topic": partitions.topic_names[partitions.at.topic[row]],
+                "partition": int(partitions.at.index[row]),
+                "states": states,
+            }
+            for row, states in sorted(partitions.samples.items())
+        ],
+    }

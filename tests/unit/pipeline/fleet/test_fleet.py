@@ -1,0 +1,220 @@
+"""A synthetic fleet is what it says: its logs replay without an error and agree with its truth."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metadata.delta import diff
+from metadata.snapshot import load_snapshot
+from pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
+from pipeline.fleet.plan import DAMAGES, KINDS, FleetPlan, cluster_plans
+from storage.batch import iter_batches
+from storage.meta_properties import load_meta_properties
+from storage.posix_disk import PosixDisk
+from storage.snapshots import list_snapshots, snapshot_path
+from tests.unit.pipeline.fleet.account import Account, account
+
+PLAN = FleetPlan(clusters=6, records=9000, seed=11, nodes=2, damaged_every=2, segment_bytes=40_000)
+
+
+class Fleet:
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.summary = write_fleet(PLAN, out)
+        self.truths: dict[str, dict[str, Any]] = {
+            path.stem: json.loads(path.read_text()) for path in (out / TRUTH).glob("cluster-*.json")
+        }
+        self.accounts: dict[str, Account] = {name: account(self.log(name)) for name in self.truths}
+
+    def log(self, name: str, node: int = 3000) -> Path:
+        return self.out / CLUSTERS / name / f"controller-{node}" / "__cluster_metadata-0"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    return Fleet(tmp_path_factory.mktemp("fleet") / "out")
+
+
+def each(fleet: Fleet) -> list[tuple[dict[str, Any], Account]]:
+    return [(truth, fleet.accounts[name]) for name, truth in sorted(fleet.truths.items())]
+
+
+def test_records_are_exactly_as_many_as_planned(fleet: Fleet) -> None:
+    planned = {plan.name: plan.records for plan in cluster_plans(PLAN)}
+    assert sum(planned.values()) == 9000 == fleet.summary["records"]
+    for truth, seen in each(fleet):
+        assert seen.records == truth["records"] == planned[truth["name"]]
+        assert seen.batches == truth["batches"]
+        assert dict(seen.types) == truth["records_by_type"]
+
+
+def test_every_kind_of_incident_happens(fleet: Fleet) -> None:
+    kinds = {incident["kind"] for truth, _ in each(fleet) for incident in truth["incidents"]}
+    assert kinds == {*KINDS, "lost_broker"}
+
+
+def test_sums_agree_with_the_replay(fleet: Fleet) -> None:
+    for truth, seen in each(fleet):
+        totals = truth["totals"]
+        for name in (
+            "leaderless_partition_ms",
+            "under_min_isr_partition_ms",
+            "leader_changes",
+            "isr_shrinks",
+            "isr_expands",
+            "unclean_elections",
+            "partition_changes",
+        ):
+            assert seen.totals[name] == totals[name], (truth["name"], name)
+        assert seen.end_ms == truth["end_ms"]
+    assert all(truth["totals"]["leaderless_partition_ms"] > 0 for truth, _ in each(fleet))
+    assert any(truth["totals"]["unclean_elections"] for truth, _ in each(fleet))
+    assert any(truth["totals"]["under_min_isr_partition_ms"] for truth, _ in each(fleet))
+
+
+def test_epochs_and_brokers_agree_with_the_replay(fleet: Fleet) -> None:
+    for truth, seen in each(fleet):
+        assert seen.epochs == [(one["epoch"], one["leader"], one["offset"]) for one in truth["epochs"]]
+        told = [(one["broker"], one["state"], one["offset"]) for one in truth["broker_states"]]
+        assert sorted(seen.broker_states) == sorted(told)
+        image = seen.image
+        assert image is not None
+        assert {str(at) for at in image.brokers} == set(truth["brokers"])
+        for at, broker in image.brokers.items():
+            assert broker.fenced == (truth["brokers"][str(at)]["state"] == "fenced")
+
+
+def test_the_end_agrees_with_the_replay(fleet: Fleet) -> None:
+    for truth, seen in each(fleet):
+        image, final = seen.image, truth["final"]
+        assert image is not None
+        assert (len(image.topics), image.topics.partition_count) == (final["topics"], final["partitions"])
+        assert seen.totals["leaderless_partition_ms_open"] == final["leaderless"]
+        assert seen.totals["under_min_isr_partition_ms_open"] == final["under_min_isr"]
+        leaders: dict[str, int] = {}
+        for topic in image.topics.all():
+            for partition in image.topics.partitions_of(topic.topic_id):
+                leaders[str(partition.leader)] = leaders.get(str(partition.leader), 0) + 1
+        assert leaders == final["leaders"]
+
+
+def test_sampled_partitions_agree_with_the_replay(fleet: Fleet) -> None:
+    compared = 0
+    for truth, seen in each(fleet):
+        image = seen.image
+        assert image is not None
+        for sample in truth["samples"]:
+            topic_id = image.topics.by_name[sample["topic"]]
+            told = [{**state, "isr": sorted(state["isr"])} for state in sample["states"]]
+            assert seen.states[topic_id, sample["partition"]] == told
+            compared += len(told)
+    assert compared > 100
+
+
+def test_invariants_hold_but_where_a_bug_was_planted(fleet: Fleet) -> None:
+    planted = 0
+    for truth, seen in each(fleet):
+        told = [one for one in truth["incidents"] if one["kind"] == "broken_invariant"]
+        planted += len(told)
+        for offset, rule, where in seen.errors:
+            assert any(
+                one["broken_offset"] <= offset < one["mended_offset"]
+                and (rule, where) == (one["rule"], one["where"])
+                for one in told
+            ), (truth["name"], offset, rule, where)
+        assert {offset for offset, _, _ in seen.errors} >= {one["broken_offset"] for one in told}
+    assert planted
+
+
+def test_unclean_elections_are_told_where_they_are(fleet: Fleet) -> None:
+    for truth, seen in each(fleet):
+        told = [
+            election["offset"]
+            for one in truth["incidents"]
+            if one["kind"] == "unclean_election"
+            for election in one["elections"]
+        ]
+        assert seen.unclean == told
+
+
+def test_damage_is_where_the_truth_says(fleet: Fleet) -> None:
+    kinds = set()
+    for truth, seen in each(fleet):
+        assert len(seen.damage) == len(truth["damage"])
+        for told, found in zip(truth["damage"], seen.damage, strict=True):
+            kinds.add(told["kind"])
+            assert found.file.endswith(told["file"])
+            assert (found.position, found.offset) == (told["position"], told["offset"])
+    assert kinds == set(DAMAGES)
+
+
+def test_snapshots_hold_what_the_log_replays_to(fleet: Fleet) -> None:
+    disk, compared = PosixDisk(), 0
+    for name in sorted(fleet.truths)[:3]:
+        directory = str(fleet.log(name))
+        for position in list_snapshots(disk, directory):
+            data = Path(snapshot_path(directory, position)).read_bytes()
+            stored = load_snapshot(iter_batches(data, file="checkpoint"), position=position)
+            replayed = account(fleet.log(name), until=position.offset).image
+            assert replayed is not None
+            assert diff(stored, replayed).is_empty
+            compared += 1
+    assert compared >= 4
+
+
+def test_nodes_of_one_cluster_hold_prefixes_of_one_log(fleet: Fleet) -> None:
+    for name, truth in fleet.truths.items():
+        whole = b"".join(path.read_bytes() for path in sorted(fleet.log(name).glob("*.log")))
+        behind = b"".join(path.read_bytes() for path in sorted(fleet.log(name, 3001).glob("*.log")))
+        assert behind and len(behind) < len(whole) and whole.startswith(behind)
+        identity = load_meta_properties(PosixDisk(), str(fleet.log(name, 3001).parent))
+        assert (identity.cluster_id, identity.node_id) == (truth["cluster_id"], 3001)
+        assert len(list(fleet.log(name).glob("*.log"))) > 1, "the log should have several segments"
+
+
+def digest(root: Path) -> str:
+    summed = hashlib.sha256()
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        summed.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return summed.hexdigest()
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    plan = FleetPlan(clusters=2, records=3000, seed=5)
+    for name, jobs in (("one", 1), ("two", 2)):
+        write_fleet(plan, tmp_path / name, jobs=jobs)
+    write_fleet(FleetPlan(clusters=2, records=3000, seed=6), tmp_path / "other")
+    assert digest(tmp_path / "one") == digest(tmp_path / "two") != digest(tmp_path / "other")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_seed_and_size_gives_exactly_the_records(seed: int, tmp_path: Path) -> None:
+    plan = FleetPlan(clusters=3, records=1200 + 900 * seed, seed=seed, partitions=None if seed % 2 else 40)
+    assert write_fleet(plan, tmp_path / "out")["records"] == 1200 + 900 * seed
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"clusters": 0}, "at least 1 cluster"),
+        ({"clusters": 3, "records": 1000}, "too few"),
+        ({"brokers": 2}, "4 to 1000 brokers"),
+        ({"partitions": 90_000}, "more records or fewer partitions"),
+        ({"kinds": ("earthquake",)}, "earthquake is no incident"),
+    ],
+)
+def test_plans_that_cannot_be_are_refused(numbers: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        FleetPlan(**numbers)
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("data")
+    with pytest.raises(FileExistsError, match="is not empty"):
+        write_fleet(PLAN, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]

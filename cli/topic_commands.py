@@ -7,6 +7,7 @@ import click
 from cli.client import ClientOptions, client_options
 from cli.errors import EXIT_FAILED
 from cli.output import echo_json, echo_table, json_option
+from cli.setting_results import pairs
 from cli.topic_text import describe_json, describe_text
 from metadata.errors import ErrorCode
 from metadata.requests import NewTopic, TopicResult
@@ -28,6 +29,9 @@ def topics() -> None:
 @click.option(
     "--replica-assignment", metavar="0:1,1:2", help="Brokers of each partition, the preferred leader first."
 )
+@click.option(
+    "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a key on each; may be repeated."
+)
 @click.option("--validate-only", is_flag=True, help="Say whether it could be done, and do nothing.")
 @json_option
 def create(
@@ -36,6 +40,7 @@ def create(
     partitions: int | None,
     replication_factor: int | None,
     replica_assignment: str | None,
+    configs: tuple[str, ...],
     validate_only: bool,
     as_json: bool,
 ) -> int:
@@ -49,13 +54,27 @@ def create(
         assignments = parse_assignment(replica_assignment)
     wanted = tuple(
         NewTopic(
-            name=name, partitions=partitions, replication_factor=replication_factor, assignments=assignments
+            name=name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=assignments,
+            configs=config_values(configs),
         )
         for name in names
     )
     with options.open() as cluster:
         results = cluster.create_topics(wanted, validate_only=validate_only)
     return report_topics(results, "could be created" if validate_only else "created", as_json)
+
+
+def config_values(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """(key, value) of each KEY=VALUE. Raises UsageError."""
+    found = pairs(texts, "value of a configuration key")
+    names = [name for name, _ in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise click.UsageError(f"--config {name} is given twice; give it once")
+    return tuple(found)
 
 
 def parse_assignment(text: str) -> tuple[tuple[int, ...], ...]:
@@ -95,16 +114,21 @@ def report_topics(results: tuple[TopicResult, ...], done: str, as_json: bool) ->
                     "message": result.message,
                     "partitions": result.partitions,
                     "replicationFactor": result.replication_factor,
+                    "configs": dict(result.configs),
                 }
             )
         elif result.error == ErrorCode.NONE:
-            click.echo(f"{result.name}: {done}")
+            click.echo(f"{result.name}: {done}" + _with(result.configs))
     if not as_json:
         for result in refused:
             click.echo(
                 f"metaquorum: {result.name}: {result.error.name}: {result.message or 'refused'}", err=True
             )
     return EXIT_FAILED if refused else 0
+
+
+def _with(configs: tuple[tuple[str, str], ...]) -> str:
+    return ", with " + ", ".join(f"{name}={value}" for name, value in configs) if configs else ""
 
 
 @topics.command("list")

@@ -17,10 +17,12 @@ from controller.result import ControllerResult
 from controller.topic_names import colliding_name, name_problem, normal_form
 from metadata.columnar.bulk import Bulk, in_pieces
 from metadata.errors import ErrorCode
-from metadata.image import MetadataImage, TopicInfo
-from metadata.records import Record, RemoveTopicRecord, TopicRecord
+from metadata.image import TOPIC_RESOURCE, MetadataImage, TopicInfo
+from metadata.records import ConfigRecord, Record, RemoveTopicRecord, TopicRecord
 from metadata.requests import CreateTopicsRequest, DeleteTopicsRequest, NewTopic, TopicResult, TopicsResponse
 from metadata.requests_partitions import CreatePartitionsRequest, TopicGrowth
+from metadata.settings.keys import ConfigValueError
+from metadata.settings.topic_keys import check_topic_values
 from storage.uuids import ZERO_UUID, uuid_to_text
 
 
@@ -41,7 +43,7 @@ def decide_create_topics(
     results: list[TopicResult] = []
     accepted: dict[str, str] = {}
     for topic in request.topics:
-        refusal = _name_refusal(image, topic.name, repeated, accepted)
+        refusal = _name_refusal(image, topic.name, repeated, accepted) or _configs_refusal(topic)
         assignments = refusal or _assignments(topic, config, new, written)
         if isinstance(assignments, tuple):
             code, message = assignments
@@ -50,8 +52,13 @@ def decide_create_topics(
         accepted[normal_form(topic.name)] = topic.name
         topic_id = new_topic_id()
         records.append(TopicRecord(name=topic.name, topic_id=topic_id))
+        # As in Kafka, between the topic and its partitions: who reads the partitions knows how they are.
+        records += [
+            ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
+            for name, value in topic.configs
+        ]
         records += new.records(topic_id, 0, assignments)
-        written += 1 + len(assignments)
+        written += 1 + len(topic.configs) + len(assignments)
         results.append(
             TopicResult(
                 name=topic.name,
@@ -59,6 +66,7 @@ def decide_create_topics(
                 error=ErrorCode.NONE,
                 partitions=len(assignments),
                 replication_factor=len(assignments[0]),
+                configs=tuple(sorted(topic.configs)),
             )
         )
     if written > config.records_per_request_max:
@@ -145,6 +153,18 @@ def _name_refusal(
             f"topic {name} collides with {collides}: '.' and '_' count as one character, choose another name"
         )
         return ErrorCode.INVALID_TOPIC_EXCEPTION, text
+    return None
+
+
+def _configs_refusal(topic: NewTopic) -> Refusal | None:
+    values = dict(topic.configs)
+    if len(values) != len(topic.configs):
+        repeated = next(iter(_repeated([name for name, _ in topic.configs])))
+        return ErrorCode.INVALID_REQUEST, f"topic {topic.name} is given {repeated!s} twice: give it once"
+    try:
+        check_topic_values(values)
+    except ConfigValueError as error:
+        return ErrorCode.INVALID_CONFIG, str(error)
     return None
 
 

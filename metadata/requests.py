@@ -69,12 +69,14 @@ class UnregisterBrokerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """`assignments` (replica lists by partition) or `partitions` with `replication_factor`; None: default."""
+    """`assignments` (replica lists by partition) or `partitions` with `replication_factor`; None: default.
+    `configs`: what is set on the topic from its beginning, as (key, value)."""
 
     name: str
     partitions: int | None = None
     replication_factor: int | None = None
     assignments: tuple[tuple[int, ...], ...] | None = None
+    configs: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,8 @@ class DeleteTopicsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """One topic of a request: `error` NONE and an id, or the refusal and its text."""
+    """One topic of a request: `error` NONE and an id, or the refusal and its text. Of a new topic: its size,
+    and `configs` that were set on it, by key."""
 
     name: str | None
     topic_id: bytes | None
@@ -100,6 +103,7 @@ class TopicResult:
     message: str | None = None
     partitions: int = 0
     replication_factor: int = 0
+    configs: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

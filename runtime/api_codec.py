@@ -221,6 +221,7 @@ def create_topics_to_pb(request: api.CreateTopicsRequest) -> admin.CreateTopicsR
                 partitions=each.partitions,
                 replication_factor=each.replication_factor,
                 assignments=[admin.ReplicaList(broker_ids=replicas) for replicas in each.assignments or ()],
+                configs=dict(each.configs),
             )
             for each in request.topics
         ],
@@ -236,6 +237,7 @@ def create_topics_from_pb(request: admin.CreateTopicsRequest) -> api.CreateTopic
                 partitions=each.partitions if each.HasField("partitions") else None,
                 replication_factor=each.replication_factor if each.HasField("replication_factor") else None,
                 assignments=tuple(tuple(one.broker_ids) for one in each.assignments) or None,
+                configs=tuple(sorted(each.configs.items())),
             )
             for each in request.topics
         ),
@@ -280,6 +282,7 @@ def topics_to_pb(response: api.TopicsResponse, hints: Hints) -> admin.TopicsResp
                 error=None if error is None else error_to_pb(error, hints),
                 partitions=each.partitions,
                 replication_factor=each.replication_factor,
+                configs=dict(each.configs),
             )
         )
     return admin.TopicsResponse(results=results)
@@ -297,6 +300,7 @@ def topics_from_pb(response: admin.TopicsResponse) -> api.TopicsResponse:
                 message=None if error is None else error.message,
                 partitions=each.partitions,
                 replication_factor=each.replication_factor,
+                configs=tuple(sorted(each.configs.items())),
             )
         )
     return api.TopicsResponse(results=tuple(results))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,9 +13,11 @@ from controller.placement import Candidate
 from controller.topic_names import colliding_name, name_problem
 from controller.topics import decide_create_topics, decide_delete_topics
 from metadata.errors import ErrorCode
-from metadata.image import MIGRATING, UNASSIGNED, MetadataImage
-from metadata.records import BrokerRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from metadata.image import MIGRATING, UNASSIGNED, ConfigResource, MetadataImage
+from metadata.records import BrokerRecord, ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from metadata.replay import ReplayState, replay_records
 from metadata.requests import CreateTopicsRequest, DeleteTopicsRequest, NewTopic, TopicResult, TopicsResponse
+from storage.uuids import ZERO_UUID
 from tests.unit.controller.node_quorum import CLUSTER, image_of
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
 
@@ -72,6 +75,51 @@ def test_explicit_replica_lists_become_one_atomic_batch() -> None:
     assert answer == TopicResult(
         name="a", topic_id=topic_id, error=ErrorCode.NONE, partitions=2, replication_factor=2
     )
+
+
+def test_configurations_are_in_the_same_batch_between_a_topic_and_its_partitions() -> None:
+    """As Kafka orders them; a topic that is given a wrong one is refused and the others are created."""
+    configs = (("retention.ms", "5"), ("cleanup.policy", "compact"))
+    wanted = (
+        NewTopic(name="a", partitions=1, configs=configs),
+        NewTopic(name="b", partitions=1, configs=(("retention.ms", "soon"),)),
+        NewTopic(name="c", partitions=1, configs=(("no.such.key", "1"),)),
+        NewTopic(name="d", partitions=1, configs=(("flush.ms", "1"), ("flush.ms", "2"))),
+        NewTopic(name="e", partitions=1),
+    )
+    result, answers = create(cluster(), *wanted)
+    kinds = [type(record).__name__ for record in result.records]
+    assert kinds == [
+        "TopicRecord",
+        *["ConfigRecord"] * 2,
+        "PartitionRecord",
+        "TopicRecord",
+        "PartitionRecord",
+    ]
+    assert list(result.records[1:3]) == [ConfigRecord(2, "a", *config) for config in configs]
+    assert [answer.error for answer in answers] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NONE,
+    ]
+    assert answers[0].configs == (("cleanup.policy", "compact"), ("retention.ms", "5"))
+    assert answers[4].configs == ()
+    checked, (dry,) = create(cluster(), wanted[0], validate_only=True)
+    assert checked.records == () and dry.configs == answers[0].configs and dry.topic_id == ZERO_UUID
+    image = replay_records(
+        ReplayState(cluster()), base_offset=4, epoch=1, timestamp_ms=0, records=list(result.records)
+    ).newest
+    assert image.configs[ConfigResource(2, "a")] == dict(configs)
+
+
+def test_configurations_count_towards_the_records_of_a_request() -> None:
+    topic = NewTopic(name="a", partitions=CONFIG.records_per_request_max - 1)
+    _, (fits,) = create(cluster(), topic)
+    assert fits.error is ErrorCode.NONE
+    _, (refused,) = create(cluster(), replace(topic, configs=(("flush.ms", "1"),)))
+    assert refused.error is ErrorCode.POLICY_VIOLATION
 
 
 def test_defaults_come_from_the_configuration_and_partitions_are_spread() -> None:

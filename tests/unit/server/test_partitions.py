@@ -124,5 +124,21 @@ async def commands(site: Site) -> None:
     assert [(each["partition"], each["error"]) for each in json.loads(everywhere.output)] == [
         (2, "ELIGIBLE_LEADERS_NOT_AVAILABLE")
     ]
+    await configured(site)
     vague = await command(site, "partitions", "elect", "--election", "preferred")
     assert "either --all, or --topic" in str(vague.exception)
+
+
+async def configured(site: Site) -> None:
+    """Topics that are given configurations at their creation."""
+    made = ("topics", "create", "c", "--config", "retention.ms=5", "--config", "flush.ms=1")
+    dry = await command(site, *made, "--validate-only")
+    assert (dry.return_value, dry.output) == (0, "c: could be created, with flush.ms=1, retention.ms=5\n")
+    created = await command(site, *made, "--json")
+    assert json.loads(created.output)["configs"] == {"flush.ms": "1", "retention.ms": "5"}
+    shown = await command(site, "topics", "describe", "c")
+    assert "Configs: flush.ms=1,retention.ms=5" in shown.output
+    wrong = await command(site, "topics", "create", "d", "--config", "retention.ms=soon")
+    assert wrong.return_value == 1 and "INVALID_CONFIG" in wrong.output
+    twice = await command(site, "topics", "create", "d", "--config", "flush.ms=1", "--config", "flush.ms=2")
+    assert "--config flush.ms is given twice" in str(twice.exception)

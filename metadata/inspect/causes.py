@@ -92,13 +92,12 @@ def _unclean(
     before: PartitionInfo, after: PartitionInfo, scene: Scene, step: PartitionStep
 ) -> Iterator[Cause]:
     if _was_unclean(before, after):
-        setting = _unclean_text(scene, step.topic)
+        allowed = scene.feed.topic_config(step.topic, UNCLEAN_ELECTION) == "true"
+        asked = f"{UNCLEAN_ELECTION} is true" if allowed else "somebody asked for it"
         text = (
             f"broker {after.leader} was elected although the ISR was {_ids(before.isr)}: records that it"
-            f" did not have are lost; {setting}"
+            f" did not have are lost; {asked}"
         )
-        if not setting.endswith("true"):
-            text += ", so it was asked for"
         yield Cause(rule="unclean-election", text=text, broker_id=after.leader)
 
 
@@ -225,7 +224,10 @@ def _reassigned(before: PartitionInfo, after: PartitionInfo) -> Iterator[Cause]:
     change = f"replicas {_ids(before.replicas)} -> {_ids(after.replicas)}"
     if after.adding or after.removing:
         change += f" (adding {_ids(after.adding)}, removing {_ids(after.removing)})"
-    yield Cause(rule=rule, text=f"{rule.replace('-', ' ')}: {change}")
+    verb = {"replicas-changed": "the replicas were changed at once"}.get(
+        rule, f"the reassignment was {rule.partition('-')[2]}"
+    )
+    yield Cause(rule=rule, text=f"{verb}: {change}")
 
 
 def reassignment(before: PartitionInfo, after: PartitionInfo) -> str | None:
@@ -379,6 +381,8 @@ def record_causes(record: object) -> tuple[Cause, ...]:
             return (Cause(rule="set", text=f"{name} was set to level {level}"),)
         case r.TopicRecord(name=name):
             return (Cause(rule="created", text=f"topic {name} was created"),)
+        case r.AccessControlEntryRecord(principal=principal, resource_name=resource):
+            return (Cause(rule="set", text=f"{principal} on {resource}"),)
         case r.RemoveTopicRecord():
             return (Cause(rule="deleted", text="the topic was deleted"),)
         case r.ControllerRecord(controller_id=node):

@@ -1,0 +1,131 @@
+"""`metaquorum log why`: the records that made an entity so, with their causes. Reads only.
+
+Owns options and output; the chain is `metadata.inspect.why`'s.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cli.errors import EXIT_FAILED
+from cli.log_source import open_path
+from cli.output import json_line, json_option, utc_text
+from metadata.inspect.points import parse_point
+from metadata.inspect.targets import parse_target
+from metadata.inspect.why import Explanation, Link, explain
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=str))
+@click.argument("entity", metavar="ENTITY[.FIELD]")
+@click.option(
+    "--at", metavar="OFFSET|TIME", help="As it was before this offset, or at this time (ISO 8601 or @ms)."
+)
+@click.option("--newest-first", is_flag=True, help="The last record first.")
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last N records.")
+@click.option("--past-corruption", is_flag=True, help="Go on where records are missing.")
+@json_option
+def why(
+    path: str,
+    entity: str,
+    at: str | None,
+    newest_first: bool,
+    last: int | None,
+    past_corruption: bool,
+    as_json: bool,
+) -> int:
+    """Tell why ENTITY is as it is: topic/orders/7.leader, broker/3, config/topic/orders, quorum...
+
+    Each record that made it so, and the causes that can be derived from the log.
+    """
+    try:
+        target, point = parse_target(entity), parse_point(at)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    problems: list[str] = []
+    found = explain(open_path(path), target, point, problems.append, past_corruption=past_corruption)
+    links = found.links[-last:] if last else found.links
+    if newest_first:
+        links = links[::-1]
+    if as_json:
+        click.echo(json_line(explanation_json(found, links)))
+    else:
+        for line in explanation_lines(found, links):
+            click.echo(line)
+    for line in problems:
+        click.echo(f"metaquorum: {line}", err=True)
+    return EXIT_FAILED if problems else 0
+
+
+def explanation_lines(found: Explanation, links: list[Link]) -> list[str]:
+    """A headline with the newest causes, then each record with what it changed and why."""
+    lines = [headline(found)]
+    hidden = len(found.links) - len(links) + found.dropped
+    for link in links:
+        place = f"{link.offset:>8}  {utc_text(link.time_ms)}  epoch {link.epoch:<3} {link.type_name}"
+        lines.append(f"{place}  {_changes(link)}".rstrip())
+        lines += [f"{'':10}{cause.rule}: {cause.text}" for cause in link.causes]
+    if hidden:
+        lines.append(f"{hidden} earlier records are not shown")
+    return lines
+
+
+def headline(found: Explanation) -> str:
+    """`topic/orders/7.leader is -1 since 838 (2026-...): broker 1 was fenced at 889 ..., the ISR was [1]`."""
+    link = found.last
+    if link is None:
+        return f"{found.target}: no record is about it"
+    if not found.exists:
+        state = "does not exist since"
+    elif found.target.field is not None:
+        state = f"is {_text(found.value)} since"
+    else:
+        state = "was last changed at"
+    causes = ", ".join(cause.text for cause in link.causes)
+    return f"{found.target} {state} {link.offset} ({utc_text(link.time_ms)}): {causes}"
+
+
+def explanation_json(found: Explanation, links: list[Link]) -> dict[str, Any]:
+    """One object: the target, its value, and the chain in the order in which it is shown."""
+    return {
+        "entity": found.target.entity,
+        "field": found.target.field,
+        "endOffset": found.end_offset,
+        "exists": found.exists,
+        "value": found.value,
+        "records": [_link_json(link) for link in links],
+        "earlierRecords": len(found.links) - len(links) + found.dropped,
+    }
+
+
+def _link_json(link: Link) -> dict[str, Any]:
+    return {
+        "offset": link.offset,
+        "leaderEpoch": link.epoch,
+        "createTime": link.time_ms,
+        "type": link.type_name,
+        "changes": [{"field": name, "before": old, "after": new} for name, old, new in link.changes],
+        "causes": [
+            {"rule": cause.rule, "text": cause.text, "offset": cause.offset, "broker": cause.broker_id}
+            for cause in link.causes
+        ],
+    }
+
+
+def _changes(link: Link) -> str:
+    return ", ".join(
+        f"{name} {_text(new)}" if old is None else f"{name} {_text(old)} -> {_text(new)}"
+        for name, old, new in link.changes
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ",".join(map(str, value)) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return json_line(value)
+    return "none" if value is None else str(value)

@@ -1,0 +1,377 @@
+"""Why an entity is as it is: the chain of records that made it so, with derived causes.
+
+Owns which records count for an entity (or one field of it), and the wait for a fence that was split over
+several batches. The causes come from `causes`. Reads a log once, from the earliest state that is known to the
+place asked about; memory is that of the state and of the entity's own links.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from metadata import control_records as control
+from metadata import records as r
+from metadata.image import MetadataImage
+from metadata.inspect.causes import (
+    Cause,
+    Scene,
+    broker_causes,
+    election_causes,
+    partition_causes,
+    record_causes,
+)
+from metadata.inspect.changes import BatchChanges, ChangeFeed
+from metadata.inspect.entities import EntityNamer, is_below
+from metadata.inspect.log import InspectError, MetadataLog, ReadBatch, damage_line
+from metadata.inspect.points import END, Point
+from metadata.inspect.states import OnProblem, earliest, state_at
+from metadata.inspect.targets import Target
+from metadata.inspect.views import Wanted, entities_below, scram_path
+from metadata.tree import broker_tree, partition_tree, quota_path
+from storage.reader import Damage
+
+MAX_LINKS = 100_000
+"""Links that are kept; older ones are counted."""
+
+LOOKAHEAD_MS = 1_000
+"""So much later a fence may stand in the log than the changes that it made, when it was split."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One record of the chain. `changes` are (field, before, after) as plain data; times are Unix ms."""
+
+    offset: int
+    epoch: int
+    time_ms: int
+    type_name: str
+    changes: tuple[tuple[str, Any, Any], ...]
+    causes: tuple[Cause, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Explanation:
+    """The chain, oldest first, and how the target stands at its end. `exists` is False for an entity that was
+    deleted or never was; `value` is the field's, or all fields'. `dropped` links were too many to keep."""
+
+    target: Target
+    end_offset: int
+    exists: bool
+    value: Any
+    links: list[Link] = field(default_factory=list)
+    dropped: int = 0
+    base_offset: int = 0
+
+    @property
+    def last(self) -> Link | None:
+        return self.links[-1] if self.links else None
+
+
+def explain(
+    log: MetadataLog,
+    target: Target,
+    point: Point = END,
+    on_problem: OnProblem | None = None,
+    *,
+    past_corruption: bool = False,
+) -> Explanation:
+    """The chain of records up to `point` that made `target` what it is there.
+
+    Stops where records are missing, after telling `on_problem`, unless `past_corruption`. Raises InspectError
+    for a target that no record is about.
+    """
+    image = None
+    if log.start_offset and not log.is_checkpoint:
+        image = state_at(log, earliest(log), on_problem, past_corruption=past_corruption).image
+    chain = Chain(target, image)
+    for item in batches_until(log, image, point, on_problem, past_corruption):
+        header = item.batch.header
+        records = [(decoded.offset, decoded.record) for decoded in item.records]
+        chain.batch(header.leader_epoch, header.max_timestamp_ms, records)
+    return chain.result()
+
+
+def batches_until(
+    log: MetadataLog,
+    image: MetadataImage | None,
+    point: Point,
+    on_problem: OnProblem | None,
+    past_corruption: bool,
+) -> Iterator[ReadBatch]:
+    """Decoded batches behind `image` and before `point`; damage is told, and is the end unless
+    `past_corruption`."""
+    expected = log.start_offset if image is None else image.provenance.offset
+    for item in log.items(expected or None):
+        if isinstance(item, Damage):
+            if (point.offset is None or item.offset < point.offset) and on_problem is not None:
+                on_problem(damage_line(item))
+            continue
+        header = item.batch.header
+        if header.next_offset <= expected:
+            continue
+        if point.offset is not None and header.next_offset > point.offset:
+            return
+        if point.time_ms is not None and header.max_timestamp_ms > point.time_ms:
+            return
+        if header.base_offset > expected and not past_corruption:
+            if on_problem is not None:
+                on_problem(
+                    f"stopped at offset {expected}: the next batch that can be read is at offset"
+                    f" {header.base_offset}; go on past it with --past-corruption"
+                )
+            return
+        expected = header.next_offset
+        yield item
+
+
+class Chain:
+    """Collects the links of one target. Feed it every batch in log order, then ask for the result."""
+
+    def __init__(self, target: Target, image: MetadataImage | None = None) -> None:
+        self._target = target
+        self._feed = ChangeFeed(image)
+        known = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
+        self._namer = EntityNamer(known)
+        self._links: deque[Link] = deque(maxlen=MAX_LINKS)
+        self._count = 0
+        self._base_offset = self._end = 0 if image is None else image.provenance.offset
+        self._quorum: dict[str, Any] = {}
+        self._election: tuple[int, int] | None = None
+        self._last_ms: int | None = None
+        self._kind = target.entity.partition("/")[0]
+        self._quorum_before: dict[str, Any] = {}
+        self._begin(image)
+
+    def _begin(self, image: MetadataImage | None) -> None:
+        """Notes that the entity is there from the start on, where a snapshot says so."""
+        if image is None or self._now() is None:
+            return
+        place = image.provenance
+        text = f"it is in the snapshot that ends at offset {place.offset}; what was before is not in this log"
+        self._add(
+            Link(
+                offset=place.offset,
+                epoch=place.epoch,
+                time_ms=place.timestamp_ms,
+                type_name="SNAPSHOT",
+                changes=(),
+                causes=(Cause(rule="created", text=text),),
+            )
+        )
+
+    def batch(self, epoch: int, time_ms: int, records: Sequence[tuple[int, object]]) -> None:
+        """One batch: `records` are (offset, decoded record)."""
+        changes = self._feed.batch(epoch, time_ms, records)
+        scene = Scene(batch=changes, feed=self._feed)
+        self._fences(changes)
+        match self._kind:
+            case "topic" if self._partition_of() is not None:
+                self._partition_steps(changes, scene)
+            case "broker" if self._target.entity.partition("/")[2].isdigit():
+                self._broker_steps(changes, scene)
+            case _:
+                self._plain(changes)
+        if changes.records:
+            self._end = changes.records[-1][0] + 1
+        self._last_ms = time_ms
+
+    def _partition_of(self) -> tuple[str, int] | None:
+        head, _, index = self._target.entity.rpartition("/")
+        if head.startswith("topic/") and index.isdigit():
+            return head.removeprefix("topic/"), int(index)
+        return None
+
+    def _partition_steps(self, changes: BatchChanges, scene: Scene) -> None:
+        wanted = self._partition_of()
+        for step in changes.partitions:
+            if (step.topic, step.index) != wanted:
+                continue
+            before = {} if step.before is None else partition_tree(step.before)
+            after = {} if step.after is None else partition_tree(step.after)
+            if step.before is None:
+                self._links.clear()
+                self._count = 0
+            self._changed(changes, step.offset, step.record, (before, after), partition_causes(step, scene))
+
+    def _broker_steps(self, changes: BatchChanges, scene: Scene) -> None:
+        for step in changes.brokers:
+            if f"broker/{step.broker_id}" != self._target.entity:
+                continue
+            before = {} if step.before is None else broker_tree(step.before)
+            after = {} if step.after is None else broker_tree(step.after)
+            self._changed(changes, step.offset, step.record, (before, after), broker_causes(step, scene))
+
+    def _changed(
+        self,
+        batch: BatchChanges,
+        offset: int,
+        record: object,
+        trees: tuple[dict[str, Any], dict[str, Any]],
+        causes: tuple[Cause, ...],
+    ) -> None:
+        before, after = trees
+        found = tuple(
+            (name, before.get(name), after.get(name))
+            for name in dict.fromkeys((*before, *after))
+            if before.get(name) != after.get(name)
+        )
+        if self._target.field is not None:
+            found = tuple(one for one in found if one[0] == self._target.field)
+            if not found and before and after:
+                return
+        self._add(
+            Link(
+                offset=offset,
+                epoch=batch.epoch,
+                time_ms=batch.time_ms,
+                type_name=getattr(record, "type_name", "?"),
+                changes=found,
+                causes=causes,
+            )
+        )
+
+    def _plain(self, changes: BatchChanges) -> None:
+        """Entities without a history of fields here: each record about them is a link."""
+        refused = {error.offset for error in changes.refused}
+        for offset, record in changes.records:
+            names = (*self._namer.entities(record), *_other_names(record))
+            if offset in refused or not self._concerns(record, names):
+                continue
+            if isinstance(record, r.PartitionChangeRecord):
+                continue
+            causes = self._causes_of(changes, record)
+            if self._target.field is not None:
+                before = self._quorum_before
+                if before.get(self._target.field) == self._quorum.get(self._target.field):
+                    continue
+                pair = (before.get(self._target.field), self._quorum.get(self._target.field))
+                found: tuple[tuple[str, Any, Any], ...] = ((self._target.field, *pair),)
+            else:
+                found = ()
+            if isinstance(record, r.TopicRecord):
+                self._links.clear()
+                self._count = 0
+            self._add(
+                Link(
+                    offset=offset,
+                    epoch=changes.epoch,
+                    time_ms=changes.time_ms,
+                    type_name=getattr(record, "type_name", "?"),
+                    changes=found,
+                    causes=causes,
+                )
+            )
+
+    def _concerns(self, record: object, names: tuple[str, ...]) -> bool:
+        entity = self._target.entity
+        if any(is_below(name, entity) for name in names):
+            return True
+        if isinstance(record, r.RemoveTopicRecord) and entity.startswith("config/topic/"):
+            topic = entity.split("/")[2]
+            return f"topic/{topic}" in names
+        return False
+
+    def _causes_of(self, changes: BatchChanges, record: object) -> tuple[Cause, ...]:
+        self._quorum_before = dict(self._quorum)
+        match record:
+            case control.LeaderChangeMessage():
+                leader, epoch = self._election or (None, None)
+                silence_ms = None if self._last_ms is None else changes.time_ms - self._last_ms
+                found = election_causes(record, changes.epoch, leader, epoch, silence_ms)
+                self._election = (record.leader_id, changes.epoch)
+                self._quorum |= {"leader": record.leader_id, "epoch": changes.epoch}
+                self._quorum["voters"] = sorted(voter.voter_id for voter in record.voters)
+                return found
+            case control.VotersRecord(voters=voters):
+                self._quorum["voters"] = sorted(voter.voter_id for voter in voters)
+                return (Cause(rule="set", text=f"the voters are {self._quorum['voters']}"),)
+            case control.KRaftVersionRecord(kraft_version=version):
+                self._quorum["kraftVersion"] = version
+                return (Cause(rule="set", text=f"kraft.version is {version}"),)
+            case r.PartitionRecord(partition_id=index, replicas=replicas):
+                return (Cause(rule="created", text=f"partition {index} on {list(replicas)}"),)
+        return record_causes(record)
+
+    def _fences(self, changes: BatchChanges) -> None:
+        """Gives links of just before the cause that a split fence (or shutdown) writes last."""
+        gone = {step.broker_id: step for step in changes.brokers if step.was_fenced or step.began_shutdown}
+        if not gone:
+            return
+        for at in range(len(self._links) - 1, -1, -1):
+            link = self._links[at]
+            if changes.time_ms - link.time_ms > LOOKAHEAD_MS:
+                return
+            told = tuple(
+                _split_fence(cause, gone[cause.broker_id].offset)
+                if cause.broker_id in gone and cause.rule in ("unexplained", "replica-lagged")
+                else cause
+                for cause in link.causes
+            )
+            self._links[at] = replace(link, causes=told)
+
+    def _add(self, link: Link) -> None:
+        self._links.append(link)
+        self._count += 1
+
+    def _now(self) -> dict[str, Any] | None:
+        """The target as it stands, as plain data; None if it is not there."""
+        entity = self._target.entity
+        if self._kind == "quorum":
+            return self._quorum or None
+        if self._kind == "transaction":
+            return {}
+        image = self._feed.state.freeze()
+        found = dict(entities_below(image, Wanted(entity)))
+        if len(found) == 1 and entity in found:
+            return found[entity]
+        return found or None
+
+    def result(self) -> Explanation:
+        """Raises InspectError if no record was about the target."""
+        now = self._now()
+        if not self._links:
+            raise InspectError(
+                f"no record below offset {self._end} is about {self._target.entity}{self._hint()}"
+            )
+        value = now if self._target.field is None or now is None else now.get(self._target.field)
+        return Explanation(
+            target=self._target,
+            end_offset=self._end,
+            exists=now is not None,
+            value=value,
+            links=list(self._links),
+            dropped=self._count - len(self._links),
+            base_offset=self._base_offset,
+        )
+
+    def _hint(self) -> str:
+        if self._kind == "broker":
+            return f"; brokers in it are {sorted(self._feed.stories) or 'none'}"
+        if self._kind != "topic":
+            return ""
+        names = [topic.name for topic in self._feed.state.topics.freeze().all()]
+        wanted = (self._partition_of() or (self._target.entity.partition("/")[2],))[0]
+        if wanted in names:
+            return f"; topic {wanted} has no such partition"
+        close = difflib.get_close_matches(wanted, names, n=1)
+        return f"; did you mean topic/{close[0]}?" if close else ""
+
+
+def _other_names(record: object) -> tuple[str, ...]:
+    """Canonical paths of what users and clients have (see `views`), besides those that EntityNamer gives."""
+    match record:
+        case r.ClientQuotaRecord(entity=parts):
+            named = ((part.entity_type, part.entity_name) for part in parts)
+            return (f"quota/{quota_path(tuple(sorted(named)))}",)
+        case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
+            return (scram_path(record.mechanism, record.name),)
+    return ()
+
+
+def _split_fence(cause: Cause, offset: int) -> Cause:
+    text = f"broker {cause.broker_id} was being fenced, its record stands at {offset}"
+    return Cause(rule="broker-fenced", text=text, offset=offset, broker_id=cause.broker_id)

@@ -1,0 +1,269 @@
+"""What each day cost: partition-seconds without a leader or below min ISR, churn, fences, failovers.
+
+Owns the sums by day and by cluster, broker and rack. All times are whole milliseconds until they are told, so
+that sums do not depend on their order, and a log that was read in two runs gives what one run gives.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from metadata.image import PartitionInfo
+from pipeline.tables import FAILOVER_BOUNDS_MS, FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
+
+from .moments import DAY_MS, Row, days, tuples
+
+CLUSTER, BROKER, RACK = "cluster", "broker", "rack"
+_WHOLE = (CLUSTER, "")
+
+Scope = tuple[str, str]
+PartitionKey = tuple[bytes, int]
+
+
+class Cell(msgspec.Struct):
+    """The sums of one day and scope."""
+
+    observed_ms: int = 0
+    partition_ms: int = 0
+    leaderless_ms: int = 0
+    under_min_isr_ms: int = 0
+    leader_changes: int = 0
+    unclean_elections: int = 0
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    fences: int = 0
+    fence_storms: int = 0
+    failovers: int = 0
+    failovers_open: int = 0
+    durations: dict[int, int] = {}
+    """How many failovers that began on this day took so many milliseconds."""
+
+
+class _Leading(NamedTuple):
+    """Who leads a partition since when (-1: nobody), and who led it last."""
+
+    leader: int
+    since_ms: int
+    last: int
+
+
+class _Short(NamedTuple):
+    """Since when a partition is below min ISR, and which brokers' replicas are missing."""
+
+    since_ms: int
+    missing: tuple[int, ...]
+
+
+class Availability:
+    """The sums of one cluster. `racks` is kept by the caller and read when something is counted."""
+
+    def __init__(self, racks: Mapping[int, str | None]) -> None:
+        self._racks = racks
+        self._cells: dict[tuple[int, Scope], Cell] = {}
+        self._leading: dict[PartitionKey, _Leading] = {}
+        self._short: dict[PartitionKey, _Short] = {}
+        self._now_ms = -1
+        self._fenced: list[tuple[int, int]] = []
+        self._in_storm = False
+
+    def _cell(self, day: int, scope: Scope) -> Cell:
+        found = self._cells.get((day, scope))
+        if found is None:
+            found = self._cells[day, scope] = Cell()
+        return found
+
+    def _scopes(self, brokers: Iterable[int]) -> list[Scope]:
+        """The cluster, the brokers and their racks, each once."""
+        members = tuple(brokers)
+        scopes = [_WHOLE, *((BROKER, str(broker_id)) for broker_id in members)]
+        racks = {rack for broker_id in members if (rack := self._racks.get(broker_id)) is not None}
+        return [*scopes, *((RACK, rack) for rack in racks)]
+
+    def advance(self, now_ms: int) -> None:
+        """Time went on to `now_ms` with the partitions as they were."""
+        if self._now_ms < 0:
+            self._now_ms = now_ms
+        if now_ms > self._now_ms:
+            count = len(self._leading)
+            for day, span_ms in days(self._now_ms, now_ms):
+                cell = self._cell(day, _WHOLE)
+                cell.observed_ms += span_ms
+                cell.partition_ms += span_ms * count
+            self._now_ms = now_ms
+
+    def partition(
+        self, key: PartitionKey, before: PartitionInfo | None, now: PartitionInfo, min_isr: int
+    ) -> None:
+        """A partition appeared or changed, at the time of the last `advance`."""
+        leading = self._leading.get(key)
+        if leading is None or leading.leader != now.leader:
+            last = now.leader if now.leader >= 0 else (leading.last if leading is not None else -1)
+            if leading is not None:
+                self._count_leading(leading, self._now_ms, self._cells)
+            self._leading[key] = _Leading(now.leader, self._now_ms, last)
+        if before is not None:
+            self._churn(before, now)
+        self.judge(key, now, min_isr)
+
+    def _churn(self, before: PartitionInfo, now: PartitionInfo) -> None:
+        day = self._now_ms // DAY_MS
+        if before.leader != now.leader:
+            lost = () if before.leader < 0 else (before.leader,)
+            for scope in self._scopes(lost):
+                self._cell(day, scope).leader_changes += 1
+        if before.isr != now.isr:
+            out = [at for at in before.isr if at not in now.isr and at in now.replicas]
+            back = [at for at in now.isr if at not in before.isr]
+            for scope in self._scopes(out) if out else ():
+                self._cell(day, scope).isr_shrinks += 1
+            for scope in self._scopes(back) if back else ():
+                self._cell(day, scope).isr_expands += 1
+
+    def judge(self, key: PartitionKey, now: PartitionInfo, min_isr: int) -> None:
+        """Whether the partition is below min ISR: it changed, or what it needs did."""
+        needed = min(min_isr, len(now.replicas))
+        short = self._short.get(key)
+        if len(now.isr) >= needed:
+            if short is not None:
+                self._count_short(self._short.pop(key), self._now_ms, self._cells)
+            return
+        missing = tuple([at for at in now.replicas if at not in now.isr])
+        if short is None or short.missing != missing:
+            if short is not None:
+                self._count_short(short, self._now_ms, self._cells)
+            self._short[key] = _Short(self._now_ms, missing)
+
+    def removed(self, key: PartitionKey) -> None:
+        """The partition is gone."""
+        leading = self._leading.pop(key, None)
+        if leading is not None:
+            self._count_leading(leading, self._now_ms, self._cells)
+        short = self._short.pop(key, None)
+        if short is not None:
+            self._count_short(short, self._now_ms, self._cells)
+
+    def unclean_election(self, leader: int) -> None:
+        for scope in self._scopes((leader,)):
+            self._cell(self._now_ms // DAY_MS, scope).unclean_elections += 1
+
+    def fenced(self, broker_id: int) -> None:
+        """A broker was fenced now. Three within a minute are a storm, until a minute has fewer."""
+        for scope in self._scopes((broker_id,)):
+            self._cell(self._now_ms // DAY_MS, scope).fences += 1
+        start = self._now_ms - FENCE_STORM_WINDOW_MS
+        before = [at for at in self._fenced if at[0] >= start]
+        if len({at for _, at in before}) < FENCE_STORM_BROKERS:
+            self._in_storm = False
+        self._fenced = [*before, (self._now_ms, broker_id)]
+        if not self._in_storm and len({at for _, at in self._fenced}) >= FENCE_STORM_BROKERS:
+            self._in_storm = True
+            self._cell(self._now_ms // DAY_MS, _WHOLE).fence_storms += 1
+
+    def failover_began(self, leader: int, day: int) -> None:
+        for scope in self._scopes((leader,)):
+            self._cell(day, scope).failovers += 1
+
+    def failover_ended(self, leader: int, day: int, duration_ms: int) -> None:
+        for scope in self._scopes((leader,)):
+            durations = self._cell(day, scope).durations
+            durations[duration_ms] = durations.get(duration_ms, 0) + 1
+
+    def _count_leading(self, leading: _Leading, now_ms: int, cells: dict[tuple[int, Scope], Cell]) -> None:
+        if now_ms <= leading.since_ms:
+            return
+        broker_id = leading.leader if leading.leader >= 0 else leading.last
+        scopes = self._scopes((broker_id,) if broker_id >= 0 else ())
+        for day, span_ms in days(leading.since_ms, now_ms):
+            for scope in scopes:
+                cell = cells.get((day, scope)) or cells.setdefault((day, scope), Cell())
+                if leading.leader < 0:
+                    cell.leaderless_ms += span_ms
+                elif scope[0] != CLUSTER:
+                    cell.partition_ms += span_ms
+
+    def _count_short(self, short: _Short, now_ms: int, cells: dict[tuple[int, Scope], Cell]) -> None:
+        for day, span_ms in days(short.since_ms, now_ms):
+            for scope in self._scopes(short.missing):
+                cell = cells.get((day, scope)) or cells.setdefault((day, scope), Cell())
+                cell.under_min_isr_ms += span_ms
+
+    def rows(self, cluster: str, failing: Iterable[tuple[int, int]]) -> list[tuple[int, Row]]:
+        """(day, row) of every day and scope up to now. `failing` are (leader, day of its begin) of the
+        failovers that have not ended. What goes on is counted up to now, and counted again next time."""
+        cells = {key: msgspec.structs.replace(cell) for key, cell in self._cells.items()}
+        for leading in self._leading.values():
+            self._count_leading(leading, self._now_ms, cells)
+        for short in self._short.values():
+            self._count_short(short, self._now_ms, cells)
+        for leader, day in failing:
+            for scope in self._scopes((leader,)):
+                cells.setdefault((day, scope), Cell()).failovers_open += 1
+        observed = {day: cell.observed_ms for (day, scope), cell in cells.items() if scope == _WHOLE}
+        return [
+            (day, _row(scope[0], scope[1] if scope != _WHOLE else cluster, cell, observed.get(day, 0)))
+            for (day, scope), cell in sorted(cells.items())
+        ]
+
+    def save(self) -> Any:
+        return {
+            "cells": list(self._cells.items()),
+            "leading": list(self._leading.items()),
+            "short": list(self._short.items()),
+            "now_ms": self._now_ms,
+            "fenced": self._fenced,
+            "in_storm": self._in_storm,
+        }
+
+    def load(self, saved: Any) -> None:
+        self._cells = {
+            (key[0], tuples(key[1])): msgspec.convert(cell, Cell, strict=False)
+            for key, cell in saved["cells"]
+        }
+        self._leading = {tuples(key): _Leading(*value) for key, value in saved["leading"]}
+        self._short = {tuples(key): _Short(*tuples(value)) for key, value in saved["short"]}
+        self._now_ms, self._in_storm = saved["now_ms"], saved["in_storm"]
+        self._fenced = [tuples(at) for at in saved["fenced"]]
+
+
+def _row(scope: str, name: str, cell: Cell, observed_ms: int) -> Row:
+    return (
+        *(scope, name, observed_ms / 1000, cell.partition_ms / 1000),
+        *(cell.leaderless_ms / 1000, cell.under_min_isr_ms / 1000, cell.leader_changes),
+        *(cell.unclean_elections, cell.isr_shrinks, cell.isr_expands, cell.fences, cell.fence_storms),
+        *(cell.failovers, cell.failovers_open),
+        *(quantile(cell.durations, 0.5), quantile(cell.durations, 0.95)),
+        *(float(max(cell.durations)) if cell.durations else None, _histogram(cell.durations)),
+    )
+
+
+def quantile(counts: Mapping[int, int], share: float) -> float | None:
+    """The quantile of values with their counts, linear between neighbours; None without any."""
+    total = sum(counts.values())
+    if not total:
+        return None
+    place = share * (total - 1)
+    low, part = int(place), place - int(place)
+    found: list[int] = []
+    seen = 0
+    for value in sorted(counts):
+        seen += counts[value]
+        while len(found) < 2 and seen > low + len(found):
+            found.append(value)
+        if len(found) == 2:
+            break
+    upper = found[-1]
+    return found[0] + (upper - found[0]) * part
+
+
+def _histogram(counts: Mapping[int, int]) -> list[int]:
+    buckets: Counter[int] = Counter()
+    for value, count in counts.items():
+        at = next(
+            (n for n, bound in enumerate(FAILOVER_BOUNDS_MS) if value <= bound), len(FAILOVER_BOUNDS_MS)
+        )
+        buckets[at] += count
+    return [buckets[at] for at in range(len(FAILOVER_BOUNDS_MS) + 1)]

@@ -1,0 +1,342 @@
+"""One cluster's log, replayed once, as rows of all tables that need a state.
+
+Owns the order in which the parts hear of a batch, and the resume point: the last place where invariants are
+judged (`violations.CHECK_EVERY`) before the log's end. Rows that ended before it are final; rows after it,
+and what is still open, are provisional: a later run begins at the resume point and says them again. So a
+tail of the log that was never committed, and is replaced later, leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from metadata.batches import DecodedRecord
+from metadata.control_records import LeaderChangeMessage, UnknownControlRecord
+from metadata.errors import ReplayError
+from metadata.image import MetadataImage, PartitionInfo, Provenance
+from metadata.records import (
+    BrokerRecord,
+    FeatureLevelRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    UnknownRecord,
+)
+from metadata.replay import Replayer, ReplayState
+from storage.batch import RecordBatch
+from storage.types import LogPosition
+
+from .availability import Availability
+from .brokers import SHUTDOWN, BrokerSessions, DirectoryEvents, state_of
+from .failovers import Failovers, is_unclean
+from .moments import DAY_MS, Clock, Moment, Row
+from .partitions import PartitionStates
+from .quorum import QuorumEpochs
+from .settings import Configs, Topics
+from .state import SavedState, StateError, decode_image, decode_state, encode_image, encode_state
+from .touched import Touched
+from .violations import Violations
+
+RowsByTable = dict[str, list[Row]]
+COLUMN_RECORDS = 24
+"""Batches of so many records are replayed in columns, smaller ones record by record."""
+
+
+class ClusterReplay:
+    """Feed it the log's batches in order, then ask for `final_rows` and `provisional_rows`.
+
+    `log_end` is the offset at which the log ends: it places the resume point. Without `saved` (the bytes of
+    an earlier `saved_state`), or a `snapshot`, it begins with an empty image.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        *,
+        log_end: int,
+        saved: bytes | None = None,
+        snapshot: MetadataImage | None = None,
+    ) -> None:
+        """Raises StateError for saved bytes that cannot be used."""
+        self._cluster = cluster
+        self._log_end = log_end
+        self._clock = Clock()
+        self._touched = Touched()
+        self._quorum = QuorumEpochs()
+        self._brokers = BrokerSessions()
+        self._directories = DirectoryEvents()
+        self._topics = Topics()
+        self._configs = Configs()
+        self._partitions = PartitionStates()
+        self._availability = Availability(self._brokers.racks)
+        self._failovers = Failovers(self._availability)
+        self._moment = Moment(0, None, -1)
+        self._final: RowsByTable | None = None
+        self.saved_state: bytes | None = None
+        """What a later run goes on from; None until the resume point was reached, and where there is none."""
+        state = ReplayState(snapshot) if snapshot is not None else ReplayState()
+        if saved is not None:
+            state = self._load(decode_state(saved))
+        self._engine = Replayer(state, on_error=self._refuse)
+        self._violations = Violations(state)
+        if saved is not None:
+            self._violations.load(self._saved_violations, state)
+        elif snapshot is not None:
+            self._start(snapshot, state)
+
+    @property
+    def end_offset(self) -> int:
+        """Offset of the next record."""
+        return self._engine.end_offset
+
+    def batch(self, batch: RecordBatch, records: tuple[DecodedRecord, ...]) -> None:
+        """The next batch of the log and its records. One that does not start where the last ended is taken
+        all the same: the caller tells of the gap."""
+        header = batch.header
+        moment = self._moment = self._clock.moment(header.base_offset, header.max_timestamp_ms)
+        self._engine.builder.offset = header.base_offset
+        self._quorum.batch(header.leader_epoch, header.records_count, moment)
+        self._availability.advance(moment.now_ms)
+        if header.is_control:
+            for decoded in records:
+                if isinstance(decoded.record, LeaderChangeMessage):
+                    self._quorum.elected(decoded.record)
+            self._engine.apply_batch(batch)
+        else:
+            self._apply_judged(batch, records, moment)
+            self._touched.add(records)
+            if not self._touched.is_open:
+                self._settle(moment, header.leader_epoch)
+        self._violations.batch(batch, moment)
+        if header.next_offset >= self._violations.next_check and not self._touched.is_open:
+            state = self._engine.state()
+            self._violations.check(state)
+            if self._violations.next_check > self._log_end:
+                self._remember(state)
+
+    def _apply_judged(self, batch: RecordBatch, records: tuple[DecodedRecord, ...], moment: Moment) -> None:
+        """Applies a batch; one with a record that could turn something back is judged by itself."""
+        if not any(self._could_turn_back(at.record) for at in records):
+            self._apply(batch, records)
+            return
+        before = self._engine.state().image
+        self._apply(batch, records)
+        self._violations.step(before, self._engine.state().image, moment)
+
+    def _could_turn_back(self, record: object) -> bool:
+        if isinstance(record, PartitionRecord):
+            return self._partitions.info(record.topic_id, record.partition_id) is not None
+        return isinstance(record, BrokerRecord | ProducerIdsRecord | FeatureLevelRecord)
+
+    def _apply(self, batch: RecordBatch, records: tuple[DecodedRecord, ...]) -> None:
+        header, engine = batch.header, self._engine
+        known = [at for at in records if not isinstance(at.record, UnknownRecord | UnknownControlRecord)]
+        if len(known) == len(records) and len(records) >= COLUMN_RECORDS:
+            engine.apply_batch(batch)
+            return
+        for at in known:
+            engine.apply(at.record, at.offset, header.leader_epoch, header.max_timestamp_ms)
+        builder = engine.builder
+        builder.offset, builder.epoch = header.next_offset, header.leader_epoch
+        builder.timestamp_ms = header.max_timestamp_ms
+
+    def _refuse(self, error: ReplayError) -> None:
+        self._violations.refused(error, self._moment)
+
+    def _settle(self, moment: Moment, epoch: int) -> None:
+        """Compares what the batch touched with what is known of it."""
+        touched = self._touched
+        if touched.brokers:
+            self._settle_brokers(moment, epoch)
+        for topic_id, (offset, name) in touched.topics.items():
+            if topic_id in self._engine.builder.topics.by_id and topic_id not in self._topics.names:
+                self._topics.created(topic_id, name, moment.at(offset))
+        if touched.configs:
+            self._settle_configs(moment)
+        if touched.partitions:
+            self._settle_partitions(moment)
+            self._directories.batch_ends(moment, epoch)
+        for topic_id, offset in touched.removed.items():
+            if topic_id in self._topics.names and topic_id not in self._engine.builder.topics.by_id:
+                self._remove_topic(topic_id, moment.at(offset))
+        self._failovers.forget_late(moment.now_ms)
+        touched.clear()
+
+    def _settle_brokers(self, moment: Moment, epoch: int) -> None:
+        for broker_id, (offset, by) in self._touched.brokers.items():
+            before = self._brokers.registrations.get(broker_id)
+            now = self._engine.builder.brokers.get(broker_id)
+            there = moment.at(offset)
+            self._directories.registered(broker_id, before, now, there, epoch, self._replicas_in)
+            if self._brokers.changed(broker_id, now, there, by):
+                self._availability.fenced(broker_id)
+            if now is None:
+                self._failovers.broker_went(broker_id, "unregistered")
+            elif now.fenced or state_of(now) == SHUTDOWN:
+                self._failovers.broker_went(broker_id, state_of(now))
+            elif before is not None and set(before.directories) - set(now.directories):
+                self._failovers.broker_went(broker_id, "directory_lost")
+
+    def _replicas_in(self, directory: bytes) -> int:
+        return sum(directory in info.directories for info in self._partitions.all())
+
+    def _settle_configs(self, moment: Moment) -> None:
+        configs = self._engine.builder.configs
+        for resource, names in self._touched.configs.items():
+            places = {name: moment.at(offset) for name, offset in names.items()}
+            if self._configs.changed(resource, places, configs.get(resource) or {}):
+                self._judge_min_isr()
+
+    def _judge_min_isr(self) -> None:
+        """min.insync.replicas changed somewhere, which is rare: every partition is looked at."""
+        for info in self._partitions.all():
+            min_isr = self._configs.min_isr(self._topics.name(info.topic_id))
+            self._availability.judge((info.topic_id, info.index), info, min_isr)
+
+    def _settle_partitions(self, moment: Moment) -> None:
+        topics = self._engine.builder.topics
+        name = ""
+        last_id = b""
+        for key, offset in self._touched.partitions.items():
+            row = topics.row_of(*key)
+            if row < 0:
+                continue
+            now = topics.at(row)
+            if key[0] != last_id:
+                last_id, name = key[0], self._topics.name(key[0])
+            there = moment.at(offset)
+            before = self._partitions.changed(name, now, there)
+            if before == now:
+                continue
+            self._availability.partition(key, before, now, self._configs.min_isr(name))
+            if before is None or before.directories != now.directories:
+                self._directories.partition(before, now, offset)
+            if before is not None and before.leader_epoch != now.leader_epoch:
+                self._elected(key, name, before, now, there)
+
+    def _elected(
+        self, key: tuple[bytes, int], name: str, before: PartitionInfo, now: PartitionInfo, moment: Moment
+    ) -> None:
+        if before.leader == now.leader:
+            return
+        rack = self._brokers.racks.get(before.leader)
+        registrations = self._brokers.registrations
+        self._failovers.leader_changed(key, name, before, now, moment, registrations, rack)
+        if is_unclean(before, now):
+            self._availability.unclean_election(now.leader)
+
+    def _remove_topic(self, topic_id: bytes, moment: Moment) -> None:
+        name = self._topics.name(topic_id)
+        gone = self._partitions.topic_removed(topic_id, name, moment)
+        for info in gone:
+            key = (info.topic_id, info.index)
+            self._failovers.removed(key, moment)
+            self._availability.removed(key)
+        self._topics.removed(topic_id, len(gone), moment)
+        if name not in self._engine.builder.topics.by_name:
+            self._configs.topic_removed(name, moment)
+
+    def _start(self, image: MetadataImage, state: ReplayState) -> None:
+        """The log begins after the snapshot whose image this is."""
+        provenance = image.provenance
+        moment = self._moment = self._clock.moment(provenance.offset, provenance.timestamp_ms)
+        self._quorum.start_from_snapshot(provenance.epoch, moment)
+        self._brokers.start_from_snapshot(dict(image.brokers.items()), moment)
+        for topic in image.topics.all():
+            self._topics.created(topic.topic_id, topic.name, moment, known=False)
+        for resource, values in image.configs.items_sorted():
+            self._configs.changed(resource, dict.fromkeys(values, moment), values, known=False)
+        self._availability.advance(moment.now_ms)
+        for topic in image.topics.all():
+            for info in image.topics.partitions_of(topic.topic_id):
+                self._partitions.start_from_snapshot(info, moment)
+                key = (info.topic_id, info.index)
+                self._availability.partition(key, None, info, self._configs.min_isr(topic.name))
+        self._violations.start_from_snapshot(state, moment)
+
+    def final_rows(self) -> RowsByTable:
+        """Rows that no later run will say otherwise, since the last call: those before the resume point.
+        They hold only if `saved_state` is there in the end; else all rows are provisional."""
+        if self._final is None:
+            return self._take()
+        taken, self._final = self._final, {}
+        return taken
+
+    def provisional_rows(self) -> RowsByTable:
+        """The rest, to be asked for once, at the log's end and after `final_rows`."""
+        self._violations.check(self._engine.state())
+        rows = self._take()
+        opened: RowsByTable = {
+            "quorum_epochs": self._quorum.open_rows(),
+            "broker_sessions": self._brokers.open_rows(),
+            "partition_states": self._partitions.open_rows(self._topics.name),
+            "topics": self._topics.open_rows(lambda topic_id: len(self._partitions.of_topic(topic_id))),
+            "configs": self._configs.open_rows(),
+            "failovers": self._failovers.open_rows(),
+            "violations": self._violations.open_rows(),
+        }
+        for table, more in opened.items():
+            rows[table] = [*rows.get(table, []), *more]
+        return rows
+
+    def availability_rows(self) -> list[tuple[int, Row]]:
+        """(start of the UTC day in Unix ms, row) of `availability`, for the whole log up to here."""
+        rows = self._availability.rows(self._cluster, self._failovers.failing())
+        return [(day * DAY_MS, row) for day, row in rows]
+
+    def _take(self) -> RowsByTable:
+        return {
+            "quorum_epochs": self._quorum.take(),
+            "broker_sessions": self._brokers.take(),
+            "partition_states": self._partitions.take(),
+            "topics": self._topics.take(),
+            "configs": self._configs.take(),
+            "log_dir_events": self._directories.take(),
+            "failovers": self._failovers.take(),
+            "violations": self._violations.take(),
+        }
+
+    def _remember(self, state: ReplayState) -> None:
+        """The resume point is here."""
+        try:
+            image = encode_image(state.image)
+        except StateError:
+            return  # what the image holds cannot be said: the next run begins anew
+        provenance = state.image.provenance
+        trackers: dict[str, Any] = {
+            "clock": self._clock,
+            "timestamp_ms": provenance.timestamp_ms,
+            "quorum": self._quorum.save(),
+            "brokers": self._brokers.save(),
+            "topics": self._topics.save(),
+            "configs": self._configs.save(),
+            "partitions": self._partitions.save(),
+            "availability": self._availability.save(),
+            "failovers": self._failovers.save(),
+            "violations": self._violations.save(),
+        }
+        self.saved_state = encode_state(
+            SavedState(offset=provenance.offset, epoch=provenance.epoch, image=image, trackers=trackers)
+        )
+        self._final = self._take()
+
+    def _load(self, saved: SavedState) -> ReplayState:
+        trackers = saved.trackers
+        try:
+            image = decode_image(saved.image, LogPosition(max(saved.epoch, 0), saved.offset))
+            image = image.with_provenance(Provenance(saved.offset, saved.epoch, trackers["timestamp_ms"]))
+            self._clock = msgspec.convert(trackers["clock"], Clock)
+            self._quorum.load(trackers["quorum"])
+            self._brokers.load(trackers["brokers"], dict(image.brokers.items()))
+            self._topics.load(trackers["topics"])
+            self._configs.load(trackers["configs"])
+            self._partitions.load(trackers["partitions"], image.topics.partition)
+            self._availability = Availability(self._brokers.racks)
+            self._availability.load(trackers["availability"])
+            self._failovers = Failovers(self._availability)
+            self._failovers.load(trackers["failovers"])
+            self._saved_violations = trackers["violations"]
+        except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+            raise StateError(f"the saved state is not whole: {error!r}") from error
+        return ReplayState(image)

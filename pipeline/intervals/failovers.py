@@ -1,0 +1,182 @@
+"""Leaders that were replaced because they could not lead any more.
+
+Owns the question whether a change of leader is a failover, and what caused it. The quorum may move leaders
+in batches before the one that fences the broker, so a cause may come a little later than the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from metadata.image import LOST, RECOVERING, BrokerRegistration, PartitionInfo
+from storage.uuids import is_reserved_directory, uuid_text
+
+from .availability import Availability, PartitionKey
+from .moments import DAY_MS, Moment, Row
+
+CAUSE_WINDOW_MS = 10_000
+"""So long after a leader went, its broker's fencing still counts as the cause."""
+UNKNOWN = "unknown"
+
+
+class _Failover(msgspec.Struct, array_like=True):
+    topic: str
+    topic_id: bytes
+    partition: int
+    old_leader: int
+    old_rack: str | None
+    cause: str
+    from_offset: int
+    from_ms: int | None
+    began_ms: int
+    new_leader: int | None = None
+    unclean: bool = False
+    duration_ms: int | None = None
+    to_offset: int | None = None
+    to_ms: int | None = None
+    waits: bool = False
+    """Its cause may still come."""
+
+
+class Failovers:
+    """Rows of `failovers`."""
+
+    def __init__(self, availability: Availability) -> None:
+        self._availability = availability
+        self._open: dict[PartitionKey, _Failover] = {}
+        self._unexplained: list[_Failover] = []
+        """Failovers without a cause so far, ended or not, oldest first."""
+        self._closed: list[Row] = []
+
+    def leader_changed(
+        self,
+        key: PartitionKey,
+        topic: str,
+        before: PartitionInfo,
+        now: PartitionInfo,
+        moment: Moment,
+        registrations: Mapping[int, BrokerRegistration],
+        rack: str | None,
+    ) -> None:
+        """Another broker (or nobody) leads. `registrations` are the brokers after the batch."""
+        unclean = is_unclean(before, now)
+        going_on = self._open.pop(key, None)
+        if going_on is not None:
+            self._end(going_on, now.leader, unclean, moment)
+            return
+        cause = _cause(before, now, registrations.get(before.leader))
+        if before.leader < 0 or cause is None:
+            return
+        place = (moment.offset, moment.time_ms, moment.now_ms)
+        failover = _Failover(topic, key[0], key[1], before.leader, rack, cause, *place)
+        self._availability.failover_began(before.leader, moment.now_ms // DAY_MS)
+        if cause == UNKNOWN:
+            failover.waits = True
+            self._unexplained.append(failover)
+        if now.leader < 0:
+            self._open[key] = failover
+        else:
+            self._end(failover, now.leader, unclean, moment)
+
+    def _end(self, failover: _Failover, leader: int | None, unclean: bool, moment: Moment) -> None:
+        failover.new_leader, failover.unclean = leader, unclean
+        failover.to_offset, failover.to_ms = moment.offset, moment.time_ms
+        failover.duration_ms = moment.now_ms - failover.began_ms
+        day = failover.began_ms // DAY_MS
+        self._availability.failover_ended(failover.old_leader, day, failover.duration_ms)
+        if not failover.waits:
+            self._closed.append(_row(failover))
+
+    def removed(self, key: PartitionKey, moment: Moment) -> None:
+        """The partition's topic was deleted."""
+        going_on = self._open.pop(key, None)
+        if going_on is not None:
+            self._end(going_on, None, False, moment)
+
+    def broker_went(self, broker_id: int, cause: str) -> None:
+        """The broker is fenced, shutting down, unregistered or lost a directory: a cause for what is open."""
+        rest = []
+        for failover in self._unexplained:
+            if failover.old_leader != broker_id:
+                rest.append(failover)
+                continue
+            failover.cause, failover.waits = cause, False
+            if failover.duration_ms is not None:
+                self._closed.append(_row(failover))
+        self._unexplained = rest
+
+    def forget_late(self, now_ms: int) -> None:
+        """Gives up on causes that did not come in time."""
+        while self._unexplained and now_ms - self._unexplained[0].began_ms > CAUSE_WINDOW_MS:
+            failover = self._unexplained.pop(0)
+            failover.waits = False
+            if failover.duration_ms is not None:
+                self._closed.append(_row(failover))
+
+    def failing(self) -> list[tuple[int, int]]:
+        """(old leader, day of the begin) of failovers that have not ended."""
+        return [(at.old_leader, at.began_ms // DAY_MS) for at in self._open.values()]
+
+    def take(self) -> list[Row]:
+        taken, self._closed = self._closed, []
+        return taken
+
+    def open_rows(self) -> list[Row]:
+        ended = [at for at in self._unexplained if at.duration_ms is not None]
+        return [_row(at) for at in [*self._open.values(), *ended]]
+
+    def save(self) -> Any:
+        unexplained = [[at, at.duration_ms is None] for at in self._unexplained]
+        return [list(self._open.values()), unexplained]
+
+    def load(self, saved: Any) -> None:
+        opened = [msgspec.convert(at, _Failover, strict=False) for at in saved[0]]
+        self._open = {(at.topic_id, at.partition): at for at in opened}
+        self._unexplained = []
+        for at, is_open in saved[1]:
+            failover = msgspec.convert(at, _Failover, strict=False)
+            if is_open:  # one object in both places, so that its end is seen in both
+                failover = self._open[failover.topic_id, failover.partition]
+            self._unexplained.append(failover)
+
+
+def is_unclean(before: PartitionInfo, now: PartitionInfo) -> bool:
+    """Whether `now` has a newly elected leader that may lack records (KIP-106, KIP-966).
+
+    A new replica may join the ISR and lead in the record that completes a reassignment: that is clean.
+    """
+    if now.leader < 0 or now.leader_epoch == before.leader_epoch:
+        return False
+    if now.leader in before.isr or now.leader in before.elr:
+        return False
+    if now.leader_recovery_state == RECOVERING:
+        return True
+    return now.isr == (now.leader,) and now.leader in before.replicas and now.leader not in before.adding
+
+
+def _cause(before: PartitionInfo, now: PartitionInfo, broker: BrokerRegistration | None) -> str | None:
+    """Why the old leader went; None when it could have gone on: an election by preference, a reassignment."""
+    if broker is None:
+        return "unregistered"
+    if broker.fenced:
+        return "fenced"
+    if broker.in_controlled_shutdown:
+        return "controlled_shutdown"
+    if now.leader >= 0 and (broker.broker_id in now.isr or broker.broker_id not in now.replicas):
+        return None
+    directory = now.directory_of(broker.broker_id) or before.directory_of(broker.broker_id)
+    if directory is not None and broker.directories:
+        offline = not is_reserved_directory(directory) and directory not in broker.directories
+        if offline or directory == LOST:
+            return "directory_lost"
+    return UNKNOWN
+
+
+def _row(at: _Failover) -> Row:
+    return (
+        *(at.topic, uuid_text(at.topic_id), at.partition, at.old_leader, at.old_rack, at.new_leader),
+        *(at.cause, at.unclean, at.duration_ms, at.from_offset, at.from_ms, at.to_offset, at.to_ms, True),
+    )

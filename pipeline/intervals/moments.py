@@ -1,0 +1,63 @@
+"""When something happened: the log's offsets and times, and spans of time cut at midnight (UTC).
+
+Owns what to do with clocks that run backwards or are plainly wrong. Knows no records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+DAY_MS = 86_400_000
+MAX_TIME_MS = 253_402_300_799_999
+"""The end of the year 9999: later times, and times before 1970, are no times."""
+MAX_JUMP_MS = 3_660 * DAY_MS
+"""A step forward by more than ten years is taken for a wrong clock, and no time is counted for it."""
+
+Row = tuple[Any, ...]
+"""A row of a table in the order of its columns, without `cluster` and `date`; times are Unix ms."""
+
+
+class Moment(NamedTuple):
+    """A place in a log. `time_ms` is the batch's timestamp, None where it has no usable one; `now_ms` never
+    runs backwards and serves to measure durations."""
+
+    offset: int
+    time_ms: int | None
+    now_ms: int
+
+    def at(self, offset: int) -> Moment:
+        """The same time at another offset."""
+        return Moment(offset, self.time_ms, self.now_ms)
+
+
+class Clock(msgspec.Struct):
+    """Turns batch timestamps into a time that never runs backwards. `now_ms` is -1 before the first."""
+
+    now_ms: int = -1
+
+    def moment(self, offset: int, timestamp_ms: int) -> Moment:
+        """The moment of a batch, the clock moved on to it."""
+        if not 0 <= timestamp_ms <= MAX_TIME_MS:
+            return Moment(offset, None, self.now_ms)
+        if self.now_ms < 0 or 0 <= timestamp_ms - self.now_ms <= MAX_JUMP_MS:
+            self.now_ms = timestamp_ms
+        return Moment(offset, timestamp_ms, self.now_ms)
+
+
+def days(start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
+    """(day, milliseconds of it) for every UTC day that the span touches; days are counted since 1970."""
+    while start_ms < end_ms:
+        day = start_ms // DAY_MS
+        stop = min(end_ms, (day + 1) * DAY_MS)
+        yield day, stop - start_ms
+        start_ms = stop
+
+
+def tuples(value: Any) -> Any:
+    """The same value with tuples for lists, at every depth: what a decoder of saved state gives back."""
+    if isinstance(value, list | tuple):
+        return tuple(tuples(item) for item in value)
+    return value

@@ -1,0 +1,159 @@
+"""States of partitions: a row for every stretch without a change.
+
+Owns the comparison of a partition before and after a batch, and who else must hear of it (availability,
+failovers, directories). The states themselves are the image's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from metadata.image import RECOVERING, PartitionInfo
+from storage.uuids import uuid_text
+
+from .failovers import is_unclean
+from .moments import Moment, Row
+
+_CREATED = "created"
+_UNCLEAN, _KNOWN = 1, 2
+
+
+class _Open(NamedTuple):
+    """A state that still holds. `flags` are _UNCLEAN and _KNOWN."""
+
+    info: PartitionInfo
+    offset: int
+    time_ms: int | None
+    flags: int
+    changed: str | None
+
+
+class PartitionStates:
+    """Rows of `partition_states`."""
+
+    def __init__(self) -> None:
+        self._topics: dict[bytes, dict[int, _Open]] = {}
+        self._closed: list[Row] = []
+
+    def start_from_snapshot(self, info: PartitionInfo, moment: Moment) -> None:
+        self._put(info, _Open(info, moment.offset, moment.time_ms, 0, None))
+
+    def _put(self, info: PartitionInfo, at: _Open) -> None:
+        topic = self._topics.get(info.topic_id)
+        if topic is None:
+            topic = self._topics[info.topic_id] = {}
+        topic[info.index] = at
+
+    def info(self, topic_id: bytes, index: int) -> PartitionInfo | None:
+        """The partition after the last batch that was given; None if it was not there."""
+        found = self._topics.get(topic_id, {}).get(index)
+        return None if found is None else found.info
+
+    def of_topic(self, topic_id: bytes) -> list[PartitionInfo]:
+        return [at.info for at in self._topics.get(topic_id, {}).values()]
+
+    def all(self) -> list[PartitionInfo]:
+        return [at.info for topic in self._topics.values() for at in topic.values()]
+
+    def changed(self, topic: str, now: PartitionInfo, moment: Moment) -> PartitionInfo | None:
+        """What a batch left of a partition; the state before, None for a new partition."""
+        states = self._topics.get(now.topic_id)
+        was = states.get(now.index) if states is not None else None
+        if was is None:
+            self._put(now, _Open(now, moment.offset, moment.time_ms, _KNOWN, _CREATED))
+            return None
+        before = was.info
+        if now == before:
+            return before
+        self._closed.append(_row(topic, was, False, moment.offset, moment.time_ms))
+        flags = _KNOWN | (_UNCLEAN if is_unclean(before, now) else 0)
+        opened = _Open(now, moment.offset, moment.time_ms, flags, _differences(before, now))
+        self._topics[now.topic_id][now.index] = opened
+        return before
+
+    def topic_removed(self, topic_id: bytes, topic: str, moment: Moment) -> list[PartitionInfo]:
+        """Ends the states of a topic's partitions; what they were."""
+        states = self._topics.pop(topic_id, {})
+        for at in states.values():
+            self._closed.append(_row(topic, at, True, moment.offset, moment.time_ms))
+        return [at.info for at in states.values()]
+
+    def take(self) -> list[Row]:
+        taken, self._closed = self._closed, []
+        return taken
+
+    def open_rows(self, name: Callable[[bytes], str]) -> list[Row]:
+        return [
+            _row(name(topic_id), at, False, None, None)
+            for topic_id, states in self._topics.items()
+            for at in states.values()
+        ]
+
+    def save(self) -> Any:
+        return [
+            (topic_id, [(index, *at[1:]) for index, at in states.items()])
+            for topic_id, states in self._topics.items()
+        ]
+
+    def load(self, saved: Any, info: Callable[[bytes, int], PartitionInfo | None]) -> None:
+        """`info` finds the states in the image that was saved too. Raises KeyError where it has none."""
+        self._topics = {}
+        for topic_id, states in saved:
+            for index, *rest in states:
+                found = info(topic_id, index)
+                if found is None:
+                    raise KeyError(f"partition {index} of topic {uuid_text(topic_id)}")
+                self._put(found, _Open(found, *rest))
+
+
+@lru_cache(maxsize=65536)
+def _directory_texts(directories: tuple[bytes, ...]) -> tuple[str, ...]:
+    return tuple(uuid_text(directory) for directory in directories)
+
+
+def _differences(before: PartitionInfo, now: PartitionInfo) -> str:
+    """Names of what differs, joined by commas; `epoch` when only epochs went up."""
+    found = []
+    if before.leader != now.leader:
+        found.append("leader")
+    if before.isr != now.isr:
+        found.append("isr")
+    if before.replicas != now.replicas:
+        found.append("replicas")
+    if before.directories != now.directories:
+        found.append("directories")
+    if before.adding != now.adding or before.removing != now.removing:
+        found.append("reassignment")
+    if before.leader_recovery_state != now.leader_recovery_state:
+        found.append("recovery")
+    if before.elr != now.elr or before.last_known_elr != now.last_known_elr:
+        found.append("elr")
+    return ",".join(found) or "epoch"
+
+
+def _row(topic: str, at: _Open, removed: bool, to_offset: int | None, to_ms: int | None) -> Row:
+    info = at.info
+    return (
+        topic,
+        uuid_text(info.topic_id),
+        info.index,
+        info.leader,
+        info.leader_epoch,
+        info.partition_epoch,
+        info.replicas,
+        info.isr,
+        _directory_texts(info.directories),
+        info.adding,
+        info.removing,
+        info.leader_recovery_state == RECOVERING,
+        bool(at.flags & _UNCLEAN),
+        at.changed,
+        removed,
+        at.offset,
+        at.time_ms,
+        to_offset,
+        to_ms,
+        bool(at.flags & _KNOWN),
+    )

@@ -1,0 +1,59 @@
+"""Values that hold for a while: opened, replaced, ended, and told as rows.
+
+Owns the five interval columns that end most tables. Knows no records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from .moments import Moment, Row, tuples
+
+K = TypeVar("K", bound=Hashable)
+
+
+class OpenValue(NamedTuple):
+    """A value that still holds. `known` is false for one that is older than the log."""
+
+    value: Row
+    offset: int
+    time_ms: int | None
+    known: bool
+
+
+class Intervals(Generic[K]):
+    """The values of one table by key. A row is the value, what the end adds, and the interval's columns."""
+
+    def __init__(self) -> None:
+        self.open: dict[K, OpenValue] = {}
+        self._closed: list[Row] = []
+
+    def start(self, key: K, value: Row, moment: Moment, *, known: bool = True) -> None:
+        """`value` holds from now on; the key must have none."""
+        self.open[key] = OpenValue(value, moment.offset, moment.time_ms, known)
+
+    def end(self, key: K, moment: Moment, *ending: Any) -> None:
+        """The key's value, if it has one, holds no longer; `ending` are the columns that tell of its end."""
+        was = self.open.pop(key, None)
+        if was is not None:
+            interval = (was.offset, was.time_ms, moment.offset, moment.time_ms, was.known)
+            self._closed.append((*was.value, *ending, *interval))
+
+    def take(self) -> list[Row]:
+        """Rows that have ended since the last call."""
+        taken, self._closed = self._closed, []
+        return taken
+
+    def open_rows(self, ending: Callable[[K], Row] | None = None) -> list[Row]:
+        """Rows of what still holds; `ending` gives the columns before the interval's."""
+        return [
+            (*at.value, *(ending(key) if ending else ()), at.offset, at.time_ms, None, None, at.known)
+            for key, at in self.open.items()
+        ]
+
+    def save(self) -> Any:
+        return list(self.open.items())
+
+    def load(self, saved: Iterable[Any]) -> None:
+        self.open = {tuples(key): OpenValue(*tuples(value)) for key, value in saved}

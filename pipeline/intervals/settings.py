@@ -1,0 +1,129 @@
+"""Lives of topics, and configuration values: what of them was there when, and what min ISR follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from metadata.image import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    TOPIC_RESOURCE,
+    ConfigResource,
+)
+from storage.uuids import uuid_text
+
+from .moments import Moment, Row
+from .rows import Intervals
+
+MIN_ISR = "min.insync.replicas"
+DEFAULT_MIN_ISR = 1
+_KINDS = {
+    TOPIC_RESOURCE: "topic",
+    BROKER_RESOURCE: "broker",
+    BROKER_LOGGER_RESOURCE: "broker-logger",
+    CLIENT_METRICS_RESOURCE: "client-metrics",
+}
+
+
+class Topics:
+    """Rows of `topics`; remembers names, also for a while after a topic is gone."""
+
+    def __init__(self) -> None:
+        self.names: dict[bytes, str] = {}
+        self._rows: Intervals[bytes] = Intervals()
+
+    def name(self, topic_id: bytes) -> str:
+        return self.names.get(topic_id) or uuid_text(topic_id)
+
+    def created(self, topic_id: bytes, name: str, moment: Moment, *, known: bool = True) -> None:
+        self.names[topic_id] = name
+        self._rows.start(topic_id, (name, uuid_text(topic_id)), moment, known=known)
+
+    def removed(self, topic_id: bytes, partitions: int, moment: Moment) -> None:
+        self._rows.end(topic_id, moment, partitions)
+        self.names.pop(topic_id, None)
+
+    def take(self) -> list[Row]:
+        return self._rows.take()
+
+    def open_rows(self, partitions: Callable[[bytes], int]) -> list[Row]:
+        return self._rows.open_rows(lambda topic_id: (partitions(topic_id),))
+
+    def save(self) -> Any:
+        return self._rows.save()
+
+    def load(self, saved: Any) -> None:
+        self._rows.load(saved)
+        self.names = {topic_id: at.value[0] for topic_id, at in self._rows.open.items()}
+
+
+class Configs:
+    """Rows of `configs`, and min.insync.replicas as it follows from them."""
+
+    def __init__(self) -> None:
+        self._rows: Intervals[tuple[int, str, str]] = Intervals()
+        self._min_isr: dict[str, int] = {}
+        self._default = DEFAULT_MIN_ISR
+
+    def min_isr(self, topic: str) -> int:
+        """The topic's own value, else the one for all brokers, else 1. A single broker's own value is not
+        looked at: which one counts would depend on who leads."""
+        return self._min_isr.get(topic, self._default)
+
+    def changed(
+        self,
+        resource: ConfigResource,
+        names: Mapping[str, Moment],
+        now: Mapping[str, str],
+        *,
+        known: bool = True,
+    ) -> bool:
+        """What a batch left of the keys `names` of a resource; true when a min ISR may differ."""
+        for name, moment in names.items():
+            key = (resource.resource_type, resource.name, name)
+            was = self._rows.open.get(key)
+            value = now.get(name)
+            if was is not None and was.value[3] == value:
+                continue
+            self._rows.end(key, moment)
+            if value is not None:
+                kind = _KINDS.get(resource.resource_type, str(resource.resource_type))
+                self._rows.start(key, (kind, resource.name or "<default>", name, value), moment, known=known)
+        if MIN_ISR not in names:
+            return False
+        self._note_min_isr(resource.resource_type, resource.name, now.get(MIN_ISR))
+        return True
+
+    def _note_min_isr(self, kind: int, name: str, text: str | None) -> None:
+        number = int(text) if text is not None and text.isascii() and text.isdigit() else None
+        if kind == BROKER_RESOURCE and name == "":
+            self._default = DEFAULT_MIN_ISR if number is None else number
+        elif kind == TOPIC_RESOURCE:
+            if number is None:
+                self._min_isr.pop(name, None)
+            else:
+                self._min_isr[name] = number
+
+    def topic_removed(self, topic: str, moment: Moment) -> None:
+        """A topic's configuration goes with it."""
+        keys = [key for key in self._rows.open if key[:2] == (TOPIC_RESOURCE, topic)]
+        for key in keys:
+            self._rows.end(key, moment)
+        self._min_isr.pop(topic, None)
+
+    def take(self) -> list[Row]:
+        return self._rows.take()
+
+    def open_rows(self) -> list[Row]:
+        return self._rows.open_rows()
+
+    def save(self) -> Any:
+        return self._rows.save()
+
+    def load(self, saved: Any) -> None:
+        self._rows.load(saved)
+        for (kind, resource, name), at in self._rows.open.items():
+            if name == MIN_ISR:
+                self._note_min_isr(kind, resource, at.value[3])

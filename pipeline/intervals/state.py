@@ -1,0 +1,73 @@
+"""What is kept between two runs over one cluster's log: the image as a snapshot, and what is still open.
+
+Owns the bytes: MessagePack, with a version in front. A state that cannot be read is no loss: the log is read
+from its beginning again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from metadata.errors import RecordDecodeError, RecordEncodeError, ReplayError
+from metadata.features import METADATA_VERSION_NAMES
+from metadata.image import MetadataImage, images_equal
+from metadata.snapshot import load_snapshot, snapshot_batches
+from storage.errors import StorageError
+from storage.types import LogPosition
+
+VERSION = 1
+
+
+class StateError(Exception):
+    """The saved state cannot be used; the text says why."""
+
+
+class SavedState(msgspec.Struct, kw_only=True):
+    """Everything below `offset` was replayed; `epoch` is that of the record before it (-1: none)."""
+
+    version: int = VERSION
+    offset: int
+    epoch: int
+    image: bytes
+    trackers: dict[str, Any]
+
+
+def encode_image(image: MetadataImage) -> bytes:
+    """The image as a snapshot, read again to prove it. Raises StateError when it cannot be said so."""
+    level = max(METADATA_VERSION_NAMES)  # the newest can say everything
+    try:
+        data = b"".join(snapshot_batches(image, position=_position(image), metadata_version=level))
+        if not images_equal(image, decode_image(data, _position(image)), provenance=False):
+            raise StateError("the image is not what its snapshot says")
+    except (RecordDecodeError, RecordEncodeError, ReplayError, StorageError) as error:
+        raise StateError(str(error)) from error
+    return data
+
+
+def decode_image(data: bytes, position: LogPosition) -> MetadataImage:
+    """The image in the bytes of `encode_image`."""
+    try:
+        return load_snapshot([data], position=position)
+    except (RecordDecodeError, ReplayError, StorageError) as error:
+        raise StateError(f"the saved image cannot be read: {error}") from error
+
+
+def _position(image: MetadataImage) -> LogPosition:
+    return LogPosition(max(image.provenance.epoch, 0), image.provenance.offset)
+
+
+def encode_state(state: SavedState) -> bytes:
+    return msgspec.msgpack.encode(state)
+
+
+def decode_state(data: bytes) -> SavedState:
+    """Raises StateError for bytes that are no state of this version."""
+    try:
+        state = msgspec.msgpack.decode(data, type=SavedState)
+    except msgspec.DecodeError as error:
+        raise StateError(f"the saved state cannot be read: {error}") from error
+    if state.version != VERSION:
+        raise StateError(f"the saved state has version {state.version}, this release reads {VERSION}")
+    return state

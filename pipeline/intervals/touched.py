@@ -1,0 +1,75 @@
+"""Which things the records of a batch, or of a metadata transaction, are about.
+
+Owns the step from records to keys; what became of a key is read from the image afterwards. The offset kept
+with a key is that of the last record about it; in a transaction, of the record that ends it (KIP-868).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metadata import records as r
+from metadata.batches import DecodedRecord
+from metadata.image import ConfigResource
+
+_PARTITION = (r.PartitionChangeRecord, r.PartitionRecord)
+
+
+class Touched:
+    """Keys with offsets. `is_open` is true inside a transaction: its keys count only at its end."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.partitions: dict[tuple[bytes, int], int] = {}
+        self.brokers: dict[int, tuple[int, str]] = {}
+        self.topics: dict[bytes, tuple[int, str]] = {}
+        self.removed: dict[bytes, int] = {}
+        self.configs: dict[ConfigResource, dict[str, int]] = {}
+        self._inside: list[DecodedRecord] = []
+
+    def clear(self) -> None:
+        """Forgets the keys, not the open transaction."""
+        self.partitions, self.brokers, self.topics, self.removed, self.configs = {}, {}, {}, {}, {}
+
+    def add(self, records: Iterable[DecodedRecord]) -> None:
+        """Takes the records of one batch."""
+        partitions = self.partitions
+        for decoded in records:
+            record = decoded.record
+            if self.is_open:
+                self._add_inside(decoded)
+            elif isinstance(record, _PARTITION):
+                partitions[record.topic_id, record.partition_id] = decoded.offset
+            elif isinstance(record, r.BeginTransactionRecord):
+                self.is_open = True
+            else:
+                self._add(record, decoded.offset)
+
+    def _add_inside(self, decoded: DecodedRecord) -> None:
+        match decoded.record:
+            case r.EndTransactionRecord():
+                for inside in self._inside:
+                    self._add(inside.record, decoded.offset)
+            case r.AbortTransactionRecord():
+                pass
+            case _:
+                self._inside.append(decoded)
+                return
+        self.is_open = False
+        self._inside = []
+
+    def _add(self, record: object, offset: int) -> None:
+        match record:
+            case r.PartitionRecord() | r.PartitionChangeRecord():
+                self.partitions[record.topic_id, record.partition_id] = offset
+            case r.BrokerRecord() | r.UnregisterBrokerRecord() | r.BrokerRegistrationChangeRecord():
+                self.brokers[record.broker_id] = (offset, record.type_name)
+            case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
+                self.brokers[record.id] = (offset, record.type_name)
+            case r.TopicRecord(name=name, topic_id=topic_id):
+                self.topics[topic_id] = (offset, name)
+            case r.RemoveTopicRecord(topic_id=topic_id):
+                self.removed[topic_id] = offset
+            case r.ConfigRecord():
+                resource = ConfigResource(record.resource_type, record.resource_name)
+                self.configs.setdefault(resource, {})[record.name] = offset

@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from metadata.errors import ApiError, RecordDecodeError, ReplayError
+from metadata.inspect.log import InspectError
 from runtime.errors import ConfigError, StartError
 from storage.errors import StorageError
 
@@ -18,6 +19,8 @@ EXIT_USAGE = 2
 """The command line itself is wrong."""
 EXIT_UNKNOWN_RECORDS = 3
 """Everything was read, but some records are of a type or version that this program does not know."""
+EXIT_DIFFERENT = 10
+"""`log diff`: there is a difference."""
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 """As a shell says it of a program that a signal ended: 128 and SIGINT, 128 and SIGPIPE."""
@@ -40,7 +43,7 @@ def as_failure(error: Exception) -> Failure | None:
     match error:
         case ApiError() | ConfigError() | StartError():
             return Failure(one_line(error))
-        case StorageError() | RecordDecodeError() | ReplayError():
+        case StorageError() | RecordDecodeError() | ReplayError() | InspectError():
             return Failure(one_line(error))
         case OSError():
             return Failure(os_error_text(error))

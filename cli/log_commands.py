@@ -7,46 +7,23 @@ was read but some records are of a type or version that this program does not kn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import click
 
 from cli import log_source, log_state
 from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS, as_failure
 from cli.follow import follow as follow_log
-from cli.log_select import Selection, entity_path, record_type, time_ms
+from cli.log_options import ENTITY, PATH, TIME, TYPE
+from cli.log_select import Selection
 from cli.log_source import Item, ReadBatch
+from cli.log_time import diff, history, state
 from cli.output import json_line, json_option, utc_text
 from metadata.batches import DecodedRecord
 from metadata.control_records import UnknownControlRecord
 from metadata.dump import payload_json
 from metadata.records import UnknownRecord
-from metadata.tree import render_tree, subtree
 from storage.batch import RecordBatch
 from storage.reader import Damage
-
-
-class _Checked(click.ParamType[Any]):
-    """An option's value that a function checks; its ValueError is the message."""
-
-    def __init__(self, name: str, check: Callable[[str], Any]) -> None:
-        self.name = name
-        self._check = check
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._check(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-TYPE = _Checked("type", record_type)
-ENTITY = _Checked("entity", entity_path)
-TIME = _Checked("time", time_ms)
-PATHS = click.Path(path_type=str)
 
 
 @click.group()
@@ -54,8 +31,13 @@ def log() -> None:
     """Read any KRaft metadata log: ours or Apache Kafka's, running or not. Nothing is ever written."""
 
 
+log.add_command(state)
+log.add_command(diff)
+log.add_command(history)
+
+
 @log.command()
-@click.argument("paths", nargs=-1, required=True, type=PATHS, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
 @json_option
 @click.option(
     "--type", "types", type=TYPE, multiple=True, help="Only this record type (topic, partition-change...)."
@@ -189,39 +171,7 @@ def _field_text(value: object) -> str:
 
 
 @log.command()
-@click.argument("path", type=PATHS)
-@click.option(
-    "--at", metavar="OFFSET|TIME", help="State before this offset, or at this time (ISO 8601 or @ms)."
-)
-@click.option(
-    "--below", metavar="ENTITY", help="Only this branch of the tree: broker/3, topic/orders, feature..."
-)
-@click.option("--secrets", is_flag=True, help="Show SCRAM salts and keys.")
-@json_option
-def state(path: str, at: str | None, below: str | None, secrets: bool, as_json: bool) -> int:
-    """Show the image that the log at PATH makes: from the nearest snapshot, plus the records after it."""
-    point = log_state.parse_point(at)
-    found = log_state.load(log_source.log_path(path), point)
-    tree = log_state.tree_of(found, secrets=secrets)
-    branch: Any = tree
-    if below is not None:
-        try:
-            branch = subtree(tree, below)
-        except KeyError as error:
-            raise click.ClickException(
-                f"no {error.args[0]} in the state at offset {found.end_offset}"
-            ) from error
-    for line in found.problems:
-        click.echo(f"metaquorum: {line}", err=True)
-    if as_json:
-        click.echo(json_line(branch))
-    else:
-        click.echo(render_tree(branch, prefix=below or "") if isinstance(branch, dict) else json_line(branch))
-    return found.exit_code()
-
-
-@log.command()
-@click.argument("path", type=PATHS)
+@click.argument("path", type=PATH)
 @json_option
 def timeline(path: str, as_json: bool) -> int:
     """Tell what happened: elections, registrations, fences, topics and leaders, with offsets."""

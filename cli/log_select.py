@@ -6,7 +6,6 @@ so that a reader stops early.
 
 from __future__ import annotations
 
-import datetime
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -78,22 +77,3 @@ def entity_path(text: str) -> str:
     if problem is not None:
         raise ValueError(problem)
     return text
-
-
-def time_ms(text: str) -> int:
-    """Unix ms from `2026-11-21T03:07:57.123Z` (UTC where no zone is given) or from a number of ms.
-
-    Raises ValueError, saying both forms.
-    """
-    if text.isascii() and text.lstrip("@").isdigit():
-        return int(text.lstrip("@"))
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is no time; write 2026-11-21T03:07:57Z, 2026-11-21, or milliseconds since 1970"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    since = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-    return since // datetime.timedelta(milliseconds=1)

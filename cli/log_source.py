@@ -1,173 +1,96 @@
-"""From a path that a user gave to batches and records: node directories, logs, segments, checkpoints.
+"""The files behind a path on this machine, for the tools: thin doors to `metadata.inspect.log`.
 
-Reads only; takes no lock and writes nothing. Problems come as values with file, position and offset, so
-that a tool can name them and go on.
+Owns only that the disk is this machine's, and that the end of reading large logs is awaited with a line of
+progress on a terminal. Reads only; takes no lock and writes nothing.
 """
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from metadata.batches import DecodedRecord, decode_batch
-from metadata.errors import RecordDecodeError
 from metadata.inspect.entities import EntityNamer
-from metadata.records import TopicRecord
-from storage.batch import RecordBatch
-from storage.disk import join, name_of, parent_of
-from storage.errors import BatchError, FileMissingError, NotALogError
-from storage.log import METADATA_DIRECTORY
+from metadata.inspect.log import Item, MetadataLog, ReadBatch, damage_line, decode_item
+from metadata.inspect.log import open_log as open_on_disk
 from storage.posix_disk import PosixDisk
-from storage.reader import Damage, LogReader
-from storage.segment import list_segments, parse_segment_name, segment_name
-from storage.snapshots import list_snapshots, snapshot_path
-from storage.types import LogPosition
+from storage.reader import LogReader
+
+__all__ = [
+    "Item",
+    "MetadataLog",
+    "Progress",
+    "ReadBatch",
+    "damage_line",
+    "decode_item",
+    "items",
+    "log_path",
+    "namer_for",
+    "open_path",
+    "open_reader",
+]
+
+_SHOWN_FROM_BYTES = 32 << 20
+_INTERVAL_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class ReadBatch:
-    """One batch with its records decoded."""
-
-    batch: RecordBatch
-    records: tuple[DecodedRecord, ...]
-
-
-Item = ReadBatch | Damage
-
-
-def log_path(path: str) -> str:
-    """The log that a path means: a node's directory stands for the `__cluster_metadata-0` in it.
-
-    For a node of a local cluster it is in its `data`.
+def open_path(path: str, *, progress: bool = True) -> MetadataLog:
+    """The log that a path means. With `progress`, a line on a terminal says how far a large one was read.
 
     Raises FileMissingError, NotALogError for what holds no log.
     """
-    disk = PosixDisk()
-    if not disk.exists(path):
-        raise FileMissingError(path)
-    if disk.is_directory(path):
-        inner = [join(path, METADATA_DIRECTORY), join(join(path, "data"), METADATA_DIRECTORY)]
-        found = next((one for one in inner if disk.is_directory(one)), path)
-        if not list_segments(disk, found) and not list_snapshots(disk, found):
-            raise NotALogError(path, "holds no .log segment")
-        return found
-    return path
+    log = open_on_disk(PosixDisk(), path)
+    if progress and sys.stderr.isatty():
+        size_bytes = log.size_bytes()
+        if size_bytes >= _SHOWN_FROM_BYTES:
+            log.on_read = Progress(log.path, size_bytes)
+    return log
 
 
-def is_checkpoint(path: str) -> bool:
-    return ".checkpoint" in name_of(path)
+class Progress:
+    """Called with the bytes of each batch that was read; redraws one line at most five times a second."""
+
+    def __init__(self, name: str, size_bytes: int) -> None:
+        self._name = name
+        self._size_bytes = size_bytes
+        self._done_bytes = 0
+        self._shown_s = time.monotonic()
+        self._drawn = False
+
+    def __call__(self, read_bytes: int) -> None:
+        self._done_bytes += read_bytes
+        now_s = time.monotonic()
+        if now_s - self._shown_s < _INTERVAL_S:
+            return
+        self._shown_s = now_s
+        self._drawn = True
+        percent = min(100, 100 * self._done_bytes // max(1, self._size_bytes))
+        sys.stderr.write(f"\r{percent:3d} % of {self._name} ({self._done_bytes >> 20} MiB)\x1b[K")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Takes the line away, before anything else is written."""
+        if self._drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._drawn = False
+
+
+def log_path(path: str) -> str:
+    """The log that a path means: a node's directory stands for the `__cluster_metadata-0` in it."""
+    return open_path(path).path
 
 
 def items(path: str, start_offset: int | None = None) -> Iterator[Item]:
-    """Everything that the log at `path` holds now, damage between what could be read.
-
-    A log that is read from its beginning and holds no byte is damage too, and so is a checkpoint without its
-    last record: nothing else would tell it from a whole one.
-    """
-    reader = open_reader(path, start_offset)
-    finished = not is_checkpoint(path)
-    try:
-        for found in reader:
-            for item in decode_item(found):
-                finished = finished or _ends_snapshot(item)
-                yield item
-    finally:
-        reader.close()
-    size_bytes = _size_bytes(path)
-    if size_bytes == 0 and not start_offset:
-        yield Damage(file=path, position=0, offset=log_start(path), reason="is empty, it holds no record yet")
-    elif not finished:
-        reason = "has no footer: it is cut off, or was never finished"
-        yield Damage(file=path, position=size_bytes, offset=reader.next_offset or 0, reason=reason)
-
-
-def _ends_snapshot(item: Item) -> bool:
-    return isinstance(item, ReadBatch) and any(
-        decoded.record.type_name == "SNAPSHOT_FOOTER" for decoded in item.records
-    )
-
-
-def _size_bytes(path: str) -> int:
-    disk = PosixDisk()
-    if not disk.is_directory(path):
-        return disk.file_size(path)
-    return sum(disk.file_size(join(path, segment_name(base))) for base in list_segments(disk, path))
+    """Everything that the log at `path` holds now, damage between what could be read."""
+    return open_path(path, progress=False).items(start_offset)
 
 
 def open_reader(path: str, start_offset: int | None = None) -> LogReader:
+    """A tolerant reader that can follow the log; the caller closes it."""
     return LogReader(PosixDisk(), path, tolerant=True, start_offset=start_offset)
-
-
-def decode_item(found: RecordBatch | Damage) -> list[Item]:
-    """A batch with its records; where one cannot be decoded, what is wrong with the batch."""
-    if isinstance(found, Damage):
-        return [found]
-    try:
-        return [ReadBatch(found, decode_batch(found, tolerant=True))]
-    except (RecordDecodeError, BatchError) as error:
-        return [
-            Damage(
-                file=found.file, position=found.position, offset=found.header.base_offset, reason=str(error)
-            )
-        ]
-
-
-def damage_line(damage: Damage) -> str:
-    """One line that names file, position and offset."""
-    return f"{damage.file} at byte {damage.position} (offset {damage.offset}): {damage.reason}"
-
-
-def log_start(path: str) -> int:
-    """Where a log begins by its file names: the first segment of a directory, or this segment."""
-    disk = PosixDisk()
-    if disk.is_directory(path):
-        return min(list_segments(disk, path), default=0)
-    return parse_segment_name(name_of(path)) or 0
-
-
-def segment_end(path: str) -> int | None:
-    """Where a single segment ends; None for a directory, whose end is the log's."""
-    disk = PosixDisk()
-    if disk.is_directory(path):
-        return None
-    last = log_start(path)
-    for found in open_reader(path):
-        if isinstance(found, RecordBatch):
-            last = found.header.next_offset
-    return last
-
-
-def snapshot_before(path: str, offset: int | None) -> LogPosition | None:
-    """The newest snapshot beside a log whose end is at or below `offset` (None: the newest of all)."""
-    fitting = [
-        found
-        for found in list_snapshots(PosixDisk(), _directory(path))
-        if offset is None or found.offset <= offset
-    ]
-    return fitting[-1] if fitting else None
-
-
-def snapshot_file(path: str, position: LogPosition) -> str:
-    return snapshot_path(_directory(path), position)
 
 
 def namer_for(path: str) -> EntityNamer:
     """A namer that knows the topics from before the log's first segment, as far as a snapshot tells them."""
-    namer = EntityNamer()
-    disk = PosixDisk()
-    if is_checkpoint(path):
-        return namer
-    directory = _directory(path)
-    start = log_start(path)
-    fitting = [found for found in list_snapshots(disk, directory) if found.offset >= start] if start else []
-    if fitting:
-        for item in items(snapshot_path(directory, fitting[0])):
-            if isinstance(item, ReadBatch):
-                for decoded in item.records:
-                    if isinstance(decoded.record, TopicRecord):
-                        namer.entities(decoded.record)
-    return namer
-
-
-def _directory(path: str) -> str:
-    return path if PosixDisk().is_directory(path) else parent_of(path)
+    return open_path(path, progress=False).namer()

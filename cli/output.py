@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 import msgspec
 from rich.console import Console
+
+from metadata.inspect.points import utc_text
+
+__all__ = ["console", "echo_json", "echo_table", "json_line", "json_option", "table_lines", "utc_text"]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
@@ -35,11 +38,17 @@ def _plain(value: object) -> object:
 
 def echo_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns padded with blanks, two apart, the last one not padded: easy to read, easy to cut."""
+    for line in table_lines(columns, rows):
+        click.echo(line)
+
+
+def table_lines(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """The lines that `echo_table` prints."""
     table = [list(columns), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
     for row in table:
         padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        click.echo("  ".join(padded).rstrip())
+        yield "  ".join(padded).rstrip()
 
 
 def _cell(value: object) -> str:
@@ -50,12 +59,3 @@ def _cell(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return ",".join(str(item) for item in value) or "-"
     return str(value)
-
-
-def utc_text(time_ms: int) -> str:
-    """A Unix time in ms as ISO 8601 in UTC, to the millisecond; as a number where no calendar has it."""
-    try:
-        moment = datetime.datetime.fromtimestamp(time_ms // 1000, tz=datetime.UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{time_ms}ms"
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .batch import (
     HEADER_BYTES,
@@ -17,6 +18,7 @@ from .batch import (
     RecordBatch,
     batch_problem,
     header_problems,
+    hop_headers,
     iter_batches,
     parse_header,
 )
@@ -61,6 +63,7 @@ class LogReader:
         self._tolerant = tolerant
         self._is_directory = disk.is_directory(path)
         self._skip_below = start_offset or 0
+        self._hops = tolerant and self._skip_below > 0
         self._file: DiskFile | None = None
         self._name = ""
         self._position = 0
@@ -172,6 +175,9 @@ class LogReader:
         if size < self._position:
             raise LogTruncatedError(self._name, self._position, self._expected or 0)
         self._tail = None
+        if self._hops:
+            self._hops = False
+            self._hop(file, size)
         items: list[RecordBatch | Damage] = []
         while not items and self._position < size:
             buf = file.read_at(self._position, min(WINDOW_BYTES, size - self._position))
@@ -180,6 +186,24 @@ class LogReader:
                 break
             self._position += used
         return items
+
+    def _hop(self, file: DiskFile, size: int) -> None:
+        """Goes by headers alone to the batch that holds the start offset, as far as they lead there.
+
+        What lies before it is not looked at: a tool that begins in the middle of a large segment reads only
+        what it shows.
+        """
+        while self._position < size:
+            hops = hop_headers(file.read_at(self._position, min(WINDOW_BYTES, size - self._position)))
+            start = self._position
+            for (_, base, following, epoch), (after, *_) in pairwise(hops):
+                if base != self._expected or following <= base or epoch < self._epoch:
+                    return
+                if following > self._skip_below:
+                    return
+                self._position, self._expected, self._epoch = start + after, following, epoch
+            if self._position == start:
+                return  # one batch fills the window, or nothing follows
 
     def _take_fast(self, buf: bytes, items: list[RecordBatch | Damage]) -> int:
         """Batches that are right in every respect; how many bytes they are."""

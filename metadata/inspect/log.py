@@ -8,7 +8,7 @@ images (`states` does) and no terminal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -69,6 +69,8 @@ class MetadataLog:
         self.path = path
         self.is_directory = disk.is_directory(path)
         self.is_checkpoint = not self.is_directory and ".checkpoint" in name_of(path)
+        self.on_read: Callable[[int], None] | None = None
+        """Called with the bytes of every batch that is read; for progress."""
 
     def __repr__(self) -> str:
         return f"MetadataLog({self.path!r})"
@@ -164,7 +166,7 @@ class MetadataLog:
             return
         reader = self.reader(start_offset)
         try:
-            yield from reader
+            yield from reader if self.on_read is None else _counted(reader, self.on_read)
         finally:
             reader.close()
         if not start_offset and self.size_bytes() == 0:
@@ -278,6 +280,15 @@ def decode_item(found: RecordBatch | Damage) -> list[Item]:
 def damage_line(damage: Damage) -> str:
     """One line that names file, position and offset."""
     return f"{damage.file} at byte {damage.position} (offset {damage.offset}): {damage.reason}"
+
+
+def _counted(
+    items: Iterable[RecordBatch | Damage], on_read: Callable[[int], None]
+) -> Iterator[RecordBatch | Damage]:
+    for item in items:
+        if isinstance(item, RecordBatch):
+            on_read(len(item.data))
+        yield item
 
 
 def _ends_snapshot(item: ReadBatch) -> bool:

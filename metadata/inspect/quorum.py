@@ -1,14 +1,22 @@
-"""Who leads the quorum, as the log's control records say it. Images hold no control records, so tools keep
-this beside them. Knows no files."""
+"""Who leads the quorum, as the log's control records say it, and the search for the newest of them.
+
+Images and snapshots hold no elections, so tools keep this beside them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from metadata import control_records as control
-from metadata.batches import DecodedRecord
+from metadata.batches import DecodedRecord, decode_readable
+from metadata.inspect.log import MetadataLog
+from storage.batch import RecordBatch
+from storage.disk import join, read_file
+from storage.epochs import FILE_NAME as EPOCHS
+from storage.epochs import EpochTable
+from storage.errors import StorageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,3 +68,43 @@ class QuorumView:
             "voters": list(self.voters),
             "kraftVersion": self.kraft_version,
         }
+
+
+def quorum_at(log: MetadataLog, end_offset: int, known: QuorumView | None = None) -> QuorumView:
+    """The newest election below `end_offset`; `known` if that is one already.
+
+    Reads the batch that the leader-epoch table points to, and where that leads nowhere the control batches of
+    one segment after the other, newest first. Unknown where the election lies before the log's start.
+    """
+    if known is not None and known.is_known:
+        return known
+    for start, end in _places(log, end_offset):
+        view = QuorumView()
+        for found in log.batches(start):
+            if not isinstance(found, RecordBatch):
+                continue
+            if found.header.next_offset > end:
+                break
+            if found.header.is_control and found.header.base_offset >= start:
+                view = view.after(found.header.leader_epoch, decode_readable(found))
+        if view.is_known:
+            return view
+    return known or QuorumView()
+
+
+def _places(log: MetadataLog, end_offset: int) -> Iterator[tuple[int, int]]:
+    """Stretches of offsets to look through, most promising first."""
+    if log.is_checkpoint:
+        return
+    segments = [base for base in log.segments if base < end_offset]
+    path = join(log.directory, EPOCHS)
+    if segments and log.disk.exists(path):
+        try:
+            entries = EpochTable.decode(read_file(log.disk, path), path).entries
+        except StorageError:
+            entries = ()
+        starts = [start for _, start in entries if segments[0] <= start < end_offset]
+        if starts:
+            yield starts[-1], starts[-1] + 1
+    ends = [*segments[1:], end_offset]
+    yield from reversed(list(zip(segments, ends, strict=True)))

@@ -192,6 +192,7 @@ class _Walk:
         self._notes = notes
         self.found = found
         self.engine = Replayer(found.state, on_error=notes.refused)
+        self._start_offset = self.engine.end_offset
         self._source = log.batches(self.engine.end_offset or None)
         self._pending: RecordBatch | Damage | None = None
         self._damage: Damage | None = None
@@ -265,7 +266,7 @@ class _Walk:
                     self._damage = item
                     self._notes.add(damage_line(item))
                 continue
-            if item.header.next_offset <= self.engine.end_offset:
+            if item.header.next_offset <= self._start_offset:
                 continue
             if _is_past(item.header, limit):
                 self._pending = item
@@ -275,25 +276,20 @@ class _Walk:
         return None
 
     def _goes_on(self, batch: RecordBatch) -> bool:
-        """At a batch with records missing before it: whether to skip them. Stops the walk if not."""
-        expected = self.engine.end_offset
-        damage = self._damage or Damage(
-            file=batch.file,
-            position=batch.position,
-            offset=expected,
-            reason=f"records {expected} to {batch.header.base_offset - 1} are missing",
-        )
+        """At a batch that does not follow: whether to go on with it. Stops the walk if not."""
+        expected, base = self.engine.end_offset, batch.header.base_offset
+        lost = f"offsets {expected} to {base - 1} are missing" if base > expected else "offsets go back"
         if not self._past_corruption:
-            self.found.stopped = damage
+            self.found.stopped = self._damage or Damage(
+                file=batch.file, position=batch.position, offset=expected, reason=lost
+            )
             self._notes.add(
-                f"stopped at offset {expected}: the next batch that can be read is at offset"
-                f" {batch.header.base_offset}; go on past it with --past-corruption"
+                f"stopped at offset {expected}: {lost}, the next batch begins at {base}; go on with it by"
+                " --past-corruption"
             )
             return False
-        self._notes.add(
-            f"went on at offset {batch.header.base_offset}, without the records from {expected} on"
-        )
-        self.engine.builder.offset = batch.header.base_offset
+        self._notes.add(f"went on at offset {base}: {lost}")
+        self.engine.builder.offset = base
         return True
 
     def _apply(self, batch: RecordBatch, records: tuple[DecodedRecord, ...] | None = None) -> None:
@@ -371,7 +367,7 @@ def _begin(log: MetadataLog, start: Point, notes: _Notes, past_corruption: bool)
         return walk
     if not past_corruption:
         raise InspectError(
-            f"{log.path} begins at offset {base} and no whole snapshot beside it leads there; give a"
+            f"{log.path} begins at offset {base} and no snapshot beside it leads there; give a"
             " directory that has one, ask for a later place, or use --past-corruption"
         )
     notes.add(f"{log.path} begins at offset {base}: nothing before it is known")
@@ -412,7 +408,7 @@ def _checkpoint(log: MetadataLog, point: Point, on_problem: OnProblem | None) ->
     notes = _Notes(on_problem)
     walk = _Walk(log, FoundState(state=ReplayState(), snapshot=log.path), notes, past_corruption=True)
     walk.run_to(END)
-    if not walk.footer:
+    if not walk.footer and log.size_bytes():
         notes.add(damage_line(log.missing_footer(walk.engine.end_offset)))
     found = walk.finish(END)
     position = log.snapshot_position()

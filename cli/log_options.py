@@ -1,0 +1,60 @@
+"""Options and arguments that the `log` commands share, and how lines about problems reach the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from cli.log_select import entity_path, record_type
+from cli.log_source import MetadataLog, Progress
+from metadata.inspect.points import parse_point, parse_time_ms
+
+
+class Checked(click.ParamType[Any]):
+    """An option's value that a function checks; its ValueError is the message."""
+
+    def __init__(self, name: str, check: Callable[[str], Any]) -> None:
+        self.name = name
+        self._check = check
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._check(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+TYPE = Checked("type", record_type)
+ENTITY = Checked("entity", entity_path)
+TIME = Checked("time", parse_time_ms)
+POINT = Checked("offset|time", parse_point)
+PATH = click.Path(path_type=str)
+
+past_corruption_option = click.option(
+    "--past-corruption", is_flag=True, help="Go on behind records that are missing or damaged."
+)
+
+
+class Complaints:
+    """Prints lines about problems on standard error, each once, and remembers that there were any."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self.count = 0
+
+    def __call__(self, line: str) -> None:
+        if line in self._seen:
+            return
+        self._seen.add(line)
+        self.count += 1
+        click.echo(f"metaquorum: {line}", err=True)
+
+
+def clear_progress(log: MetadataLog) -> None:
+    """Takes the progress line off the terminal, before anything else is printed."""
+    if isinstance(log.on_read, Progress):
+        log.on_read.clear()

@@ -1,0 +1,279 @@
+"""`metaquorum log state|diff|history`: the state at any place of a log, between two, and over time.
+
+Owns arguments, output and exit codes. Finding and comparing is `metadata.inspect`'s. Reads only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from cli import log_state
+from cli.errors import EXIT_DIFFERENT, EXIT_FAILED, Failure
+from cli.log_options import ENTITY, PATH, POINT, Complaints, clear_progress, past_corruption_option
+from cli.log_select import entity_path
+from cli.log_source import MetadataLog, ReadBatch, open_path
+from cli.log_time_text import change_json, change_text, entity_tables, span_json, span_text
+from cli.output import json_line, json_option
+from metadata.inspect.diff import diff_logs, diff_points
+from metadata.inspect.history import history as rows_of
+from metadata.inspect.log import require_one_cluster
+from metadata.inspect.points import Point, parse_point
+from metadata.inspect.quorum import quorum_at
+from metadata.inspect.states import FoundState, state_at
+from metadata.inspect.views import NO_QUORUM, Wanted, entities_below, resolved
+from metadata.records import TopicRecord
+from metadata.tree import image_branch, render_tree
+from storage.uuids import uuid_from_text
+
+UUID_TEXT_LENGTH = 22
+_BY_ALIAS = ("user", "client-id", "ip", "client-metrics")
+"""Kinds of paths that the tree has under other names."""
+
+
+def _format_option(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    return click.option("--format", "form", type=click.Choice(names), help=f"One of {', '.join(names)}.")
+
+
+@click.command()
+@click.argument("path", type=PATH)
+@click.argument("entity", required=False, type=ENTITY)
+@click.option(
+    "--at", type=POINT, metavar="OFFSET|TIME", help="State before this offset, or at this time (ISO or @ms)."
+)
+@click.option("--below", type=ENTITY, hidden=True, help="The same as ENTITY.")
+@click.option("--secrets", is_flag=True, help="Show SCRAM salts and keys.")
+@_format_option("tree", "table", "json")
+@json_option
+@past_corruption_option
+def state(
+    path: str,
+    entity: str | None,
+    at: Point | None,
+    below: str | None,
+    secrets: bool,
+    form: str | None,
+    as_json: bool,
+    past_corruption: bool,
+) -> int:
+    """Show the image that the log at PATH makes, whole or only ENTITY (broker/3, topic/orders/7, quorum...).
+
+    It is made from the nearest snapshot plus the records after it. The exit code is 1 where something was
+    damaged, and 3 where records are of a type or version that this program does not know.
+    """
+    log = open_path(path)
+    try:
+        found = state_at(log, at or Point(), Complaints(), past_corruption=past_corruption)
+        if (entity or below) == "quorum":
+            found.quorum = quorum_at(log, found.end_offset, found.quorum)
+    finally:
+        clear_progress(log)
+    for line in found.notes:
+        click.echo(f"metaquorum: {line}", err=True)
+    _show_state(found, entity or below, "json" if as_json else form or "tree", secrets)
+    if found.unknown:
+        click.echo(
+            f"metaquorum: {found.unknown} records are of a type or version that this program does not know;"
+            " they changed nothing here",
+            err=True,
+        )
+    return log_state.exit_code(found)
+
+
+def _show_state(found: FoundState, entity: str | None, form: str, secrets: bool) -> None:
+    path = None if entity is None else resolved(entity, found.image)
+    if form == "table":
+        quorum = found.quorum if path == "quorum" else NO_QUORUM
+        rows = list(entities_below(found.image, Wanted(path), quorum))
+        _require(bool(rows) or path is None or "/" not in path, entity, found)
+        for line in entity_tables(rows):
+            click.echo(line)
+        return
+    branch = _branch(found, path, secrets)
+    if form == "json":
+        click.echo(json_line(branch))
+    else:
+        click.echo(render_tree(branch, prefix=path or "") if isinstance(branch, dict) else json_line(branch))
+
+
+def _branch(found: FoundState, path: str | None, secrets: bool) -> Any:
+    if path is None:
+        return log_state.tree_of(found, secrets=secrets)
+    kind = path.partition("/")[0]
+    if kind == "quorum":
+        _require(found.quorum.is_known, path, found)
+        return found.quorum.tree()
+    if kind in _BY_ALIAS or kind == "migration":
+        rows = dict(entities_below(found.image, Wanted(path), found.quorum))
+        _require(bool(rows) or "/" not in path, path, found)
+        return rows
+    try:
+        return image_branch(found.image, path, secrets=secrets)
+    except KeyError as error:
+        raise Failure(f"no {error.args[0]} in the state at offset {found.end_offset}") from error
+
+
+def _require(there: bool, entity: str | None, found: FoundState) -> None:
+    if not there:
+        raise Failure(f"no {entity} in the state at offset {found.end_offset}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One end of a comparison."""
+
+    log: MetadataLog
+    point: Point
+
+
+@click.command()
+@click.argument("places", nargs=-1, required=True, metavar="[PATH] A B [ENTITY]")
+@json_option
+@click.option("--across-clusters", is_flag=True, help="Compare logs of two clusters.")
+@past_corruption_option
+def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_corruption: bool) -> int:
+    """Show what differs between A and B, and the record that made each difference.
+
+    After PATH, A and B are offsets or times of that log (`end` is its end). Without it they are two logs:
+    directories, nodes, segments or checkpoints, each alone or as LOG@OFFSET or LOG@TIME. The exit code is 0
+    where nothing differs and 10 where something does.
+    """
+    old, new, entity = _sides(places)
+    complain = Complaints()
+    same = old.log.path == new.log.path and not old.log.is_checkpoint
+    if not across_clusters:
+        require_one_cluster((old.log, new.log))
+    try:
+        before = state_at(old.log, old.point, complain, past_corruption=past_corruption)
+        after = state_at(new.log, new.point, complain, past_corruption=past_corruption)
+        if entity is None or entity == "quorum":
+            _find_quorums(old.log, before, new.log, after)
+        wanted = Wanted(None if entity is None else resolved(resolved(entity, before.image), after.image))
+        if same:
+            changes = diff_points(old.log, before, after, wanted, complain, past_corruption=past_corruption)
+        else:
+            changes = diff_logs(old.log, before, new.log, after, wanted, past_corruption=past_corruption)
+    finally:
+        clear_progress(old.log)
+        clear_progress(new.log)
+    for line in (*before.notes, *after.notes):
+        click.echo(f"metaquorum: {line}", err=True)
+    for change in changes:
+        _echo_all([json_line(change_json(change))] if as_json else change_text(change))
+    if complain.count:
+        return EXIT_FAILED
+    return EXIT_DIFFERENT if changes else max(log_state.exit_code(before), log_state.exit_code(after))
+
+
+def _find_quorums(old: MetadataLog, before: FoundState, new: MetadataLog, after: FoundState) -> None:
+    """Elections are compared only where both logs tell of one: a checkpoint does not."""
+    before.quorum = quorum_at(old, before.end_offset, before.quorum)
+    after.quorum = quorum_at(new, after.end_offset, after.quorum)
+    if not (before.quorum.is_known and after.quorum.is_known) and (old.is_checkpoint or new.is_checkpoint):
+        before.quorum = after.quorum = type(before.quorum)()
+
+
+def _sides(places: tuple[str, ...]) -> tuple[_Side, _Side, str | None]:
+    """A, B and the entity. Raises UsageError for what cannot be told apart."""
+    if len(places) >= 3 and os.path.exists(places[0]) and not os.path.exists(places[1]):
+        point = _point(places[1])
+        if point is not None:
+            other = _point(places[2])
+            if other is None:
+                raise click.UsageError(f"{places[2]!r} is no offset and no time; give B as A is given")
+            log = open_path(places[0])
+            return _Side(log, point), _Side(log, other), _entity(places[3:])
+    if len(places) < 2:
+        raise click.UsageError("give PATH A B, or two logs to compare")
+    return _side(places[0]), _side(places[1]), _entity(places[2:])
+
+
+def _entity(rest: tuple[str, ...]) -> str | None:
+    if len(rest) > 1:
+        raise click.UsageError(f"{rest[1]!r} is one argument too many; give [PATH] A B [ENTITY]")
+    try:
+        return entity_path(rest[0]) if rest else None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _point(text: str) -> Point | None:
+    try:
+        return parse_point(text)
+    except ValueError:
+        return None
+
+
+def _side(text: str) -> _Side:
+    """`LOG`, `LOG@OFFSET` or `LOG@TIME`."""
+    at = text.find("@")
+    while not os.path.exists(text) and at > 0:
+        point = _point(text[at + 1 :])
+        if point is not None and os.path.exists(text[:at]):
+            return _Side(open_path(text[:at]), point)
+        at = text.find("@", at + 1)
+    return _Side(open_path(text), Point())
+
+
+def _echo_all(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+@click.command()
+@click.argument("path", type=PATH)
+@click.argument("entity", required=False, type=ENTITY)
+@click.option("--from", "start", type=POINT, metavar="OFFSET|TIME", help="Begin with the state here.")
+@click.option("--to", "end", type=POINT, metavar="OFFSET|TIME", help="End here.")
+@json_option
+@past_corruption_option
+def history(
+    path: str,
+    entity: str | None,
+    start: Point | None,
+    end: Point | None,
+    as_json: bool,
+    past_corruption: bool,
+) -> int:
+    """Show what ENTITY was over time: a row from the batch that made it so to the one that changed it.
+
+    ENTITY may be a branch (topic/orders, broker): every entity below it has rows of its own. Rows come in the
+    order in which they ended, those that still hold last.
+    """
+    log = open_path(path)
+    complain = Complaints()
+    wanted = Wanted(entity if entity is None else _named(log, entity))
+    shown = 0
+    try:
+        for span in rows_of(log, wanted, start, end or Point(), complain, past_corruption=past_corruption):
+            clear_progress(log)
+            click.echo(json_line(span_json(span)) if as_json else span_text(span))
+            shown += 1
+    finally:
+        clear_progress(log)
+    if not shown and not complain.count and entity is not None:
+        raise Failure(f"{log.path} never holds {entity}; see what there is with: metaquorum log state {path}")
+    return EXIT_FAILED if complain.count else 0
+
+
+def _named(log: MetadataLog, entity: str) -> str:
+    """A topic given by its id is looked up by its name, in the log's own records."""
+    kind, _, rest = entity.partition("/")
+    topic_id, slash, index = rest.partition("/")
+    if kind != "topic" or len(topic_id) != UUID_TEXT_LENGTH:
+        return entity
+    namer = log.namer()
+    for item in log.items():
+        if isinstance(item, ReadBatch):
+            for decoded in item.records:
+                if isinstance(decoded.record, TopicRecord):
+                    namer.entities(decoded.record)
+    try:
+        name = namer.topic_name(uuid_from_text(topic_id))
+    except ValueError:  # a topic whose name is as long as an id
+        return entity
+    return f"topic/{name}{slash}{index}"

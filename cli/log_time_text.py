@@ -1,0 +1,145 @@
+"""How states, differences and histories look: text for people, one JSON object a line for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from cli.output import json_line, table_lines, utc_text
+from metadata.inspect.diff import ADDED, CHANGED, REMOVED, Cause, EntityChange, FieldChange
+from metadata.inspect.history import Span
+from metadata.inspect.views import Fields
+
+_SIGNS = {ADDED: "+", CHANGED: "~", REMOVED: "-"}
+_LISTED_BY_KEY = ("config", "quota")
+"""Kinds whose fields are named by users: a row for each, not a column."""
+
+
+def value_text(value: Any) -> str:
+    """A field's value on a line: `-` for none, lists in brackets, the rest as JSON has it."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "true" if value else "false"
+        case list() if all(not isinstance(item, dict | list) for item in value):
+            return "[" + ",".join(map(str, value)) + "]"
+        case dict() | list():
+            return json_line(value)
+    return str(value)
+
+
+def fields_text(fields: Fields) -> str:
+    """`leader=1 isr=[1,2]`."""
+    return " ".join(f"{name}={value_text(value)}" for name, value in fields.items())
+
+
+def cause_text(cause: Cause | None) -> str:
+    """Offset, time, epoch and type of the record."""
+    if cause is None:
+        return "in the snapshot that the log begins with"
+    return f"offset {cause.offset}  {utc_text(cause.time_ms)}  epoch {cause.epoch}  {cause.type_name}"
+
+
+def cause_json(cause: Cause | None) -> dict[str, Any] | None:
+    """The record's place under the names that `log dump --json` uses."""
+    if cause is None:
+        return None
+    return {
+        "file": cause.file,
+        "offset": cause.offset,
+        "leaderEpoch": cause.epoch,
+        "createTime": cause.time_ms,
+        "type": cause.type_name,
+        "version": cause.version,
+    }
+
+
+def change_text(change: EntityChange) -> Iterator[str]:
+    """A line for the entity, and one for each field that changed."""
+    sign = _SIGNS[change.kind]
+    if change.kind != CHANGED:
+        shown = {one.name: one.new if change.kind == ADDED else one.old for one in change.fields}
+        yield f"{sign} {change.entity}  {fields_text(shown)}".rstrip()
+        yield from _by("    ", change.cause, change.old_cause)
+        return
+    yield f"{sign} {change.entity}"
+    for one in change.fields:
+        yield f"    {one.name}: {value_text(one.old)} -> {value_text(one.new)}"
+        yield from _by("        ", one.cause, one.old_cause)
+
+
+def _by(indent: str, cause: Cause | None, old_cause: Cause | None) -> Iterator[str]:
+    if old_cause is not None:
+        yield f"{indent}in A by {cause_text(old_cause)}"
+        if cause is not None:
+            yield f"{indent}in B by {cause_text(cause)}"
+        return
+    yield f"{indent}by {cause_text(cause)}" if cause else f"{indent}{cause_text(None)}"
+
+
+def change_json(change: EntityChange) -> dict[str, Any]:
+    """One object: entity, change, cause and the fields with their old and new values and causes."""
+    return {
+        "entity": change.entity,
+        "change": change.kind,
+        "cause": cause_json(change.cause),
+        "oldCause": cause_json(change.old_cause),
+        "fields": {one.name: _field_json(one) for one in change.fields},
+    }
+
+
+def _field_json(one: FieldChange) -> dict[str, Any]:
+    return {
+        "old": one.old,
+        "new": one.new,
+        "cause": cause_json(one.cause),
+        "oldCause": cause_json(one.old_cause),
+    }
+
+
+def span_text(span: Span) -> str:
+    """From, to, entity, fields, and the record that began it."""
+    end = "now" if span.to_offset is None else str(span.to_offset)
+    until = "" if span.to_ms is None else utc_text(span.to_ms)
+    began = utc_text(span.from_ms) if span.from_ms >= 0 else "-"
+    by = "in the first snapshot" if span.cause is None else f"by {span.cause.offset} {span.cause.type_name}"
+    place = f"{span.from_offset:>8} .. {end:<8}  {began} .. {until:<24}"
+    return f"{place}  {span.entity}  {fields_text(span.fields)}  ({by})"
+
+
+def span_json(span: Span) -> dict[str, Any]:
+    """One object; `toOffset` and `toTime` are null while the row holds."""
+    return {
+        "entity": span.entity,
+        "fromOffset": span.from_offset,
+        "fromTime": span.from_ms,
+        "toOffset": span.to_offset,
+        "toTime": span.to_ms,
+        "fields": span.fields,
+        "cause": cause_json(span.cause),
+        "endedBy": cause_json(span.ended_by),
+    }
+
+
+def entity_tables(rows: Iterable[tuple[str, Fields]]) -> Iterator[str]:
+    """A table for each kind of entity, a blank line between two."""
+    kinds: dict[str, list[tuple[str, Fields]]] = {}
+    for path, fields in rows:
+        kinds.setdefault(_kind(path), []).append((path, fields))
+    for at, (kind, listed) in enumerate(kinds.items()):
+        if at:
+            yield ""
+        if kind in _LISTED_BY_KEY:
+            lines = [(path, key, value) for path, fields in listed for key, value in fields.items()]
+            yield from table_lines(("ENTITY", "KEY", "VALUE"), lines)
+            continue
+        names = list(dict.fromkeys(name for _, fields in listed for name in fields))
+        cells = [[path, *(value_text(fields.get(name)) for name in names)] for path, fields in listed]
+        yield from table_lines(("ENTITY", *(name.upper() for name in names)), cells)
+
+
+def _kind(path: str) -> str:
+    """Partitions have other columns than their topics."""
+    kind, _, rest = path.partition("/")
+    return "partition" if kind == "topic" and "/" in rest else kind

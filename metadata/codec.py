@@ -25,7 +25,7 @@ from metadata.schema import (
     Field,
     RecordSchema,
 )
-from metadata.wire import Buffer, Malformed, read_uvarint, uvarint
+from metadata.wire import Buffer, Malformed, read_uvarint
 
 FRAME_VERSION = 1
 _CONTROL_KEY = struct.Struct(">hh")
@@ -113,11 +113,6 @@ def encode(record: Record, version: int) -> bytes:
 def encode_records(records: Iterable[Record], versions: Iterable[int]) -> list[bytes]:
     """Each record framed in the version at its place. Raises as `encode`; ValueError on unequal lengths."""
     return [encode(record, version) for record, version in zip(records, versions, strict=True)]
-
-
-def encode_unknown(record: UnknownRecord) -> bytes:
-    """The bytes that an UnknownRecord was read from."""
-    return bytes((FRAME_VERSION,)) + uvarint(record.api_key) + uvarint(record.version) + record.body
 
 
 def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord:

@@ -7,7 +7,6 @@ that stands here. Decides no upgrade.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -159,8 +158,3 @@ def write_version(record: Record, metadata_version: int) -> int:
     if record.log_dirs is not None:
         return min(2, highest)
     return 0 if record.in_controlled_shutdown is None else min(1, highest)
-
-
-def write_versions(batch: Iterable[Record], metadata_version: int) -> list[int]:
-    """`write_version` of each record."""
-    return [write_version(record, metadata_version) for record in batch]

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .delta import diff
-from .errors import InvariantViolation
 from .image import METADATA_VERSION, TOPIC_RESOURCE, MetadataImage, TopicsImage
 from .image.columns import (
     CHUNK_SHIFT,
@@ -162,16 +161,6 @@ def check_step(
                 return found
             found.append(violation)
     return found
-
-
-def require_sound(image: MetadataImage, before: MetadataImage | None = None) -> None:
-    """Raises InvariantViolation, naming the first error, if the image (or the step to it) breaks a rule."""
-    violations = check_image(image)
-    if before is not None:
-        violations += check_step(before, image)
-    for violation in violations:
-        if violation.severity == ERROR:
-            raise InvariantViolation(f"{violation}; stop this process and keep its log for a bug report")
 
 
 def _partition_path(topics: TopicsImage, row: int) -> str:

@@ -91,10 +91,6 @@ class RecordBatch(NamedTuple):
     position: int = 0
     file: str = ""
 
-    def validate_crc(self) -> bool:
-        """True when the stored CRC32C matches the bytes."""
-        return crc32c(memoryview(self.data)[CRC_START:]) == self.header.crc
-
     def records(self) -> list[RawRecord]:
         """Every record. Raises CompressedBatchError for a codec other than none and gzip,
         BatchError when the records do not fill the batch exactly."""

@@ -15,10 +15,10 @@ Order of durable steps, so that a crash at any point leaves a log that opens:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from .batch import HEADER_BYTES, BatchHeader, RecordBatch, iter_batches, parse_header
+from .batch import HEADER_BYTES, BatchHeader, parse_header
 from .disk import Disk, Lock, join, parent_of, write_atomically
 from .epochs import FILE_NAME as EPOCHS_FILE
 from .epochs import EpochTable
@@ -300,21 +300,6 @@ class SegmentedLog:
         end. Raises OffsetOutOfRange, CorruptLogError, DiskError.
         """
         return self._read(offset, max_bytes)[0]
-
-    def read_batches(self, offset: int, max_bytes: int) -> list[RecordBatch]:
-        """The same, taken apart."""
-        data, position, path = self._read(offset, max_bytes)
-        # The read has checked every CRC just now.
-        return list(iter_batches(data, position, path, verify_crc=False))
-
-    def iter_all(self, offset: int | None = None, window_bytes: int = 1 << 20) -> Iterator[RecordBatch]:
-        """Every batch from `offset` (or the start) to the end offset at the time of the call, in windows."""
-        at = self.start_offset if offset is None else offset
-        end = self.end_offset
-        while at < end:
-            for batch in self.read_batches(at, window_bytes):
-                yield batch
-                at = batch.header.next_offset
 
     def _read(self, offset: int, max_bytes: int) -> tuple[bytes, int, str]:
         if not self.start_offset <= offset <= self.end_offset:

@@ -19,6 +19,7 @@ from storage.quorum_state import QuorumState, load_quorum_state, store_quorum_st
 from storage.segment import segment_name
 from storage.snapshots import SnapshotWriter, clean_abandoned, list_snapshots, snapshot_path
 from storage.types import LogPosition
+from tests.unit.storage.whole_log import whole
 
 DIRECTORY = "/data/log-0"
 CONFIG = LogConfig(segment_bytes=400, recovery_point_interval_bytes=150, index_interval_bytes=100)
@@ -135,7 +136,7 @@ class Run:
             assert log.last_position == model.reset
             self.become_empty()
             return
-        found = {batch.header.base_offset: batch.data for batch in log.iter_all()}
+        found = {batch.header.base_offset: batch.data for batch in whole(log)}
         assert model.lowest_start <= log.start_offset <= max(model.start, model.lowest_start)
         assert log.end_offset >= model.kept
         assert log.synced_offset == log.end_offset
@@ -156,7 +157,7 @@ class Run:
     def check(self) -> None:
         log, model = self.opened(), self.model
         assert (log.start_offset, log.end_offset) == (model.start, model.end)
-        assert {one.header.base_offset: one.data for one in log.iter_all()} == {
+        assert {one.header.base_offset: one.data for one in whole(log)} == {
             base: data for base, data in model.batches.items() if base >= model.start
         }
 
@@ -247,7 +248,7 @@ def test_a_flipped_bit_below_the_recovery_point_never_passes(
     run.disk.flip_bit(segment.file, position, data.draw(st.integers(0, 7)))
     run.log = None
     try:
-        found = {one.header.base_offset: one.data for one in run.opened().iter_all()}
+        found = {one.header.base_offset: one.data for one in whole(run.opened())}
     except CorruptLogError as error:
         assert error.file in {info.file for info in log.segments()}
         return

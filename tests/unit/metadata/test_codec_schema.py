@@ -18,7 +18,6 @@ from metadata.features import (
     parse_metadata_version,
     record_version_for,
     write_version,
-    write_versions,
 )
 from metadata.records import (
     BeginTransactionRecord,
@@ -161,7 +160,8 @@ def test_registration_changes_take_the_lowest_version_that_carries_them() -> Non
     fence = BrokerRegistrationChangeRecord(1, 5, fenced=1)
     shutdown = BrokerRegistrationChangeRecord(1, 5, in_controlled_shutdown=1)
     directories = BrokerRegistrationChangeRecord(1, 5, fenced=1, in_controlled_shutdown=1, log_dirs=(U,))
-    assert write_versions([fence, shutdown, directories, NoOpRecord()], 19) == [0, 1, 2, 0]
+    versions = [write_version(record, 19) for record in (fence, shutdown, directories, NoOpRecord())]
+    assert versions == [0, 1, 2, 0]
     # Too old a level: the highest there is, which then refuses the field when it is written.
     assert [write_version(record, 6) for record in (fence, shutdown, directories)] == [0, 0, 0]
     assert write_version(directories, 7) == 1

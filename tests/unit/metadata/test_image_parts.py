@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from metadata.delta import diff
-from metadata.errors import InvariantViolation
 from metadata.image import (
     CHUNK_ROWS,
     MIGRATING,
@@ -28,7 +27,7 @@ from metadata.image import (
 )
 from metadata.image.directories import DirectoryTable
 from metadata.image.topics import with_run
-from metadata.invariants import COLUMN_RULES, check_image, check_step, require_sound
+from metadata.invariants import COLUMN_RULES, check_image, check_step
 from metadata.tree import image_tree, render_tree, subtree
 
 T1, T2 = b"\x01" * 16, b"\x02" * 16
@@ -237,9 +236,6 @@ def test_each_partition_rule_finds_what_breaks_it(rule: str, partition: Partitio
     severity = next(violation.severity for violation in violations if violation.rule == rule)
     if rule in COLUMN_RULES:
         assert severity == COLUMN_RULES[rule][0]
-    if any(violation.severity == "error" for violation in violations):
-        with pytest.raises(InvariantViolation):
-            require_sound(built(partition))
 
 
 def test_directories_of_brokers_are_distinct_and_not_reserved() -> None:
@@ -268,8 +264,6 @@ def test_steps_must_not_go_back() -> None:
     builder.put_broker(BrokerRegistration(broker_id=2, epoch=2, incarnation_id=T1))
     rules = {at.rule for at in check_step(before, builder.freeze())}
     assert rules == {"broker-epoch-grows", "incarnation-has-own-epoch"}
-    with pytest.raises(InvariantViolation, match="partition-epoch-grows"):
-        require_sound(same_epoch, before)
 
 
 def test_every_rule_has_a_line_in_the_document() -> None:

@@ -16,6 +16,7 @@ from storage.errors import DiskError, LogDirectoryLockedError
 from storage.log import LogConfig, SegmentedLog
 from storage.posix_disk import PosixDisk
 from storage.reader import LogReader
+from tests.unit.storage.whole_log import whole
 
 DISK = PosixDisk()
 
@@ -112,9 +113,9 @@ def test_syncs_beside_appends_reads_and_cuts(tmp_path: Path) -> None:
         thread.join()
         log.sync_completed(ticket)
         assert log.recovery_point.offset <= log.end_offset and log.synced_offset <= log.end_offset
-    expected = [one.data for one in log.iter_all()]
+    expected = [one.data for one in whole(log)]
     assert [one.data for one in LogReader(DISK, directory).batches()] == expected
     log.close()
     warnings: list[str] = []
     log = SegmentedLog.open(DISK, directory, config, warnings.append)
-    assert [one.data for one in log.iter_all()] == expected and warnings == []
+    assert [one.data for one in whole(log)] == expected and warnings == []

@@ -13,11 +13,15 @@ import click
 from cli import log_source, log_state
 from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS, as_failure
 from cli.follow import follow as follow_log
+from cli.log_live import LiveCommand
 from cli.log_options import ENTITY, PATH, TIME, TYPE
+from cli.log_repair import repair
+from cli.log_salvage import salvage
 from cli.log_select import Selection
 from cli.log_source import Item, ReadBatch
 from cli.log_time import diff, history, state
 from cli.output import json_line, json_option, utc_text
+from cli.shell.command import shell
 from metadata.batches import DecodedRecord
 from metadata.control_records import UnknownControlRecord
 from metadata.dump import payload_json
@@ -28,15 +32,18 @@ from storage.reader import Damage
 
 @click.group()
 def log() -> None:
-    """Read any KRaft metadata log: ours or Apache Kafka's, running or not. Nothing is ever written."""
+    """Read any KRaft metadata log: ours or Apache Kafka's, running or not. What is read is never changed."""
 
 
 log.add_command(state)
 log.add_command(diff)
 log.add_command(history)
+log.add_command(shell)
+log.add_command(repair)
+log.add_command(salvage)
 
 
-@log.command()
+@log.command(cls=LiveCommand)
 @click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
 @json_option
 @click.option(
@@ -170,7 +177,7 @@ def _field_text(value: object) -> str:
     return value if isinstance(value, str) and value and " " not in value else json_line(value)
 
 
-@log.command()
+@log.command(cls=LiveCommand)
 @click.argument("path", type=PATH)
 @json_option
 def timeline(path: str, as_json: bool) -> int:

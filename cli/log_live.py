@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 EXIT_TERMINATED = 143
 """As a shell says it of a program that SIGTERM ended."""
 _TIMEOUT_S = 10.0
-_PLACEHOLDER = "\0live"
-"""What stands for PATH until the log is there; no path can be called so."""
+_PLACEHOLDER = "/dev/null/live"
+"""What stands for PATH until the log is there; nothing can be at that path."""
 
 
 class LiveCommand(click.Command):

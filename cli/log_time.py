@@ -14,6 +14,7 @@ import click
 
 from cli import log_state
 from cli.errors import EXIT_DIFFERENT, EXIT_FAILED, Failure
+from cli.log_live import LiveCommand
 from cli.log_options import ENTITY, PATH, POINT, Complaints, clear_progress, past_corruption_option
 from cli.log_select import entity_path
 from cli.log_source import MetadataLog, ReadBatch, open_path
@@ -31,7 +32,7 @@ from metadata.tree import image_branch, render_tree
 from storage.uuids import uuid_from_text
 
 UUID_TEXT_LENGTH = 22
-_BY_ALIAS = ("user", "client-id", "ip", "client-metrics")
+_BY_ALIAS = ("user", "client-id", "ip", "client-metrics", "migration", "transaction")
 """Kinds of paths that the tree has under other names."""
 
 
@@ -39,7 +40,7 @@ def _format_option(*names: str) -> Callable[[Callable[..., int]], Callable[..., 
     return click.option("--format", "form", type=click.Choice(names), help=f"One of {', '.join(names)}.")
 
 
-@click.command()
+@click.command(cls=LiveCommand)
 @click.argument("path", type=PATH)
 @click.argument("entity", required=False, type=ENTITY)
 @click.option(
@@ -97,17 +98,17 @@ def _show_state(found: FoundState, entity: str | None, form: str, secrets: bool)
     if form == "json":
         click.echo(json_line(branch))
     else:
-        click.echo(render_tree(branch, prefix=path or "") if isinstance(branch, dict) else json_line(branch))
+        prefix = "" if _is_alias(path) else path or ""
+        click.echo(render_tree(branch, prefix=prefix) if isinstance(branch, dict) else json_line(branch))
 
 
 def _branch(found: FoundState, path: str | None, secrets: bool) -> Any:
     if path is None:
         return log_state.tree_of(found, secrets=secrets)
-    kind = path.partition("/")[0]
-    if kind == "quorum":
+    if path == "quorum":
         _require(found.quorum.is_known, path, found)
         return found.quorum.tree()
-    if kind in _BY_ALIAS or kind == "migration":
+    if _is_alias(path):
         rows = dict(entities_below(found.image, Wanted(path), found.quorum))
         _require(bool(rows) or "/" not in path, path, found)
         return rows
@@ -115,6 +116,10 @@ def _branch(found: FoundState, path: str | None, secrets: bool) -> Any:
         return image_branch(found.image, path, secrets=secrets)
     except KeyError as error:
         raise Failure(f"no {error.args[0]} in the state at offset {found.end_offset}") from error
+
+
+def _is_alias(path: str | None) -> bool:
+    return path is not None and path.partition("/")[0] in _BY_ALIAS
 
 
 def _require(there: bool, entity: str | None, found: FoundState) -> None:
@@ -130,7 +135,7 @@ class _Side:
     point: Point
 
 
-@click.command()
+@click.command(cls=LiveCommand)
 @click.argument("places", nargs=-1, required=True, metavar="[PATH] A B [ENTITY]")
 @json_option
 @click.option("--across-clusters", is_flag=True, help="Compare logs of two clusters.")
@@ -162,6 +167,8 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
         clear_progress(new.log)
     for line in (*before.notes, *after.notes):
         click.echo(f"metaquorum: {line}", err=True)
+    if not changes and not as_json:
+        click.echo(f"no difference between offset {before.end_offset} and {after.end_offset}")
     for change in changes:
         _echo_all([json_line(change_json(change))] if as_json else change_text(change))
     if complain.count:
@@ -224,7 +231,7 @@ def _echo_all(lines: Iterable[str]) -> None:
         click.echo(line)
 
 
-@click.command()
+@click.command(cls=LiveCommand)
 @click.argument("path", type=PATH)
 @click.argument("entity", required=False, type=ENTITY)
 @click.option("--from", "start", type=POINT, metavar="OFFSET|TIME", help="Begin with the state here.")

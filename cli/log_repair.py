@@ -1,0 +1,145 @@
+"""`metaquorum log repair`: a new directory without what keeps the old one from being used.
+
+Owns options and output; what a repair does is in `metadata.inspect.repair`. The old directory is only read.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from cli.errors import Failure
+from cli.log_options import PATH
+from cli.log_source import open_path
+from cli.log_time_text import change_json
+from cli.output import echo_json, json_option
+from cli.shell.text import change_line
+from metadata.inspect.diff import EntityChange, changes_between
+from metadata.inspect.log_copy import NodeFiles, node_files
+from metadata.inspect.repair import RepairReport, RepairRequest, plan_repair, write_repair
+from metadata.inspect.states import state_at
+
+SHOWN_DIFFERENCES = 50
+"""Entities of the state diff that are shown as text; --json has them all."""
+
+
+@click.command()
+@click.argument("path", type=PATH)
+@click.option("--to", "target", type=PATH, help="The new directory; it must not exist, or be empty.")
+@click.option(
+    "--drop",
+    "dropped",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="OFFSET",
+    help="Take out the record at this offset; may be repeated.",
+)
+@click.option("--drop-failing", is_flag=True, help="Take out every record that cannot be applied.")
+@click.option(
+    "--past-corruption", is_flag=True, help="Go on behind lost bytes: from a snapshot, or with NoOpRecords."
+)
+@click.option(
+    "--end-at", type=click.IntRange(min=0), metavar="OFFSET", help="Leave out this offset and all behind it."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@json_option
+def repair(
+    path: str,
+    target: str | None,
+    dropped: tuple[int, ...],
+    drop_failing: bool,
+    past_corruption: bool,
+    end_at: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Write the log at PATH anew without a poison record, past lost bytes, or up to an offset.
+
+    PATH is a node's directory or the __cluster_metadata-0 in it; not a byte of it is changed. What is taken
+    out becomes a NoOpRecord, so every other record keeps its offset.
+    """
+    if not (dropped or drop_failing or past_corruption or end_at is not None):
+        raise click.UsageError(
+            "say what to repair: --drop OFFSET, --drop-failing, --past-corruption or --end-at OFFSET"
+        )
+    if target is None and not dry_run:
+        raise click.UsageError("give --to DIRECTORY for the new log, or --dry-run")
+    request = RepairRequest(
+        drop=frozenset(dropped), drop_failing=drop_failing, past_corruption=past_corruption, end_at=end_at
+    )
+    source = node_files(open_path(path))
+    if target is not None:
+        refuse_inside(target, source.home, source.log.directory)
+    if dry_run or target is None:
+        report = plan_repair(source, request)
+    else:
+        report = write_repair(source, request, target)
+    changes = state_changes(source, report)
+    if as_json:
+        echo_json(_json(report, changes, None if dry_run else target))
+    else:
+        _show(report, changes, None if dry_run else target)
+    return 0
+
+
+def refuse_inside(target: str, *sources: str) -> None:
+    """Raises Failure for a new directory that is, contains, or lies in one that is read."""
+    wanted = os.path.realpath(target)
+    for source in sources:
+        there = os.path.realpath(source)
+        common = os.path.commonpath((wanted, there))
+        if there in (wanted, common):
+            raise Failure(f"{target} lies in {source}, which must stay as it is; give a directory elsewhere")
+
+
+def state_changes(source: NodeFiles, report: RepairReport) -> list[EntityChange]:
+    """From the state that the old log makes (what can be read of it) to that of the new one."""
+    before = state_at(source.log, past_corruption=True)
+    return changes_between(before.image, report.after)
+
+
+def _show(report: RepairReport, changes: list[EntityChange], target: str | None) -> None:
+    click.echo(f"changes: {report.changed}")
+    for change in report.changes:
+        last = change.end_offset - 1
+        offsets = f"{change.offset}" if last <= change.offset else f"{change.offset}-{last}"
+        click.echo(f"  {change.kind:<8}  {offsets:>12}  {change.text}")
+    if report.changed > len(report.changes):
+        click.echo(f"  ... and {report.changed - len(report.changes)} more")
+    click.echo(f"state at the end, old to new: {len(changes) or 'no'} entities differ")
+    for entity in changes[:SHOWN_DIFFERENCES]:
+        click.echo(f"  {change_line(entity)}")
+    if len(changes) > SHOWN_DIFFERENCES:
+        click.echo(f"  ... and {len(changes) - SHOWN_DIFFERENCES} more (--json has all)")
+    for line in (*report.remaining, *report.notes):
+        click.echo(f"metaquorum: {line}", err=True)
+    end = f"offsets {report.start_offset} to {report.end.offset - 1}, epoch {report.end.epoch}"
+    snapshots = f"{len(report.kept_snapshots)} snapshots"
+    if target is None:
+        click.echo(f"would write {end}, {snapshots}; nothing was written")
+    else:
+        click.echo(f"wrote {target}: {end}, {snapshots}")
+        click.echo(
+            "every voter must have this log: repair each one's directory alike, or make new ones with"
+            f" metaquorum log salvage {target}"
+        )
+
+
+def _json(report: RepairReport, changes: list[EntityChange], target: str | None) -> dict[str, Any]:
+    return {
+        "target": target,
+        "startOffset": report.start_offset,
+        "endOffset": report.end.offset,
+        "leaderEpoch": report.end.epoch,
+        "changed": report.changed,
+        "changes": [
+            {"kind": one.kind, "offset": one.offset, "endOffset": one.end_offset, "text": one.text}
+            for one in report.changes
+        ],
+        "snapshots": [{"offset": one.offset, "epoch": one.epoch} for one in report.kept_snapshots],
+        "remaining": report.remaining,
+        "notes": report.notes,
+        "state": [change_json(one) for one in changes],
+    }

@@ -1,0 +1,44 @@
+"""`metaquorum log shell`: the command line of the shell."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from cli.log_live import LiveCommand
+from cli.log_options import PATH, POINT, Complaints, past_corruption_option
+from cli.shell import looking, moving, telling
+from cli.shell.moving import where
+from cli.shell.session import Session
+from cli.shell.terminal import is_interactive, run_interactive, run_lines
+from metadata.inspect.log import open_log
+from metadata.inspect.points import END, Point
+from storage.posix_disk import PosixDisk
+
+COMMANDS = (*moving.COMMANDS, *looking.COMMANDS, *telling.COMMANDS)
+
+
+@click.command("shell", cls=LiveCommand)
+@click.argument("path", type=PATH)
+@click.option("--at", "point", type=POINT, default=None, help="Begin at this offset or time, not at the end.")
+@click.option("--command", "-c", "lines", multiple=True, help="Do this instead of asking; may be repeated.")
+@past_corruption_option
+def shell(path: str, point: Point | None, lines: tuple[str, ...], past_corruption: bool) -> int:
+    """Step through a log: at, next, prev, until, ls, cat, find, diff, why... `help` lists them.
+
+    Without a terminal, commands are read from standard input, one a line.
+    """
+    session = Session(
+        open_log(PosixDisk(), path),
+        COMMANDS,
+        Complaints(),
+        at=point or END,
+        past_corruption=past_corruption,
+    )
+    if lines:
+        return run_lines(session, lines)
+    if not is_interactive():
+        return run_lines(session, sys.stdin)
+    click.echo(f"{session.log.path}\n{where(session)}\nhelp lists the commands, Ctrl-D ends")
+    return run_interactive(session)

@@ -1,0 +1,188 @@
+"""The shell's commands that tell how it came to be: diff, why, history, records, timeline; help and exit.
+
+Text in, lines out. What they say is worked out in `metadata.inspect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cli.log_time_text import fields_text
+from cli.output import utc_text
+from cli.shell.moving import about
+from cli.shell.session import Session, ShellCommand, ShellError
+from cli.shell.text import change_line, record_line, step_head
+from metadata.inspect.diff import Cause, diff_points
+from metadata.inspect.history import Span, history
+from metadata.inspect.points import Point
+from metadata.inspect.states import FoundState, Step, state_at, steps
+from metadata.inspect.timeline import SEVERITIES, Timeline, TimelineEvent, at_least
+from metadata.inspect.views import EVERYTHING, Wanted
+
+
+def diff(session: Session, arguments: list[str]) -> Iterator[str]:
+    """What differs between two places: those given, one and here, or before and after the last batch."""
+    points, entity = _points_and_entity(session, arguments, "diff [A [B]] [ENTITY]")
+    cursor = session.cursor
+    here = cursor.found
+    if not points:
+        if cursor.last is None:
+            raise ShellError("diff compares with the batch before after a next; or name a place: diff 4321")
+        old = FoundState(state=cursor.last.state_before, quorum=cursor.last.quorum_before)
+        new = here
+    else:
+        old = _state(session, points[0])
+        new = here if len(points) == 1 else _state(session, points[1])
+    changes = diff_points(
+        session.log,
+        old,
+        new,
+        EVERYTHING if entity is None else Wanted(entity),
+        past_corruption=session.past_corruption,
+    )
+    yield f"from offset {old.end_offset} to {new.end_offset}: {len(changes) or 'no'} changes"
+    yield from (change_line(change) for change in changes)
+
+
+def _state(session: Session, point: Point) -> FoundState:
+    return state_at(session.log, point, past_corruption=session.past_corruption)
+
+
+def show_history(session: Session, arguments: list[str]) -> Iterator[str]:
+    """What an entity was, and from where to where in the log, up to here."""
+    if len(arguments) != 1:
+        raise ShellError("history takes one entity, such as: history topic/orders/7")
+    entity = session.named(arguments[0])
+    end = Point(offset=session.cursor.offset)
+    rows = history(session.log, Wanted(entity), None, end, past_corruption=session.past_corruption)
+    found = False
+    for span in rows:
+        found = True
+        yield _span_line(span)
+    if not found:
+        raise ShellError(f"there was no {entity} before offset {session.cursor.offset}")
+
+
+def _span_line(span: Span) -> str:
+    until = "now" if span.to_offset is None else str(span.to_offset)
+    cause = "" if span.cause is None else _caused(span.cause)
+    since = utc_text(span.from_ms) if span.from_ms >= 0 else "the beginning"
+    return f"{span.from_offset:>8} .. {until:<8}  {since}  {span.entity}  {fields_text(span.fields)}{cause}"
+
+
+def _caused(cause: Cause) -> str:
+    return f"  (by {cause.offset} {cause.type_name})"
+
+
+def records(session: Session, arguments: list[str]) -> Iterator[str]:
+    """The records of the last batch, or those from one place up to another."""
+    points, entity = _points_and_entity(session, arguments, "records [A [B]] [ENTITY]")
+    if not points and entity is None:
+        if session.cursor.last is None:
+            raise ShellError("records shows the batch that next came to; or name a place: records 100 120")
+        yield from _step_records(session.cursor.last, None)
+        return
+    start = points[0] if points else None
+    end = points[1] if len(points) == 2 else Point(offset=session.cursor.offset)
+    for step in steps(session.log, start, end, past_corruption=session.past_corruption):
+        yield from _step_records(step, entity)
+
+
+def _step_records(step: Step, entity: str | None) -> Iterator[str]:
+    if entity is None or about(entity)(step):
+        yield step_head(step)
+        yield from (record_line(decoded) for decoded in step.records)
+        yield from (f"  ! {problem}" for problem in step.problems)
+
+
+def timeline(session: Session, arguments: list[str]) -> Iterator[str]:
+    """What happened from one place (the beginning) up to another (here), as events."""
+    severity = next((one for one in arguments if one in SEVERITIES), "info")
+    rest = [one for one in arguments if one not in SEVERITIES]
+    points, entity = _points_and_entity(session, rest, "timeline [A [B]] [ENTITY] [SEVERITY]")
+    start = points[0] if points else None
+    end = points[1] if len(points) == 2 else Point(offset=session.cursor.offset)
+    story: Timeline | None = None
+    shown = at_least(severity)
+    for step in steps(session.log, start, end, past_corruption=session.past_corruption):
+        if story is None:
+            begins = step.state_before.end_offset == 0
+            story = Timeline(None if begins else step.before)
+        told = story.batch(step.epoch, step.time_ms, [(one.offset, one.record) for one in step.records])
+        yield from _events(told, shown, entity)
+    if story is not None:
+        yield from _events(story.finish(), shown, entity)
+
+
+def _events(told: list[TimelineEvent], shown: frozenset[str], entity: str | None) -> Iterator[str]:
+    for event in told:
+        if event.severity in shown and (entity is None or event.is_about(entity)):
+            yield f"{event.offset:>8}  {utc_text(event.time_ms)}  {event.kind:<24} {event.text}"
+
+
+def show_help(session: Session, arguments: list[str]) -> Iterator[str]:
+    """All commands, or one."""
+    for name in arguments:
+        if name not in session.commands:
+            raise ShellError(f"no command is called {name}; help lists them")
+    names = arguments or list(session.commands)
+    width = max(len(session.commands[name].usage) for name in names)
+    for name in names:
+        command = session.commands[name]
+        yield f"{command.usage.ljust(width)}  {command.help}"
+    if not arguments:
+        yield ""
+        yield "PATH and ENTITY are topic/orders/7, broker/3, config/topic/orders...; A and B are offsets,"
+        yield "times (2026-11-21T03:07:57Z), start, end, here, +N or -N. Any beginning of a name will do."
+
+
+def leave(session: Session, arguments: list[str]) -> Iterator[str]:
+    """Ends the session."""
+    session.ended = True
+    return iter(())
+
+
+def _points_and_entity(session: Session, arguments: list[str], usage: str) -> tuple[list[Point], str | None]:
+    """Up to two places, then at most one entity."""
+    points: list[Point] = []
+    rest = list(arguments)
+    while rest and len(points) < 2 and session.is_point(rest[0]):
+        points.append(session.point(rest.pop(0)))
+    if len(rest) > 1:
+        raise ShellError(f"{' '.join(rest)!r} is too much; write {usage}")
+    return points, session.named(rest[0]) if rest else None
+
+
+COMMANDS = (
+    ShellCommand(
+        name="diff",
+        usage="diff [A [B]] [ENTITY]",
+        help="what the last batch changed; what differs between A and here, or A and B",
+        handler=diff,
+        paths=True,
+    ),
+    ShellCommand(
+        name="history",
+        usage="history ENTITY",
+        help="what an entity was, from which offset to which, up to here",
+        handler=show_history,
+        paths=True,
+    ),
+    ShellCommand(
+        name="records",
+        usage="records [A [B]] [ENTITY]",
+        help="the records of the last batch, or those from A to B (or here)",
+        handler=records,
+        paths=True,
+    ),
+    ShellCommand(
+        name="timeline",
+        usage="timeline [A [B]] [ENTITY] [SEVERITY]",
+        help="what happened up to here; SEVERITY is detail, info, warning or critical",
+        handler=timeline,
+        paths=True,
+    ),
+    ShellCommand(name="help", usage="help [COMMAND]", help="this list", handler=show_help),
+    ShellCommand(name="exit", usage="exit", help="end the session; so do quit and Ctrl-D", handler=leave),
+    ShellCommand(name="quit", usage="quit", help="the same", handler=leave),
+)

@@ -1,0 +1,126 @@
+"""The log tools and real processes: a running quorum's log is read without a trace, a quorum that lost its
+majority starts again from one survivor, and so does one whose log had a poison record."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from metadata.inspect.log import open_log
+from metadata.inspect.states import state_at
+from storage.posix_disk import PosixDisk
+from tests.e2e.cluster import HOST, Cluster, Node, free_ports, log_end_offset
+from tests.e2e.processes import run_cli
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), controllers=3, brokers=1) as made:
+        made.start()
+        for name in ("orders", "payments"):
+            made.create_topic(name, 3)
+        yield made
+        made.assert_no_bugs()
+
+
+def test_a_running_quorum_answers_as_its_files_do(cluster: Cluster) -> None:
+    result = run_cli("log", "shell", "--bootstrap", cluster.bootstrap, "-c", "ls topic", "-c", "at")
+    assert result.stdout.splitlines()[:2] == ["orders/", "payments/"]
+    assert f"of cluster {cluster.cluster_id} from controller {cluster.quorum().leader_id}" in result.stderr
+    state = json.loads(run_cli("log", "state", "--bootstrap", cluster.bootstrap, "--json").stdout)
+    files = json.loads(run_cli("log", "state", cluster.leader().data, "--json").stdout)
+    assert state["topic"] == files["topic"]
+    assert state["broker"] == files["broker"]
+
+
+def test_reading_leaves_no_trace_on_the_quorum_and_no_file_behind(cluster: Cluster, tmp_path: Path) -> None:
+    arguments = ("log", "dump", "--bootstrap", cluster.bootstrap, "--json", "--type", "topic")
+    result = run_cli(*arguments, prefix=("env", f"TMPDIR={tmp_path}"))
+    assert [json.loads(line)["data"]["name"] for line in result.stdout.splitlines()] == ["orders", "payments"]
+    assert list(tmp_path.iterdir()) == []
+    assert [one.node_id for one in cluster.quorum().observers] == [0]
+
+
+def test_a_quorum_without_its_majority_starts_again_with_new_voters(cluster: Cluster, tmp_path: Path) -> None:
+    topics = cluster.topics()
+    old_epoch = cluster.quorum().leader_epoch
+    cluster.kill_all(cluster.nodes)
+    survivor, *lost = cluster.controllers
+    for node in lost:
+        shutil.rmtree(node.data)
+    (broker,) = cluster.brokers
+    kept = _content(survivor.data)
+    ends = {log_end_offset(survivor), log_end_offset(broker)}
+
+    looked = run_cli("log", "salvage", survivor.data, broker.data)
+    assert "voters 3001, 3002 are gone" in looked.stdout, looked.stderr
+
+    ports = free_ports(2)
+    voters = ",".join(f"{3100 + at}@{HOST}:{port}" for at, port in enumerate(ports))
+    made = run_cli(
+        "log", "salvage", survivor.data, broker.data, "--voters", voters, "--to", tmp_path / "new", "--json"
+    )
+    assert made.returncode == 0, made.stderr
+    report = json.loads(made.stdout)
+    assert not report["majority"]
+    assert report["survivors"][0]["endOffset"] == max(ends)
+    assert _content(survivor.data) == kept
+
+    with Cluster(tmp_path / "again", controllers=0) as again:
+        again.cluster_id = cluster.cluster_id
+        again.voters = report["controllerQuorumVoters"]
+        for at, port in enumerate(ports):
+            node = Node(tmp_path / f"home-{3100 + at}", "controller", 3100 + at, port, "")
+            node.data = Path(report["directories"][at])
+            again.write_config(node)
+            again.nodes.append(node)
+        broker.set_properties({"controller.quorum.voters": again.voters})
+        again.nodes.append(broker)
+        again.start()
+        assert again.topics() == topics
+        assert again.quorum().leader_epoch > old_epoch
+        again.create_topic("after")
+        assert sorted(again.topics()) == ["after", "orders", "payments"]
+        assert set(again.stop().values()) == {0}
+        again.assert_no_bugs()
+
+
+def test_a_controller_starts_on_a_repaired_log(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "c", controllers=1, brokers=1) as one:
+        one.start()
+        one.create_topic("kept")
+        one.call(lambda client: client.delete_topics(["kept"]))
+        (node,) = one.controllers
+        one.stop()
+        dump = run_cli("log", "dump", node.data, "--json", "--type", "remove-topic").stdout
+        offset = json.loads(dump)["offset"]
+        kept = _content(node.data)
+
+        result = run_cli("log", "repair", node.data, "--to", tmp_path / "new", "--drop", offset)
+        assert result.returncode == 0, result.stderr
+        assert "+ topic/kept" in result.stdout
+        assert _content(node.data) == kept
+
+        node.data.rename(tmp_path / "old")
+        (tmp_path / "new").rename(node.data)
+        end = state_at(open_log(PosixDisk(), str(node.data))).end_offset
+        one.start()
+        assert list(one.topics()) == ["kept"]
+        one.create_topic("more")
+        assert log_end_offset(node) > end
+        one.assert_no_bugs()
+
+
+def _content(directory: Path) -> dict[str, bytes]:
+    """Every file below a directory with its bytes; a lock file holds nothing that could matter."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }

@@ -18,6 +18,7 @@ from broker.config import BrokerConfig
 from broker.events import LifecycleEffect, LifecycleRequest, LifecycleResponse, SendToController, StateChanged
 from broker.lifecycle import BrokerState, Trigger, next_state
 from broker.targets import ControllerTargets, backoff_ms
+from broker.waiting import WaitingLine
 from controller.raft.effects import Warn
 from controller.raft.events import Stop
 from metadata.errors import ApiError, ErrorCode, InvariantViolation
@@ -31,6 +32,8 @@ from metadata.requests import (
 FATAL_REFUSALS = frozenset(
     {ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION}
 )
+_WAITS = frozenset({BrokerState.STARTING, BrokerState.RECOVERY, BrokerState.FENCED})
+
 LOST_REGISTRATION = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
 
 
@@ -79,6 +82,7 @@ class BrokerSession:
         )
         self._last_heartbeat_ms: int | None = None
         self._next_send_ms = 0
+        self._waiting = WaitingLine()
         self._give_up_ms: int | None = None
         self._shutdown_deadline_ms: int | None = None
         self._effects: list[LifecycleEffect] = []
@@ -193,7 +197,7 @@ class BrokerSession:
         """When `tick` must be called at the latest; None: never, nothing is waited for."""
         if self.state.ended or self.state is BrokerState.NOT_RUNNING:
             return None
-        waits = [self.lease_end_ms, self._give_up_ms, self._shutdown_deadline_ms]
+        waits = [self.lease_end_ms, self._give_up_ms, self._shutdown_deadline_ms, self._waiting.due_ms]
         if self._in_flight is not None:
             waits.append(self._in_flight.deadline_ms)
         elif self.registered or self.caught_up:
@@ -251,6 +255,18 @@ class BrokerSession:
             )
             self._end(Trigger.REFUSED, reason, failed=True)
 
+    def _say_what_is_waited_for(self, now_ms: int) -> None:
+        waited_ms = self._waiting.look(now_ms, waits=self.state in _WAITS)
+        if waited_ms is None:
+            return
+        limit_ms = self._give_up_ms
+        ends = "" if limit_ms is None else f"; gives up in {(limit_ms - now_ms) // 1000} s"
+        text = (
+            f"broker {self._config.node_id} waits ({self.state.name}) for {waited_ms // 1000} s now, "
+            f"at offset {self.applied_offset} of the metadata log: {self._last_problem}{ends}"
+        )
+        self._effects.append(Warn(message=text))
+
     # ---- answers ---------------------------------------------------------------------------------
 
     def _on_registered(self, now_ms: int, sent: _InFlight, response: RegisterBrokerResponse) -> None:
@@ -281,7 +297,8 @@ class BrokerSession:
             return
         if response.is_fenced:
             state = "caught up" if response.is_caught_up else f"not caught up at offset {self.applied_offset}"
-            self._move(Trigger.FENCED_BY_ANSWER, f"controller {sent.target} says fenced ({state})")
+            self._last_problem = f"controller {sent.target} says fenced ({state})"
+            self._move(Trigger.FENCED_BY_ANSWER, self._last_problem)
         elif self._applied_registration():
             self._move(Trigger.ADMITTED, f"controller {sent.target} says unfenced")
         else:
@@ -386,6 +403,7 @@ class BrokerSession:
             self._effects.append(StateChanged(old=old, new=new, reason=reason))
 
     def _finish(self, now_ms: int) -> list[LifecycleEffect]:
+        self._say_what_is_waited_for(now_ms)
         self._send_if_due(now_ms)
         effects, self._effects = self._effects, []
         return effects

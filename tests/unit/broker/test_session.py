@@ -220,6 +220,37 @@ def test_no_answer_in_the_initial_time_ends_the_process_with_the_reason() -> Non
     assert at.session.next_deadline_ms() is None
 
 
+def test_a_broker_without_a_quorum_says_every_ten_seconds_what_it_waits_for() -> None:
+    at = desk()
+    while not stops(at.log):
+        deadline = at.session.next_deadline_ms()
+        assert deadline is not None
+        at.after(deadline - at.now_ms)
+    lines = [effect.message for effect in at.log if isinstance(effect, Warn)]
+    assert len(lines) == 5  # at the end of the minute the broker stops, and says that instead
+    assert lines[0].startswith(
+        "broker 4 waits (STARTING) for 10 s now, at offset 0 of the metadata log: no active controller of"
+    )
+    assert [line.rpartition("; ")[2] for line in lines] == [
+        f"gives up in {n} s" for n in (50, 40, 30, 20, 10)
+    ]
+
+
+def test_a_fenced_broker_says_it_too_and_a_serving_one_does_not() -> None:
+    at = running()
+    for _ in range(8):
+        at.until_sent()
+        at.answer(beat())
+    assert not [effect for effect in at.log if isinstance(effect, Warn)]
+    fenced_ms = at.now_ms
+    while at.now_ms < fenced_ms + 45_000:
+        at.until_sent()
+        at.answer(beat(fenced=True))
+    lines = [effect.message for effect in at.log if isinstance(effect, Warn)]
+    assert len(lines) == 4 and all(" waits (FENCED) for " in line for line in lines)
+    assert lines[0].endswith("controller 2 says fenced (caught up)")
+
+
 def test_a_long_catch_up_is_no_reason_to_give_up() -> None:
     at = desk()
     at.take(at.session.high_watermark_known(at.now_ms, 10))

@@ -29,6 +29,7 @@ from .image.columns import (
     PARTITION_EPOCH,
     TOPIC,
     Chunk,
+    RareFields,
 )
 
 ERROR = "error"
@@ -228,27 +229,32 @@ def _column_violations(image: MetadataImage) -> Iterator[Violation]:
 
 def _rare_violations(image: MetadataImage) -> Iterator[Violation]:
     columns = image.topics.columns
-    without_isr = columns.rows_where(N_ISR, 0).tolist()
-    for row in without_isr:
-        rare = columns.rare.get(row) or NO_RARE_FIELDS
-        if not rare.elr and not rare.last_known_elr:
-            path = _partition_path(image.topics, row)
-            yield Violation("isr-not-empty", ERROR, path, "the ISR is empty and no eligible leader is kept")
+    without_isr = set(columns.rows_where(N_ISR, 0).tolist())
+    for row in sorted(without_isr):
+        yield from _rare_row_violations(image, row, columns.rare.get(row) or NO_RARE_FIELDS, True)
     for row, rare in columns.rare.items_sorted():
-        partition = image.topics.at(row)
-        path = _partition_path(image.topics, row)
-        if not {*rare.adding, *rare.removing} <= set(partition.replicas):
-            yield Violation(
-                "reassignment-within-replicas", ERROR, path, "adding or removing names no replica"
-            )
-        if set(rare.adding) & set(rare.removing):
-            yield Violation(
-                "reassignment-within-replicas", ERROR, path, "a replica is both added and removed"
-            )
-        if not set(rare.elr) <= set(partition.replicas) or set(rare.elr) & set(partition.isr):
-            yield Violation(
-                "elr-outside-isr", ERROR, path, "an eligible leader is in the ISR or holds no replica"
-            )
+        if row not in without_isr:
+            yield from _rare_row_violations(image, row, rare, False)
+
+
+def _rare_row_violations(
+    image: MetadataImage, row: int, rare: RareFields, isr_is_empty: bool
+) -> Iterator[Violation]:
+    """What can be wrong with the lists of one partition that nearly every partition has empty."""
+    path = _partition_path(image.topics, row)
+    if isr_is_empty and not rare.elr and not rare.last_known_elr:
+        yield Violation("isr-not-empty", ERROR, path, "the ISR is empty and no eligible leader is kept")
+    if rare == NO_RARE_FIELDS:
+        return
+    partition = image.topics.at(row)
+    if not {*rare.adding, *rare.removing} <= set(partition.replicas):
+        yield Violation("reassignment-within-replicas", ERROR, path, "adding or removing names no replica")
+    if set(rare.adding) & set(rare.removing):
+        yield Violation("reassignment-within-replicas", ERROR, path, "a replica is both added and removed")
+    if not set(rare.elr) <= set(partition.replicas) or set(rare.elr) & set(partition.isr):
+        yield Violation(
+            "elr-outside-isr", ERROR, path, "an eligible leader is in the ISR or holds no replica"
+        )
 
 
 def _broker_violations(image: MetadataImage) -> Iterator[Violation]:
@@ -276,6 +282,10 @@ def _other_violations(image: MetadataImage) -> Iterator[Violation]:
             yield Violation(
                 "config-of-topic", WARNING, f"config/topic/{resource.name}", "there is no such topic"
             )
+    yield from _feature_violations(image)
+
+
+def _feature_violations(image: MetadataImage) -> Iterator[Violation]:
     level = image.features.metadata_version
     for broker_id, broker in image.brokers.items():
         for feature in broker.features:

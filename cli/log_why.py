@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from cli.errors import EXIT_FAILED
+from cli.log_live import LiveCommand
 from cli.log_source import open_path
 from cli.output import json_line, json_option, utc_text
 from metadata.inspect.points import parse_point
@@ -17,7 +18,7 @@ from metadata.inspect.targets import parse_target
 from metadata.inspect.why import Explanation, Link, explain
 
 
-@click.command()
+@click.command(cls=LiveCommand)
 @click.argument("path", type=click.Path(path_type=str))
 @click.argument("entity", metavar="ENTITY[.FIELD]")
 @click.option(

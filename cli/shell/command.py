@@ -8,13 +8,12 @@ import click
 
 from cli.log_live import LiveCommand
 from cli.log_options import PATH, POINT, Complaints, past_corruption_option
+from cli.log_source import open_path
 from cli.shell import looking, moving, telling
 from cli.shell.moving import where
 from cli.shell.session import Session
 from cli.shell.terminal import is_interactive, run_interactive, run_lines
-from metadata.inspect.log import open_log
 from metadata.inspect.points import END, Point
-from storage.posix_disk import PosixDisk
 
 COMMANDS = (*moving.COMMANDS, *looking.COMMANDS, *telling.COMMANDS)
 
@@ -30,7 +29,7 @@ def shell(path: str, point: Point | None, lines: tuple[str, ...], past_corruptio
     Without a terminal, commands are read from standard input, one a line.
     """
     session = Session(
-        open_log(PosixDisk(), path),
+        open_path(path),
         COMMANDS,
         Complaints(),
         at=point or END,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from cli.shell.cursor import Cursor
 from cli.shell.places import KINDS, Places, resolve
+from metadata.inspect.entities import KINDS as ENTITY_KINDS
 from metadata.inspect.log import MetadataLog
 from metadata.inspect.points import END, Point, parse_point
 from metadata.inspect.states import OnProblem
@@ -124,7 +125,7 @@ class Session:
             return self.path(text)
         except ShellError:
             kind = text.lstrip("/").partition("/")[0]
-            return resolve("" if kind in KINDS else self.here, text)
+            return resolve("" if kind in KINDS or kind in ENTITY_KINDS else self.here, text)
 
     def point(self, text: str) -> Point:
         """A place in the log: an offset, a time, `start`, `end`, `here`, or +N and -N from here. Raises

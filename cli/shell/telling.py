@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cli.log_time_text import fields_text
+from cli.log_why import explanation_lines
 from cli.output import utc_text
 from cli.shell.moving import about
 from cli.shell.session import Session, ShellCommand, ShellError
 from cli.shell.text import change_line, record_line, step_head
 from metadata.inspect.diff import Cause, diff_points
 from metadata.inspect.history import Span, history
-from metadata.inspect.points import Point
+from metadata.inspect.points import END, Point
 from metadata.inspect.states import FoundState, Step, state_at, steps
+from metadata.inspect.targets import parse_target
 from metadata.inspect.timeline import SEVERITIES, Timeline, TimelineEvent, at_least
 from metadata.inspect.views import EVERYTHING, Wanted
+from metadata.inspect.why import explain
 
 
 def diff(session: Session, arguments: list[str]) -> Iterator[str]:
@@ -72,6 +75,29 @@ def _span_line(span: Span) -> str:
 
 def _caused(cause: Cause) -> str:
     return f"  (by {cause.offset} {cause.type_name})"
+
+
+def why(session: Session, arguments: list[str]) -> Iterator[str]:
+    """The records that made an entity, or one field of it, what it is here, with their causes."""
+    if len(arguments) != 1:
+        raise ShellError("why takes one entity or field, such as: why topic/orders/7.leader")
+    try:
+        target = parse_target(_target(session, arguments[0]))
+    except ValueError as error:
+        raise ShellError(str(error)) from None
+    point = END if session.log.is_checkpoint else Point(offset=session.cursor.offset)
+    found = explain(session.log, target, point, session.on_problem, past_corruption=session.past_corruption)
+    yield from explanation_lines(found, found.links)
+
+
+def _target(session: Session, text: str) -> str:
+    """The whole path of an entity that is named from here, its field kept."""
+    entity, dot, name = text.rpartition(".")
+    if dot and "/" not in name and not session.places.fields(session.named(text)):
+        above = session.named(entity)
+        if session.places.fields(above) is not None:
+            return f"{above}.{name}"
+    return session.named(text)
 
 
 def records(session: Session, arguments: list[str]) -> Iterator[str]:
@@ -159,6 +185,13 @@ COMMANDS = (
         usage="diff [A [B]] [ENTITY]",
         help="what the last batch changed; what differs between A and here, or A and B",
         handler=diff,
+        paths=True,
+    ),
+    ShellCommand(
+        name="why",
+        usage="why ENTITY[.FIELD]",
+        help="the records that made it what it is here, and their causes",
+        handler=why,
         paths=True,
     ),
     ShellCommand(

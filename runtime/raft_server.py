@@ -1,6 +1,8 @@
 """The answering side of the Raft transport: takes requests off the peers' streams, writes answers back.
 
-Owns which stream a request came from. Knows no Raft rule: a request is an event, an answer comes by key.
+Owns which stream a request came from, and who is answered first: peers at once, all others (brokers, which
+may be hundreds and wait for the same news) a few in each turn of the loop, so that heartbeats and the quorum
+never wait behind them. Knows no Raft rule: a request is an event, an answer comes by key.
 """
 
 from __future__ import annotations
@@ -9,13 +11,20 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 
 import grpc
 import grpc.aio
 
 from controller.raft.events import RaftRequestAbandoned, RaftRequestArrived
-from controller.raft.messages import RaftResponse
+from controller.raft.messages import (
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RaftRequest,
+    RaftResponse,
+)
 from proto import raft_pb2 as pb
 from proto.raft_pb2_grpc import RaftServicer
 from runtime import raft_codec
@@ -26,15 +35,22 @@ from runtime.transport import EventSink
 REQUESTS_PER_STREAM_MAX = 1024
 """Unanswered requests of one caller; a caller that goes beyond loses its stream."""
 
+OTHERS_PER_TURN = 16
+OTHERS_BYTES_PER_TURN = 1 << 20
+"""Answers to callers that are no peers, in one turn of the loop: a millisecond or a few. At most
+REQUESTS_PER_STREAM_MAX of one caller wait."""
+
 _log = logging.getLogger(__name__)
 
 
 class _Stream:
     """One caller: what it waits for, and the answers that are on their way to it."""
 
-    __slots__ = ("idle", "keys", "loop", "outbound")
+    __slots__ = ("idle", "is_first", "keys", "loop", "open", "outbound")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_first = True
+        self.open = True
         self.keys: set[int] = set()
         self.outbound: deque[pb.RaftEnvelope] = deque()
         self.loop = loop
@@ -53,10 +69,13 @@ class _Stream:
 
 
 class RaftService(RaftServicer):
-    """The gRPC service; `respond` is how the driver answers."""
+    """The gRPC service; `respond` is how the driver answers. `peers`: the ids that are answered first; None:
+    everyone is."""
 
-    def __init__(self, sink: EventSink) -> None:
+    def __init__(self, sink: EventSink, peers: Container[int] | None = None) -> None:
         self._sink = sink
+        self._peers = peers
+        self._others: deque[tuple[_Stream, int, RaftResponse]] = deque()
         self._keys = itertools.count(1)
         self._callers: dict[int, tuple[_Stream, int]] = {}
 
@@ -67,7 +86,30 @@ class RaftService(RaftServicer):
             return
         stream, correlation_id = caller
         stream.keys.discard(key)
-        stream.push(raft_codec.encode(correlation_id, response))
+        if stream.is_first:
+            stream.push(raft_codec.encode(correlation_id, response))
+            return
+        self._others.append((stream, correlation_id, response))
+        if len(self._others) == 1:
+            stream.loop.call_soon(self._answer_others)
+
+    def _answer_others(self) -> None:
+        """The next few, in the order in which they were answered."""
+        others = self._others
+        size = count = 0
+        while others and count < OTHERS_PER_TURN and size < OTHERS_BYTES_PER_TURN:
+            stream, correlation_id, response = others.popleft()
+            if stream.open:
+                stream.push(raft_codec.encode(correlation_id, response))
+                size += _payload_bytes(response)
+                count += 1
+        if others:
+            others[0][0].loop.call_soon(self._answer_others)
+
+    def _is_first(self, request: RaftRequest) -> bool:
+        if self._peers is None or not isinstance(request, FetchRequest | FetchSnapshotRequest):
+            return True
+        return request.replica_id in self._peers
 
     async def Exchange(  # type: ignore[override]
         self,
@@ -85,6 +127,7 @@ class RaftService(RaftServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             writer.cancel()
+            stream.open = False
             for key in stream.keys:
                 del self._callers[key]
                 self._sink(RaftRequestAbandoned(key=key))
@@ -100,6 +143,7 @@ class RaftService(RaftServicer):
             request = raft_codec.decode_request(envelope)
             if len(stream.keys) >= REQUESTS_PER_STREAM_MAX:
                 raise raft_codec.EnvelopeError(f"more than {REQUESTS_PER_STREAM_MAX} requests are unanswered")
+            stream.is_first = self._is_first(request)
             key = next(self._keys)
             stream.keys.add(key)
             self._callers[key] = (stream, envelope.correlation_id)
@@ -116,6 +160,16 @@ class RaftService(RaftServicer):
             stream.idle = stream.loop.create_future()
             await stream.idle
             stream.idle = None
+
+
+def _payload_bytes(response: RaftResponse) -> int:
+    match response:
+        case FetchResponse(records=records):
+            return len(records)
+        case FetchSnapshotResponse(data=data):
+            return len(data)
+        case _:
+            return 0
 
 
 class GrpcRaftTransport:

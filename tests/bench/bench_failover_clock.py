@@ -26,7 +26,7 @@ from tests.bench.figures import Figure, percentile
 from tests.bench.fleet import FleetProcess, Task, addresses, fleets
 from tests.bench.moments import Fencing, fencing
 from tests.bench.quorum import wait_all_caught_up
-from tests.bench.seeding import EPOCH, Shape, seeded, start_real_brokers
+from tests.bench.seeding import EPOCH, Shape, seeded, start
 from tests.e2e.cluster import Cluster, Node
 
 SESSION = {"broker.session.timeout.ms": "3000"}
@@ -181,8 +181,9 @@ def simulated(case: str, partitions: int, runs: int) -> list[Run]:
             _task(cluster, shape, rest, fetches=False),
             _task(cluster, shape, rest, heartbeats=False),
             *alone,
+            ready=False,
         ) as (beating, fetching, *dying):
-            start_real_brokers(cluster)
+            start(cluster, [beating, fetching, *dying])
             wait_applied(cluster)
             time.sleep(2 * SETTLE_S)
             return [

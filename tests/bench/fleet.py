@@ -383,13 +383,13 @@ class FleetProcess:
 
 
 @contextmanager
-def fleets(*tasks: Task) -> Iterator[list[FleetProcess]]:
-    """Running fleets, all of them ready; they are killed in the end."""
+def fleets(*tasks: Task, ready: bool = True) -> Iterator[list[FleetProcess]]:
+    """Running fleets, killed in the end. `ready` False: the quorum is yet to be started."""
     running: list[FleetProcess] = []
     try:
         for task in tasks:
             running.append(FleetProcess(task))
-        for each in running:
+        for each in running if ready else ():
             each.wait_ready()
         yield running
     finally:

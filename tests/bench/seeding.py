@@ -11,11 +11,11 @@ import functools
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,9 @@ from storage.posix_disk import PosixDisk
 from storage.types import LogPosition
 from tests.bench.quorum import wait_all_caught_up
 from tests.e2e.cluster import Cluster
+
+if TYPE_CHECKING:
+    from tests.bench.fleet import FleetProcess
 
 METADATA_VERSION = 19
 EPOCH = 1
@@ -196,8 +199,9 @@ def seeded(
     as_snapshot: bool = True,
     properties: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Iterator[Cluster]:
-    """A running quorum of three whose directories hold the cluster, and so many real brokers beside it that
-    hold no replica (their ids follow the seeded ones) and start from the same image."""
+    """A quorum of three whose directories hold the cluster, and so many real brokers beside it that hold no
+    replica (their ids follow the seeded ones) and start from the same image. Nothing runs yet: whoever
+    simulates the seeded brokers begins first, for their leases run from the first election on."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
         Cluster(Path(directory), controllers=3, properties=properties) as cluster,
@@ -210,15 +214,17 @@ def seeded(
         store.close()
         for other in others:
             shutil.copytree(first.metadata_log, other.metadata_log, dirs_exist_ok=True)
-        for node in cluster.controllers:
-            node.start()
-        cluster.wait_leader()
-        wait_all_caught_up(cluster)
         yield cluster
 
 
-def start_real_brokers(cluster: Cluster) -> None:
-    """Those that `seeded` made; returns when each is unfenced."""
+def start(cluster: Cluster, running: Sequence[FleetProcess] = ()) -> None:
+    """Starts what `seeded` made; returns when all is caught up and every broker of the fleets is unfenced."""
+    for node in cluster.controllers:
+        node.start()
+    cluster.wait_leader()
+    for fleet in running:
+        fleet.wait_ready()
+    wait_all_caught_up(cluster)
     for node in cluster.brokers:
         node.start()
     cluster.wait_brokers({node.node_id: "running" for node in cluster.brokers})

@@ -9,7 +9,6 @@ empty, one timer at `next_deadline_ms`.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import assert_never
 
 from broker.config import BrokerConfig
@@ -32,8 +31,8 @@ from broker.events import (
     Stop,
 )
 from broker.follower import MetadataFollower
-from broker.lifecycle import BrokerState, ProcessState
 from broker.session import BrokerSession
+from broker.status import BrokerStatus
 from controller.raft import effects as raft_effects
 from controller.raft.core import RaftCore
 from controller.raft.effects import RaftEffect
@@ -42,27 +41,6 @@ from controller.raft.messages import FetchResponse, RaftError
 from metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
 from metadata.image import MetadataImage
 from storage.errors import CorruptLogError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerStatus:
-    """A broker as it sees itself. `lease_left_ms` None: no lease. Offsets are exclusive ends."""
-
-    node_id: int
-    incarnation_id: bytes
-    state: BrokerState
-    process_state: ProcessState
-    fenced: bool
-    broker_epoch: int | None
-    lease_left_ms: int | None
-    applied_offset: int
-    high_watermark: int
-    log_end_offset: int
-    catch_up_offset: int | None
-    leader_id: int | None
-    quorum_epoch: int
-    failures: int
-    last_problem: str
 
 
 class BrokerNode:
@@ -179,7 +157,7 @@ class BrokerNode:
             leader_id=self._raft.leader_id,
             quorum_epoch=self._raft.epoch,
             failures=session.failures,
-            last_problem=session.last_problem,
+            last_problem="" if session.serves(now_ms) else session.last_problem,
         )
 
     # ---- events ----------------------------------------------------------------------------------

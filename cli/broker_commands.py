@@ -54,10 +54,20 @@ def describe(options: ClientOptions, broker_id: int, as_json: bool) -> None:
 @brokers.command()
 @client_options
 @click.argument("broker_id", type=BROKER_ID)
+@click.option("--force", is_flag=True, help="Also when it runs; it will then register again by itself.")
 @json_option
-def unregister(options: ClientOptions, broker_id: int, as_json: bool) -> None:
-    """Remove the registration of the broker BROKER_ID, which should not run any more."""
+def unregister(options: ClientOptions, broker_id: int, force: bool, as_json: bool) -> None:
+    """Remove the registration of the broker BROKER_ID, which should not run any more.
+
+    A broker that serves is refused without --force: it would lose its leaderships and come back.
+    """
     with options.open() as cluster:
+        serving = any(each.broker_id == broker_id and not each.fenced for each in cluster.brokers())
+        if serving and not force:
+            raise Failure(
+                f"broker {broker_id} runs and serves: it would register again by itself; stop it first,"
+                " or use --force"
+            )
         cluster.unregister(broker_id)
     if as_json:
         echo_json({"id": broker_id, "unregistered": True})

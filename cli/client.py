@@ -22,6 +22,7 @@ from cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
 from metadata.errors import ApiError
 from metadata.image.types import BrokerRegistration
 from metadata.requests import DescribeQuorumResponse, NewTopic, TopicResult
+from runtime.broker_status import BrokerAnswer, describe_broker_nodes
 from runtime.channels import TlsFiles, TlsMaterial
 from runtime.client import (
     AdminClient,
@@ -79,6 +80,20 @@ class ClientOptions:
             raise Failure(one_line(error)) from error
         tls = self.tls.material()
         return asyncio.run(describe_nodes(addresses, timeout_ms=self.timeout_ms, tls=tls))
+
+    def broker_nodes(self, named: Sequence[str]) -> tuple[BrokerAnswer, ...]:
+        """Every broker named, or (none named) registered, asked for itself. Raises Failure when the
+        controllers are to be asked and do not answer."""
+        try:
+            addresses = [each for text in named for each in parse_bootstrap(text)]
+        except ClientError as error:
+            raise Failure(one_line(error)) from error
+        if not named:
+            with self.open() as cluster:
+                found = [each.endpoints[0] for each in cluster.brokers() if each.endpoints]
+            addresses = [(each.host, each.port) for each in found]
+        tls = self.tls.material()
+        return asyncio.run(describe_broker_nodes(addresses, timeout_ms=self.timeout_ms, tls=tls))
 
     def _named(self) -> str:
         if self.bootstrap is not None:

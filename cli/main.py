@@ -21,7 +21,7 @@ from cli.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USAGE, as_failure
 _COMMANDS: dict[str, tuple[str, str]] = {
     "storage": ("cli.storage_commands:storage", "Format directories and look at their identity."),
     "controller": ("cli.server_commands:controller", "Run a controller; ask controllers how they are."),
-    "broker": ("cli.server_commands:broker", "Run a broker."),
+    "broker": ("cli.server_commands:broker", "Run a broker; ask brokers how they are."),
     "local": ("cli.local_commands:local", "A whole cluster of processes on this machine."),
     "quorum": ("cli.quorum_commands:quorum", "Look at the quorum and move its leadership."),
     "brokers": ("cli.broker_commands:brokers", "List, describe and unregister brokers."),

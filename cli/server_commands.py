@@ -1,5 +1,4 @@
-"""`metaquorum controller run`, `metaquorum broker run` (one server process in the foreground) and
-`metaquorum controller status`.
+"""`metaquorum controller run`, `metaquorum broker run` (a server in the foreground), and `status` of both.
 
 Owns nothing but the command line; the servers configure, start and end themselves.
 """
@@ -8,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from cli.broker_status_text import status_json, status_text
 from cli.client import ClientOptions, client_options
 from cli.errors import EXIT_FAILED
 from cli.node_text import node_json, node_text
@@ -45,7 +45,7 @@ def status(options: ClientOptions, as_json: bool) -> int:
 
 @click.group()
 def broker() -> None:
-    """Run a broker."""
+    """Run a broker, or ask brokers how they are."""
 
 
 @broker.command("run")
@@ -56,3 +56,20 @@ def run_broker(config: str, node_id: int | None) -> int:
     from broker.server.main import run
 
     return run(config, node_id)
+
+
+@broker.command("status")
+@client_options
+@click.argument("addresses", nargs=-1, metavar="[HOST:PORT...]")
+@json_option
+def broker_status(options: ClientOptions, addresses: tuple[str, ...], as_json: bool) -> int:
+    """Print what each broker knows of itself; exit code 1 if one is silent.
+
+    Without HOST:PORT the controllers are asked for the registered brokers, and these at their first listener.
+    """
+    answers = options.broker_nodes(addresses)
+    if as_json:
+        echo_json([status_json(answer) for answer in answers])
+    else:
+        click.echo("\n\n".join(status_text(answer) for answer in answers) or "no broker is registered")
+    return EXIT_FAILED if any(answer.status is None for answer in answers) else 0

@@ -138,3 +138,78 @@ class BrokerLifecycle:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class BrokerSelfStub:
+    """Answered in every state, fenced or not.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.DescribeBroker = channel.unary_unary(
+                '/metaquorum.v1.BrokerSelf/DescribeBroker',
+                request_serializer=proto_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
+                response_deserializer=proto_dot_broker__pb2.DescribeBrokerResponse.FromString,
+                _registered_method=True)
+
+
+class BrokerSelfServicer:
+    """Answered in every state, fenced or not.
+    """
+
+    def DescribeBroker(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_BrokerSelfServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'DescribeBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeBroker,
+                    request_deserializer=proto_dot_broker__pb2.DescribeBrokerRequest.FromString,
+                    response_serializer=proto_dot_broker__pb2.DescribeBrokerResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'metaquorum.v1.BrokerSelf', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('metaquorum.v1.BrokerSelf', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class BrokerSelf:
+    """Answered in every state, fenced or not.
+    """
+
+    @staticmethod
+    def DescribeBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/metaquorum.v1.BrokerSelf/DescribeBroker',
+            proto_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
+            proto_dot_broker__pb2.DescribeBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -14,12 +14,14 @@ from broker.events import PublishImage, SendToController, StateChanged
 from broker.node import BrokerNode
 from broker.server.controllers import ControllerCalls
 from broker.server.identity import settle_identity
+from broker.server.status_service import BrokerSelfService
 from controller.raft.core import RaftCore
 from metadata.errors import ApiError, ErrorCode
 from metadata.features import KNOWN_FEATURES
 from metadata.records import BrokerFeature
 from metadata.settings.broker_keys import BROKER_KEYS
 from proto import metadata_pb2 as pb
+from proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
 from proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from proto.settings_pb2_grpc import add_SettingsViewServicer_to_server
 from runtime.api_codec import Hints
@@ -128,6 +130,10 @@ class BrokerProcess:
             images, node_id=config.node_id, hints=hints, static=config.set_in_file(BROKER_KEYS)
         )
         add_SettingsViewServicer_to_server(view, server)
+        own = BrokerSelfService(
+            lambda: self.node.status(now_ms=clock.monotonic_ms()), cluster_id=replica.identity.cluster_id
+        )
+        add_BrokerSelfServicer_to_server(own, server)
 
     async def run(self) -> Ending:
         """Serves until the node stops or the process cannot go on; then closes everything in order."""

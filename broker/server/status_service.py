@@ -1,0 +1,24 @@
+"""Answers what a broker knows of itself, in every state: also one that is fenced or finds no quorum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.status import BrokerStatus
+from proto import broker_pb2 as pb
+from proto.broker_pb2_grpc import BrokerSelfServicer
+from runtime.broker_status import status_to_pb
+
+
+class BrokerSelfService(BrokerSelfServicer):
+    """`status` is asked for at each request."""
+
+    def __init__(self, status: Callable[[], BrokerStatus], *, cluster_id: str) -> None:
+        self._status = status
+        self._cluster_id = cluster_id
+
+    async def DescribeBroker(
+        self, request: pb.DescribeBrokerRequest, context: Any
+    ) -> pb.DescribeBrokerResponse:
+        return status_to_pb(self._status(), self._cluster_id)

@@ -469,6 +469,7 @@ def _raft(values: Mapping[str, Value]) -> RaftConfig:
         election_backoff_max_ms=number("election.backoff.max.ms"),
         fetch_timeout_ms=fetch_timeout_ms,
         fetch_max_wait_ms=fetch_max_wait_ms,
+        high_watermark_linger_ms=number("high.watermark.linger.ms"),
         observer_fetch_max_wait_ms=number("observer.fetch.max.wait.ms"),
         request_timeout_ms=number("request.timeout.ms"),
         retry_backoff_ms=number("retry.backoff.ms"),

@@ -188,6 +188,15 @@ _QUORUM = (
         own=True,
     ),
     _ms(
+        "controller.quorum.high.watermark.linger.ms",
+        2,
+        "How long the leader keeps the high watermark from the other voters when nothing else is new: under "
+        "load it then travels with the next records. Brokers are told at once, and so are all with 0.",
+        minimum=0,
+        maximum=1000,
+        own=True,
+    ),
+    _ms(
         "controller.quorum.observer.fetch.max.wait.ms",
         _RAFT.observer_fetch_max_wait_ms,
         "How long the leader holds a broker's fetch that finds nothing new (NoOp records do not count).",

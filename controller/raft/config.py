@@ -19,6 +19,9 @@ class RaftConfig:
     election_backoff_max_ms: int = 200
     fetch_timeout_ms: int = 1000
     fetch_max_wait_ms: int = 100
+    high_watermark_linger_ms: int = 0
+    """How long a voter's parked fetch waits, when only the high watermark is new, for records to go with it.
+    Observers' fetches and read rounds never wait."""
     observer_fetch_max_wait_ms: int = 2000
     request_timeout_ms: int = 1000
     retry_backoff_ms: int = 20

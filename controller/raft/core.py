@@ -158,7 +158,7 @@ class RaftCore:
     def on_log_synced(self, now_ms: int, end_offset: int) -> list[RaftEffect]:
         """Everything below `end_offset` of the log as it is now is durable."""
         self.state.log.synced(end_offset)
-        replication.advance_high_watermark(self.state)
+        replication.advance_high_watermark(self.state, now_ms)
         return self._done(now_ms)
 
     def append(self, now_ms: int, data: bytes, wake_observers: bool = True) -> list[RaftEffect]:
@@ -343,6 +343,8 @@ class RaftCore:
         parked = view.parked.next_deadline_ms()
         if parked is not None:
             times.append(parked)
+        if view.announce_ms is not None:
+            times.append(view.announce_ms)
         if view.transfer is not None:
             times.append(view.transfer.deadline_ms)
         times += [

@@ -125,7 +125,8 @@ class Transfer:
 @dataclass(slots=True, kw_only=True)
 class LeaderView:
     """`voters` are the other voters by node id. `observer_wake_offset` is the committed end of the
-    last append that observers are woken for; `wakes` are the uncommitted ones."""
+    last append that observers are woken for; `wakes` are the uncommitted ones. `announced` is the high
+    watermark that is worth an answer to a voter of its own, and `announce_ms` when a newer one will be."""
 
     voters: dict[int, ReplicaProgress]
     observers: dict[ReplicaKey, ReplicaProgress] = field(default_factory=dict)
@@ -136,3 +137,5 @@ class LeaderView:
     elected_ms: int = 0
     transfer: Transfer | None = None
     next_prune_ms: int = 0
+    announced: int = -1
+    announce_ms: int | None = None

@@ -103,7 +103,7 @@ def _count(state: RaftState, now_ms: int, progress: ReplicaProgress, request: Fe
     progress.end_at_last_fetch = end
     progress.acked_offset = request.fetch_offset
     if progress is state.leader_view().voters.get(progress.node_id):
-        advance_high_watermark(state)
+        advance_high_watermark(state, now_ms)
 
 
 def _answer_or_park(
@@ -131,7 +131,7 @@ def _has_news(state: RaftState, view: LeaderView, request: FetchRequest, *, is_v
         return view.observer_wake_offset > min(request.fetch_offset, max(request.high_watermark, 0))
     if view.reads.asking and request.read_round < view.reads.round:
         return True
-    return request.fetch_offset < state.log.end_offset or state.log.high_watermark > request.high_watermark
+    return request.fetch_offset < state.log.end_offset or view.announced > request.high_watermark
 
 
 def _answer(state: RaftState, key: int, request: FetchRequest, *, with_records: bool = True) -> None:
@@ -221,10 +221,12 @@ def append(state: RaftState, data: bytes, *, wake_observers: bool) -> int:
     if wake_observers:
         state.role.view.wakes.append(end)
     wake_voters(state)
+    # Every voter gets these records, and the high watermark with them.
+    state.role.view.announce_ms = None
     return end
 
 
-def advance_high_watermark(state: RaftState) -> None:
+def advance_high_watermark(state: RaftState, now_ms: int) -> None:
     """Commit what a majority holds durably, once that includes a record of this epoch (Raft paper 5.4.2): an
     older epoch's record on a majority can still be overwritten (figure 8)."""
     role = state.role
@@ -240,10 +242,19 @@ def advance_high_watermark(state: RaftState) -> None:
     while view.wakes and view.wakes[0] <= reached:
         view.observer_wake_offset = view.wakes.popleft()
         woken = True
-    wake_voters(state)
+    if state.config.high_watermark_linger_ms <= 0:
+        _announce(state, view)
+    elif view.announce_ms is None:
+        view.announce_ms = now_ms + state.config.high_watermark_linger_ms
     if woken:
         _wake_observers(state)
     reads.begin_round(state)
+
+
+def _announce(state: RaftState, view: LeaderView) -> None:
+    """Tell the voters the high watermark now (KAFKA-14145)."""
+    view.announced, view.announce_ms = state.log.high_watermark, None
+    wake_voters(state)
 
 
 def set_high_watermark(state: RaftState, high_watermark: int) -> None:
@@ -340,6 +351,8 @@ def tick(state: RaftState, now_ms: int) -> None:
     if not isinstance(role, Leader):
         return
     view = role.view
+    if view.announce_ms is not None and view.announce_ms <= now_ms:
+        _announce(state, view)
     for parked in view.parked.pop_expired(now_ms):
         _answer(state, parked.key, parked.request)
     if view.transfer is not None and view.transfer.deadline_ms <= now_ms:

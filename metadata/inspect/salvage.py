@@ -18,8 +18,8 @@ from metadata.inspect.log import INDEX_SUFFIXES, InspectError, damage_line
 from metadata.inspect.log_copy import NodeFiles, NodeWriter, stored_epochs
 from metadata.inspect.points import utc_text
 from metadata.inspect.quorum import QuorumView
-from metadata.inspect.repair import whole_snapshot
 from metadata.inspect.states import state_at
+from metadata.inspect.whole_snapshot import whole_snapshot
 from storage.disk import join, name_of
 from storage.epochs import EpochTable
 from storage.log_config import PARTITION_METADATA_FILE

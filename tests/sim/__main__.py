@@ -1,5 +1,7 @@
 """`python -m tests.sim SEED` replays one seed with a readable trace; `--seeds A..B` runs a range.
 
+Seeds from 1000 on add a load of topics, elections, moving replicas, dying directories and broker ids.
+
 Exit codes: 0 all well, 1 a law was broken, 2 not well after healing, 3 the simulator or the program crashed.
 """
 
@@ -11,7 +13,8 @@ import time
 import traceback
 from collections import Counter
 
-from tests.sim.checks import LivenessError, SafetyError
+from tests.sim.errors import LivenessError, SafetyError
+from tests.sim.load import LOADED_FROM
 from tests.sim.world import run
 
 EXIT_SAFETY, EXIT_LIVENESS, EXIT_CRASH = 1, 2, 3
@@ -27,7 +30,7 @@ def main() -> int:
         first, _, end = arguments.seeds.partition("..")
         return _swarm(int(first), int(end))
     if arguments.seed is None:
-        return _swarm(0, 200)
+        return max(_swarm(0, 200), _swarm(LOADED_FROM, LOADED_FROM + 100))
     return _one(arguments.seed, quiet=arguments.quiet)
 
 

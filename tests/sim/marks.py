@@ -11,6 +11,7 @@ from typing import Any
 from broker.lifecycle import BrokerState
 from controller.raft.effects import ResetLog, TruncateLog
 from metadata.errors import ApiError, ErrorCode
+from metadata.requests_partitions import AlterPartitionResponse
 
 REQUIRED = (
     "log truncated",
@@ -28,6 +29,37 @@ REQUIRED = (
     "leadership transferred",
 )
 
+REQUIRED_WITH_LOAD = (
+    "ISR change answered NONE",
+    "ISR change answered INVALID_UPDATE_VERSION",
+    "ISR change answered FENCED_LEADER_EPOCH",
+    "ISR change answered INELIGIBLE_REPLICA",
+    "ISR change answered NEW_LEADER_ELECTED",
+    "ISR shrunk by its leader",
+    "ISR grew after a bounce",
+    "last in-sync replica kept without a leader",
+    "leaderless partition led again",
+    "unclean election",
+    "leader recovered",
+    "leader elected on request",
+    "directory death moved a leader",
+    "last directory died",
+    "replica moved to another directory",
+    "reassignment completed",
+    "reassignment completed under failure",
+    "reassignment cancelled under failure",
+    "reassignment replaced under failure",
+    "failover between the batches of one fence",
+    "controlled shutdown interrupted by failover",
+    "controlled shutdown granted after its moves were seen",
+    "broker unregistered",
+    "partitions added",
+    "id returned after a lost disk",
+    "broker id handed out: new",
+    "broker id handed out: binding",
+    "broker id handed out: missing",
+)
+
 
 class Marks:
     """Counts of marks in one run."""
@@ -39,6 +71,9 @@ class Marks:
         self.counts[mark] += 1
 
     def answered(self, response: Any) -> None:
+        if isinstance(response, AlterPartitionResponse):
+            for result in response.results:
+                self.add(f"ISR change answered {result.error.name}")
         if not isinstance(response, ApiError):
             return
         match response.code:

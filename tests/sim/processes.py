@@ -44,7 +44,7 @@ SEGMENT_BYTES = 2_048
 SESSION_TIMEOUT_MS = 3_000
 HEARTBEAT_INTERVAL_MS = 500
 
-RAFT_CONFIG = RaftConfig(snapshot_chunk_bytes=700)
+RAFT_CONFIG = RaftConfig(snapshot_chunk_bytes=700, high_watermark_linger_ms=2)
 """Chunks so small that a snapshot takes several, and a crash or a new leader comes between them."""
 
 
@@ -131,19 +131,22 @@ class ControllerProcess(Process):
         self._current_key: int | None = None
         self._timed_out = 0
         self.node = ControllerNode(
-            ControllerConfig(
-                cluster_id=CLUSTER_ID,
-                node_id=node_id,
-                broker_session_timeout_ms=SESSION_TIMEOUT_MS,
-                broker_metadata_lag_timeout_ms=8_000,
-                metadata_log_max_record_bytes_between_snapshots=host.profile.snapshot_every_bytes,
-                records_per_slice_max=3,
-            ),
+            self.make_config(),
             self.core,
             image,
             image.provenance.offset,
             random.Random(host.rng.getrandbits(64)),
             now_ms,
+        )
+
+    def make_config(self) -> ControllerConfig:
+        return ControllerConfig(
+            cluster_id=CLUSTER_ID,
+            node_id=self.node_id,
+            broker_session_timeout_ms=SESSION_TIMEOUT_MS,
+            broker_metadata_lag_timeout_ms=8_000,
+            metadata_log_max_record_bytes_between_snapshots=self.host.profile.snapshot_every_bytes,
+            records_per_slice_max=3,
         )
 
     def execute_own(self, effect: Any) -> None:
@@ -262,27 +265,29 @@ class BrokerProcess(Process):
         )
         self.before = CoreSnapshot.of(self.core)
         self.node = BrokerNode(
-            BrokerConfig(
-                node_id=node_id,
-                cluster_id=CLUSTER_ID,
-                endpoints=(
-                    BrokerEndpoint(
-                        name="PLAINTEXT", host="127.0.0.1", port=9000 + node_id, security_protocol=0
-                    ),
-                ),
-                features=(BrokerFeature("metadata.version", 1, DEFAULT_METADATA_VERSION),),
-                directories=(directory_id(node_id),),
-                broker_heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
-                registration_lease_timeout_ms=SESSION_TIMEOUT_MS,
-                metadata_log_max_record_bytes_between_snapshots=4 * host.profile.snapshot_every_bytes,
-                controlled_shutdown_timeout_ms=8_000,
-            ),
+            self.make_config(),
             self.core,
             image,
             voters=voter_ids,
             incarnation_id=self.incarnation_id,
             rng=random.Random(host.rng.getrandbits(64)),
             now_ms=now_ms,
+        )
+
+    def make_config(self) -> BrokerConfig:
+        node_id = self.node_id
+        return BrokerConfig(
+            node_id=node_id,
+            cluster_id=CLUSTER_ID,
+            endpoints=(
+                BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=9000 + node_id, security_protocol=0),
+            ),
+            features=(BrokerFeature("metadata.version", 1, DEFAULT_METADATA_VERSION),),
+            directories=(directory_id(node_id),),
+            broker_heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+            registration_lease_timeout_ms=SESSION_TIMEOUT_MS,
+            metadata_log_max_record_bytes_between_snapshots=4 * self.host.profile.snapshot_every_bytes,
+            controlled_shutdown_timeout_ms=8_000,
         )
 
     def execute_own(self, effect: Any) -> None:

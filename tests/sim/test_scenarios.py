@@ -27,8 +27,8 @@ from tests.sim.world import World
 class Story:
     """A calm world with three controllers and two brokers, and the verbs of the stories."""
 
-    def __init__(self, seed: int, **profile: int) -> None:
-        self.world = World(seed, profile=calm_profile(**profile))
+    def __init__(self, seed: int, world: World | None = None, **profile: int) -> None:
+        self.world = world or World(seed, profile=calm_profile(**profile))
         for node_id in self.world.directory.hosts:
             self.world.boot(node_id)
         self.until(self.world._is_well)

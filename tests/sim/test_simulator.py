@@ -9,27 +9,36 @@ from collections import Counter
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.sim.marks import REQUIRED
+from tests.sim.load import LOADED_FROM
+from tests.sim.marks import REQUIRED, REQUIRED_WITH_LOAD
 from tests.sim.world import run
 
 SEEDS = 240
+LOADED_SEEDS = 60
 
 
 @pytest.mark.timeout(500)
-def test_no_law_is_broken_and_every_rare_state_is_reached() -> None:
+@pytest.mark.parametrize(
+    ("first", "count", "required"),
+    [(0, SEEDS, REQUIRED), (LOADED_FROM, LOADED_SEEDS, REQUIRED_WITH_LOAD)],
+    ids=["bare", "loaded"],
+)
+def test_no_law_is_broken_and_every_rare_state_is_reached(
+    first: int, count: int, required: tuple[str, ...]
+) -> None:
     marks: Counter[str] = Counter()
     failures: list[str] = []
-    for seed in range(SEEDS):
+    for seed in range(first, first + count):
         try:
             marks.update(run(seed).marks)
         except Exception as error:
             failures.append(f"seed {seed}: {type(error).__name__}: {error} (replay it: make sim SEED={seed})")
     assert not failures, "\n".join(failures)
-    missing = [mark for mark in REQUIRED if not marks[mark]]
+    missing = [mark for mark in required if not marks[mark]]
     assert not missing, f"no seed reached: {missing}; reached: {sorted(marks)}"
 
 
-@pytest.mark.parametrize("seed", [3, 17])
+@pytest.mark.parametrize("seed", [3, 17, LOADED_FROM + 5, LOADED_FROM + 7])
 def test_one_seed_is_one_run_whatever_the_hash_seed(seed: int) -> None:
     """The trace of everything that happened is equal in processes that order their sets differently."""
     digests = set()

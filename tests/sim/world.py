@@ -15,11 +15,13 @@ from controller.raft.config import Voter
 from metadata.errors import InvariantViolation
 from metadata.requests import TransferLeadershipRequest
 from tests.sim.calls import Calls
-from tests.sim.checks import Checks, LivenessError, SafetyError
+from tests.sim.checks import Checks
 from tests.sim.clients import NAMES, Client
 from tests.sim.engine import Engine
+from tests.sim.errors import LivenessError, SafetyError
 from tests.sim.host import Host, Process
 from tests.sim.linearizability import Operation
+from tests.sim.load import LOADED_FROM
 from tests.sim.marks import Marks
 from tests.sim.network import Network
 from tests.sim.processes import (
@@ -32,6 +34,7 @@ from tests.sim.processes import (
     format_host,
 )
 from tests.sim.profile import FaultProfile, draw_profile
+from tests.sim.promises import BrokenPromise
 
 FIRST_CONTROLLER_ID = 3000
 LIVENESS_MS = 60_000
@@ -75,7 +78,7 @@ class World:
         for node_id in self.controller_ids + self.broker_ids:
             name = f"c{node_id}" if node_id >= FIRST_CONTROLLER_ID else f"b{node_id}"
             host = Host(name, self.engine, self.network, self.profile)
-            format_host(host, node_id)
+            self.prepare(host, node_id)
             self.directory.hosts[node_id] = host
         self.history: dict[str, list[Operation]] = {name: [] for name in NAMES}
         self.clients = [self._client(f"client{number}") for number in range(self.profile.clients)]
@@ -150,16 +153,21 @@ class World:
         found = (self.directory[node_id].process for node_id in self.broker_ids)
         return [process for process in found if isinstance(process, BrokerProcess) and process.alive]
 
+    def prepare(self, host: Host, node_id: int) -> None:
+        """What a machine holds before its first start."""
+        format_host(host, node_id)
+
+    def make_process(self, host: Host, node_id: int) -> ControllerProcess | BrokerProcess:
+        parts = (host, node_id, self.voters, self.calls, self.directory, self.marks)
+        if node_id in self.controller_ids:
+            return ControllerProcess(*parts)
+        return BrokerProcess(*parts, self.registrations)
+
     def boot(self, node_id: int) -> None:
         host = self.directory[node_id]
         if host.process is not None and host.process.alive:
             return
-        parts = (host, node_id, self.voters, self.calls, self.directory, self.marks)
-        process: ControllerProcess | BrokerProcess
-        if node_id in self.controller_ids:
-            process = ControllerProcess(*parts)
-        else:
-            process = BrokerProcess(*parts, self.registrations)
+        process = self.make_process(host, node_id)
         host.process = process
         self.engine.trace(
             host.name, f"boots, log {process.core.log_start_offset}..{process.core.log_end_offset}"
@@ -173,7 +181,7 @@ class World:
                 self._ended(node_id, host, process)
         try:
             self.checks.after_event(self.controllers(), self.brokers())
-        except InvariantViolation as error:
+        except (InvariantViolation, BrokenPromise) as error:
             raise SafetyError(str(error)) from error
 
     def _ended(self, node_id: int, host: Host, process: Process) -> None:
@@ -307,6 +315,10 @@ class World:
         followers = [process for process in self.controllers() if process.core.epoch != active.core.epoch]
         if followers:
             return f"controller {followers[0].node_id} is in another epoch"
+        return self.unwell_brokers(active)
+
+    def unwell_brokers(self, active: ControllerProcess) -> str:
+        """What is wrong with brokers, as far as one can see; empty: nothing."""
         states = {
             broker.node_id: broker.node.status(now_ms=broker.host.monotonic_ms()) for broker in self.brokers()
         }
@@ -327,8 +339,11 @@ class World:
 
 
 def run(seed: int, on_line: Callable[[str], None] | None = None) -> Outcome:
-    """One whole run. Raises SafetyError or LivenessError with the world's last lines in `world_tail`."""
-    world = World(seed, on_line)
+    """One whole run, with load from `LOADED_FROM` on. Raises SafetyError or LivenessError with the world's
+    last lines as a note."""
+    from tests.sim.loaded import LoadedWorld  # it is a World
+
+    world = LoadedWorld(seed, on_line) if seed >= LOADED_FROM else World(seed, on_line)
     try:
         return world.run()
     except Exception as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from cli import log_source, log_state
+from cli import log_source, log_state, log_timeline
 from cli.errors import Failure
 from cli.layout import Layout
 from cli.log_source import ReadBatch
@@ -20,6 +20,7 @@ from cli.log_state import Point
 from metadata.dump import payload_json
 from metadata.image import MetadataImage
 from metadata.image.types import BrokerRegistration
+from metadata.inspect.timeline import DETAIL
 from runtime.client import TopicDescription
 
 KAFKA_DATA = Path(__file__).resolve().parent.parent / "tests" / "data" / "kafka-3.7-upgrade"
@@ -43,9 +44,9 @@ def show_our_log(
     longest = max(paths, key=lambda path: sum(len(data) for data in _segments(path)))
     click.echo(f"\n== What the log of the quorum tells ({longest})")
     problems: list[str] = []
-    told = list(log_state.events(longest, problems))
+    told = [at for at in log_timeline.events(longest, problems.append) if at.severity != DETAIL]
     for event in told:
-        click.echo("   " + log_state.event_text(event))
+        click.echo("   " + log_timeline.event_text(event))
     if problems:
         raise Failure(problems[0])
     _check_order([(event.kind, event.entity) for event in told], expected)
@@ -124,8 +125,10 @@ def show_kafkas_log() -> None:
         f"   replayed to offset 176 it gives what Kafka's snapshot there holds: {len(image.brokers)} brokers,"
         f" {len(image.topics)} topics, {image.topics.partition_count} partitions"
     )
-    for event in list(log_state.events(str(segment), []))[-6:]:
-        click.echo("   " + log_state.event_text(event))
+    problems: list[str] = []
+    told = [at for at in log_timeline.events(str(segment), problems.append) if at.severity != DETAIL]
+    for event in told[-6:]:
+        click.echo("   " + log_timeline.event_text(event))
 
 
 def _compare_with_dump(path: Path) -> int:

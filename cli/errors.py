@@ -21,6 +21,10 @@ EXIT_UNKNOWN_RECORDS = 3
 """Everything was read, but some records are of a type or version that this program does not know."""
 EXIT_DIFFERENT = 10
 """`log diff`: there is a difference."""
+EXIT_VIOLATIONS = 11
+"""`log check`: an invariant is broken, or two logs of one quorum differ."""
+EXIT_NEVER_FALSE = 12
+"""`log bisect`: the check never turns false."""
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 """As a shell says it of a program that a signal ended: 128 and SIGINT, 128 and SIGPIPE."""

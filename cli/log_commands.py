@@ -10,9 +10,10 @@ import asyncio
 
 import click
 
-from cli import log_source, log_state
+from cli import log_source
 from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS, as_failure
 from cli.follow import follow as follow_log
+from cli.log_bisect import bisect_command
 from cli.log_live import LiveCommand
 from cli.log_options import ENTITY, PATH, TIME, TYPE
 from cli.log_repair import repair
@@ -20,6 +21,8 @@ from cli.log_salvage import salvage
 from cli.log_select import Selection
 from cli.log_source import Item, ReadBatch
 from cli.log_time import diff, history, state
+from cli.log_timeline import timeline
+from cli.log_why import why
 from cli.output import json_line, json_option, utc_text
 from cli.shell.command import shell
 from metadata.batches import DecodedRecord
@@ -41,6 +44,9 @@ log.add_command(history)
 log.add_command(shell)
 log.add_command(repair)
 log.add_command(salvage)
+log.add_command(timeline)
+log.add_command(why)
+log.add_command(bisect_command)
 
 
 @log.command(cls=LiveCommand)
@@ -175,19 +181,3 @@ def _plain_text(item: ReadBatch, decoded: DecodedRecord) -> str:
 
 def _field_text(value: object) -> str:
     return value if isinstance(value, str) and value and " " not in value else json_line(value)
-
-
-@log.command(cls=LiveCommand)
-@click.argument("path", type=PATH)
-@json_option
-def timeline(path: str, as_json: bool) -> int:
-    """Tell what happened: elections, registrations, fences, topics and leaders, with offsets."""
-    problems: list[str] = []
-    for event in log_state.events(log_source.log_path(path), problems):
-        if as_json:
-            click.echo(json_line(log_state.event_json(event)))
-        else:
-            click.echo(log_state.event_text(event))
-    for line in problems:
-        click.echo(f"metaquorum: {line}", err=True)
-    return EXIT_FAILED if problems else 0

@@ -5,20 +5,15 @@ Owns exit codes and where lines about problems go; finding the state is `metadat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from cli import log_source
 from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS
-from cli.log_source import MetadataLog, ReadBatch
-from cli.output import utc_text
+from cli.log_source import MetadataLog
 from metadata.inspect import states
 from metadata.inspect.points import END, Point
 from metadata.inspect.states import FoundState
-from metadata.inspect.timeline import Timeline, TimelineEvent
 from metadata.tree import Tree, image_tree
 
-__all__ = ["FoundState", "Point", "event_json", "event_text", "events", "exit_code", "load", "tree_of"]
+__all__ = ["FoundState", "Point", "exit_code", "load", "tree_of"]
 
 
 def load(path: str | MetadataLog, point: Point = END, *, past_corruption: bool = False) -> FoundState:
@@ -42,32 +37,3 @@ def exit_code(found: FoundState) -> int:
 def tree_of(found: FoundState, *, secrets: bool = False) -> Tree:
     """The whole image as nested data."""
     return image_tree(found.image, secrets=secrets)
-
-
-def events(path: str, problems: list[str]) -> Iterator[TimelineEvent]:
-    """What happened, in order; lines about what could not be read are added to `problems`."""
-    timeline = Timeline()
-    for item in log_source.items(path):
-        if not isinstance(item, ReadBatch):
-            problems.append(log_source.damage_line(item))
-            continue
-        header = item.batch.header
-        records = [(decoded.offset, decoded.record) for decoded in item.records]
-        yield from timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
-
-
-def event_text(event: TimelineEvent) -> str:
-    return (
-        f"{event.offset:>7}  {utc_text(event.time_ms)}  epoch {event.epoch:<3} {event.kind:<28} {event.text}"
-    )
-
-
-def event_json(event: TimelineEvent) -> dict[str, Any]:
-    return {
-        "offset": event.offset,
-        "leaderEpoch": event.epoch,
-        "createTime": event.time_ms,
-        "kind": event.kind,
-        "entity": event.entity,
-        "text": event.text,
-    }

@@ -11,27 +11,30 @@ import click
 
 from cli.errors import EXIT_FAILED
 from cli.log_live import LiveCommand
+from cli.log_options import PATH, POINT, Checked, Complaints, clear_progress, past_corruption_option
 from cli.log_source import open_path
 from cli.output import json_line, json_option, utc_text
-from metadata.inspect.points import parse_point
-from metadata.inspect.targets import parse_target
+from metadata.inspect.points import END, Point
+from metadata.inspect.targets import Target, parse_target
 from metadata.inspect.why import Explanation, Link, explain
+
+TARGET = Checked("entity", parse_target)
 
 
 @click.command(cls=LiveCommand)
-@click.argument("path", type=click.Path(path_type=str))
-@click.argument("entity", metavar="ENTITY[.FIELD]")
+@click.argument("path", type=PATH)
+@click.argument("target", metavar="ENTITY[.FIELD]", type=TARGET)
 @click.option(
-    "--at", metavar="OFFSET|TIME", help="As it was before this offset, or at this time (ISO 8601 or @ms)."
+    "--at", type=POINT, metavar="OFFSET|TIME", help="As it was before this offset, or at this time."
 )
 @click.option("--newest-first", is_flag=True, help="The last record first.")
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last N records.")
-@click.option("--past-corruption", is_flag=True, help="Go on where records are missing.")
+@past_corruption_option
 @json_option
 def why(
     path: str,
-    entity: str,
-    at: str | None,
+    target: Target,
+    at: Point | None,
     newest_first: bool,
     last: int | None,
     past_corruption: bool,
@@ -41,12 +44,12 @@ def why(
 
     Each record that made it so, and the causes that can be derived from the log.
     """
+    complaints = Complaints()
+    log = open_path(path)
     try:
-        target, point = parse_target(entity), parse_point(at)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    problems: list[str] = []
-    found = explain(open_path(path), target, point, problems.append, past_corruption=past_corruption)
+        found = explain(log, target, at or END, complaints, past_corruption=past_corruption)
+    finally:
+        clear_progress(log)
     links = found.links[-last:] if last else found.links
     if newest_first:
         links = links[::-1]
@@ -55,9 +58,7 @@ def why(
     else:
         for line in explanation_lines(found, links):
             click.echo(line)
-    for line in problems:
-        click.echo(f"metaquorum: {line}", err=True)
-    return EXIT_FAILED if problems else 0
+    return EXIT_FAILED if complaints.count else 0
 
 
 def explanation_lines(found: Explanation, links: list[Link]) -> list[str]:

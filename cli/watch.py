@@ -26,10 +26,10 @@ from cli.broker_text import broker_state
 from cli.cluster import LocalCluster
 from cli.errors import Failure, one_line
 from cli.log_source import ReadBatch
-from cli.log_state import event_text
+from cli.log_timeline import event_text
 from metadata.errors import ApiError
 from metadata.image.types import BrokerRegistration
-from metadata.inspect.timeline import Timeline, TimelineEvent
+from metadata.inspect.timeline import DETAIL, Timeline, TimelineEvent
 from metadata.requests import DescribeQuorumResponse, ReplicaStatus
 from storage.errors import StorageError
 from storage.reader import LogReader
@@ -82,7 +82,7 @@ class EventTail:
         ready = []
         while self._waiting and self._waiting[0].offset < high_watermark:
             event = self._waiting.popleft()
-            if event.offset >= self._high_watermark:
+            if event.offset >= self._high_watermark and event.severity != DETAIL:
                 ready.append(event)
         self._high_watermark = max(self._high_watermark, high_watermark)
         return ready

@@ -79,7 +79,7 @@ def _created(step: PartitionStep, after: PartitionInfo, scene: Scene) -> Cause:
     return Cause(rule="created", text=f"{what}: replicas {_ids(after.replicas)}, ISR {_ids(after.isr)}")
 
 
-def _was_unclean(before: PartitionInfo, after: PartitionInfo) -> bool:
+def was_unclean(before: PartitionInfo, after: PartitionInfo) -> bool:
     """A leader from outside the ISR. While a reassignment ends, the ISR grows in the same record."""
     if after.leader in (before.leader, NO_LEADER) or after.leader in before.isr + before.elr:
         return False
@@ -91,7 +91,7 @@ def _was_unclean(before: PartitionInfo, after: PartitionInfo) -> bool:
 def _unclean(
     before: PartitionInfo, after: PartitionInfo, scene: Scene, step: PartitionStep
 ) -> Iterator[Cause]:
-    if _was_unclean(before, after):
+    if was_unclean(before, after):
         allowed = scene.feed.topic_config(step.topic, UNCLEAN_ELECTION) == "true"
         asked = f"{UNCLEAN_ELECTION} is true" if allowed else "somebody asked for it"
         text = (
@@ -195,7 +195,7 @@ def _no_leader(
 
 def _elected(before: PartitionInfo, after: PartitionInfo, scene: Scene) -> Iterator[Cause]:
     leader = after.leader
-    if leader in (before.leader, NO_LEADER) or _was_unclean(before, after):
+    if leader in (before.leader, NO_LEADER) or was_unclean(before, after):
         return
     if before.leader == NO_LEADER:
         unfenced = next((step.offset for step in scene.batch.steps_of(leader) if step.was_unfenced), None)
@@ -247,7 +247,7 @@ def reassignment(before: PartitionInfo, after: PartitionInfo) -> str | None:
 
 def _isr_grew(before: PartitionInfo, after: PartitionInfo) -> Iterator[Cause]:
     joined = [broker for broker in after.isr if broker not in before.isr]
-    if joined and not _was_unclean(before, after):
+    if joined and not was_unclean(before, after):
         which = f"broker {joined[0]}" if len(joined) == 1 else f"brokers {_ids(joined)}"
         text = f"{which} caught up: ISR {_ids(before.isr)} -> {_ids(after.isr)}"
         yield Cause(rule="replica-caught-up", text=text, broker_id=joined[0])

@@ -69,9 +69,7 @@ class PartitionSpans:
         """The partition's min.insync.replicas as the log says it (1 where it says nothing), and never more
         than its replicas, as Kafka counts it."""
         name = self._feed.topic_name(info.topic_id)
-        text = None if name is None else self._feed.topic_config(name, MIN_INSYNC_REPLICAS)
-        wanted = int(text) if text is not None and text.isdigit() else 1
-        return min(wanted, len(info.replicas))
+        return _min_isr(None if name is None else self._feed.topic_config(name, MIN_INSYNC_REPLICAS), info)
 
     def is_under_min(self, info: PartitionInfo) -> bool:
         return len(info.isr) < self.min_isr(info)
@@ -127,3 +125,26 @@ class PartitionSpans:
             return ()
         topic_id = self._feed.state.topics.by_name.get(resource.name)
         return () if topic_id is None else self._feed.partitions_of(topic_id)
+
+
+def _min_isr(setting: str | None, info: PartitionInfo) -> int:
+    wanted = int(setting) if setting is not None and setting.isdigit() else 1
+    return min(wanted, len(info.replicas))
+
+
+def under_min_isr(image: MetadataImage) -> list[str]:
+    """Paths of an image's partitions under min ISR. Costs time in proportion to the topics with the setting,
+    and to all partitions if the brokers' default is above 1."""
+    default = (image.configs.get(ConfigResource(BROKER_RESOURCE, "")) or {}).get(MIN_INSYNC_REPLICAS)
+    settings: dict[str, str | None] = {}
+    if default is not None and default != "1":
+        settings = {topic.name: default for topic in image.topics.all()}
+    for resource, entries in image.configs.items_sorted():
+        if resource.resource_type == TOPIC_RESOURCE and MIN_INSYNC_REPLICAS in entries:
+            settings[resource.name] = entries[MIN_INSYNC_REPLICAS]
+    found = []
+    for name, setting in sorted(settings.items()):
+        topic = image.topics.topic_named(name)
+        partitions = [] if topic is None else image.topics.partitions_of(topic.topic_id)
+        found += [f"topic/{name}/{at.index}" for at in partitions if len(at.isr) < _min_isr(setting, at)]
+    return found

@@ -1,0 +1,185 @@
+"""`metaquorum log bisect`: the first record by which a check or a predicate turns false. Reads only.
+
+Owns options, output and exit codes: 0 found, 12 it never turns false. `metadata.inspect.bisect` searches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cli.errors import EXIT_NEVER_FALSE, Failure
+from cli.log_live import LiveCommand
+from cli.log_options import PATH, POINT, Complaints, clear_progress, past_corruption_option
+from cli.log_source import open_path
+from cli.log_time_text import change_json, fields_text, value_text
+from cli.output import json_line, json_option, utc_text
+from metadata.dump import payload_json
+from metadata.inspect.bisect import BINARY, Bisection, bisect
+from metadata.inspect.checks import HEALTH, IMAGE_RULES, STEP_RULES, Check, named_check, predicate_check
+from metadata.inspect.diff import ADDED, CHANGED, EntityChange
+from metadata.inspect.points import END, Point
+from metadata.inspect.predicate import HELPERS, PredicateError, compile_predicate
+
+_SHOWN_CHANGES = 20
+
+
+@click.command(cls=LiveCommand, name="bisect")
+@click.argument("path", type=PATH, required=False)
+@click.option("--check", "check_name", metavar="NAME", help="A named check; --list shows them.")
+@click.option("--predicate", metavar="EXPR", help="A Python expression that is true while all is well.")
+@click.option("--monotone", is_flag=True, help="Once false, EXPR stays false: search by halving snapshots.")
+@click.option("--from", "start", type=POINT, metavar="OFFSET|TIME", help="Begin with the state there.")
+@click.option("--to", "end", type=POINT, metavar="OFFSET|TIME", help="Look no further.")
+@click.option("--all-changes", is_flag=True, help="Show the whole state diff, however long.")
+@click.option("--list", "list_names", is_flag=True, help="List the checks and the names that EXPR may use.")
+@past_corruption_option
+@json_option
+def bisect_command(
+    path: str | None,
+    check_name: str | None,
+    predicate: str | None,
+    monotone: bool,
+    start: Point | None,
+    end: Point | None,
+    all_changes: bool,
+    list_names: bool,
+    past_corruption: bool,
+    as_json: bool,
+) -> int:
+    """Find the first offset at which a check turns false, with the record and what it changed.
+
+    Exit code 0: found; 12: it never turns false.
+    """
+    if list_names:
+        _list()
+        return 0
+    if path is None:
+        raise click.UsageError("give the PATH of a log, or --bootstrap")
+    check = _check(check_name, predicate, monotone)
+    complaints = Complaints()
+    log = open_path(path)
+    try:
+        found = bisect(log, check, start, end or END, complaints, past_corruption=past_corruption)
+    except PredicateError as error:
+        raise _mistake(error) from error
+    finally:
+        clear_progress(log)
+    if as_json:
+        click.echo(json_line(bisection_json(found)))
+    else:
+        for line in bisection_lines(found, None if all_changes else _SHOWN_CHANGES):
+            click.echo(line)
+    return 0 if found.is_found else EXIT_NEVER_FALSE
+
+
+def _check(name: str | None, predicate: str | None, monotone: bool) -> Check:
+    if (name is None) == (predicate is None):
+        raise click.UsageError("give either --check NAME or --predicate EXPR; --list shows what there is")
+    if name is not None:
+        if monotone:
+            raise click.UsageError("--monotone goes with --predicate; checks turn false and true again")
+        try:
+            return named_check(name)
+        except ValueError as error:
+            raise click.UsageError(f"--check: {error}") from error
+    try:
+        return predicate_check(compile_predicate(predicate or ""), vouched=monotone)
+    except PredicateError as error:
+        raise _mistake(error) from error
+
+
+class _PredicateFailure(Failure):
+    """A mistake in an expression: the line, the expression and the caret below the place."""
+
+    exit_code = 2
+
+
+def _mistake(error: PredicateError) -> Failure:
+    return _PredicateFailure(f"--predicate: {error}")
+
+
+def _list() -> None:
+    click.echo("checks:")
+    for name, text in HEALTH.items():
+        click.echo(f"  {name:28} {text}")
+    click.echo(f"  and each rule of docs/invariants.md: {', '.join((*IMAGE_RULES, *STEP_RULES))}")
+    click.echo("names in EXPR:")
+    for name, text in HELPERS.items():
+        click.echo(f"  {name:28} {text}")
+
+
+def bisection_lines(found: Bisection, limit: int | None) -> list[str]:
+    """How it was searched, the record, and what its batch changed (at most `limit` entities)."""
+    lines = [_method(found)]
+    step = found.step
+    if step is None:
+        if found.always_false:
+            return [*lines, f"false from the first state on, at offset {found.from_offset}: {found.check}"]
+        return [*lines, f"never turns false up to offset {found.end_offset}: {found.check}"]
+    offset = step.offset if found.record is None else found.record.offset
+    lines.append(
+        f"turned false at offset {offset} ({utc_text(step.time_ms)}, epoch {step.epoch}): {found.check}"
+    )
+    if found.record is not None:
+        payload = payload_json(found.record.record, found.record.version)
+        lines.append(f"  {payload['type']} v{payload['version']} {json_line(payload['data'])}")
+    count = len(step.records)
+    if count > 1:
+        lines.append(f"  in the batch of offsets {step.offset} to {step.next_offset - 1}, {count} records")
+    changes = found.changes()
+    lines.append(f"what the batch changed ({len(changes)} {'entity' if len(changes) == 1 else 'entities'}):")
+    lines += [f"  {_change_line(change)}" for change in (changes if limit is None else changes[:limit])]
+    if limit is not None and len(changes) > limit:
+        lines.append(f"  and {len(changes) - limit} more; see them with --all-changes")
+    return lines
+
+
+def _change_line(change: EntityChange) -> str:
+    """An entity on one line: the batch is the cause of all of them."""
+    if change.kind == CHANGED:
+        fields = ", ".join(f"{at.name} {value_text(at.old)} -> {value_text(at.new)}" for at in change.fields)
+        return f"~ {change.entity}: {fields}"
+    if change.kind == ADDED:
+        return f"+ {change.entity}: {fields_text({at.name: at.new for at in change.fields})}"
+    return f"- {change.entity}: {fields_text({at.name: at.old for at in change.fields})}"
+
+
+def _method(found: Bisection) -> str:
+    where = f"offsets {found.from_offset} to {found.end_offset}"
+    asked = f"{found.batches} batches asked"
+    if found.method == BINARY:
+        return (
+            f"{found.method} over {found.snapshots} snapshots ({found.loaded} loaded), then {asked};"
+            f" {found.reason}"
+        )
+    return f"{found.method} of {where}, {asked}; {found.reason}"
+
+
+def bisection_json(found: Bisection) -> dict[str, Any]:
+    """One object with everything that the text shows."""
+    step, record = found.step, found.record
+    offset = None if step is None else step.offset
+    if record is not None:
+        offset = record.offset
+    elif found.always_false:
+        offset = found.from_offset
+    return {
+        "check": found.check,
+        "method": found.method,
+        "reason": found.reason,
+        "snapshots": found.snapshots,
+        "snapshotsLoaded": found.loaded,
+        "batchesAsked": found.batches,
+        "fromOffset": found.from_offset,
+        "endOffset": found.end_offset,
+        "turnedFalse": found.is_found,
+        "alwaysFalse": found.always_false,
+        "offset": offset,
+        "batchBaseOffset": None if step is None else step.offset,
+        "leaderEpoch": None if step is None else step.epoch,
+        "createTime": None if step is None else step.time_ms,
+        "record": None if record is None else payload_json(record.record, record.version),
+        "changes": [change_json(change) for change in found.changes()],
+    }

@@ -1,0 +1,304 @@
+"""The first place of a log at which a check turns false: by binary search where it is sound, else by a scan.
+
+Owns the choice of the method, the search, and the record within the batch. A check that can turn false only
+once (by its form, or because the user vouches for it) is asked at snapshots, so that all but the records
+between two of them are never read; every other check is asked after every batch. Knows no terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from metadata.batches import DecodedRecord
+from metadata.control_records import UnknownControlRecord
+from metadata.image import Provenance
+from metadata.inspect.checks import Check
+from metadata.inspect.diff import EntityChange, changes_between
+from metadata.inspect.log import InspectError, MetadataLog, damage_line
+from metadata.inspect.points import END, Point
+from metadata.inspect.predicate import Place, Predicate, Verdict
+from metadata.inspect.states import FoundState, OnProblem, Step, earliest, state_at, steps_from
+from metadata.records import UnknownRecord
+from metadata.replay import Replayer
+from storage.batch import RecordBatch
+from storage.types import LogPosition
+
+BINARY, SCAN, HEADERS = "binary search", "scan", "scan of batch headers"
+
+
+class Bisection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search found.
+
+    `step` is the batch by which the check turned false, with the states around it, and `record` the first of
+    its records after which it is false (None: the batch as a whole). Both are None when it never turns false
+    (`always_false` False) and when it is false from the first state on (`always_false` True, at
+    `from_offset`). `method` is BINARY, SCAN or HEADERS, `reason` says why that one. `snapshots` were there,
+    `loaded` of them were read; `batches` is how many batches were asked about one by one.
+    """
+
+    check: str
+    method: str
+    reason: str
+    from_offset: int
+    end_offset: int
+    step: Step | None = None
+    record: DecodedRecord | None = None
+    always_false: bool = False
+    snapshots: int = 0
+    loaded: int = 0
+    batches: int = 0
+
+    @property
+    def is_found(self) -> bool:
+        return self.step is not None or self.always_false
+
+    def changes(self) -> list[EntityChange]:
+        """What the batch changed, by entity."""
+        if self.step is None:
+            return []
+        quorums = (self.step.quorum_before, self.step.quorum_after)
+        return changes_between(self.step.before, self.step.after, quorums=quorums)
+
+
+def bisect(
+    log: MetadataLog,
+    check: Check,
+    start: Point | None = None,
+    end: Point = END,
+    on_problem: OnProblem | None = None,
+    *,
+    past_corruption: bool = False,
+) -> Bisection:
+    """Where `check` first turns false between `start` (None: as early as the log reaches) and `end`.
+
+    A state in which the check is undefined (the entity is not there) is neither true nor false. Raises
+    InspectError for places that the log does not reach, PredicateError for a predicate that fails on a state.
+    """
+    if log.is_checkpoint:
+        raise InspectError(f"{log.path} is one state, not a history; give the directory of its log")
+    search = _Search(log, check, end, on_problem, past_corruption)
+    found = state_at(
+        log, earliest(log) if start is None else start, on_problem, past_corruption=past_corruption
+    )
+    return search.run(found)
+
+
+class _Search:
+    """One search; counts what it costs."""
+
+    def __init__(
+        self,
+        log: MetadataLog,
+        check: Check,
+        end: Point,
+        on_problem: OnProblem | None,
+        past_corruption: bool,
+    ) -> None:
+        self._log = log
+        self._check = check
+        self._end = end
+        self._on_problem = on_problem
+        self._past_corruption = past_corruption
+        self._batches = 0
+        self._from = 0
+
+    def run(self, first: FoundState) -> Bisection:
+        check = self._check
+        self._from = first.end_offset
+        if (
+            check.is_monotone
+            and check.headers is None
+            and check.image is not None
+            and self._end.time_ms is None
+        ):
+            reason = "it is vouched for" if check.is_vouched else "its form lets it turn false only once"
+            return self._binary(first, reason)
+        if check.headers is not None:
+            return self._headers(first, check.headers)
+        reason = "it may turn false and true again" if check.image else "it is about steps between states"
+        return self._scan(first, SCAN, reason)
+
+    def _result(self, method: str, reason: str, end_offset: int) -> Bisection:
+        return Bisection(
+            check=self._check.name,
+            method=method,
+            reason=reason,
+            from_offset=self._from,
+            end_offset=end_offset,
+            batches=self._batches,
+        )
+
+    def _asked(self, found: FoundState) -> Verdict:
+        if self._check.image is None:
+            return Verdict.TRUE
+        return self._check.image(Place(image=found.image, quorum=found.quorum))
+
+    def _scan(self, first: FoundState, method: str, reason: str) -> Bisection:
+        """Asks after every batch; the first true state ends the time in which false is no news."""
+        verdict = self._asked(first)
+        was_true, false_first = verdict is Verdict.TRUE, verdict is Verdict.FALSE
+        end_offset = first.end_offset
+        for step in self._steps(first):
+            self._batches += 1
+            end_offset = step.next_offset
+            verdict = self._after(step, was_true)
+            if verdict is Verdict.FALSE and was_true:
+                return self._turned(self._result(method, reason, end_offset), step)
+            false_first = false_first or (verdict is Verdict.FALSE and not was_true)
+            was_true = was_true or verdict is Verdict.TRUE
+        always = false_first and not was_true
+        return msgspec.structs.replace(self._result(method, reason, end_offset), always_false=always)
+
+    def _after(self, step: Step, was_true: bool) -> Verdict:
+        """A step is judged by what it changed only where the state before it was fine."""
+        if was_true or self._check.image is None:
+            return self._check.step(step.before, step.after, step.quorum_after)
+        return self._check.image(Place(image=step.after, quorum=step.quorum_after))
+
+    def _steps(self, first: FoundState) -> Iterator[Step]:
+        return steps_from(
+            self._log, first, self._end, self._on_problem, past_corruption=self._past_corruption
+        )
+
+    def _binary(self, first: FoundState, reason: str) -> Bisection:
+        """Halves the snapshots between `first` and the end, then asks after every batch between two."""
+        positions = [
+            at for at in self._log.snapshots() if at.offset > first.end_offset and self._is_before_end(at)
+        ]
+        if not positions:
+            return self._scan(first, SCAN, "there is no snapshot to search by")
+        if self._asked(first) is Verdict.FALSE:
+            result = self._result(BINARY, reason, first.end_offset)
+            return msgspec.structs.replace(result, always_false=True, snapshots=len(positions))
+        total, loaded = len(positions), 0
+        good, low, high = first, -1, len(positions)
+        while high - low > 1:
+            middle = (low + high) // 2
+            found_state = self._snapshot(positions[middle])
+            loaded += 1
+            if found_state is None:
+                del positions[middle]
+                high -= 1
+            elif self._asked(found_state) is Verdict.FALSE:
+                high = middle
+            else:
+                low, good = middle, found_state
+        result = self._between(good, positions[high] if high < len(positions) else None, reason)
+        return msgspec.structs.replace(result, snapshots=total, loaded=loaded)
+
+    def _is_before_end(self, position: LogPosition) -> bool:
+        if self._end.time_ms is not None:
+            return self._log.snapshot(position).snapshot_timestamp_ms() <= self._end.time_ms
+        return self._end.offset is None or position.offset <= self._end.offset
+
+    def _snapshot(self, position: LogPosition) -> FoundState | None:
+        """The state in a snapshot; None, after telling it, for one that is not whole."""
+        snapshot = self._log.snapshot(position)
+        found = state_at(snapshot)
+        if found.problems:
+            self._tell(f"{snapshot.path} is not used: {found.problems[0]}")
+            return None
+        return found
+
+    def _between(self, good: FoundState, bad: LogPosition | None, reason: str) -> Bisection:
+        end_offset = good.end_offset
+        for step in self._steps(good):
+            self._batches += 1
+            end_offset = step.next_offset
+            if self._check.step(step.before, step.after, step.quorum_after) is Verdict.FALSE:
+                return self._turned(self._result(BINARY, reason, end_offset), step)
+            if bad is not None and end_offset >= bad.offset:
+                raise InspectError(
+                    f"the snapshot that ends at {bad.offset} says false, the log up to there does not; the"
+                    " check turns back to true (leave out --monotone), or the snapshot is wrong (log check)"
+                )
+        return self._result(BINARY, reason, end_offset)
+
+    def _headers(self, first: FoundState, predicate: Predicate) -> Bisection:
+        """Needs no state: epochs, offsets and times stand in the headers of batches."""
+        reason = "it needs nothing but offsets, epochs and times"
+        place = first.image.provenance
+        verdict = predicate.header_verdict(place.offset, place.epoch, place.timestamp_ms)
+        was_true, false_first = verdict is Verdict.TRUE, verdict is Verdict.FALSE
+        end_offset = first.end_offset
+        start = self._first_segment(first.end_offset, predicate)
+        for batch in self._log.batches(start or None):
+            if not isinstance(batch, RecordBatch):
+                self._tell(damage_line(batch))
+                continue
+            header = batch.header
+            if header.next_offset <= first.end_offset:
+                continue
+            if _is_past(header.next_offset, header.max_timestamp_ms, self._end):
+                break
+            self._batches += 1
+            end_offset = header.next_offset
+            verdict = predicate.header_verdict(end_offset, header.leader_epoch, header.max_timestamp_ms)
+            if verdict is Verdict.FALSE and was_true:
+                step = self._step_at(header.base_offset)
+                return self._turned(self._result(HEADERS, reason, end_offset), step)
+            false_first = false_first or verdict is Verdict.FALSE
+            was_true = was_true or verdict is Verdict.TRUE
+        always = false_first and not was_true
+        return msgspec.structs.replace(self._result(HEADERS, reason, end_offset), always_false=always)
+
+    def _first_segment(self, start: int, predicate: Predicate) -> int:
+        """Where to begin: at the last segment whose first batch is not false yet, by halving the segments."""
+        bases = [base for base in self._log.segments if base > start]
+        if not self._check.is_monotone:
+            return start
+        low, high = -1, len(bases)
+        while high - low > 1:
+            middle = (low + high) // 2
+            first = next(
+                (one for one in self._log.batches(bases[middle]) if isinstance(one, RecordBatch)), None
+            )
+            header = None if first is None else first.header
+            if header is not None and Verdict.FALSE is predicate.header_verdict(
+                header.next_offset, header.leader_epoch, header.max_timestamp_ms
+            ):
+                high = middle
+            else:
+                low = middle
+        return start if low < 0 else bases[low]
+
+    def _step_at(self, base_offset: int) -> Step:
+        """The batch at an offset with the states around it, from the nearest snapshot."""
+        found = state_at(self._log, Point(offset=base_offset), past_corruption=self._past_corruption)
+        return next(steps_from(self._log, found, past_corruption=self._past_corruption))
+
+    def _turned(self, result: Bisection, step: Step) -> Bisection:
+        return msgspec.structs.replace(result, step=step, record=self._record(step))
+
+    def _record(self, step: Step) -> DecodedRecord | None:
+        """The record from which on the check is false to the end of its batch."""
+        if len(step.records) == 1:
+            return step.records[0]
+        turned: DecodedRecord | None = None
+        engine = Replayer(step.state_before, on_error=lambda error: None)
+        before = step.before
+        for decoded in step.records:
+            if step.batch.header.is_control or isinstance(
+                decoded.record, UnknownRecord | UnknownControlRecord
+            ):
+                continue
+            engine.apply(decoded.record, decoded.offset, step.epoch, step.time_ms)
+            image = engine.state().image
+            image = image.with_provenance(Provenance(decoded.offset + 1, step.epoch, step.time_ms))
+            if self._check.step(before, image, step.quorum_after) is not Verdict.FALSE:
+                turned = None
+            elif turned is None:
+                turned = decoded
+        return turned
+
+    def _tell(self, line: str) -> None:
+        if self._on_problem is not None:
+            self._on_problem(line)
+
+
+def _is_past(next_offset: int, time_ms: int, end: Point) -> bool:
+    if end.offset is not None:
+        return next_offset > end.offset
+    return end.time_ms is not None and time_ms > end.time_ms

@@ -1,0 +1,142 @@
+"""What `bisect` can ask of every state of a log: named checks and a user's predicate, behind one interface.
+
+Owns the names. The invariants themselves are `metadata.invariants`'s. Knows no files.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metadata.delta import diff
+from metadata.image import MetadataImage
+from metadata.image.columns import N_ISR, N_REPLICAS, TOPIC
+from metadata.inspect.causes import was_unclean
+from metadata.inspect.predicate import Place, Predicate, Verdict
+from metadata.inspect.quorum import QuorumView
+from metadata.inspect.spans import under_min_isr
+from metadata.invariants import ERROR, Violation, check_image, check_step
+from metadata.invariants_changes import check_changes
+
+IMAGE_RULES = (
+    *("topic-name-id-bijection", "rows-match-index", "replica-counts", "partition-indexes-dense"),
+    *("partition-has-replicas", "replicas-distinct", "isr-distinct", "isr-within-replicas", "isr-not-empty"),
+    *("leader-in-isr", "directories-parallel", "epochs-not-negative", "reassignment-within-replicas"),
+    *("elr-outside-isr", "leader-active", "isr-active", "replicas-registered"),
+    *("broker-registered-as-itself", "directories-distinct", "directories-not-reserved", "config-of-topic"),
+    "feature-supported",
+)
+STEP_RULES = (
+    *("provenance-grows", "producer-ids-grow", "metadata-version-grows", "broker-epoch-grows"),
+    *("incarnation-has-own-epoch", "partitions-stay", "partition-epoch-grows", "leader-epoch-grows"),
+)
+"""The rules of docs/invariants.md about images and about steps between them."""
+
+HEALTH = {
+    "no-errors": "no invariant of severity error is broken",
+    "no-violations": "no invariant is broken, warnings included",
+    "all-led": "every partition has a leader",
+    "full-isr": "every replica is in its ISR",
+    "min-isr": "no ISR is smaller than min.insync.replicas, as far as the log says it",
+    "clean-elections": "no leader was elected from outside the ISR",
+}
+"""Checks besides the single rules."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One question. `image` answers for a state alone (None: a step is needed), `step` for a step whose
+    state before it was fine. `is_monotone`: it can turn false only once; `is_vouched`: because the user says
+    so. `headers` is set where batch headers are enough."""
+
+    name: str
+    image: Callable[[Place], Verdict] | None
+    step: Callable[[MetadataImage, MetadataImage, QuorumView], Verdict]
+    is_monotone: bool = False
+    is_vouched: bool = False
+    headers: Predicate | None = None
+
+
+def named_check(name: str) -> Check:
+    """A check by its name. Raises ValueError, which lists or suggests names."""
+    known = (*HEALTH, *IMAGE_RULES, *STEP_RULES)
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=2)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
+        raise ValueError(f"no check is called {name!r}; {hint}")
+    if name in _STATES:
+        test = _STATES[name]
+        return Check(
+            name=name,
+            image=lambda place: _verdict(test(place.image)),
+            step=lambda before, after, quorum: _verdict(test(after)),
+        )
+    if name == "clean-elections":
+        return Check(
+            name=name,
+            image=None,
+            step=lambda before, after, quorum: _verdict(not unclean_elections(before, after)),
+        )
+    wants = _wants(name)
+    return Check(
+        name=name,
+        image=None
+        if name in STEP_RULES
+        else lambda place: _verdict(not any(map(wants, check_image(place.image)))),
+        step=lambda before, after, quorum: _verdict(
+            not any(map(wants, (*check_step(before, after), *check_changes(before, after))))
+        ),
+    )
+
+
+def predicate_check(predicate: Predicate, *, vouched: bool = False) -> Check:
+    """A user's expression; `vouched`: the user says that once false it stays false."""
+    return Check(
+        name=predicate.source,
+        image=predicate.verdict,
+        step=lambda before, after, quorum: predicate.verdict(Place(image=after, quorum=quorum)),
+        is_monotone=(vouched or predicate.is_monotone) and "quorum" not in predicate.used,
+        is_vouched=vouched,
+        headers=predicate if predicate.headers_only else None,
+    )
+
+
+def _verdict(fine: bool) -> Verdict:
+    return Verdict.TRUE if fine else Verdict.FALSE
+
+
+def _wants(name: str) -> Callable[[Violation], bool]:
+    if name == "no-violations":
+        return lambda violation: True
+    if name == "no-errors":
+        return lambda violation: violation.severity == ERROR
+    return lambda violation: violation.rule == name
+
+
+def _full_isr(image: MetadataImage) -> bool:
+    for chunk in image.topics.columns.chunks:
+        data = chunk.data
+        if ((data[N_ISR] != data[N_REPLICAS]) & (data[TOPIC] >= 0)).any():
+            return False
+    return True
+
+
+def unclean_elections(before: MetadataImage, after: MetadataImage) -> list[str]:
+    """Paths of partitions whose leader came from outside the ISR by this step (see `causes`)."""
+    found: list[str] = []
+    if before.topics is after.topics:
+        return found
+    for topic_id, index in diff(before, after).partitions.changed:
+        old, new = before.topics.partition(topic_id, index), after.topics.partition(topic_id, index)
+        topic = after.topics.topic(topic_id)
+        if old is not None and new is not None and topic is not None and was_unclean(old, new):
+            found.append(f"topic/{topic.name}/{index}")
+    return found
+
+
+_STATES: dict[str, Callable[[MetadataImage], bool]] = {
+    "all-led": lambda image: not len(image.topics.rows_without_leader()),
+    "full-isr": _full_isr,
+    "min-isr": lambda image: not under_min_isr(image),
+}

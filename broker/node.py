@@ -21,6 +21,7 @@ from broker.events import (
     LogRead,
     LogSynced,
     LogTrimmed,
+    PublishImage,
     QuorumStatePersisted,
     RaftRequestFailed,
     RaftResponseArrived,
@@ -216,6 +217,15 @@ class BrokerNode:
             if current and response.high_watermark >= 0:
                 self._lifecycle(self._session.high_watermark_known(now_ms, response.high_watermark))
 
+    def _is_waited_for(self, moved: PublishImage) -> bool:
+        """Whether partitions changed while another broker leaves: it stops when all have seen that."""
+        if moved.image.topics is moved.previous.topics:
+            return False
+        return any(
+            each.in_controlled_shutdown and each.broker_id != self._config.node_id
+            for each in moved.image.brokers.values()
+        )
+
     # ---- effects ---------------------------------------------------------------------------------
 
     def _raft_effects(self, now_ms: int, effects: list[RaftEffect]) -> None:
@@ -271,5 +281,7 @@ class BrokerNode:
                 self._follower.snapshot_due(now_ms),
             )
             self._out += [effect for effect in parts if effect is not None]
+            if isinstance(parts[0], PublishImage) and self._is_waited_for(parts[0]):
+                self._lifecycle(self._session.waited_for(now_ms))
         effects, self._out = self._out, []
         return effects

@@ -73,6 +73,7 @@ class BrokerSession:
         self.catch_up_offset: int | None = None
         self.caught_up = False
         self._awaits_admission = False
+        self._is_waited_for = False
         self._in_flight: _InFlight | None = None
         self._correlation_id = 0
         self._failures = 0
@@ -121,6 +122,20 @@ class BrokerSession:
                 due_ms = now_ms if last_ms is None else max(now_ms, last_ms + pace_ms)
                 self._next_send_ms = min(self._next_send_ms, due_ms)
         return self._finish(now_ms)
+
+    def waited_for(self, now_ms: int) -> list[LifecycleEffect]:
+        """The controller waits for what this broker has applied now, before it lets another one stop (K9):
+        the next heartbeat, which says so, need not wait for its interval."""
+        self._look_at_clock(now_ms)
+        if self.registered:
+            self._is_waited_for = True
+            self._hasten(now_ms)
+        return self._finish(now_ms)
+
+    def _hasten(self, now_ms: int) -> None:
+        last_ms, pace_ms = self._last_heartbeat_ms, self._config.controlled_shutdown_poll_ms
+        due_ms = now_ms if last_ms is None else max(now_ms, last_ms + pace_ms)
+        self._next_send_ms = min(self._next_send_ms, due_ms)
 
     def progressed(self, now_ms: int) -> None:
         """The log or a snapshot is coming in: a long catch-up is no reason to give up the start."""
@@ -310,6 +325,8 @@ class BrokerSession:
             self._next_send_ms = now_ms + wait_ms
         else:
             self._next_send_ms = max(now_ms, sent.sent_ms + interval_ms)
+            if self._is_waited_for:
+                self._hasten(now_ms)
 
     def _on_error(self, now_ms: int, sent: _InFlight, error: ApiError) -> None:
         registering = isinstance(sent.request, RegisterBrokerRequest)
@@ -418,6 +435,7 @@ class BrokerSession:
         timeout_ms = self._config.controller_request_timeout_ms
         if self.registered:
             self._last_heartbeat_ms = now_ms
+            self._is_waited_for = False
         self._in_flight = _InFlight(
             target=self._targets.current,
             correlation_id=self._correlation_id,

@@ -14,8 +14,11 @@ from metadata.image import MetadataImage, images_equal
 from metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
+    BrokerRecord,
+    BrokerRegistrationChangeRecord,
     EndTransactionRecord,
     FenceBrokerRecord,
+    NoOpRecord,
     TopicRecord,
 )
 from storage.types import LogPosition
@@ -359,6 +362,33 @@ def test_controlled_shutdown_through_the_node() -> None:
     world.run(200)
     assert world.stop == Stop(reason="stopped: controller 1 granted the shutdown", failed=False)
     assert isinstance(world.done[-1], Stop), "nothing may follow the last effect"
+
+
+def test_a_broker_that_another_ones_shutdown_waits_for_says_at_once_what_it_has_applied() -> None:
+    """K9: every active broker has to have seen the moves; not one heartbeat interval later than it can."""
+    world = running()
+    other = BrokerRecord(broker_id=77, incarnation_id=b"o" * 16, broker_epoch=3, fenced=False)
+    leaves = BrokerRegistrationChangeRecord(broker_id=77, broker_epoch=3, in_controlled_shutdown=1)
+    world.controller.write(other)
+    world.run(150)
+    before = len(world.controller.heartbeats)
+    world.controller.write(topic(1))
+    world.run(150)
+    assert len(world.controller.heartbeats) == before  # nobody leaves: the interval is kept
+    world.controller.write(leaves, topic(2))
+    world.run(150)
+    (beat,) = world.controller.heartbeats[before:]
+    assert beat.applied_offset == world.controller.raft.high_watermark and not beat.want_shutdown
+    for number in range(3, 30):
+        world.controller.write(topic(number))
+        world.run(10)
+    world.run(CONFIG.controlled_shutdown_poll_ms)
+    beats = world.controller.heartbeats[before + 1 :]
+    assert 3 <= len(beats) <= 4  # paced, and the last one tells of everything
+    assert beats[-1].applied_offset == world.controller.raft.high_watermark
+    world.controller.write(NoOpRecord())
+    world.run(150)
+    assert len(world.controller.heartbeats) == before + 1 + len(beats)
 
 
 def test_a_fenced_broker_stops_at_once() -> None:

@@ -7,6 +7,7 @@ was read but some records are of a type or version that this program does not kn
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import click
 
@@ -28,6 +29,7 @@ from cli.shell.command import shell
 from metadata.batches import DecodedRecord
 from metadata.control_records import UnknownControlRecord
 from metadata.dump import payload_json
+from metadata.dump_text import payload_text
 from metadata.records import UnknownRecord
 from storage.batch import RecordBatch
 from storage.reader import Damage
@@ -94,7 +96,12 @@ def dump(
             if failure is None or isinstance(error, BrokenPipeError):
                 raise
             printer.complain(failure.format_message())
+    printer.tell_nothing_shown()
     return printer.exit_code()
+
+
+_LINES_AT_ONCE = 1000
+"""Lines that are written together, at most this many and those of one batch."""
 
 
 class _Printer:
@@ -103,6 +110,8 @@ class _Printer:
     def __init__(self, selection: Selection, as_json: bool) -> None:
         self._selection = selection
         self._as_json = as_json
+        self._lines: list[str] = []
+        self._shown = 0
         self._damaged = False
         self._unknown = 0
 
@@ -114,37 +123,66 @@ class _Printer:
             for item in log_source.items(path, start):
                 if self._take(item):
                     break
+            self._flush()
             return
         reader = log_source.open_reader(path, start)
         try:
             asyncio.run(follow_log(reader, path, self._take_raw))
         finally:
             reader.close()
+            self._flush()
 
     def _take_raw(self, found: RecordBatch | Damage) -> bool:
         ends = [self._take(item) for item in log_source.decode_item(found)]
+        self._flush()
         return any(ends)
 
     def _take(self, item: Item) -> bool:
-        """Prints one item; True when nothing after it can be wanted."""
+        """Takes one item; True when nothing after it can be wanted."""
+        selection = self._selection
         if not isinstance(item, ReadBatch):
-            if self._selection.from_offset is None or item.offset >= self._selection.from_offset:
+            if selection.from_offset is None or item.offset >= selection.from_offset:
                 self.complain(log_source.damage_line(item))
             return False
-        for decoded in item.records:
-            entities = self._namer.entities(decoded.record)
-            if self._selection.wants(decoded, entities):
-                self._show(item, decoded)
-        return self._selection.past(item.batch.header.next_offset)
+        records: Sequence[DecodedRecord] = item.records
+        if not selection.is_everything:
+            name = self._namer.entities
+            records = [
+                decoded
+                for decoded in records
+                if selection.wants(decoded, name(decoded.record) if selection.entities else ())
+            ]
+        self._show(item, records)
+        return selection.past(item.batch.header.next_offset)
 
-    def _show(self, item: ReadBatch, decoded: DecodedRecord) -> None:
-        if isinstance(decoded.record, UnknownRecord | UnknownControlRecord):
-            self._unknown += 1
-        click.echo(_json_text(item, decoded) if self._as_json else _plain_text(item, decoded))
+    def _show(self, item: ReadBatch, records: Sequence[DecodedRecord]) -> None:
+        self._unknown += sum(
+            1 for decoded in records if isinstance(decoded.record, UnknownRecord | UnknownControlRecord)
+        )
+        self._shown += len(records)
+        self._lines += (
+            _json_lines(item, records)
+            if self._as_json
+            else [_plain_text(item, decoded) for decoded in records]
+        )
+        if len(self._lines) >= _LINES_AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._lines:
+            click.echo("\n".join(self._lines))
+            self._lines = []
 
     def complain(self, line: str) -> None:
+        self._flush()
         self._damaged = True
         click.echo(f"metaquorum: {line}", err=True)
+
+    def tell_nothing_shown(self) -> None:
+        """A line on why there is no output, where the selection left nothing over."""
+        if self._shown or self._damaged or self._selection.is_everything:
+            return
+        click.echo(f"metaquorum: no record was shown: {self._selection.nothing_text()}", err=True)
 
     def exit_code(self) -> int:
         if self._unknown:
@@ -158,18 +196,16 @@ class _Printer:
         return EXIT_UNKNOWN_RECORDS if self._unknown else 0
 
 
-def _json_text(item: ReadBatch, decoded: DecodedRecord) -> str:
+def _json_lines(item: ReadBatch, records: Sequence[DecodedRecord]) -> list[str]:
+    """Each record with its place, as `json_line` writes it; what the batch has in common is made once."""
     header = item.batch.header
-    return json_line(
-        {
-            "file": item.batch.file,
-            "offset": decoded.offset,
-            "leaderEpoch": header.leader_epoch,
-            "createTime": decoded.timestamp_ms,
-            "batchBaseOffset": header.base_offset,
-            **payload_json(decoded.record, decoded.version),
-        }
-    )
+    before = f'{{"file":{json_line(item.batch.file)},"offset":'
+    time = f',"leaderEpoch":{header.leader_epoch},"createTime":'
+    batch = f',"batchBaseOffset":{header.base_offset},'
+    return [
+        f"{before}{offset}{time}{timestamp_ms}{batch}{payload_text(record, version)}}}"
+        for offset, timestamp_ms, version, record in records
+    ]
 
 
 def _plain_text(item: ReadBatch, decoded: DecodedRecord) -> str:

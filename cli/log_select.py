@@ -49,6 +49,25 @@ class Selection:
             )
         )
 
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing was asked for, so that every record is wanted."""
+        return self == EVERYTHING
+
+    def nothing_text(self) -> str:
+        """Why a selection may have left nothing, as the first reason that can be told from itself."""
+        low, high = self.from_offset, self.to_offset
+        if low is not None and high is not None and low > high:
+            return f"--from-offset {low} is past --to-offset {high}; swap them"
+        if self.from_ms is not None and self.to_ms is not None and self.from_ms > self.to_ms:
+            return "--from-time is past --to-time; swap them"
+        wanted = [*(f"type {name}" for name in sorted(self.types)), *self.entities]
+        bounds = any(one is not None for one in (low, high, self.from_ms, self.to_ms))
+        where = " in that range" if bounds else ""
+        if not wanted:
+            return "the log holds none in that range"
+        return f"{' and '.join(wanted)} never occurs{where}; leave out a filter to see what does"
+
     def past(self, next_offset: int) -> bool:
         """Whether every wanted offset lies before `next_offset`. Time says nothing: clocks run backwards."""
         return self.to_offset is not None and next_offset > self.to_offset
@@ -57,6 +76,9 @@ class Selection:
     def needs_names(self) -> bool:
         """Whether records before `from_offset` must be read, to learn what topics are called."""
         return any(wanted.startswith(("topic", "config")) for wanted in self.entities)
+
+
+EVERYTHING = Selection()
 
 
 def record_type(text: str) -> str:

@@ -64,8 +64,8 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _converter(field: Field, version: int) -> Converter:
-    """How a value of `field` that is not None is printed."""
+def converter(field: Field, version: int) -> Converter:
+    """How a value of `field` that is not None becomes plain data."""
     if field.struct is not None:
         element = _struct_json(field.struct, version)
     else:
@@ -79,7 +79,7 @@ def _converter(field: Field, version: int) -> Converter:
 def _struct_json(schema: StructSchema, version: int) -> Converter:
     """The function that prints a structure, its fields in the order of the schema, tagged ones among them."""
     plan = [
-        (field.name, field.kafka_name, field.tag is not None, field.default, _converter(field, version))
+        (field.name, field.kafka_name, field.tag is not None, field.default, converter(field, version))
         for field in schema.fields
         if field.since <= version
     ]

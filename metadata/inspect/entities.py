@@ -10,6 +10,7 @@ from __future__ import annotations
 from metadata import control_records as control
 from metadata import records as r
 from metadata.image.types import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, TOPIC_RESOURCE
+from metadata.tree import SCRAM_MECHANISMS
 from storage.uuids import uuid_to_text
 
 KINDS = (
@@ -17,10 +18,12 @@ KINDS = (
     "controller",
     "topic",
     "config",
+    "quota",
     "user",
     "client-id",
     "ip",
     "client-metrics",
+    "scram",
     "acl",
     "token",
     "feature",
@@ -77,7 +80,9 @@ class EntityNamer:
             case r.ConfigRecord():
                 return _config_entities(record)
             case r.ClientQuotaRecord(entity=parts):
-                return tuple(f"{part.entity_type}/{part.entity_name or '<default>'}" for part in parts)
+                names = sorted((part.entity_type, part.entity_name or "<default>") for part in parts)
+                together = ",".join(f"{kind}={name}" for kind, name in names)
+                return (*(f"{kind}/{name}" for kind, name in names), f"quota/{together}")
         return _plain_entities(record)
 
     def _topic(self, topic_id: bytes) -> tuple[str, ...]:
@@ -104,8 +109,9 @@ def _plain_entities(record: object) -> tuple[str, ...]:
             return (f"controller/{controller_id}",)
         case r.FeatureLevelRecord(name=name):
             return (f"feature/{name}",)
-        case r.UserScramCredentialRecord(name=name) | r.RemoveUserScramCredentialRecord(name=name):
-            return (f"user/{name}",)
+        case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
+            mechanism = SCRAM_MECHANISMS.get(record.mechanism, record.mechanism)
+            return (f"user/{record.name}", f"scram/{mechanism}/{record.name}")
         case r.DelegationTokenRecord(token_id=token_id) | r.RemoveDelegationTokenRecord(token_id=token_id):
             return (f"token/{token_id}",)
         case r.AccessControlEntryRecord(id=acl_id) | r.RemoveAccessControlEntryRecord(id=acl_id):

@@ -24,16 +24,16 @@ END = Point()
 
 
 def parse_point(text: str | None) -> Point:
-    """Digits are an offset, `@` and digits Unix ms, anything else ISO 8601 (UTC where no zone is given);
-    None is the end. Raises ValueError, saying the forms."""
-    if text is None:
+    """Digits are an offset, `@` and digits Unix ms, `end` or None the end of the log, anything else ISO 8601
+    (UTC where no zone is given). Raises ValueError, saying the forms."""
+    if text is None or text == "end":
         return END
     if text.isascii() and text.isdigit():
         return Point(offset=int(text))
     try:
         return Point(time_ms=parse_time_ms(text))
     except ValueError as error:
-        raise ValueError(f"{error}, or an offset") from None
+        raise ValueError(f"{error}, an offset, or end") from None
 
 
 def parse_time_ms(text: str) -> int:

@@ -1,0 +1,57 @@
+"""The quick text of a payload is the JSON of the plain one, for every type, version and odd value."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata import records as r
+from metadata.control_records import UnknownControlRecord
+from metadata.dump import payload_json
+from metadata.dump_text import CACHED_TEXTS, _Cache, payload_text
+from metadata.schema import CONTROL_SCHEMAS, RecordSchema
+from tests.properties.test_codec_roundtrip import TYPE_VERSIONS, _id, structs
+
+
+def plain(record: object, version: int) -> str:
+    return msgspec.json.encode(payload_json(record, version)).decode()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("schema", "version"), TYPE_VERSIONS, ids=_id)
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_both_ways_give_the_same_text(schema: RecordSchema, version: int, data: st.DataObject) -> None:
+    record = data.draw(structs(schema.body, version))
+    assert "{" + payload_text(record, version) + "}" == plain(record, version)
+
+
+@pytest.mark.parametrize("schema", CONTROL_SCHEMAS, ids=lambda schema: schema.type_name)
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_control_records_too(schema: RecordSchema, data: st.DataObject) -> None:
+    record = data.draw(structs(schema.body, 0))
+    assert "{" + payload_text(record, 0) + "}" == plain(record, 0)
+
+
+def test_records_from_the_future_and_numbers_that_json_lacks() -> None:
+    for record, version in (
+        (r.UnknownRecord(99, 7, b"\x00\xff"), 7),
+        (UnknownControlRecord(40, b"k", b"v"), 0),
+        (r.ClientQuotaRecord((r.QuotaEntity("user", '"{}\\\n'),), "k", math.inf, False), 0),
+        (r.ClientQuotaRecord((), "k", math.nan, True), 0),
+    ):
+        text = "{" + payload_text(record, version) + "}"
+        assert text == plain(record, version)
+        json.loads(text)
+
+
+def test_a_cache_is_bounded() -> None:
+    cache = _Cache(str)
+    for value in range(CACHED_TEXTS + 10):
+        assert cache[value] == str(value)
+        assert len(cache) <= CACHED_TEXTS

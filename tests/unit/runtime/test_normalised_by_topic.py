@@ -1,0 +1,62 @@
+"""A topic's name is sent once, however many partitions go with it (S1.21)."""
+
+from __future__ import annotations
+
+from random import Random
+
+from controller.config import ControllerConfig
+from controller.effective import rules_of
+from controller.encoding import encode_records_batch
+from controller.partitions import removal_slice
+from controller.placement import Candidate
+from controller.topics import decide_create_topics
+from metadata.image import MetadataImage
+from metadata.records import Record
+from metadata.replay import ReplayState, replay
+from metadata.requests import CreateTopicsRequest, NewTopic
+from proto import metadata_pb2 as pb
+from runtime.image_codec import partition_to_pb
+from storage.batch import iter_batches
+from tests.unit.controller.node_quorum import CLUSTER, image_of
+from tests.unit.controller.test_broker_decisions import broker
+
+NAME = "a-name-that-is-sent-once"
+PARTITIONS = 10_000
+
+
+def encoded(image: MetadataImage, records: tuple[Record, ...] | object) -> bytes:
+    return encode_records_batch(
+        records,  # type: ignore[arg-type]
+        base_offset=image.provenance.offset,
+        epoch=1,
+        timestamp_ms=0,
+        metadata_version=19,
+    )
+
+
+def test_ten_thousand_partitions_name_their_topic_once() -> None:
+    image = image_of(*[broker(broker_id) for broker_id in (1, 2, 3)])
+    topic = NewTopic(name=NAME, partitions=PARTITIONS, replication_factor=3)
+    result = decide_create_topics(
+        image,
+        CreateTopicsRequest(topics=(topic,)),
+        ControllerConfig(cluster_id=CLUSTER, node_id=1),
+        candidates=[Candidate(broker_id) for broker_id in (1, 2, 3)],
+        new_topic_id=lambda: b"topic-id-0000001",
+        rng=Random(1),
+    )
+    created = encoded(image, result.records)
+    assert created.count(NAME.encode()) == 1
+
+    state = replay(ReplayState(image), next(iter_batches(created)))
+    moves = removal_slice(state.newest, 1, rules_of(state.newest, lambda _: True), PARTITIONS).records
+    assert len(moves) == PARTITIONS
+    moved = encoded(state.newest, moves)
+    assert NAME.encode() not in moved and len(moved) < 48 * PARTITIONS
+
+    shown = pb.Topic(
+        name=NAME,
+        topic_id=b"topic-id-0000001",
+        partitions=[partition_to_pb(each) for each in state.newest.topics.partitions_of(b"topic-id-0000001")],
+    ).SerializeToString()
+    assert shown.count(NAME.encode()) == 1 and shown.count(b"topic-id-0000001") == 1

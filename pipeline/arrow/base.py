@@ -1,0 +1,63 @@
+"""What all Arrow tables of records share: the columns that say where a record stands, and uuids as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.intervals.moments import MAX_TIME_MS
+from storage.uuids import uuid_text
+
+TIME_TYPE = pa.timestamp("us", tz="UTC")
+CHUNK_ROWS = 16_384
+"""Rows of one Arrow batch, about."""
+
+Longs = npt.NDArray[np.int64]
+
+
+def times(values_ms: Sequence[int] | Longs) -> pa.Array:
+    """Unix ms as timestamps; null for what is no time (before 1970, after 9999)."""
+    at = np.asarray(values_ms, dtype=np.int64)
+    wrong = (at < 0) | (at > MAX_TIME_MS)
+    return pa.array(np.where(wrong, 0, at) * 1000, mask=wrong if wrong.any() else None).cast(TIME_TYPE)
+
+
+def same(value: Any, count: int, kind: pa.DataType) -> pa.Array:
+    """One value in every row."""
+    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
+
+
+def uuid_column(words: npt.NDArray[np.uint64]) -> pa.Array:
+    """Texts of uuids given as two native words each, (rows, 2)."""
+    raw = np.ascontiguousarray(words).view("V16").ravel()
+    distinct, places = np.unique(raw, return_inverse=True)
+    data = distinct.tobytes()
+    texts = pa.array([uuid_text(data[at : at + 16]) for at in range(0, len(data), 16)], pa.string())
+    return texts.take(pa.array(places.ravel()))
+
+
+@lru_cache(maxsize=65_536)
+def uuid_texts(values: tuple[bytes, ...]) -> tuple[str, ...]:
+    """Texts of a list of uuids; the same lists come again and again."""
+    return tuple(uuid_text(value) for value in values)
+
+
+def fixed_lists(values: npt.NDArray[np.int32]) -> pa.Array:
+    """Lists of one length: (rows, length)."""
+    rows, length = values.shape
+    offsets = (
+        np.arange(0, (rows + 1) * length, length, dtype=np.int32) if length else np.zeros(rows + 1, np.int32)
+    )
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(values).ravel()))
+
+
+def padded_lists(values: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]) -> pa.Array:
+    """Lists of several lengths: (rows, longest), of which `lengths` count."""
+    mask = np.arange(values.shape[1]) < lengths[:, None]
+    offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values[mask]))

@@ -1,0 +1,94 @@
+"""Fields of a record type as Arrow columns, from decoded records. Owns the mapping of Kafka's types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS, Field, RecordSchema
+from storage.uuids import uuid_text
+
+from .base import TIME_TYPE
+
+_PLAIN = {
+    "bool": pa.bool_(),
+    "int8": pa.int32(),
+    "int16": pa.int32(),
+    "uint16": pa.int32(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+    "uuid": pa.string(),
+}
+PLACE_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
+    ("cluster", pa.string()),
+    ("node_id", pa.int32()),
+    ("file", pa.string()),
+    ("offset", pa.int64()),
+    ("epoch", pa.int32()),
+    ("timestamp", TIME_TYPE),
+    ("version", pa.int32()),
+)
+"""The columns that come before a record type's own."""
+_TAKEN = {name for name, _ in PLACE_COLUMNS}
+SCHEMAS: dict[str, RecordSchema] = {
+    schema.type_name: schema for schema in [*RECORD_SCHEMAS, *CONTROL_SCHEMAS]
+}
+
+
+def column_name(field: Field) -> str:
+    """The field's name in snake case; `record_` before one that a place column already has."""
+    return f"record_{field.name}" if field.name in _TAKEN else field.name
+
+
+def column_type(field: Field) -> pa.DataType:
+    if field.struct is not None:
+        element = pa.struct([(inner.name, column_type(inner)) for inner in field.struct.fields])
+    else:
+        element = _PLAIN[field.element_type]
+    return pa.list_(element) if field.is_array else element
+
+
+def converter(field: Field) -> Callable[[Any], Any] | None:
+    """What makes a field's value fit for Arrow; None when it is already."""
+    inside: Callable[[Any], Any] | None = None
+    if field.struct is not None:
+        parts = [(inner.name, converter(inner)) for inner in field.struct.fields]
+
+        def as_dict(value: Any) -> dict[str, Any]:
+            return {name: _converted(convert, getattr(value, name)) for name, convert in parts}
+
+        inside = as_dict
+    elif field.element_type == "uuid":
+        inside = uuid_text
+    if inside is None or not field.is_array:
+        return inside
+    element = inside
+    return lambda values: [element(value) for value in values]
+
+
+def _converted(convert: Callable[[Any], Any] | None, value: Any) -> Any:
+    return value if convert is None or value is None else convert(value)
+
+
+def typed_schema(type_name: str) -> pa.Schema:
+    """The columns of a record type's table."""
+    body = SCHEMAS[type_name].body
+    own = [(column_name(field), column_type(field)) for field in body.fields]
+    return pa.schema([*PLACE_COLUMNS, *own])
+
+
+def field_columns(type_name: str, records: list[Any]) -> list[pa.Array]:
+    """The own columns of records of one type."""
+    columns = []
+    for field in SCHEMAS[type_name].body.fields:
+        convert = converter(field)
+        values = [getattr(record, field.name) for record in records]
+        if convert is not None:
+            values = [None if value is None else convert(value) for value in values]
+        columns.append(pa.array(values, column_type(field)))
+    return columns

@@ -1,0 +1,157 @@
+"""PartitionRecords and PartitionChangeRecords straight into Arrow columns, by `metadata.columnar`.
+
+Owns the step from decoded number arrays to columns of the typed tables. Rows of an unusual shape are decoded
+one by one and put back in their places; a property test holds both ways equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from metadata.codec import decode
+from metadata.columnar.changes import ChangeRows, decode_changes
+from metadata.columnar.frames import Frames, Places
+from metadata.columnar.partitions import decode_partitions
+from metadata.errors import RecordDecodeError
+from metadata.image.columns import (
+    INDEX,
+    LEADER,
+    LEADER_EPOCH,
+    LISTS,
+    N_ISR,
+    N_REPLICAS,
+    PARTITION_EPOCH,
+)
+from metadata.image.directories import DirectoryTable
+from metadata.records import PartitionChangeRecord, PartitionRecord
+from storage.uuids import uuid_text
+
+from .base import fixed_lists, padded_lists, uuid_column
+from .fields import SCHEMAS, column_type, field_columns
+
+Columns = list[pa.Array]
+
+
+def change_columns(frames: Frames, rows: Places) -> tuple[Places, Columns]:
+    """The rows that could be decoded, ascending, and their own columns."""
+    groups, odd = decode_changes(frames, rows)
+    parts = [(group.records, _change_group(group)) for group in groups if len(group.records)]
+    return _merged(
+        PartitionChangeRecord.type_name, [*parts, _odd(PartitionChangeRecord.type_name, frames, odd)]
+    )
+
+
+def _change_group(group: ChangeRows) -> Columns:
+    count = len(group.records)
+    found: dict[str, pa.Array] = {
+        "partition_id": pa.array(group.indexes),
+        "topic_id": uuid_column(group.topics),
+    }
+    if group.leader is not None:
+        found["leader"] = pa.array(group.leader)
+    if group.isr is not None:
+        found["isr"] = fixed_lists(group.isr)
+    if group.recovery is not None:
+        found["leader_recovery_state"] = pa.array(group.recovery.astype(np.int32))
+    if group.directories is not None:
+        width = group.directories.shape[1]
+        offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+        texts = uuid_column(group.directories.reshape(-1, 2))
+        found["directories"] = pa.ListArray.from_arrays(pa.array(offsets), texts)
+    fields = SCHEMAS[PartitionChangeRecord.type_name].body.fields
+    return [
+        found[field.name].cast(column_type(field))
+        if field.name in found
+        else pa.nulls(count, column_type(field))
+        for field in fields
+    ]
+
+
+def partition_columns(frames: Frames, rows: Places) -> tuple[Places, Columns]:
+    """The rows that could be decoded, ascending, and their own columns."""
+    table = DirectoryTable()
+    decoded, odd = decode_partitions(frames, rows, table)
+    block, count = decoded.block, len(decoded.records)
+    parts = [_odd(PartitionRecord.type_name, frames, rows[odd])]
+    if count:
+        width = decoded.replica_width
+        replicas = block[LISTS : LISTS + width].T
+        codes = block[LISTS + width : LISTS + 2 * width].T
+        isr = block[LISTS + 2 * width :].T
+        n_replicas, n_isr = block[N_REPLICAS], block[N_ISR]
+        directories = padded_lists(codes, n_replicas)
+        distinct = sorted(set(directories.values.to_numpy().tolist()))
+        texts = pa.array([uuid_text(raw) for raw in table.ids(distinct)], pa.string())
+        places = pa.array(np.searchsorted(np.array(distinct, dtype=np.int64), directories.values.to_numpy()))
+        empty = pa.repeat(pa.scalar([], pa.list_(pa.int32())), count)
+        has_directories = frames.versions[decoded.records] > 0
+        found: dict[str, pa.Array] = {
+            "partition_id": pa.array(block[INDEX]),
+            "topic_id": uuid_column(decoded.topics),
+            "replicas": padded_lists(replicas, n_replicas),
+            "isr": padded_lists(isr, n_isr),
+            "removing_replicas": empty,
+            "adding_replicas": empty,
+            "leader": pa.array(block[LEADER]),
+            "leader_epoch": pa.array(block[LEADER_EPOCH]),
+            "partition_epoch": pa.array(block[PARTITION_EPOCH]),
+            "leader_recovery_state": pa.repeat(pa.scalar(0, pa.int32()), count),
+            "directories": _without(
+                pa.ListArray.from_arrays(directories.offsets, texts.take(places)), ~has_directories
+            ),
+        }
+        fields = SCHEMAS[PartitionRecord.type_name].body.fields
+        columns = [
+            found[field.name].cast(column_type(field))
+            if field.name in found
+            else _default(field.default, count, column_type(field))
+            for field in fields
+        ]
+        parts.append((decoded.records, columns))
+    return _merged(PartitionRecord.type_name, parts)
+
+
+def _without(lists: pa.Array, absent: Any) -> pa.Array:
+    """Empty lists where the version of a record has no directories."""
+    if not absent.any():
+        return lists
+    values = lists.to_pylist()
+    return pa.array([[] if gone else value for value, gone in zip(values, absent, strict=True)], lists.type)
+
+
+def _default(value: Any, count: int, kind: pa.DataType) -> pa.Array:
+    if value is None:
+        return pa.nulls(count, kind)
+    return pa.repeat(pa.scalar(list(value) if isinstance(value, tuple) else value, kind), count)
+
+
+def _odd(type_name: str, frames: Frames, odd: Places) -> tuple[Places, Columns]:
+    kept, records = [], []
+    for row in odd.tolist():
+        start = int(frames.starts[row])
+        try:
+            records.append(decode(frames.data, start, start + int(frames.lengths[row]))[1])
+        except RecordDecodeError:
+            continue
+        kept.append(row)
+    return np.array(kept, dtype=np.int64), field_columns(type_name, records)
+
+
+def _merged(type_name: str, parts: list[tuple[Places, Columns]]) -> tuple[Places, Columns]:
+    """Parts in the order of their rows."""
+    parts = [part for part in parts if len(part[0])]
+    if not parts:
+        return np.empty(0, dtype=np.int64), field_columns(type_name, [])
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.concatenate([part for part, _ in parts])
+    order = np.argsort(rows, kind="stable")
+    places = pa.array(order)
+    columns = [
+        pa.concat_arrays(list(column)).take(places)
+        for column in zip(*[part for _, part in parts], strict=True)
+    ]
+    return rows[order], columns

@@ -1,0 +1,81 @@
+"""One door to all Arrow tables of the data source: their schemas by the option `type`, and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from pipeline.logs.damage import Dialect, log_damage
+from pipeline.logs.pieces import Piece, read_piece
+from pipeline.logs.places import LogPlace
+from storage.posix_disk import PosixDisk
+from storage.reader import Damage
+
+from .base import same
+from .fields import typed_schema
+from .selection import Selection
+from .typed import typed_batches
+from .wide import WIDE_SCHEMA, wide_batches
+
+ALL, DAMAGE = "all", "damage"
+DAMAGE_SCHEMA = pa.schema(
+    [
+        ("cluster", pa.string()),
+        ("node_id", pa.int32()),
+        ("file", pa.string()),
+        ("position", pa.int64()),
+        ("offset", pa.int64()),
+        ("kind", pa.string()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+def arrow_schema_of(type_name: str) -> pa.Schema:
+    """The columns for `all`, `damage` or a record type."""
+    if type_name == ALL:
+        return WIDE_SCHEMA
+    return DAMAGE_SCHEMA if type_name == DAMAGE else typed_schema(type_name)
+
+
+def record_batches(type_name: str, piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
+    """A piece's records: the wide view, or one type's table."""
+    items = read_piece(PosixDisk(), piece)
+    wanted = (item for item in items if isinstance(item, Damage) or selection.may_hold(item.header))
+    bounded = _within(piece, selection)
+    if type_name == ALL:
+        yield from wide_batches(piece, wanted, bounded)
+    else:
+        yield from typed_batches(type_name, piece, wanted, bounded)
+
+
+def _within(piece: Piece, selection: Selection) -> Selection:
+    """The selection, narrowed to the offsets that the piece is read for."""
+    low = [at for at in (selection.from_offset, piece.from_offset) if at is not None]
+    high = [at for at in (selection.to_offset,) if at is not None]
+    high += [piece.to_offset - 1] if piece.to_offset is not None else []
+    return Selection(
+        types=selection.types,
+        from_ms=selection.from_ms,
+        to_ms=selection.to_ms,
+        from_offset=max(low) if low else None,
+        to_offset=min(high) if high else None,
+    )
+
+
+def damage_batches(place: LogPlace, dialect: Dialect | None) -> Iterator[pa.RecordBatch]:
+    """What is wrong with one log."""
+    rows = list(log_damage(PosixDisk(), place, dialect))
+    count = len(rows)
+    if count:
+        columns = [
+            same(place.cluster, count, pa.string()),
+            same(place.node_id, count, pa.int32()),
+            pa.array([row.file for row in rows], pa.string()),
+            pa.array([row.position for row in rows], pa.int64()),
+            pa.array([row.offset for row in rows], pa.int64()),
+            pa.array([row.kind for row in rows], pa.string()),
+            pa.array([row.reason for row in rows], pa.string()),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=DAMAGE_SCHEMA)

@@ -1,0 +1,67 @@
+"""Which records are wanted: by type, time and offset. Decides batch by batch what need not be decoded."""
+
+from __future__ import annotations
+
+import difflib
+
+import msgspec
+
+from metadata.control_records import UnknownControlRecord
+from metadata.records import UnknownRecord
+from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
+from storage.batch import BatchHeader
+
+TYPE_NAMES = (
+    *(schema.type_name for schema in RECORD_SCHEMAS),
+    *(schema.type_name for schema in CONTROL_SCHEMAS),
+    UnknownRecord.type_name,
+    UnknownControlRecord.type_name,
+)
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds are inclusive, times are Unix ms; None and no types select everything."""
+
+    types: tuple[str, ...] = ()
+    from_ms: int | None = None
+    to_ms: int | None = None
+    from_offset: int | None = None
+    to_offset: int | None = None
+
+    def may_hold(self, header: BatchHeader) -> bool:
+        """Whether a batch may have a wanted record, by its header."""
+        low = min(header.base_timestamp_ms, header.max_timestamp_ms)
+        high = max(header.base_timestamp_ms, header.max_timestamp_ms)
+        return (
+            (self.from_ms is None or high >= self.from_ms)
+            and (self.to_ms is None or low <= self.to_ms)
+            and (self.from_offset is None or header.next_offset > self.from_offset)
+            and (self.to_offset is None or header.base_offset <= self.to_offset)
+        )
+
+    def wants(self, type_name: str, offset: int, timestamp_ms: int) -> bool:
+        """Whether a record is wanted."""
+        return (
+            (not self.types or type_name in self.types)
+            and (self.from_ms is None or timestamp_ms >= self.from_ms)
+            and (self.to_ms is None or timestamp_ms <= self.to_ms)
+            and (self.from_offset is None or offset >= self.from_offset)
+            and (self.to_offset is None or offset <= self.to_offset)
+        )
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every record is wanted."""
+        return self == Selection()
+
+
+def type_named(text: str) -> str:
+    """The full name of a record type: topic, TOPIC_RECORD and topic-record are one. Raises ValueError."""
+    wanted = text.strip().upper().replace("-", "_")
+    for name in (wanted, wanted + "_RECORD"):
+        if name in TYPE_NAMES:
+            return name
+    short = {name.removesuffix("_RECORD"): name for name in TYPE_NAMES}
+    close = [short[at] for at in difflib.get_close_matches(wanted.removesuffix("_RECORD"), short, n=3)]
+    hint = f"; did you mean {' or '.join(close)}?" if close else f"; known are {', '.join(TYPE_NAMES)}"
+    raise ValueError(f"no record type is called {text!r}{hint}")

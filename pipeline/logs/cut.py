@@ -1,0 +1,185 @@
+"""From logs to the pieces that are read side by side.
+
+Owns which files are read, from where to where. A segment smaller than a piece is one piece and is not looked
+into; a larger one is hopped over once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from pipeline.arrow.selection import Selection
+from storage.disk import join
+from storage.posix_disk import PosixDisk
+from storage.segment import list_segments, segment_name
+from storage.snapshots import list_snapshots, snapshot_path
+
+from .pieces import Piece
+from .places import LogPlace
+from .spine import choose_spine
+from .survey import LogSurvey, SegmentSurvey, hop, survey
+
+
+def record_pieces(
+    places: list[LogPlace],
+    selection: Selection,
+    *,
+    checkpoints: str,
+    one_history: bool,
+    split_bytes: int,
+) -> list[Piece]:
+    """Pieces of all logs that may hold what is selected."""
+    found: list[Piece] = []
+    if checkpoints != "only":
+        if one_history:
+            found += _history(places, split_bytes)
+        else:
+            for place in places:
+                found += _log_pieces(place, selection, split_bytes)
+    if checkpoints != "false":
+        found += _checkpoint_pieces(places, one_history)
+    elif not found:
+        # Paths that are checkpoints themselves are read without being asked for twice.
+        found += [_checkpoint(place, place.path) for place in places if ".checkpoint" in place.path]
+    return found
+
+
+def _log_pieces(place: LogPlace, selection: Selection, split_bytes: int) -> Iterator[Piece]:
+    disk = PosixDisk()
+    if not disk.is_directory(place.path):
+        if place.path.endswith((".log", ".log.deleted")):
+            yield from _segment_pieces(place, place.path, disk.file_size(place.path), split_bytes)
+        return
+    bases = list_segments(disk, place.path)
+    for at, base in enumerate(bases):
+        following = bases[at + 1] if at + 1 < len(bases) else None
+        if selection.from_offset is not None and following is not None and following <= selection.from_offset:
+            continue
+        if selection.to_offset is not None and base > selection.to_offset:
+            continue
+        file = join(place.path, segment_name(base))
+        yield from _segment_pieces(place, file, disk.file_size(file), split_bytes)
+
+
+def _segment_pieces(place: LogPlace, file: str, size_bytes: int, split_bytes: int) -> Iterator[Piece]:
+    """Cuts one segment at batch boundaries. What comes after damage belongs to the last piece."""
+    position, offset = 0, None
+    if size_bytes >= 2 * split_bytes:
+        for header in hop(file, None):
+            if header.position - position >= split_bytes and size_bytes - header.position >= split_bytes // 2:
+                yield _piece(place, file, position, offset, header.position)
+                position, offset = header.position, header.base_offset
+    yield _piece(place, file, position, offset, None)
+
+
+def _piece(place: LogPlace, file: str, position: int, offset: int | None, end: int | None) -> Piece:
+    return Piece(
+        cluster=place.cluster, node_id=place.node_id, file=file, position=position, offset=offset, end=end
+    )
+
+
+def _checkpoint(place: LogPlace, file: str) -> Piece:
+    return Piece(cluster=place.cluster, node_id=place.node_id, file=file, checkpoint=True)
+
+
+def _checkpoint_pieces(places: Iterable[LogPlace], one_history: bool) -> list[Piece]:
+    """The newest snapshot of each log, or of each cluster."""
+    disk = PosixDisk()
+    newest: dict[str, tuple[tuple[int, int], Piece]] = {}
+    for place in places:
+        if not disk.is_directory(place.path):
+            if ".checkpoint" in place.path:
+                newest[place.path] = ((0, 0), _checkpoint(place, place.path))
+            continue
+        found = list_snapshots(disk, place.path)
+        if found:
+            rank = (found[-1].epoch, found[-1].offset)
+            key = place.cluster if one_history else place.path
+            if key not in newest or newest[key][0] < rank:
+                newest[key] = (rank, _checkpoint(place, snapshot_path(place.path, found[-1])))
+    return [piece for _, piece in newest.values()]
+
+
+def _history(places: list[LogPlace], split_bytes: int) -> list[Piece]:
+    by_cluster: dict[str, list[LogSurvey]] = {}
+    for place in places:
+        if ".checkpoint" not in place.path:
+            one = survey(PosixDisk(), place, split_bytes)
+            by_cluster.setdefault(place.cluster, []).append(one)
+    pieces: list[Piece] = []
+    for cluster, surveys in by_cluster.items():
+        for stretch in choose_spine(cluster, surveys).stretches:
+            pieces += stretch_pieces(stretch.log, stretch.start, stretch.end)
+    return pieces
+
+
+def stretch_pieces(log: LogSurvey, start: int, end: int) -> list[Piece]:
+    """Pieces of a surveyed log that hold offsets `start` to below `end`."""
+    found: list[Piece] = []
+    for segment in log.segments:
+        if segment.end_offset > start and segment.start_offset < end:
+            found += _surveyed(log, segment, start, end)
+    return found
+
+
+def _surveyed(log: LogSurvey, segment: SegmentSurvey, start: int, end: int) -> Iterator[Piece]:
+    for at, split in enumerate(segment.splits):
+        after = segment.splits[at + 1].offset if at + 1 < len(segment.splits) else segment.end_offset
+        if split.offset < end and after > start:
+            yield Piece(
+                cluster=log.place.cluster,
+                node_id=log.place.node_id,
+                file=segment.file,
+                position=split.position,
+                offset=split.offset,
+                end=split.end,
+                from_offset=start if start > split.offset else None,
+                to_offset=end if end < after else None,
+            )
+
+
+def damage_places(places: list[LogPlace]) -> list[LogPlace]:
+    """The logs, and beside each directory's segments its snapshots, which can be damaged too."""
+    disk = PosixDisk()
+    found = list(places)
+    for place in places:
+        if disk.is_directory(place.path):
+            for snapshot in list_snapshots(disk, place.path):
+                path = snapshot_path(place.path, snapshot)
+                found.append(LogPlace(path=path, cluster=place.cluster, node_id=place.node_id))
+    return found
+
+
+def log_ends(places: Iterable[LogPlace], known: Mapping[str, int]) -> dict[str, int]:
+    """Where each log ends: one more than the last offset of whole batches. Only what may be new is read."""
+    ends: dict[str, int] = {}
+    for place in places:
+        end = known.get(place.path, 0)
+        for file, base in _segments(place):
+            following = base
+            for header in hop(file, None):
+                following = header.next_offset
+            end = max(end, following)
+        ends[place.path] = end
+    return ends
+
+
+def _segments(place: LogPlace) -> list[tuple[str, int]]:
+    """The last segment (file, base offset) of a log."""
+    disk = PosixDisk()
+    if not disk.is_directory(place.path):
+        return [] if ".checkpoint" in place.path else [(place.path, 0)]
+    bases = list_segments(disk, place.path)
+    return [(join(place.path, segment_name(base)), base) for base in bases[-1:]]
+
+
+def pieces_between(
+    places: Iterable[LogPlace], start: Mapping[str, int], end: Mapping[str, int], split_bytes: int
+) -> list[Piece]:
+    """Pieces that hold what each log got between two places."""
+    found: list[Piece] = []
+    for place in places:
+        low, high = start.get(place.path, 0), end.get(place.path, 0)
+        if low < high:
+            found += stretch_pieces(survey(PosixDisk(), place, split_bytes), low, high)
+    return found

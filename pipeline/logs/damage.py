@@ -1,0 +1,159 @@
+"""What of a log cannot be read or trusted, as rows of the table `damage`.
+
+Owns the kinds of damage. `DamageNotes` is fed what a tolerant reader gives, batch by batch, so that whoever
+reads a log for another reason tells of its damage on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from metadata.batches import DecodedRecord, decode_batch
+from metadata.control_records import UnknownControlRecord
+from metadata.errors import RecordDecodeError, UnsupportedVersionError
+from metadata.features import metadata_version_name, parse_metadata_version, record_version_for
+from metadata.inspect.log import MetadataLog
+from metadata.records import UnknownRecord
+from metadata.schema import RECORD_SCHEMAS
+from storage.batch import RecordBatch, batch_record_spans
+from storage.disk import Disk
+from storage.errors import BatchError, StorageError
+from storage.reader import Damage
+
+from .places import LogPlace
+
+TAIL, CORRUPT, UNDECODABLE, UNKNOWN, UNREADABLE = "tail", "corrupt", "undecodable", "unknown", "unreadable"
+DIALECT = "dialect"
+_CLASSES = {schema.body.cls for schema in RECORD_SCHEMAS}
+
+
+class DamageRow(msgspec.Struct, frozen=True):
+    """A row of the table, without cluster, date and node."""
+
+    file: str
+    position: int
+    offset: int
+    kind: str
+    reason: str
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    """What a log is expected to look like: framed as KRaft frames records; with a `level`, only record types
+    and versions that this metadata.version has."""
+
+    level: int | None = None
+
+
+def parse_dialect(text: str) -> Dialect:
+    """`kraft`, or a release or level as in 3.7 or 3.7-IV4. Raises ValueError."""
+    return Dialect() if text.lower() == "kraft" else Dialect(parse_metadata_version(text))
+
+
+class DamageNotes:
+    """Gathers rows. A problem is a tail until a batch comes after it."""
+
+    def __init__(self, dialect: Dialect | None = None) -> None:
+        self._dialect = dialect
+        self._rows: list[DamageRow] = []
+        self._pending: list[Damage] = []
+        self._unknown: dict[tuple[str, int, int], list[int]] = {}
+        self._where: dict[tuple[str, int, int], tuple[str, int]] = {}
+        self._allowed: dict[tuple[type, int], str | None] = {}
+
+    def damage(self, damage: Damage) -> None:
+        self._pending.append(damage)
+
+    def add(self, kind: str, file: str, position: int, offset: int, reason: str) -> None:
+        self._rows.append(DamageRow(file, position, offset, kind, reason))
+
+    def batch(self, batch: RecordBatch) -> tuple[DecodedRecord, ...] | None:
+        """The batch's records, noted what is odd about them; None, and a row, if they cannot be decoded."""
+        self._settle(CORRUPT)
+        try:
+            records = decode_batch(batch, tolerant=True)
+        except (RecordDecodeError, BatchError) as error:
+            self.add(UNDECODABLE, batch.file, batch.position, batch.header.base_offset, str(error))
+            return None
+        for decoded in records:
+            record = decoded.record
+            if isinstance(record, UnknownRecord | UnknownControlRecord):
+                number = record.api_key if isinstance(record, UnknownRecord) else record.control_type
+                key = (record.type_name, number, decoded.version)
+                if key in self._unknown:
+                    self._unknown[key][1] += 1
+                else:
+                    self._unknown[key] = [decoded.offset, 1]
+                    self._where[key] = (batch.file, batch.position)
+        if self._dialect is not None:
+            self._check_dialect(self._dialect, batch, records)
+        return records
+
+    def _check_dialect(
+        self, dialect: Dialect, batch: RecordBatch, records: tuple[DecodedRecord, ...]
+    ) -> None:
+        header = batch.header
+        if not header.is_control:
+            try:
+                batch_record_spans(batch)
+            except BatchError as error:
+                self.add(
+                    DIALECT, batch.file, batch.position, header.base_offset, f"KRaft writes no such: {error}"
+                )
+        if dialect.level is None:
+            return
+        for decoded in records:
+            key = (type(decoded.record), decoded.version)
+            if key not in self._allowed:
+                self._allowed[key] = _version_problem(*key, dialect.level)
+            problem = self._allowed[key]
+            if problem is not None:
+                self.add(DIALECT, batch.file, batch.position, decoded.offset, problem)
+
+    def _settle(self, kind: str) -> None:
+        for damage in self._pending:
+            self.add(kind, damage.file, damage.position, damage.offset, damage.reason)
+        self._pending = []
+
+    def take(self, *, at_end: bool = False) -> list[DamageRow]:
+        """Rows since the last call; at the log's end also its tail and the sums of unknown records."""
+        if at_end:
+            self._settle(TAIL)
+            for (name, number, version), (offset, count) in self._unknown.items():
+                file, position = self._where[name, number, version]
+                times = "once" if count == 1 else f"{count} times from here on"
+                reason = f"record type {number} version {version} is not known to this release: found {times}"
+                self.add(UNKNOWN, file, position, offset, reason)
+            self._unknown = {}
+        taken, self._rows = self._rows, []
+        return taken
+
+
+def _version_problem(cls: type, version: int, level: int) -> str | None:
+    if cls not in _CLASSES:
+        return None
+    name = metadata_version_name(level)
+    try:
+        highest = record_version_for(cls, level)
+    except UnsupportedVersionError:
+        return f"metadata.version {name} has no {cls.__name__}"
+    if version > highest:
+        return f"metadata.version {name} writes {cls.__name__} up to version {highest}, found {version}"
+    return None
+
+
+def log_damage(disk: Disk, place: LogPlace, dialect: Dialect | None = None) -> Iterator[DamageRow]:
+    """Every row of one log, which is read from its beginning to its end. An unreadable file is one row."""
+    notes = DamageNotes(dialect)
+    try:
+        log = MetadataLog(disk, place.path)
+        for item in log.batches():
+            if isinstance(item, Damage):
+                notes.damage(item)
+            else:
+                notes.batch(item)
+            yield from notes.take()
+    except (StorageError, OSError) as error:
+        notes.add(UNREADABLE, place.path, 0, 0, str(error))
+    yield from notes.take(at_end=True)

@@ -1,0 +1,52 @@
+"""Reads a piece of a log: the batches from one place of a file to another, damage between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from storage.batch import RecordBatch
+from storage.disk import Disk
+from storage.reader import Damage, LogReader
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes `position` to `end` (None: the file's end) of `file`, that begin with the batch at `offset`; of
+    its records those from `from_offset` to below `to_offset` are wanted (None: all). `checkpoint` is true for
+    a snapshot, whose records count from 0."""
+
+    cluster: str
+    node_id: int | None
+    file: str
+    position: int = 0
+    offset: int | None = None
+    end: int | None = None
+    from_offset: int | None = None
+    to_offset: int | None = None
+    checkpoint: bool = False
+
+
+class PieceReader(LogReader):
+    """A tolerant reader that begins in the middle of a file, at a batch boundary."""
+
+    def __init__(self, disk: Disk, piece: Piece) -> None:
+        super().__init__(disk, piece.file, tolerant=True, start_offset=piece.from_offset)
+        self._position = piece.position
+        if piece.offset is not None:
+            self._expected = piece.offset
+
+
+def read_piece(disk: Disk, piece: Piece) -> Iterator[RecordBatch | Damage]:
+    """The piece's batches; a batch that reaches over `from_offset` or `to_offset` comes whole."""
+    reader = PieceReader(disk, piece)
+    try:
+        for item in reader:
+            if piece.end is not None and item.position >= piece.end:
+                return
+            last = piece.to_offset
+            if isinstance(item, RecordBatch) and last is not None and item.header.base_offset >= last:
+                return
+            yield item
+    finally:
+        reader.close()

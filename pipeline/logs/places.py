@@ -1,0 +1,93 @@
+"""From the paths that a user gave to logs: files, log directories, node directories, or whole trees of them.
+
+Owns finding logs and saying whose they are. Reads names and `meta.properties` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from metadata.inspect.log import MetadataLog, open_log
+from storage.disk import Disk, join, name_of
+from storage.errors import FileMissingError, NotALogError, StorageError
+from storage.log import METADATA_DIRECTORY
+from storage.segment import list_segments
+from storage.snapshots import BOOTSTRAP_FILE, list_snapshots
+
+MAX_DEPTH = 12
+"""So many levels below a given directory are searched for logs."""
+
+
+class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """One log: a directory, a segment or a checkpoint. `cluster` is the cluster id of `meta.properties`, or
+    `file:` and the log's path where nothing names one; `node_id` None likewise."""
+
+    path: str
+    cluster: str
+    node_id: int | None
+
+
+class NoLogsError(Exception):
+    """The paths hold no log; the text says which, and what to give."""
+
+
+def find_logs(disk: Disk, paths: Iterable[str], cluster: str | None = None) -> list[LogPlace]:
+    """Every log below the paths, each once, in the order of the paths. `cluster` names the cluster of all of
+    them, whatever they say themselves. Raises NoLogsError for a path that is absent or holds no log."""
+    found: dict[str, LogPlace] = {}
+    for path in paths:
+        before = len(found)
+        if not disk.exists(path):
+            raise NoLogsError(f"{path}: there is no such file or directory; check the path")
+        for log in _below(disk, path.rstrip("/") or "/", MAX_DEPTH):
+            found.setdefault(log.path, _place(log, cluster))
+        if len(found) == before and not any(at == path or at.startswith(path) for at in found):
+            raise NoLogsError(
+                f"{path} holds no metadata log; give a segment, a checkpoint, a directory with .log files, "
+                "a node's directory, or a directory above such"
+            )
+    return list(found.values())
+
+
+def _below(disk: Disk, path: str, depth: int) -> Iterator[MetadataLog]:
+    if not disk.is_directory(path):
+        try:
+            yield open_log(disk, path)
+        except (FileMissingError, NotALogError) as error:
+            raise NoLogsError(str(error)) from error
+        return
+    if list_segments(disk, path) or list_snapshots(disk, path):
+        if name_of(path) == METADATA_DIRECTORY or not _is_data_log(disk, path):
+            yield MetadataLog(disk, path)
+        return
+    if depth:
+        for name in disk.list_directory(path):
+            inner = join(path, name)
+            if disk.is_directory(inner):
+                yield from _below(disk, inner, depth - 1)
+
+
+def _is_data_log(disk: Disk, path: str) -> bool:
+    """Whether a directory of segments is a topic's partition: NAME-NUMBER beside a metadata log or below a
+    broker's directory, which has `meta.properties`."""
+    stem, dash, number = name_of(path).rpartition("-")
+    if not (stem and dash and number.isdigit()):
+        return False
+    parent = path.rstrip("/").rpartition("/")[0] or "."
+    names = disk.list_directory(parent)
+    return "meta.properties" in names or METADATA_DIRECTORY in names or BOOTSTRAP_FILE in names
+
+
+def _place(log: MetadataLog, cluster: str | None) -> LogPlace:
+    try:
+        identity = log.identity
+    except StorageError:
+        identity = None
+    named = identity.cluster_id if identity is not None else None
+    return LogPlace(
+        path=log.path,
+        cluster=cluster or named or f"file:{log.path}",
+        node_id=identity.node_id if identity is not None else None,
+    )

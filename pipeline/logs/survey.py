@@ -1,0 +1,219 @@
+"""What a log holds, by its batch headers: offsets, epochs, times, and where it can be cut.
+
+Owns the hop over batch headers (no payload is looked at) and the places at which a reader may begin. Knows no
+records. A log with damage is hopped over as far as it is whole and then read batch by batch.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from collections.abc import Iterator
+
+import msgspec
+
+from metadata.inspect.log import MetadataLog
+from storage.batch import RecordBatch
+from storage.disk import Disk, join
+from storage.segment import segment_name
+
+from .places import LogPlace
+
+SPLIT_BYTES = 32 * 1024 * 1024
+"""A reader's piece of a segment is at least so large, unless the segment is smaller."""
+WINDOW_OFFSETS = 10_000
+"""Batches of so many offsets share one sum, by which two nodes' logs are compared."""
+
+_HEADER = struct.Struct(">qiibIhiqq")
+_HEADER_BYTES = 61
+_LENGTH_OVERHEAD_BYTES = 12
+_MIN_LENGTH = 49
+_SUMMED = struct.Struct(">qiI")
+
+
+class Split(msgspec.Struct, kw_only=True):
+    """A piece of a segment that begins at a batch boundary. `end` is exclusive, None for the file's end. The
+    times are those of its batches, smallest and largest; None where they were not looked at."""
+
+    position: int
+    offset: int
+    end: int | None = None
+    min_ms: int | None = None
+    max_ms: int | None = None
+
+
+class SegmentSurvey(msgspec.Struct, kw_only=True):
+    """One segment. `end_offset` is that after its last readable record, `last_ms` the latest time in it."""
+
+    file: str
+    size_bytes: int
+    start_offset: int
+    end_offset: int
+    last_ms: int
+    splits: list[Split]
+    readable_bytes: int = 0
+    """Where the hop over its headers ended."""
+
+
+class LogSurvey(msgspec.Struct, kw_only=True):
+    """One log. `epochs` are (epoch, first offset) in order; `sums` by window of offsets: (first offset, end
+    offset, sum over base offset, epoch and CRC of its batches); `snapshots` (end offset, epoch)."""
+
+    place: LogPlace
+    start_offset: int
+    end_offset: int
+    epochs: list[tuple[int, int]]
+    segments: list[SegmentSurvey]
+    sums: dict[int, tuple[int, int, int]]
+    snapshots: list[tuple[int, int]]
+    records: int = 0
+
+    @property
+    def last_epoch(self) -> int:
+        """Epoch of the last record; that of the newest snapshot where there is no record."""
+        if self.epochs:
+            return self.epochs[-1][0]
+        return self.snapshots[-1][1] if self.snapshots else -1
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    def epoch_at(self, offset: int) -> int | None:
+        """Epoch of the record at `offset`; None outside the log."""
+        if not self.start_offset <= offset < self.end_offset:
+            return None
+        return next((epoch for epoch, start in reversed(self.epochs) if start <= offset), None)
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a hop sees of a batch."""
+
+    position: int
+    base_offset: int
+    next_offset: int
+    epoch: int
+    crc: int
+    size_bytes: int
+    max_ms: int
+
+
+def hop(file: str, expected_offset: int | None) -> Iterator[Header]:
+    """Every batch header of a segment, until one is not what must come there."""
+    with open(file, "rb") as handle:
+        if not handle.seek(0, 2):
+            return
+        with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as buf:
+            yield from _headers(buf, expected_offset)
+
+
+def _headers(buf: mmap.mmap, expected: int | None) -> Iterator[Header]:
+    unpack = _HEADER.unpack_from
+    size, position, last_epoch = len(buf), 0, -1
+    while position + _HEADER_BYTES <= size:
+        base, length, epoch, magic, crc, _, delta, _, max_ms = unpack(buf, position)
+        after = position + length + _LENGTH_OVERHEAD_BYTES
+        if magic != 2 or length < _MIN_LENGTH or after > size or delta < 0 or epoch < last_epoch:
+            return
+        if expected is not None and base != expected:
+            return
+        expected, last_epoch = base + delta + 1, epoch
+        yield Header(position, base, expected, epoch, crc, after - position, max_ms)
+        position = after
+
+
+class _Survey:
+    """Gathers what headers say, segment by segment."""
+
+    def __init__(self, split_bytes: int) -> None:
+        self._split_bytes = split_bytes
+        self.epochs: list[tuple[int, int]] = []
+        self.sums: dict[int, tuple[int, int, int]] = {}
+        self.records = 0
+
+    def segment(self, file: str, size_bytes: int, base: int, headers: Iterator[Header]) -> SegmentSurvey:
+        found = SegmentSurvey(
+            file=file, size_bytes=size_bytes, start_offset=base, end_offset=base, last_ms=-1, splits=[]
+        )
+        split = Split(position=0, offset=base)
+        found.splits.append(split)
+        for header in headers:
+            if header.position - split.position >= self._split_bytes:
+                split.end = header.position
+                split = Split(position=header.position, offset=header.base_offset)
+                found.splits.append(split)
+            time_ms = header.max_ms
+            split.min_ms = time_ms if split.min_ms is None else min(split.min_ms, time_ms)
+            split.max_ms = time_ms if split.max_ms is None else max(split.max_ms, time_ms)
+            found.last_ms = max(found.last_ms, time_ms)
+            found.end_offset = header.next_offset
+            found.readable_bytes = header.position + header.size_bytes
+            self._note(header)
+        return found
+
+    def _note(self, header: Header) -> None:
+        if not self.epochs or header.epoch > self.epochs[-1][0]:
+            self.epochs.append((header.epoch, header.base_offset))
+        window = header.base_offset // WINDOW_OFFSETS
+        first, _, total = self.sums.get(window, (header.base_offset, 0, 0))
+        total = zlib.crc32(_SUMMED.pack(header.base_offset, header.epoch, header.crc), total)
+        self.sums[window] = (first, header.next_offset, total)
+        self.records += header.next_offset - header.base_offset
+
+
+def survey(disk: Disk, place: LogPlace, split_bytes: int = SPLIT_BYTES) -> LogSurvey:
+    """What the log at `place` holds now. Raises StorageError or OSError where it cannot be read."""
+    log = MetadataLog(disk, place.path)
+    gathered = _Survey(split_bytes)
+    segments: list[SegmentSurvey] = []
+    expected: int | None = None
+    for base in log.segments:
+        file = join(log.path, segment_name(base)) if log.is_directory else log.path
+        size_bytes = disk.file_size(file)
+        one = gathered.segment(file, size_bytes, base, hop(file, base))
+        segments.append(one)
+        expected = one.end_offset
+        if one.readable_bytes != size_bytes:
+            return _slowly(disk, log, place)
+    snapshots = [(at.offset, at.epoch) for at in log.snapshots()] if log.is_directory else []
+    start = segments[0].start_offset if segments else log.start_offset
+    return LogSurvey(
+        place=place,
+        start_offset=start,
+        end_offset=expected if expected is not None else start,
+        epochs=gathered.epochs,
+        segments=segments,
+        sums=gathered.sums,
+        snapshots=snapshots,
+        records=gathered.records,
+    )
+
+
+def _slowly(disk: Disk, log: MetadataLog, place: LogPlace) -> LogSurvey:
+    """The same by reading every batch, past what is damaged. Segments are then read in one piece each."""
+    gathered = _Survey(1 << 62)
+    headers: dict[str, list[Header]] = {}
+    for found in log.batches():
+        if isinstance(found, RecordBatch):
+            at = found.header
+            headers.setdefault(found.file, []).append(
+                Header(
+                    *(found.position, at.base_offset, at.next_offset, at.leader_epoch, at.crc),
+                    *(len(found.data), at.max_timestamp_ms),
+                )
+            )
+    segments = []
+    for base in log.segments:
+        file = join(log.path, segment_name(base)) if log.is_directory else log.path
+        segments.append(gathered.segment(file, disk.file_size(file), base, iter(headers.get(file, []))))
+    return LogSurvey(
+        place=place,
+        start_offset=segments[0].start_offset if segments else 0,
+        end_offset=max((segment.end_offset for segment in segments), default=0),
+        epochs=gathered.epochs,
+        segments=segments,
+        sums=gathered.sums,
+        snapshots=[(at.offset, at.epoch) for at in log.snapshots()] if log.is_directory else [],
+        records=gathered.records,
+    )

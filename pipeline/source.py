@@ -1,0 +1,327 @@
+"""`spark.read.format("metadata_log")`: records of metadata logs as a Spark table, in batches or as a stream.
+
+Owns the options, the cut into partitions and the filters that are pushed into the reader; `pipeline.arrow`
+makes the rows. One partition is a piece of a segment that begins at a batch boundary, or a checkpoint.
+
+Options (names are case-insensitive; several paths are joined by commas in `path`, or given as a JSON list in
+`paths`, or to `load` as a list):
+
+type         all (default): the wide view. damage: what cannot be read. Or a record type: its typed table.
+types        of the wide view: record types to keep, joined by commas
+fromTime, toTime        inclusive; 2026-11-21T03:07:57Z, 2026-11-21, or Unix ms
+fromOffset, toOffset    inclusive
+checkpoints  false (default), true: also the newest snapshot of each log, only: nothing but those
+cluster      names the cluster of all paths
+nodes        all (default): every node's copy. one: a single history, whichever nodes hold it
+dialect      of type=damage: kraft, or a release such as 3.7: also tells what such a cluster does not write
+splitBytes   a piece of a segment has about so many bytes (default 32 MiB)
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from metadata.inspect.points import parse_time_ms
+from pipeline.arrow.selection import Selection, type_named
+from pipeline.logs.damage import Dialect, parse_dialect
+from pipeline.logs.pieces import Piece
+from pipeline.logs.places import LogPlace, find_logs
+from pipeline.logs.survey import SPLIT_BYTES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+ALL, DAMAGE = "all", "damage"
+OPTIONS = (
+    *("path", "paths", "type", "types", "fromtime", "totime", "fromoffset", "tooffset", "checkpoints"),
+    *("cluster", "nodes", "dialect", "splitbytes"),
+)
+
+
+class OptionError(ValueError):
+    """An option of the data source is wrong; the text says what to write."""
+
+
+class Options:
+    """The options, checked."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        options = {key.lower(): value for key, value in given.items()}
+        unknown = sorted(set(options) - set(OPTIONS))
+        if unknown:
+            raise OptionError(f"metadata_log has no option {unknown[0]!r}; it has {', '.join(OPTIONS)}")
+        self.paths = _paths(options)
+        kind = options.get("type", ALL)
+        self.type = kind.lower() if kind.lower() in (ALL, DAMAGE) else _type(kind)
+        types = tuple(_type(name) for name in options.get("types", "").split(",") if name.strip())
+        if types and self.type != ALL:
+            raise OptionError("the option types filters the wide view; leave it out, or leave out type")
+        self.selection = Selection(
+            types=types,
+            from_ms=_time(options, "fromtime"),
+            to_ms=_time(options, "totime"),
+            from_offset=_number(options, "fromoffset"),
+            to_offset=_number(options, "tooffset"),
+        )
+        self.checkpoints = _choice(options, "checkpoints", ("false", "true", "only"))
+        self.one_history = _choice(options, "nodes", ("all", "one")) == "one"
+        self.cluster = options.get("cluster")
+        self.dialect: Dialect | None = None
+        if "dialect" in options:
+            try:
+                self.dialect = parse_dialect(options["dialect"])
+            except ValueError as error:
+                raise OptionError(f"dialect: {error}; or kraft") from None
+        self.split_bytes = _number(options, "splitbytes") or SPLIT_BYTES
+
+    def places(self) -> list[LogPlace]:
+        """The logs below the paths. Raises NoLogsError."""
+        from storage.posix_disk import PosixDisk
+
+        return find_logs(PosixDisk(), self.paths, self.cluster)
+
+
+def _paths(options: Mapping[str, str]) -> list[str]:
+    text = options.get("paths")
+    if text:
+        try:
+            found = json.loads(text)
+        except json.JSONDecodeError:
+            found = [text]
+        paths = [str(path) for path in found]
+    else:
+        paths = [path.strip() for path in options.get("path", "").split(",")]
+    paths = [path.removeprefix("file://") for path in paths if path]
+    if not paths:
+        raise OptionError(
+            'metadata_log needs a path: load("/var/lib/kafka/metadata"), or option("path", ...)'
+        )
+    return paths
+
+
+def _type(text: str) -> str:
+    try:
+        return type_named(text)
+    except ValueError as error:
+        raise OptionError(f"{error}; or all, or damage") from None
+
+
+def _time(options: Mapping[str, str], name: str) -> int | None:
+    try:
+        return parse_time_ms(options[name]) if name in options else None
+    except ValueError as error:
+        raise OptionError(f"{name}: {error}") from None
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise OptionError(f"{name}: {text!r} is no number from 0 up")
+    return int(text)
+
+
+def _choice(options: Mapping[str, str], name: str, allowed: Sequence[str]) -> str:
+    text = options.get(name, allowed[0]).lower()
+    if text not in allowed:
+        raise OptionError(f"{name}: {text!r} is none of {', '.join(allowed)}")
+    return text
+
+
+class PiecePartition(InputPartition):
+    """A piece of a file; or, for damage, a whole log."""
+
+    def __init__(self, piece: Piece | None, place: LogPlace | None = None) -> None:
+        self.piece = piece
+        self.place = place
+
+
+class MetadataLogSource(DataSource):
+    """The data source."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "metadata_log"
+
+    def schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from pipeline.arrow.schemas import arrow_schema_of
+
+        return from_arrow_schema(arrow_schema_of(Options(self.options).type))
+
+    def reader(self, schema: StructType) -> MetadataLogReader:
+        return MetadataLogReader(Options(self.options))
+
+    def streamReader(self, schema: StructType) -> MetadataLogStreamReader:
+        options = Options(self.options)
+        if options.type == DAMAGE or options.checkpoints != "false" or options.one_history:
+            raise OptionError(
+                "a stream has records of every node's log: leave out type=damage, checkpoints, nodes"
+            )
+        return MetadataLogStreamReader(options)
+
+
+class MetadataLogReader(DataSourceReader):
+    """Reads what the logs hold now."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._selection = options.selection
+        self._nothing = False
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        """Takes bounds of offset and timestamp, and of the wide view the type, into the reader. Spark is told
+        to check them again where the bound is coarser than the filter."""
+        for one in filters:
+            if self._options.type == DAMAGE or not self._take(one):
+                yield one
+
+    def _take(self, one: Filter) -> bool:
+        """Whether the reader does all that the filter asks for."""
+        match one:
+            case EqualTo(attribute=("type",), value=str(name)) if self._options.type == ALL:
+                return self._take_types((name,))
+            case In(attribute=("type",), value=names) if self._options.type == ALL:
+                return self._take_types(tuple(str(name) for name in names))
+            case EqualTo(attribute=("offset",), value=int(value)):
+                return self._take_offsets(value, value)
+            case GreaterThanOrEqual(attribute=("offset",), value=int(value)):
+                return self._take_offsets(value, None)
+            case GreaterThan(attribute=("offset",), value=int(value)):
+                return self._take_offsets(value + 1, None)
+            case LessThanOrEqual(attribute=("offset",), value=int(value)):
+                return self._take_offsets(None, value)
+            case LessThan(attribute=("offset",), value=int(value)):
+                return self._take_offsets(None, value - 1)
+            case GreaterThanOrEqual(attribute=("timestamp",)) | GreaterThan(attribute=("timestamp",)):
+                return self._take_times(_unix_ms(one.value), None)
+            case LessThanOrEqual(attribute=("timestamp",)) | LessThan(attribute=("timestamp",)):
+                return self._take_times(None, _unix_ms(one.value))
+            case _:
+                return False
+
+    def _take_types(self, names: tuple[str, ...]) -> bool:
+        known = self._selection.types
+        kept = tuple(name for name in names if not known or name in known)
+        if not kept:
+            self._nothing = True
+        self._selection = _replaced(self._selection, types=kept)
+        return True
+
+    def _take_offsets(self, low: int | None, high: int | None) -> bool:
+        at = self._selection
+        self._selection = _replaced(
+            at, from_offset=_tighter(max, at.from_offset, low), to_offset=_tighter(min, at.to_offset, high)
+        )
+        return True
+
+    def _take_times(self, low: int | None, high: int | None) -> bool:
+        """Times are kept to the millisecond, so Spark looks again."""
+        at = self._selection
+        low = None if low is None else low - 1
+        high = None if high is None else high + 1
+        self._selection = _replaced(
+            at, from_ms=_tighter(max, at.from_ms, low), to_ms=_tighter(min, at.to_ms, high)
+        )
+        return False
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from pipeline.logs.cut import damage_places, record_pieces
+
+        if self._nothing:
+            return [PiecePartition(None)]
+        options = self._options
+        places = options.places()
+        if options.type == DAMAGE:
+            return [PiecePartition(None, place) for place in damage_places(places)]
+        pieces = record_pieces(
+            places,
+            self._selection,
+            checkpoints=options.checkpoints,
+            one_history=options.one_history,
+            split_bytes=options.split_bytes,
+        )
+        return [PiecePartition(piece) for piece in pieces] or [PiecePartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pipeline.arrow.schemas import damage_batches, record_batches
+
+        if not isinstance(partition, PiecePartition):
+            raise TypeError(f"a partition of another source: {partition!r}")
+        if partition.place is not None:
+            yield from damage_batches(partition.place, self._options.dialect)
+        elif partition.piece is not None:
+            yield from record_batches(self._options.type, partition.piece, self._selection)
+
+
+def _replaced(selection: Selection, **changes: Any) -> Selection:
+    import msgspec
+
+    return msgspec.structs.replace(selection, **changes)
+
+
+def _tighter(choose: Any, known: int | None, found: int | None) -> int | None:
+    bounds = [bound for bound in (known, found) if bound is not None]
+    return choose(bounds) if bounds else None
+
+
+def _unix_ms(value: Any) -> int | None:
+    if not isinstance(value, datetime.datetime):
+        return None
+    at = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
+    return (at - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1)
+
+
+class MetadataLogStreamReader(DataSourceStreamReader):
+    """Follows logs that grow. Its offset is, for each log, the next offset to read, by path."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def initialOffset(self) -> dict[str, int]:
+        return {}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        """Where every log ends now. A log that became shorter, or is gone, stays where it was."""
+        from pipeline.logs.cut import log_ends
+
+        return {**start, **log_ends(self._options.places(), start)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        from pipeline.logs.cut import pieces_between
+
+        pieces = pieces_between(self._options.places(), start, end, self._options.split_bytes)
+        return [PiecePartition(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pipeline.arrow.schemas import record_batches
+
+        if not isinstance(partition, PiecePartition) or partition.piece is None:
+            return
+        yield from record_batches(self._options.type, partition.piece, self._options.selection)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing is kept here."""
+
+    def stop(self) -> None:
+        """Nothing is open."""

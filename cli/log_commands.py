@@ -15,6 +15,7 @@ from cli import log_source
 from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS, as_failure
 from cli.follow import follow as follow_log
 from cli.log_bisect import bisect_command
+from cli.log_check import check
 from cli.log_live import LiveCommand
 from cli.log_options import ENTITY, PATH, TIME, TYPE
 from cli.log_repair import repair
@@ -49,6 +50,7 @@ log.add_command(salvage)
 log.add_command(timeline)
 log.add_command(why)
 log.add_command(bisect_command)
+log.add_command(check)
 
 
 @log.command(cls=LiveCommand)

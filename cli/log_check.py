@@ -1,0 +1,175 @@
+"""`metaquorum log check`: the invariants over logs, and whether the logs of a quorum agree. Reads only.
+
+Owns options, output and exit codes: 0 all is well (warnings are told), 11 a rule of severity error is broken
+or two logs differ, 1 something is damaged, 3 records from the future.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS, EXIT_VIOLATIONS
+from cli.log_live import LiveCommand
+from cli.log_options import PATH, clear_progress, past_corruption_option
+from cli.log_source import MetadataLog, open_path
+from cli.output import json_line, json_option, utc_text
+from metadata.inspect.check import Finding, LogReport
+from metadata.inspect.matching import EPOCH, Divergence, QuorumReport, check_quorum
+from metadata.inspect.states import OnProblem
+from metadata.invariants import ERROR
+
+_SHOWN_OF_A_RULE = 5
+
+
+@click.command(cls=LiveCommand)
+@click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
+@click.option("--strict", is_flag=True, help="Warnings count as errors.")
+@click.option("--all", "show_all", is_flag=True, help="Show every finding, however many of one rule.")
+@past_corruption_option
+@json_option
+def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption: bool, as_json: bool) -> int:
+    """Check every invariant over the log at PATH, and its snapshots against it.
+
+    With the logs of several nodes of one quorum: also that they are one log (same offset and epoch, same
+    bytes) and that their snapshots agree; names the first difference by offset and entity.
+    """
+    logs = [open_path(path) for path in paths]
+    seen: set[str] = set()
+    try:
+        report = check_quorum(logs, lambda log: _teller(log, seen), past_corruption=past_corruption)
+    finally:
+        for log in logs:
+            clear_progress(log)
+    if as_json:
+        click.echo(json_line(report_json(report)))
+    else:
+        for line in report_lines(report, show_all):
+            click.echo(line)
+    if report.not_compared is not None:
+        click.echo(f"metaquorum: not compared: {report.not_compared}", err=True)
+    return _exit_code(report, strict)
+
+
+def _teller(log: MetadataLog, seen: set[str]) -> OnProblem:
+    def tell(line: str) -> None:
+        if line not in seen:
+            seen.add(line)
+            clear_progress(log)
+            click.echo(f"metaquorum: {line}", err=True)
+
+    return tell
+
+
+def _exit_code(report: QuorumReport, strict: bool) -> int:
+    if not report.is_sound or (strict and any(one.findings for one in report.logs)):
+        return EXIT_VIOLATIONS
+    if report.not_compared is not None or any(one.problems for one in report.logs):
+        return EXIT_FAILED
+    return EXIT_UNKNOWN_RECORDS if any(one.unknown for one in report.logs) else 0
+
+
+def report_lines(report: QuorumReport, show_all: bool) -> Iterator[str]:
+    """A summary for each log with its findings, then how the logs compare."""
+    for one in report.logs:
+        yield _log_line(one)
+        yield from _findings(one, show_all)
+    if len(report.lags) > 1:
+        yield (
+            f"{len(report.lags)} logs side by side: {report.compared} batches compared,"
+            f" {report.snapshots_compared} snapshots compared, {len(report.divergences)} differences"
+        )
+        longest = next(path for path, lag in report.lags.items() if lag == 0)
+        yield from (
+            f"  {path} ends {lag} {'offset' if lag == 1 else 'offsets'} before {longest}"
+            for path, lag in report.lags.items()
+            if lag
+        )
+    for divergence in report.divergences:
+        yield from _divergence_lines(divergence)
+
+
+def _log_line(one: LogReport) -> str:
+    errors = len(one.errors)
+    warnings = len(one.findings) - errors
+    parts = [f"offsets {one.start_offset} to {one.end_offset}", f"epoch {one.epoch}"]
+    if not one.log.is_checkpoint:
+        parts += [f"{one.batches} batches", f"{one.records} records", f"{one.snapshots} snapshots compared"]
+    more = f", {one.dropped} findings more" if one.dropped else ""
+    damage = f", {len(one.problems)} problems" if one.problems else ""
+    return f"{one.log.path}: {', '.join(parts)}: {errors} errors, {warnings} warnings{damage}{more}"
+
+
+def _findings(one: LogReport, show_all: bool) -> Iterator[str]:
+    by_rule: dict[str, list[Finding]] = {}
+    for finding in one.findings:
+        by_rule.setdefault(finding.rule, []).append(finding)
+    for rule, found in by_rule.items():
+        shown = found if show_all else found[:_SHOWN_OF_A_RULE]
+        for finding in shown:
+            still = ", and still so at the end" if (rule, finding.where) in one.lasting else ""
+            yield (
+                f"  offset {finding.offset}  {utc_text(finding.time_ms)}  {finding.severity} {rule} at"
+                f" {finding.where}: {finding.text}{still}"
+            )
+        if len(shown) < len(found):
+            yield f"  and {len(found) - len(shown)} more of {rule}; see them with --all"
+
+
+def _divergence_lines(found: Divergence) -> Iterator[str]:
+    yield f"{found.kind}: {found.path} and {found.other} first at offset {found.offset}, {found.entity}"
+    yield f"  {found.text}"
+    if found.kind == EPOCH:
+        low, high = sorted((found.epoch, found.other_epoch))
+        yield (
+            f"  epochs {found.epoch} and {found.other_epoch}: if what has epoch {high} was committed, what has"
+            f" {low} was not; its node cuts it off when it joins again"
+        )
+
+
+def report_json(report: QuorumReport) -> dict[str, Any]:
+    """One object: the logs, and how they compare."""
+    return {
+        "sound": report.is_sound,
+        "logs": [_log_json(one) for one in report.logs],
+        "batchesCompared": report.compared,
+        "snapshotsCompared": report.snapshots_compared,
+        "lags": report.lags,
+        "differences": [
+            {
+                "kind": one.kind,
+                "path": one.path,
+                "other": one.other,
+                "offset": one.offset,
+                "leaderEpoch": one.epoch,
+                "otherLeaderEpoch": one.other_epoch,
+                "entity": one.entity,
+                "text": one.text,
+            }
+            for one in report.divergences
+        ],
+        "notCompared": report.not_compared,
+    }
+
+
+def _log_json(one: LogReport) -> dict[str, Any]:
+    return {
+        "path": one.log.path,
+        "startOffset": one.start_offset,
+        "endOffset": one.end_offset,
+        "leaderEpoch": one.epoch,
+        "batches": one.batches,
+        "records": one.records,
+        "snapshots": one.snapshots,
+        "unknownRecords": one.unknown,
+        "errors": len([finding for finding in one.findings if finding.severity == ERROR]),
+        "findings": [
+            {**asdict(finding), "lasting": (finding.rule, finding.where) in one.lasting}
+            for finding in one.findings
+        ],
+        "findingsDropped": one.dropped,
+        "problems": one.problems,
+    }

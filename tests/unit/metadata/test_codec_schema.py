@@ -109,6 +109,42 @@ def test_the_page_has_a_row_for_every_control_record_and_structure() -> None:
             assert f"| {structure.name} | {_fields_text(structure)} |\n" in PAGE
 
 
+# The draft's table: record, and its fields; Epoch of an ISR change and Deleting became something else.
+DRAFT = {
+    "BrokerRecord": "Id Epoch EndPoints Features Rack",
+    "TopicRecord": "Name TopicId Deleting",
+    "PartitionRecord": "PartitionId TopicId Replicas Isr RemovingReplicas AddingReplicas Leader LeaderEpoch",
+    "ConfigRecord": "ResourceType ResourceName Name Value",
+    "IsrChangeRecord": "PartitionId TopicId Isr Leader LeaderEpoch",
+    "AccessControlRecord": "ResourceType ResourceName PatternType Principal Host Operation PermissionType",
+    "FenceBrokerRecord": "Id Epoch",
+    "RemoveTopicRecord": "Id",
+    "UnfenceBrokerRecord": "Id Epoch",
+}
+
+
+def test_the_page_maps_every_record_and_field_of_the_draft() -> None:
+    table = PAGE[PAGE.index("| draft (key) |") : PAGE.index("What the draft could not carry")]
+    shipped = {schema.body.name: schema.body for schema in RECORD_SCHEMAS}
+    mapped: dict[str, dict[str, str]] = {}
+    target: dict[str, str] = {}
+    for line in table.strip().splitlines()[2:]:
+        draft, fields, record, into = [cell.strip() for cell in line.strip("|").split("|")]
+        if draft and record:
+            name = draft.split(" ")[0]
+            mapped[name], target[name] = {}, record.split(" ")[0]
+        elif fields and not fields.startswith("left out"):
+            for field in fields.removesuffix(", nullable").split(", "):
+                mapped[name][field.split(" ")[0]] = field.lower() if into == "the same" else into
+    assert set(mapped) == set(DRAFT)
+    for name, fields in DRAFT.items():
+        assert set(fields.split()) <= set(mapped[name]), name
+        own = {field.kafka_name.lower() for field in shipped[target[name]].fields}
+        for field, into in mapped[name].items():
+            first = into.lower().replace(",", " ").split()[0].split(".")[0]
+            assert first in own | {"none:", "a"} or field.startswith("."), (name, field, into)
+
+
 def test_levels_have_kafkas_names() -> None:
     assert len(METADATA_VERSION_NAMES) == MAX_METADATA_VERSION == 25
     named = {1: "3.0-IV1", 4: "3.3-IV0", 7: "3.3-IV3", 8: "3.4-IV0", 11: "3.5-IV2", 14: "3.6-IV2"}

@@ -26,7 +26,6 @@ from controller.raft.messages import (
     RaftResponse,
 )
 from proto import raft_pb2 as pb
-from proto.raft_pb2_grpc import RaftServicer
 from runtime import raft_codec
 from runtime.channels import END_OF_STREAM
 from runtime.raft_client import RaftClient
@@ -35,10 +34,10 @@ from runtime.transport import EventSink
 REQUESTS_PER_STREAM_MAX = 1024
 """Unanswered requests of one caller; a caller that goes beyond loses its stream."""
 
-OTHERS_PER_TURN = 16
-OTHERS_BYTES_PER_TURN = 1 << 20
-"""Answers to callers that are no peers, in one turn of the loop: a millisecond or a few. At most
-REQUESTS_PER_STREAM_MAX of one caller wait."""
+OTHERS_PER_TURN = 4
+OTHERS_BYTES_PER_TURN = 1 << 18
+"""Answers to callers that are no peers, in one turn of the loop. A turn must be short: gRPC takes one new
+call in every second turn, and heartbeats are calls. At most REQUESTS_PER_STREAM_MAX of one caller wait."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,11 +51,11 @@ class _Stream:
         self.is_first = True
         self.open = True
         self.keys: set[int] = set()
-        self.outbound: deque[pb.RaftEnvelope] = deque()
+        self.outbound: deque[bytes] = deque()
         self.loop = loop
         self.idle: asyncio.Future[None] | None = None
 
-    def push(self, envelope: pb.RaftEnvelope) -> None:
+    def push(self, envelope: bytes) -> None:
         """Queues an answer. The writer wakes one turn of the loop later than a client whose answer was given
         in the same step: a client waits for it, a follower that learns the high watermark does not."""
         self.outbound.append(envelope)
@@ -68,9 +67,9 @@ class _Stream:
             self.idle.set_result(None)
 
 
-class RaftService(RaftServicer):
-    """The gRPC service; `respond` is how the driver answers. `peers`: the ids that are answered first; None:
-    everyone is."""
+class RaftService:
+    """The gRPC service, which `add_raft_service` registers; `respond` is how the driver answers. `peers`: the
+    ids that are answered first; None: everyone is."""
 
     def __init__(self, sink: EventSink, peers: Container[int] | None = None) -> None:
         self._sink = sink
@@ -87,7 +86,7 @@ class RaftService(RaftServicer):
         stream, correlation_id = caller
         stream.keys.discard(key)
         if stream.is_first:
-            stream.push(raft_codec.encode(correlation_id, response))
+            stream.push(raft_codec.encode_response(correlation_id, response))
             return
         self._others.append((stream, correlation_id, response))
         if len(self._others) == 1:
@@ -100,7 +99,7 @@ class RaftService(RaftServicer):
         while others and count < OTHERS_PER_TURN and size < OTHERS_BYTES_PER_TURN:
             stream, correlation_id, response = others.popleft()
             if stream.open:
-                stream.push(raft_codec.encode(correlation_id, response))
+                stream.push(raft_codec.encode_response(correlation_id, response))
                 size += _payload_bytes(response)
                 count += 1
         if others:
@@ -111,10 +110,10 @@ class RaftService(RaftServicer):
             return True
         return request.replica_id in self._peers
 
-    async def Exchange(  # type: ignore[override]
+    async def exchange(
         self,
         request_iterator: AsyncIterator[pb.RaftEnvelope],
-        context: grpc.aio.ServicerContext[pb.RaftEnvelope, pb.RaftEnvelope],
+        context: grpc.aio.ServicerContext[pb.RaftEnvelope, bytes],
     ) -> None:
         """Serves one caller until it goes away."""
         loop = asyncio.get_running_loop()
@@ -133,9 +132,7 @@ class RaftService(RaftServicer):
                 self._sink(RaftRequestAbandoned(key=key))
             stream.keys.clear()
 
-    async def _read(
-        self, stream: _Stream, context: grpc.aio.ServicerContext[pb.RaftEnvelope, pb.RaftEnvelope]
-    ) -> None:
+    async def _read(self, stream: _Stream, context: grpc.aio.ServicerContext[pb.RaftEnvelope, bytes]) -> None:
         while True:
             envelope = await context.read()
             if envelope is END_OF_STREAM:
@@ -152,7 +149,7 @@ class RaftService(RaftServicer):
                 del self._callers[key]
 
     async def _write(
-        self, stream: _Stream, context: grpc.aio.ServicerContext[pb.RaftEnvelope, pb.RaftEnvelope]
+        self, stream: _Stream, context: grpc.aio.ServicerContext[pb.RaftEnvelope, bytes]
     ) -> None:
         while True:
             while stream.outbound:
@@ -170,6 +167,16 @@ def _payload_bytes(response: RaftResponse) -> int:
             return len(data)
         case _:
             return 0
+
+
+def add_raft_service(service: RaftService, server: grpc.aio.Server) -> None:
+    """Registers the service of proto/raft.proto; its answers are bytes already."""
+    name = pb.DESCRIPTOR.services_by_name["Raft"].full_name
+    exchange = grpc.stream_stream_rpc_method_handler(
+        service.exchange, request_deserializer=pb.RaftEnvelope.FromString, response_serializer=bytes
+    )
+    handler = grpc.method_handlers_generic_handler(name, {"Exchange": exchange})
+    server.add_generic_rpc_handlers((handler,))
 
 
 class GrpcRaftTransport:

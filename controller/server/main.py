@@ -29,7 +29,6 @@ from proto.broker_ids_pb2_grpc import add_BrokerIdsServicer_to_server
 from proto.broker_pb2_grpc import add_BrokerLifecycleServicer_to_server
 from proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from proto.partitions_pb2_grpc import add_PartitionsServicer_to_server
-from proto.raft_pb2_grpc import add_RaftServicer_to_server
 from proto.reassignments_pb2_grpc import add_ReassignmentsServicer_to_server
 from proto.settings_pb2_grpc import add_SettingsServicer_to_server, add_SettingsViewServicer_to_server
 from runtime.api_codec import Hints
@@ -44,7 +43,7 @@ from runtime.metadata_log import MetadataLines
 from runtime.node_codec import NodeReport
 from runtime.process import handle_signals, run_process
 from runtime.raft_client import PeerAddress, RaftClient
-from runtime.raft_server import GrpcRaftTransport, RaftService
+from runtime.raft_server import GrpcRaftTransport, RaftService, add_raft_service
 from runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
 from runtime.requests import WaitingRequests
 from runtime.settings_view import SettingsViewService
@@ -131,7 +130,7 @@ class ControllerProcess:
         self._add_services(service, Hints(config.voters), replica.identity.cluster_id)
 
     def _add_services(self, raft: RaftService, hints: Hints, cluster_id: str) -> None:
-        add_RaftServicer_to_server(raft, self._server)
+        add_raft_service(raft, self._server)
         add_AdminServicer_to_server(AdminService(self._requests, hints, self._report), self._server)
         add_BrokerLifecycleServicer_to_server(BrokerLifecycleService(self._requests, hints), self._server)
         broker_ids = BrokerIdsService(self._requests, hints, self._config.node_id)

@@ -31,10 +31,9 @@ from controller.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from proto.raft_pb2_grpc import add_RaftServicer_to_server
 from runtime.channels import bind, new_server
 from runtime.raft_client import PeerAddress, RaftClient
-from runtime.raft_server import GrpcRaftTransport, RaftService
+from runtime.raft_server import GrpcRaftTransport, RaftService, add_raft_service
 from runtime.transport import RaftTransport
 from storage.types import LogPosition
 from tests.conformance.memory_transport import MemoryNetwork
@@ -121,7 +120,7 @@ class GrpcPair(Pair):
         self.server = new_server()
         port = bind(self.server, "127.0.0.1", 0, None)
         service = RaftService(self.callee_sink)
-        add_RaftServicer_to_server(service, self.server)
+        add_raft_service(service, self.server)
         await self.server.start()
         rng = random.Random(1)
         self.callee = GrpcRaftTransport(RaftClient({}, self.callee_sink, rng=rng), service)
@@ -320,7 +319,7 @@ async def test_a_peer_that_comes_back_is_reached_again() -> None:
     server = new_server()
     bind(server, "127.0.0.1", port, None)
     service = RaftService(server_sink)
-    add_RaftServicer_to_server(service, server)
+    add_raft_service(service, server)
     await server.start()
     correlation_id = 2
     while server_sink.events.empty():
@@ -342,7 +341,7 @@ async def test_an_unanswered_flood_from_one_caller_is_bounded() -> None:
     sink, server_sink = Sink(), Sink()
     server = new_server()
     port = bind(server, "127.0.0.1", 0, None)
-    add_RaftServicer_to_server(RaftService(server_sink), server)
+    add_raft_service(RaftService(server_sink), server)
     await server.start()
     client = RaftClient({2: PeerAddress("127.0.0.1", port)}, sink, rng=random.Random(1))
     for number in range(300):

@@ -7,7 +7,7 @@ import typing
 
 import pytest
 
-from controller.raft.messages import RaftError, RaftRequest, RaftResponse
+from controller.raft.messages import FetchResponse, RaftError, RaftRequest, RaftResponse, VoteResponse
 from proto import raft_pb2 as pb
 from runtime import raft_codec
 from storage.types import LogPosition
@@ -55,6 +55,16 @@ def test_responses_keep_every_field(kind: type, absent: bool) -> None:
     message = filled(kind, absent=absent)
     envelope = pb.RaftEnvelope.FromString(raft_codec.encode(9, message).SerializeToString())
     assert raft_codec.decode_response(envelope) == message
+
+
+@pytest.mark.parametrize("size", [0, 1, raft_codec.LARGE_BYTES - 1, raft_codec.LARGE_BYTES, 300_000])
+def test_bytes_of_a_response_are_those_of_its_envelope(size: int) -> None:
+    response = dataclasses.replace(filled(FetchResponse, absent=False), records=bytes([7]) * size)
+    envelope = pb.RaftEnvelope.FromString(raft_codec.encode_response(1 << 40, response))
+    assert envelope.correlation_id == 1 << 40
+    assert raft_codec.decode_response(envelope) == response
+    vote = filled(VoteResponse, absent=True)
+    assert raft_codec.decode_response(pb.RaftEnvelope.FromString(raft_codec.encode_response(2, vote))) == vote
 
 
 def test_a_message_of_defaults_only_is_still_a_message() -> None:

@@ -34,8 +34,8 @@ class Caller:
         await self.ended.wait()
         return END_OF_STREAM
 
-    async def write(self, envelope: pb.RaftEnvelope) -> None:
-        assert envelope.correlation_id == 1
+    async def write(self, envelope: bytes) -> None:
+        assert pb.RaftEnvelope.FromString(envelope).correlation_id == 1
         self._written.append(self.node_id)
 
 
@@ -74,7 +74,7 @@ class Served:
         self.service = RaftService(self._take, frozenset({PEER}))
         self.callers = [Caller(node_id, self.written) for node_id in callers]
         self.tasks = [
-            asyncio.create_task(self.service.Exchange(nothing(), caller))  # type: ignore[arg-type]
+            asyncio.create_task(self.service.exchange(nothing(), caller))  # type: ignore[arg-type]
             for caller in self.callers
         ]
 
@@ -104,7 +104,7 @@ async def test_a_peer_does_not_wait_behind_brokers() -> None:
     await served.settle()
     assert PEER in served.written[: 2 * OTHERS_PER_TURN]
     assert len(served.written) < len(brokers)
-    await served.settle(40)
+    await served.settle(100)
     assert [each for each in served.written if each != PEER] == list(brokers)
     await served.end()
 

@@ -18,7 +18,18 @@ import uvloop
 
 from tests.bench.figures import Figure, Neighbours, machine
 
-BENCHES = ("commit", "create", "failover", "failover_clock", "replay", "restart", "heartbeats", "idle")
+BENCHES = (
+    "commit",
+    "create",
+    "failover",
+    "failover_clock",
+    "replay",
+    "restart",
+    "heartbeats",
+    "bounce",
+    "storm",
+    "idle",
+)
 ON_DEMAND = frozenset({"idle"})
 
 

@@ -176,10 +176,10 @@ def simulated(case: str, partitions: int, runs: int) -> list[Run]:
     shape = Shape(partitions=partitions, common=7 if case == "1M-all" else None)
     with seeded(shape, real_brokers=1, properties=PROPERTIES) as cluster, shown(cluster):
         rest = [each for each in range(shape.brokers) if each not in victims]
-        alone = [_task(cluster, shape, [victim]) for victim in victims]
+        alone = [simulated_task(cluster, shape, [victim]) for victim in victims]
         with fleets(
-            _task(cluster, shape, rest, fetches=False),
-            _task(cluster, shape, rest, heartbeats=False),
+            simulated_task(cluster, shape, rest, fetches=False),
+            simulated_task(cluster, shape, rest, heartbeats=False),
             *alone,
             ready=False,
         ) as (beating, fetching, *dying):
@@ -192,9 +192,16 @@ def simulated(case: str, partitions: int, runs: int) -> list[Run]:
             ]
 
 
-def _task(
-    cluster: Cluster, shape: Shape, brokers: list[int], *, heartbeats: bool = True, fetches: bool = True
+def simulated_task(
+    cluster: Cluster,
+    shape: Shape,
+    brokers: list[int],
+    *,
+    heartbeats: bool = True,
+    fetches: bool = True,
+    heartbeat_ms: int = HEARTBEAT_MS,
 ) -> Task:
+    """Seeded brokers that do one or both; who fetches leaves the registration to who heartbeats."""
     return Task(
         cluster_id=cluster.cluster_id,
         controllers=addresses(cluster.controllers),
@@ -203,7 +210,7 @@ def _task(
         heartbeats=heartbeats,
         registers=heartbeats,
         fetches=fetches,
-        heartbeat_ms=HEARTBEAT_MS,
+        heartbeat_ms=heartbeat_ms,
         from_offset=shape.records,
         from_epoch=EPOCH,
     )

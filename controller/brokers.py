@@ -81,9 +81,17 @@ def decide_registration(
 
 
 def must_fence_first(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
-    """The earlier incarnation is not fenced in the log: it failed first, then the new one starts (S1.16)."""
+    """The earlier incarnation is not fenced in the log: it failed first, then the new one starts (S1.16).
+
+    So is one that registers again with fewer directories than partitions of it may lie in: its record would
+    leave leaders in a directory that nobody has. Fenced, it gives its partitions back as it may lead them.
+    """
     known = image.brokers.get(request.broker_id)
-    return known is not None and known.incarnation_id != request.incarnation_id and not known.fenced
+    if known is None or known.fenced:
+        return False
+    return known.incarnation_id != request.incarnation_id or not set(known.directories) <= set(
+        request.directories
+    )
 
 
 def must_drop_first(image: MetadataImage, request: RegisterBrokerRequest) -> bool:

@@ -49,6 +49,8 @@ class Heartbeats:
         state = decide.broker_state(brokers, broker_id, fencing=False, told_to_stop=told_to_stop)
         session = sessions.touch(broker_id, request.broker_epoch, arrived_ms)
         sessions.note_applied(session, request.applied_offset, ledger.committed_offset, arrived_ms)
+        # No record takes a controlled shutdown back: it is let in again as another incarnation.
+        leaving = brokers[broker_id].in_controlled_shutdown
         up = state is BrokerState.ACTIVE or state is BrokerState.CONTROLLED_SHUTDOWN
         if up and sessions.stands_still(session, arrived_ms):
             event = BrokerEvent.LEASE_LOST
@@ -57,7 +59,7 @@ class Heartbeats:
                 state,
                 want_fence=request.want_fence or no_directory,
                 want_shutdown=request.want_shutdown,
-                caught_up=caught_up and request.applied_offset >= session.unfence_from_offset,
+                caught_up=caught_up and request.applied_offset >= session.unfence_from_offset and not leaving,
                 leads=lambda: leads_any(ledger.newest, broker_id),
                 moves_seen=lambda: self._moves_seen(session, broker_id),
             )

@@ -224,7 +224,7 @@ RAFT_BUGS = (
         breaks="a new high watermark reaches the voters' parked fetches at once",
         source="KAFKA-14145",
         file="controller/raft/replication.py",
-        old=" or state.log.high_watermark > request.high_watermark",
+        old=" or view.announced > request.high_watermark",
         new="",
         caught_by=(SCRIPTS,),
     ),

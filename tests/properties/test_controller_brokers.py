@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.config import ControllerConfig
@@ -174,6 +174,11 @@ class Life:
 
 @settings(max_examples=150, deadline=None)
 @given(steps=steps, slice_max=st.sampled_from([1, 2, 1_000]))
+@example(
+    # Told that it may stop, it heartbeats on as if nothing had been asked.
+    steps=[("unregister", 2), ("heartbeat", 3, False, True, 0, 0), ("beat all",), ("beat all",)],
+    slice_max=1,
+)
 def test_random_lives_of_brokers(steps: list[tuple[object, ...]], slice_max: int) -> None:
     life = Life(slice_max)
     for step in steps:

@@ -103,8 +103,8 @@ class Checks:
             )
 
     def _check_image(self, image: MetadataImage, process: ControllerProcess) -> None:
-        """Equal offset, equal image, however a node came to it. Every image of a node is looked at once. Where
-        every batch is judged as it is committed, images that are equal to what it made need no more."""
+        """Equal offset, equal image, however a node came to it. Every image of a node is looked at once;
+        where every batch is judged as it is committed, images that are equal to what it made need no more."""
         before = self._seen.get(process.node_id)
         if before is image:
             return

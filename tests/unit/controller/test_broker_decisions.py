@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from controller.brokers import decide_registration, epoch_refusal, is_caught_up, must_fence_first
@@ -191,6 +192,17 @@ def test_an_unfenced_earlier_incarnation_is_fenced_first(
     record: BrokerRecord, incarnation: int, must: bool
 ) -> None:
     assert must_fence_first(image_of(record), registration(1, incarnation)) is must
+
+
+@pytest.mark.parametrize(("fenced", "left", "must"), [(False, 1, True), (False, 3, False), (True, 1, False)])
+def test_the_same_incarnation_with_a_directory_less_is_fenced_first(
+    fenced: bool, left: int, must: bool
+) -> None:
+    """Its record alone would leave leaders in a directory that is not there any more."""
+    directories = (b"a" * 16, b"b" * 16, b"c" * 16)
+    registered = msgspec.structs.replace(broker(1, fenced=fenced), log_dirs=directories[:2])
+    request = registration(1, directories=directories[:left])
+    assert must_fence_first(image_of(registered), request) is must
 
 
 # ---- epochs

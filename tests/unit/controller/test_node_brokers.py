@@ -506,6 +506,21 @@ def test_a_shutdown_request_from_before_a_bounce_does_not_hurt_the_bounced_broke
     assert not known(quorum, 1).fenced and not known(quorum, 1).in_controlled_shutdown
 
 
+def test_a_broker_that_was_let_go_is_let_in_again_as_another_process_only() -> None:
+    """No record takes a controlled shutdown back: unfenced, it would lead and join no ISR (KIP-841)."""
+    quorum = quorum_of()
+    quorum.start_broker(1, 1)
+    topic = quorum.create("t", (1,))
+    assert beat(quorum.heartbeat(1, want_shutdown=True)).in_controlled_shutdown
+    assert beat(quorum.heartbeat(1, want_shutdown=True)).should_shut_down
+    for _ in range(3):
+        told = beat(quorum.heartbeat(1))
+        assert told.is_fenced and not told.in_controlled_shutdown
+    assert known(quorum, 1).fenced and quorum.partition(topic, 0).leader == -1
+    quorum.start_broker(1, 2)
+    assert quorum.partition(topic, 0).leader == 1
+
+
 # ---- bounce
 
 

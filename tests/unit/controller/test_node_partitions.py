@@ -5,8 +5,14 @@ from __future__ import annotations
 from controller.config import ControllerConfig
 from metadata.errors import ApiError, ErrorCode
 from metadata.offline import offline_replicas
-from metadata.records import BrokerRegistrationChangeRecord, ConfigRecord, PartitionChangeRecord
-from metadata.requests import BrokerHeartbeatResponse, TopicsResponse
+from metadata.records import (
+    BrokerRecord,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FenceBrokerRecord,
+    PartitionChangeRecord,
+)
+from metadata.requests import BrokerHeartbeatResponse, RegisterBrokerResponse, TopicsResponse
 from metadata.requests_partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -20,7 +26,7 @@ from metadata.requests_partitions import (
     ReplicaAssignment,
     TopicGrowth,
 )
-from tests.unit.controller.node_quorum import CLUSTER, Quorum
+from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration
 
 A, B = b"dir-a" + bytes(10) + b"a", b"dir-b" + bytes(10) + b"b"
 
@@ -106,6 +112,26 @@ def test_a_dead_directory_goes_in_slices_and_counts_as_dead_from_the_first() -> 
     assert [len(batch) for batch in quorum.batches(start)] == [2, 2, 2]
     assert [quorum.partition(topic, n).leader for n in (1, 3, 5, 7, 9)] == [2] * 5
     assert leader.node.sessions.failing == {}
+
+
+def test_a_broker_that_registers_again_without_a_directory_leads_nothing_in_it() -> None:
+    """The same incarnation lost its lease by its own clock and a directory meanwhile: no image on the way has
+    a leader in a directory that is not registered."""
+    quorum = quorum_of(slice_max=1)
+    epoch, topic = two_directories(quorum)
+    start = quorum.leader.end_offset
+    key = quorum.request(registration(1, directories=(A,)))
+    quorum.settle()
+    quorum.advance(100)
+    again = quorum.leader.answers[key]
+    assert isinstance(again, RegisterBrokerResponse) and again.broker_epoch == epoch
+    batches = quorum.batches(start)
+    assert [type(batch[-1]) for batch in batches][-2:] == [FenceBrokerRecord, BrokerRecord]
+    assert quorum.image().brokers[1].directories == (A,) and quorum.image().brokers[1].fenced
+    assert [quorum.partition(topic, n).leader for n in range(4)] == [2] * 4
+    beat = quorum.heartbeat(1)
+    assert isinstance(beat, BrokerHeartbeatResponse) and not beat.is_fenced
+    assert offline_replicas(quorum.image().brokers, quorum.partition(topic, 1)) == (1,)
 
 
 def test_a_failover_between_the_batches_of_a_dead_directory_starts_it_again() -> None:

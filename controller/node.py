@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import assert_never
 
-from controller.active import WRITE_REQUESTS, ActiveController, WriteRequest
+from controller.active import ActiveController
 from controller.config import ControllerConfig
 from controller.encoding import encode_records_batch
 from controller.events import (
@@ -37,29 +37,23 @@ from controller.events import (
     TrimLog,
 )
 from controller.ledger import Ledger, Pending, Reply
-from controller.queries import describe_quorum, furthest_voter, image_response, node_status, not_controller
+from controller.queries import node_status, not_controller
 from controller.raft import effects as raft_effects
 from controller.raft.core import RaftCore
 from controller.raft.effects import RaftEffect
 from controller.raft.gate import EffectGate
 from controller.raft.messages import RaftError, RaftResponse
-from controller.read_queue import ReadQueue
+from controller.reception import Reception
 from controller.sessions import Sessions
 from controller.snapshots import SnapshotPolicy
 from controller.status import Counters, NodeStatus
-from controller.workbench import busy
 from metadata.columnar import MIN_RECORDS as COLUMNS_MIN_RECORDS
-from metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
+from metadata.errors import ApiError, InvariantViolation, ReplayError
 from metadata.image import MetadataImage
 from metadata.records import Record
 from metadata.replay import Replayer, ReplayState, replay, replay_records
 from metadata.requests import (
-    BrokerHeartbeatRequest,
     ControllerResponse,
-    DescribeQuorumRequest,
-    Done,
-    ReadImageRequest,
-    TransferLeadershipRequest,
 )
 from storage.batch import iter_batches
 from storage.uuids import random_uuid
@@ -120,8 +114,7 @@ class ControllerNode:
         self._data_seen = applied_offset > 0 or bool(image.features.finalized)
         self._high_watermark = -1
         self._reading_from: int | None = None
-        self._waiting: deque[RequestArrived] = deque()
-        self._reads = ReadQueue()
+        self._reception = Reception(self)
         self._armed_ms = NOT_YET
         self._stop_at_ms: int | None = None
         self._foreign: set[int] = set()
@@ -132,7 +125,7 @@ class ControllerNode:
         """The first input."""
         self._begin(now_ms, wall_ms)
         self._high_watermark = self.raft.high_watermark
-        self._absorb(self.raft.start(now_ms))
+        self.absorb(self.raft.start(now_ms))
         self._maybe_read()
         return self._end()
 
@@ -143,7 +136,7 @@ class ControllerNode:
         self._begin(now_ms, wall_ms)
         try:
             if type(event) is RequestArrived:
-                self._on_request(event)
+                self._reception.take(event)
             else:
                 self._on_event(event)
             if now_ms >= self._armed_ms:
@@ -182,6 +175,11 @@ class ControllerNode:
         """What this node knows of itself and of the brokers, as of the last input."""
         return node_status(self)
 
+    @property
+    def is_in_office(self) -> bool:
+        """This node leads and is active, or will be as soon as everything before it is applied."""
+        return self._epoch_start is not None
+
     # ---- the frame around every input
 
     def _begin(self, now_ms: int, wall_ms: int) -> None:
@@ -199,10 +197,10 @@ class ControllerNode:
         if drained:
             self.sessions.note_drained(now_ms)
         # Raft first: a leader that was paused for long must lose its office before it judges brokers.
-        self._absorb(self.raft.tick(now_ms))
+        self.absorb(self.raft.tick(now_ms))
         active = self.active
         if active is not None and not self.raft.transferring:
-            self._serve_waiting()
+            self._reception.serve_waiting()
             active.expire(now_ms)
             self.counters.timed_out_heartbeats = self.sessions.expired_count
             active.step(now_ms)
@@ -215,19 +213,19 @@ class ControllerNode:
         now_ms, raft = self.now_ms, self.raft
         match event:
             case RaftRequestArrived(key=key, request=request):
-                self._absorb(raft.on_request(now_ms, key, request))
+                self.absorb(raft.on_request(now_ms, key, request))
             case LogSynced(end_offset=end_offset):
-                self._absorb(raft.on_log_synced(now_ms, end_offset))
+                self.absorb(raft.on_log_synced(now_ms, end_offset))
             case RaftResponseArrived(source=source, correlation_id=correlation_id, response=response):
                 self._note_cluster(source, response)
-                self._absorb(raft.on_response(now_ms, source, correlation_id, response))
+                self.absorb(raft.on_response(now_ms, source, correlation_id, response))
             case RaftRequestFailed(target=target, correlation_id=correlation_id, reason=reason):
-                self._absorb(raft.on_request_failed(now_ms, target, correlation_id, reason))
+                self.absorb(raft.on_request_failed(now_ms, target, correlation_id, reason))
             case QuorumStatePersisted(token=token):
                 self._release(self._gate.persisted(token))
-                self._absorb(raft.on_quorum_state_persisted(now_ms, token))
+                self.absorb(raft.on_quorum_state_persisted(now_ms, token))
             case RaftRequestAbandoned(key=key):
-                self._absorb(raft.on_request_abandoned(key))
+                self.absorb(raft.on_request_abandoned(key))
             case LogRead(from_offset=from_offset, data=data):
                 self._on_log_read(from_offset, data)
             case SnapshotWritten():
@@ -236,19 +234,20 @@ class ControllerNode:
                 self._on_snapshot_loaded(event)
             case SnapshotRejected(position=position, reason=reason):
                 self.warn(f"the fetched snapshot {position} is damaged and is fetched again: {reason}")
-                self._absorb(raft.on_snapshot_rejected(now_ms, position))
+                self.absorb(raft.on_snapshot_rejected(now_ms, position))
             case LogTrimmed(log_start_offset=log_start_offset):
-                self._absorb(raft.on_log_trimmed(log_start_offset))
+                self.absorb(raft.on_log_trimmed(log_start_offset))
             case ShutdownRequested():
                 self._on_shutdown()
             case RequestArrived():
-                self._on_request(event)
+                self._reception.take(event)
             case _:
                 assert_never(event)
 
     # ---- raft's effects
 
-    def _absorb(self, effects: list[RaftEffect]) -> None:
+    def absorb(self, effects: list[RaftEffect]) -> None:
+        """What Raft wants done after an input that it was given."""
         self._release(self._gate.push(effects))
 
     def _release(self, effects: Iterable[RaftEffect]) -> None:
@@ -279,10 +278,9 @@ class ControllerNode:
             case raft_effects.RoleChanged():
                 self._on_role(notice)
             case raft_effects.ReadReady(token=token, offset=offset):
-                self._reads.confirm(token, offset)
-                self._serve_reads()
+                self._reception.confirm_read(token, offset)
             case raft_effects.ReadFailed(token=token):
-                self.reply(self._reads.fail(token), not_controller(self))
+                self._reception.fail_read(token)
             case _:
                 assert_never(notice)
 
@@ -303,7 +301,7 @@ class ControllerNode:
         if ledger.pending:
             for key, response in ledger.commit(self._high_watermark):
                 self._out.append(Answer(key=key, response=response))
-            self._serve_reads()
+            self._reception.serve_reads()
             self._maybe_snapshot()
         else:
             self._maybe_read()
@@ -351,7 +349,7 @@ class ControllerNode:
     def _on_snapshot_written(self, event: SnapshotWritten) -> None:
         if self.snapshots.written(event.position):
             self.counters.snapshots_written += 1
-            self._absorb(self.raft.on_snapshot_written(self.now_ms, event.position))
+            self.absorb(self.raft.on_snapshot_written(self.now_ms, event.position))
             self._out.append(TrimLog(before_offset=event.position.offset))
 
     def _on_snapshot_loaded(self, event: SnapshotLoaded[MetadataImage]) -> None:
@@ -363,7 +361,7 @@ class ControllerNode:
             self._data_seen = True
         self.snapshots.loaded(event.position, self.now_ms)
         self.counters.snapshots_loaded += 1
-        self._absorb(self.raft.on_snapshot_loaded(self.now_ms, event.position))
+        self.absorb(self.raft.on_snapshot_loaded(self.now_ms, event.position))
 
     # ---- leadership
 
@@ -379,12 +377,7 @@ class ControllerNode:
         self.counters.activations += 1
         self.active = ActiveController(self.config, self.ledger, self.sessions, self._rng, self)
         self.active.activate(self.now_ms, log_is_empty=not self._data_seen)
-        self._serve_waiting()
-
-    def _serve_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for arrived in waiting:
-            self._on_request(arrived)
+        self._reception.serve_waiting()
 
     def _lose_leadership(self) -> None:
         """Everything uncommitted is dropped. What was pending may or may not come to be: the answer is
@@ -395,86 +388,13 @@ class ControllerNode:
         if self.active is not None:
             self.counters.leaderships_lost += 1
             keys += self.active.parked_keys()
-        keys += [arrived.key for arrived in self._waiting]
-        keys += self._reads.drop_ready()
-        self._waiting.clear()
+        keys += self._reception.drop()
         self.active = None
         self.sessions.clear()
         self.counters.answers_dropped += len(keys)
         for key in keys:
             self._out.append(Answer(key=key, response=error))
         self._maybe_read()
-
-    # ---- requests
-
-    def _on_request(self, event: RequestArrived) -> None:
-        self.counters.requests += 1
-        self.sessions.note_arrival(event.arrived_ms)
-        request = event.request
-        if isinstance(request, WRITE_REQUESTS):
-            self._on_write(event, request)
-            return
-        match request:
-            case ReadImageRequest(linearizable=False):
-                self.reply(event.key, image_response(self))
-            case ReadImageRequest():
-                self._on_read(event)
-            case DescribeQuorumRequest():
-                leads = self.raft.is_leader
-                self.reply(event.key, describe_quorum(self) if leads else not_controller(self))
-            case TransferLeadershipRequest(target_id=target_id):
-                self._on_transfer(event.key, target_id)
-            case _:
-                assert_never(request)
-
-    def _on_write(self, event: RequestArrived, request: WriteRequest) -> None:
-        active = self.active
-        if type(request) is BrokerHeartbeatRequest:
-            self.counters.heartbeats += 1
-        if active is None or self.raft.transferring:
-            # What is appended during a transfer would only keep the successor from catching up.
-            self._wait_for_activation(event)
-        elif self.ledger.replies_waiting >= self.config.answers_max:
-            self._refuse_busy(event.key)
-        else:
-            active.handle(event, request, self.now_ms)
-
-    def _on_read(self, event: RequestArrived) -> None:
-        if self.active is None:
-            self._wait_for_activation(event)
-        elif len(self._reads) >= self.config.answers_max:
-            self._refuse_busy(event.key)
-        else:
-            self._absorb(self.raft.request_read(self.now_ms, self._reads.begin(event.key)))
-
-    def _wait_for_activation(self, event: RequestArrived) -> None:
-        if self._epoch_start is None:
-            self.reply(event.key, not_controller(self))
-        elif len(self._waiting) >= self.config.waiting_requests_max:
-            self._refuse_busy(event.key)
-        else:
-            self._waiting.append(event)
-
-    def _refuse_busy(self, key: int) -> None:
-        self.counters.refused_busy += 1
-        self.reply(key, busy("too many requests wait for a commit"))
-
-    def _on_transfer(self, key: int, target_id: int | None) -> None:
-        if not self.raft.is_leader:
-            self.reply(key, not_controller(self))
-            return
-        target = furthest_voter(self) if target_id is None else target_id
-        refusal = "there is no other voter" if target is None else self.raft.transfer_refusal(target)
-        if target is None or refusal is not None:
-            self.reply(key, ApiError(ErrorCode.INVALID_REQUEST, f"leadership stays here: {refusal}"))
-            return
-        self.reply(key, Done())
-        self._absorb(self.raft.transfer_leadership(self.now_ms, target))
-
-    def _serve_reads(self) -> None:
-        """Reads whose round is over and whose offset is applied; the others stay in order."""
-        for key in self._reads.take(self.ledger.committed_offset):
-            self.reply(key, image_response(self))
 
     # ---- the active controller's port
 
@@ -507,7 +427,7 @@ class ControllerNode:
         self._data_seen = True
         self.counters.batches_appended += 1
         self.counters.records_appended += len(records)
-        self._absorb(raft.append(self.now_ms, data, wake_observers))
+        self.absorb(raft.append(self.now_ms, data, wake_observers))
         return end_offset
 
     def reply(self, key: int, response: ControllerResponse | ApiError) -> None:
@@ -522,7 +442,7 @@ class ControllerNode:
         """A leader names its successors, and stays until they have heard it or the grace is over."""
         if self._stop_at_ms is None:
             self._stop_at_ms = self.now_ms + SHUTDOWN_GRACE_MS
-            self._absorb(self.raft.resign(self.now_ms))
+            self.absorb(self.raft.resign(self.now_ms))
 
     def _note_cluster(self, source: int, response: RaftResponse) -> None:
         """One voter of another cluster is at a wrong address. When so many are that the others make no

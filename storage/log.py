@@ -299,17 +299,13 @@ class SegmentedLog:
         At least one batch, and no more than `max_bytes` if there is more than one; never past a segment's
         end. Raises OffsetOutOfRange, CorruptLogError, DiskError.
         """
-        return self._read(offset, max_bytes)[0]
-
-    def _read(self, offset: int, max_bytes: int) -> tuple[bytes, int, str]:
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
         segment = self._segment_for(offset)
         if offset == self.end_offset:
-            return b"", segment.size, segment.path
+            return b""
         position, base = segment.locate(offset)
-        data, _ = segment.read(position, base, max_bytes)
-        return data, position, segment.path
+        return segment.read(position, base, max_bytes)[0]
 
     def _segment_for(self, offset: int) -> Segment:
         for segment in reversed(self._segments):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
+import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -82,7 +83,10 @@ def _each(plan: FleetPlan, out: Path, jobs: int) -> Iterator[dict[str, Any]]:
         return
     # Spawned, not forked: the caller may run threads.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, plan.clusters), mp_context=context) as pool:
+    workers = min(jobs, plan.clusters)
+    # Ctrl-C is for this process, which then stops the others.
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(workers, context, signal.signal, ignore) as pool:
         running = [pool.submit(write_cluster, cluster, out) for cluster in cluster_plans(plan)]
         try:
             for done in as_completed(running):

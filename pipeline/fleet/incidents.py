@@ -1,7 +1,7 @@
 """What can happen to a synthetic cluster: each incident as a function that lives it through and tells it.
 
-Owns the course of the kinds in `plan.KINDS` (moves of replicas are in `moves`). An incident leaves the cluster
-healthy. Every function takes the cluster, writes to its log and adds one entry to its truth.
+Owns the course of the kinds in `plan.KINDS` (moves of replicas are in `moves`). Each leaves the cluster
+healthy, takes the cluster, writes to its log and adds one entry to its truth.
 """
 
 from __future__ import annotations

@@ -121,22 +121,23 @@ def _topic(cluster: Cluster, partitions: int, width: int = 0) -> None:
 def _between(cluster: Cluster) -> None:
     """A while in which nothing bad happens: idle time, slow followers, users who change something."""
     rng = cluster.rng
-    cluster.idle(rng.randint(5 * SECOND_MS, 60 * SECOND_MS), keep=SLACK)
+    reserve = _reserve(cluster)
+    cluster.idle(rng.randint(5 * SECOND_MS, 60 * SECOND_MS), keep=reserve)
     for _ in range(rng.randint(1, 3)):
         most = max(2, cluster.plan.partitions // 25)
         _slow_follower(cluster, rng.randint(1, most))
-        cluster.idle(rng.randint(0, 20 * SECOND_MS), keep=SLACK)
-    if cluster.room > SLACK and rng.random() < 0.3:
+        cluster.idle(rng.randint(0, 20 * SECOND_MS), keep=reserve)
+    if cluster.room > reserve and rng.random() < 0.3:
         _small_change(cluster)
-    if rng.random() < 0.1 and cluster.room > cluster.plan.partitions // 2 + SLACK:
+    if rng.random() < 0.1 and cluster.room > cluster.plan.partitions // 2 + reserve:
         _topic(cluster, rng.randint(2, max(2, cluster.plan.partitions // 40)))
-    if rng.random() < 0.07 and cluster.room > SLACK and len(cluster.partitions.topic_ids) > 6:
+    if rng.random() < 0.07 and cluster.room > reserve and len(cluster.partitions.topic_ids) > 6:
         _delete_a_topic(cluster)
 
 
 def _slow_follower(cluster: Cluster, most: int) -> bool:
     """A follower falls out of some ISRs and catches up. False where there is no room for it."""
-    most = min(most, (cluster.room - SLACK) // 2)
+    most = min(most, (cluster.room - _reserve(cluster)) // 2)
     active = cluster.active()
     if most < 1 or not active:
         return False
@@ -200,7 +201,7 @@ def _next_kind(cluster: Cluster, turn: int) -> str | None:
     bounds = _bounds(cluster)
     for step in range(len(kinds)):
         kind = kinds[(turn + step) % len(kinds)]
-        if bounds[kind] + SLACK + _closing(cluster) <= cluster.room:
+        if bounds[kind] + _reserve(cluster) <= cluster.room:
             return kind
     return None
 
@@ -210,9 +211,9 @@ def _most_held(cluster: Cluster) -> int:
     return int(np.bincount(replicas[replicas != NO_BROKER]).max())
 
 
-def _closing(cluster: Cluster) -> int:
-    """Records that the end of the log takes: the fence of a broker that stays away."""
-    return _most_held(cluster) + 1 if cluster.plan.ends_open else 0
+def _reserve(cluster: Cluster) -> int:
+    """Records that are kept free: some, and what the fence of a broker that stays away takes at the end."""
+    return SLACK + (_most_held(cluster) + 1 if cluster.plan.ends_open else 0)
 
 
 def _bounds(cluster: Cluster) -> dict[str, int]:
@@ -245,8 +246,8 @@ def _bounds(cluster: Cluster) -> dict[str, int]:
 def _fill(cluster: Cluster) -> Iterator[None]:
     """Slow followers and idle batches until the log is as long as planned."""
     most = max(2, cluster.plan.partitions // 10)
-    while cluster.room > 3 * SLACK + _closing(cluster) + 2 * most and _slow_follower(cluster, most):
-        cluster.idle(5 * SECOND_MS, keep=SLACK + _closing(cluster))
+    while cluster.room > 2 * SLACK + _reserve(cluster) + 2 * most and _slow_follower(cluster, most):
+        cluster.idle(5 * SECOND_MS, keep=_reserve(cluster))
         yield
     if cluster.plan.ends_open:
         broker = cluster.rng.choice(cluster.active())
@@ -264,7 +265,7 @@ def _fill(cluster: Cluster) -> Iterator[None]:
             leaders_moved=fenced["leaders_moved"],
             left_leaderless=fenced["left_leaderless"],
         )
-    while cluster.room:
+    while cluster.room > 0:
         cluster.idle(min(cluster.room, 1000) * cluster.plan.idle_ms)
         yield
 

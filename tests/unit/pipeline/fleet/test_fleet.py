@@ -13,6 +13,7 @@ from metadata.delta import diff
 from metadata.snapshot import load_snapshot
 from pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from pipeline.fleet.plan import DAMAGES, KINDS, FleetPlan, cluster_plans
+from pipeline.fleet.script import live
 from storage.batch import iter_batches
 from storage.meta_properties import load_meta_properties
 from storage.posix_disk import PosixDisk
@@ -190,6 +191,16 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
         write_fleet(plan, tmp_path / name, jobs=jobs)
     write_fleet(FleetPlan(clusters=2, records=3000, seed=6), tmp_path / "other")
     assert digest(tmp_path / "one") == digest(tmp_path / "two") != digest(tmp_path / "other")
+
+
+def test_a_cluster_that_ends_with_a_broker_down_keeps_room_for_its_fence() -> None:
+    """Many partitions a broker: the fence at the end takes more records than small things leave free."""
+    plans = list(cluster_plans(FleetPlan(clusters=3, records=60_000, seed=1, brokers=4, partitions=1500)))
+    assert plans[2].ends_open
+    for cluster in live(plans[2]):
+        cluster.log.take()
+    assert cluster.room == 0
+    assert cluster.incidents[-1]["kind"] == "lost_broker"
 
 
 @pytest.mark.parametrize("seed", range(8))

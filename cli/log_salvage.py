@@ -70,7 +70,7 @@ def salvage(
 
 
 def _new_voters(text: str) -> list[NewVoter]:
-    from runtime.config import parse_voters
+    from runtime.addresses import parse_voters
     from runtime.errors import ConfigError
 
     try:

@@ -7,7 +7,6 @@ Owns the rules that span keys and the values that the cores are built from. Ever
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,34 +18,24 @@ from broker.config import BrokerConfig
 from controller.config import ControllerConfig
 from controller.raft.config import RaftConfig, Voter
 from metadata.records import BrokerEndpoint, BrokerFeature, ControllerEndpoint, Record
+from runtime.addresses import (
+    PROTOCOL_IDS,
+    Listener,
+    check_advertised,
+    parse_listeners,
+    parse_protocols,
+    parse_voters,
+    protocol_of,
+)
 from runtime.channels import TlsFiles
-from runtime.config_keys import BOTH, BROKER, CONTROLLER, KEYS, Value, refuse_unknown
+from runtime.config_key import BOTH, BROKER, CONTROLLER, Value
+from runtime.config_keys import KEYS, refuse_unknown
 from runtime.errors import ConfigError
 from storage.log import LogConfig
-from storage.uuids import uuid_from_text
 
 MAX_FILE_BYTES = 1024 * 1024
 UNKNOWN_NODE_ID = -1
 """`NodeConfig.node_id` of a broker that has yet to find its id, as in Kafka; no process goes on with it."""
-
-PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1}
-
-_LISTENER = re.compile(r"^([A-Za-z][A-Za-z0-9_-]*)://(\[[0-9a-fA-F:]+\]|[^:/\[\]]*):(\d+)$")
-_VOTER = re.compile(r"^(\d+)@(\[[0-9a-fA-F:]+\]|[^:@\[\]]+):(\d+)(?::([A-Za-z0-9_-]+))?$")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
-    """One address; `protocol` PLAINTEXT or SSL."""
-
-    name: str
-    host: str
-    port: int
-    protocol: str
-
-    @property
-    def is_tls(self) -> bool:
-        return self.protocol == "SSL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,18 +260,18 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     node_id = UNKNOWN_NODE_ID if values["node.id"] is None else cast(int, values["node.id"])
     voters = parse_voters(cast("tuple[str, ...]", values["controller.quorum.voters"]))
     _check_membership(role, node_id, voters)
-    protocols = _protocols(cast("tuple[str, ...]", values["listener.security.protocol.map"]))
-    listeners = _parse_listeners("listeners", cast("tuple[str, ...]", values["listeners"]), protocols)
+    protocols = parse_protocols(cast("tuple[str, ...]", values["listener.security.protocol.map"]))
+    listeners = parse_listeners("listeners", cast("tuple[str, ...]", values["listeners"]), protocols)
     controller_name = cast("tuple[str, ...]", values["controller.listener.names"])[0]
     if role == CONTROLLER and [each.name for each in listeners] != [controller_name]:
         raise ConfigError(
             f"listeners of a controller must be one called {controller_name} (controller.listener.names): "
             f"write listeners={controller_name}://host:port"
         )
-    advertised = _parse_listeners(
+    advertised = parse_listeners(
         "advertised.listeners", cast("tuple[str, ...]", values["advertised.listeners"]), protocols
     )
-    _check_advertised(listeners, advertised)
+    check_advertised(listeners, advertised)
     log_dirs = tuple(Path(each) for each in cast("tuple[str, ...]", values["log.dirs"]))
     if len(set(log_dirs)) != len(log_dirs):
         raise ConfigError("log.dirs names a directory twice: remove one")
@@ -294,7 +283,7 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
         voters=voters,
         listeners=listeners,
         advertised=advertised or listeners,
-        controllers_use_tls=_protocol_of(controller_name, protocols) == "SSL",
+        controllers_use_tls=protocol_of(controller_name, protocols) == "SSL",
         log_dirs=log_dirs,
         metadata_log_dir=Path(cast(str, metadata_dir)) if metadata_dir else log_dirs[0],
         tls=_tls_files(values),
@@ -315,56 +304,6 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     return config
 
 
-def parse_voters(entries: tuple[str, ...]) -> tuple[Voter, ...]:
-    """`id@host:port[:directory-id]` entries; raises ConfigError for a bad, doubled or empty one."""
-    voters: list[Voter] = []
-    for entry in entries:
-        match = _VOTER.match(entry)
-        if match is None:
-            raise ConfigError(
-                f"controller.quorum.voters has {entry!r}: write id@host:port:directory-id, or id@host:port"
-            )
-        try:
-            directory_id = uuid_from_text(match[4]) if match[4] else None
-        except ValueError as error:
-            raise ConfigError(f"controller.quorum.voters has {entry!r}: {error}") from error
-        voters.append(
-            Voter(
-                node_id=_node_id(match[1]),
-                host=match[2].strip("[]"),
-                port=_port("controller.quorum.voters", entry, match[3], lowest=1),
-                directory_id=directory_id,
-            )
-        )
-    ids = [voter.node_id for voter in voters]
-    for node_id in ids:
-        if ids.count(node_id) > 1:
-            raise ConfigError(
-                f"controller.quorum.voters has node {node_id} twice: give each voter its own id"
-            )
-    addresses = [(voter.host, voter.port) for voter in voters]
-    for host, port in addresses:
-        if addresses.count((host, port)) > 1:
-            raise ConfigError(
-                f"controller.quorum.voters has {host}:{port} twice: each voter listens on its own"
-            )
-    return tuple(voters)
-
-
-def _node_id(text: str) -> int:
-    value = int(text)
-    if value >= 2**31:
-        raise ConfigError(f"controller.quorum.voters has node id {value}: the largest is {2**31 - 1}")
-    return value
-
-
-def _port(key: str, entry: str, text: str, *, lowest: int) -> int:
-    port = int(text)
-    if not lowest <= port <= 65535:
-        raise ConfigError(f"{key} has {entry!r}: a port is a number from {lowest} to 65535")
-    return port
-
-
 def _check_membership(role: str, node_id: int, voters: tuple[Voter, ...]) -> None:
     ids = sorted(voter.node_id for voter in voters)
     if role == CONTROLLER and node_id not in ids:
@@ -374,58 +313,6 @@ def _check_membership(role: str, node_id: int, voters: tuple[Voter, ...]) -> Non
         )
     if role == BROKER and node_id in ids:
         raise ConfigError(f"node.id={node_id} is a controller's id: give the broker an id of its own")
-
-
-def _protocols(entries: tuple[str, ...]) -> dict[str, str]:
-    protocols: dict[str, str] = {}
-    for entry in entries:
-        name, _, protocol = entry.partition(":")
-        if protocol not in PROTOCOL_IDS:
-            raise ConfigError(
-                f"listener.security.protocol.map has {entry!r}: write NAME:PLAINTEXT or NAME:SSL"
-            )
-        protocols[name] = protocol
-    return protocols
-
-
-def _protocol_of(name: str, protocols: Mapping[str, str]) -> str:
-    return protocols.get(name, "SSL" if name == "SSL" else "PLAINTEXT")
-
-
-def _parse_listeners(
-    key: str, entries: tuple[str, ...], protocols: Mapping[str, str]
-) -> tuple[Listener, ...]:
-    listeners: list[Listener] = []
-    for entry in entries:
-        match = _LISTENER.match(entry)
-        if match is None or not match[2]:
-            raise ConfigError(
-                f"{key} has {entry!r}: write NAME://host:port, for example PLAINTEXT://127.0.0.1:9092"
-            )
-        listeners.append(
-            Listener(
-                name=match[1],
-                host=match[2].strip("[]"),
-                port=_port(key, entry, match[3], lowest=1),
-                protocol=_protocol_of(match[1], protocols),
-            )
-        )
-    names = [listener.name for listener in listeners]
-    ports = [(listener.host, listener.port) for listener in listeners]
-    if len(set(names)) != len(names):
-        raise ConfigError(f"{key} uses a name twice: give each listener its own")
-    if len(set(ports)) != len(ports):
-        raise ConfigError(f"{key} uses an address twice: give each listener its own port")
-    return tuple(listeners)
-
-
-def _check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener, ...]) -> None:
-    known = {listener.name for listener in listeners}
-    for listener in advertised:
-        if listener.name not in known:
-            raise ConfigError(
-                f"advertised.listeners has {listener.name}, which listeners does not have: use the same names"
-            )
 
 
 def _tls_files(values: Mapping[str, Value]) -> TlsFiles:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.config_keys import GROUPS, UNSUPPORTED, Key
+from runtime.config_key import Key
+from runtime.config_keys import GROUPS, UNSUPPORTED
 
 _HEAD = """# Configuration
 

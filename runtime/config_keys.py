@@ -1,86 +1,24 @@
 """The table of configuration keys: names (Kafka's, where Kafka has the setting), kinds, ranges, defaults.
 
-Owns the table and the parsing of one value. Rules that span keys are in `config`; the table is also what
-docs/configuration.md is made of.
+Owns the table, from which docs/configuration.md is made. What a key is, is `config_key`'s; rules that span
+keys are in `config`.
 """
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
-from typing import Literal
 
 from controller.raft.config import RaftConfig
+from runtime.config_key import (
+    BROKER,
+    CONTROLLER,
+    MAX_LONG,
+    MIB,
+    Key,
+    bytes_key,
+    ms_key,
+)
 from runtime.errors import ConfigError
-
-Kind = Literal["int", "text", "list", "choice"]
-Value = int | str | tuple[str, ...] | None
-
-CONTROLLER = "controller"
-BROKER = "broker"
-BOTH = (CONTROLLER, BROKER)
-MAX_INT = 2**31 - 1
-MAX_LONG = 2**63 - 1
-MIB = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One setting. `default` None: required when `required`, else unset. `unit` is for humans.
-
-    `own`: Kafka has no such key.
-    """
-
-    name: str
-    kind: Kind
-    default: Value
-    text: str
-    minimum: int = 0
-    maximum: int = MAX_INT
-    unit: str = ""
-    roles: tuple[str, ...] = BOTH
-    choices: tuple[str, ...] = ()
-    required: bool = False
-    own: bool = False
-
-    def parse(self, raw: str) -> Value:
-        """The value of `raw`; raises ConfigError saying what is allowed."""
-        raw = raw.strip()
-        match self.kind:
-            case "int":
-                return self._parse_int(raw)
-            case "list":
-                return tuple(part.strip() for part in raw.split(",") if part.strip())
-            case "choice":
-                if raw.lower() not in self.choices:
-                    raise ConfigError(
-                        f"{self.name}={raw} is not possible: choose one of {', '.join(self.choices)}"
-                    )
-                return raw.lower()
-            case "text":
-                return raw
-
-    def _parse_int(self, raw: str) -> int:
-        unit = f" {self.unit}" if self.unit else ""
-        allowed = f"give a whole number from {self.minimum} to {self.maximum}{unit}"
-        try:
-            value = int(raw)
-        except ValueError:
-            raise ConfigError(f"{self.name}={raw} is not a number: {allowed}") from None
-        if not self.minimum <= value <= self.maximum:
-            raise ConfigError(f"{self.name}={value} is out of range: {allowed}")
-        return value
-
-
-def _ms(name: str, default: int, text: str, *, minimum: int = 1, **more: object) -> Key:
-    return Key(name, "int", default, text, minimum=minimum, unit="ms", **more)  # type: ignore[arg-type]
-
-
-def _bytes(
-    name: str, default: int, text: str, *, minimum: int, maximum: int = MAX_INT, **more: object
-) -> Key:
-    return Key(name, "int", default, text, minimum=minimum, maximum=maximum, unit="bytes", **more)  # type: ignore[arg-type]
-
 
 _NODE = (
     Key(
@@ -147,47 +85,47 @@ _NODE = (
 _RAFT = RaftConfig()
 
 _QUORUM = (
-    _ms(
+    ms_key(
         "controller.quorum.election.timeout.ms",
         _RAFT.election_timeout_ms,
         "How long a candidate waits for votes, and a voter without a leader before it asks for pre-votes; "
         "each wait is drawn from one to one and a half times this.",
     ),
-    _ms(
+    ms_key(
         "controller.quorum.election.backoff.max.ms",
         _RAFT.election_backoff_max_ms,
         "The longest wait after an election that was lost before the next one.",
     ),
-    _ms(
+    ms_key(
         "controller.quorum.fetch.timeout.ms",
         _RAFT.fetch_timeout_ms,
         "A follower that has not fetched from the leader for so long (drawn from one to one and a half "
         "times this) stands for election; a leader that has not heard from a majority for one and a half "
         "times this resigns.",
     ),
-    _ms(
+    ms_key(
         "controller.quorum.request.timeout.ms",
         _RAFT.request_timeout_ms,
         "How long a request between nodes may take.",
     ),
-    _ms(
+    ms_key(
         "controller.quorum.retry.backoff.ms",
         _RAFT.retry_backoff_ms,
         "The wait before a request that failed is sent again; it doubles with every failure.",
     ),
-    _ms(
+    ms_key(
         "controller.quorum.retry.backoff.max.ms",
         _RAFT.retry_backoff_max_ms,
         "The longest such wait.",
         own=True,
     ),
-    _ms(
+    ms_key(
         "controller.quorum.fetch.max.wait.ms",
         _RAFT.fetch_max_wait_ms,
         "How long the leader holds a voter's fetch that finds nothing new.",
         own=True,
     ),
-    _ms(
+    ms_key(
         "controller.quorum.high.watermark.linger.ms",
         2,
         "How long the leader keeps the high watermark from the other voters when nothing else is new: under "
@@ -196,13 +134,13 @@ _QUORUM = (
         maximum=1000,
         own=True,
     ),
-    _ms(
+    ms_key(
         "controller.quorum.observer.fetch.max.wait.ms",
         _RAFT.observer_fetch_max_wait_ms,
         "How long the leader holds a broker's fetch that finds nothing new (NoOp records do not count).",
         own=True,
     ),
-    _bytes(
+    bytes_key(
         "controller.quorum.fetch.max.bytes",
         _RAFT.fetch_max_bytes,
         "The most records in one answer to a fetch; one whole batch is always sent.",
@@ -210,7 +148,7 @@ _QUORUM = (
         maximum=32 * MIB,
         own=True,
     ),
-    _bytes(
+    bytes_key(
         "controller.quorum.fetch.snapshot.max.bytes",
         _RAFT.snapshot_chunk_bytes,
         "The size of a chunk in which a snapshot is fetched.",
@@ -221,13 +159,13 @@ _QUORUM = (
 )
 
 _METADATA_LOG = (
-    _bytes(
+    bytes_key(
         "metadata.log.segment.bytes",
         1024 * MIB,
         "A segment that reaches this size is closed and a new one begun.",
         minimum=MIB,
     ),
-    _ms(
+    ms_key(
         "metadata.log.segment.ms",
         7 * 24 * 3_600_000,
         "A segment whose first record is older than this is closed.",
@@ -253,21 +191,21 @@ _METADATA_LOG = (
         maximum=MAX_LONG,
         unit="ms",
     ),
-    _ms(
+    ms_key(
         "metadata.max.idle.interval.ms",
         500,
         "The active controller writes a NoOp record after so much silence; 0: never.",
         minimum=0,
         roles=(CONTROLLER,),
     ),
-    _bytes(
+    bytes_key(
         "metadata.log.max.record.bytes.between.snapshots",
         20 * MIB,
         "A snapshot is written after so many bytes of records.",
         minimum=1,
         maximum=MAX_LONG,
     ),
-    _ms(
+    ms_key(
         "metadata.log.max.snapshot.interval.ms",
         3_600_000,
         "A snapshot is written at least so often while records arrive; 0: never for its age.",
@@ -277,13 +215,13 @@ _METADATA_LOG = (
 )
 
 _CONTROLLER = (
-    _ms(
+    ms_key(
         "broker.session.timeout.ms",
         9_000,
         "A broker is fenced when its heartbeats have been absent for so long.",
         roles=(CONTROLLER,),
     ),
-    _ms(
+    ms_key(
         "broker.metadata.lag.timeout.ms",
         30_000,
         "A broker that applies nothing for so long while it is behind is fenced.",
@@ -297,7 +235,7 @@ _CONTROLLER = (
         "Ids that are generated (`broker.id.generation.enable`) are above this one.",
         roles=(CONTROLLER,),
     ),
-    _ms(
+    ms_key(
         "broker.id.reuse.grace.ms",
         300_000,
         "A broker with `broker.id.reuse.missing` may take over an id that nobody has had for so long.",
@@ -305,7 +243,7 @@ _CONTROLLER = (
         roles=(CONTROLLER,),
         own=True,
     ),
-    _ms(
+    ms_key(
         "broker.id.gc.interval.ms",
         60_000,
         "How often bindings of broker ids that are garbage are removed; 0: never.",
@@ -321,21 +259,21 @@ _CONTROLLER = (
         "none.",
         roles=(CONTROLLER,),
     ),
-    _ms(
+    ms_key(
         "delegation.token.max.lifetime.ms",
         604_800_000,
         "No delegation token lives longer, however often it is renewed.",
         maximum=MAX_LONG,
         roles=(CONTROLLER,),
     ),
-    _ms(
+    ms_key(
         "delegation.token.expiry.time.ms",
         86_400_000,
         "How long a delegation token lives without being renewed.",
         maximum=MAX_LONG,
         roles=(CONTROLLER,),
     ),
-    _ms(
+    ms_key(
         "delegation.token.expiry.check.interval.ms",
         3_600_000,
         "How often delegation tokens that are over are removed.",
@@ -405,14 +343,14 @@ _BROKER = (
         roles=(BROKER,),
         own=True,
     ),
-    _ms(
+    ms_key(
         "initial.broker.registration.timeout.ms",
         60_000,
         "A broker that could not register for so long exits with the reason.",
         roles=(BROKER,),
     ),
-    _ms("broker.heartbeat.interval.ms", 2_000, "How often a broker sends a heartbeat.", roles=(BROKER,)),
-    _ms(
+    ms_key("broker.heartbeat.interval.ms", 2_000, "How often a broker sends a heartbeat.", roles=(BROKER,)),
+    ms_key(
         "registration.lease.timeout.ms",
         18_000,
         "A broker fences itself when no heartbeat has been answered for so long; the session timeout that "
@@ -420,14 +358,14 @@ _BROKER = (
         roles=(BROKER,),
         own=True,
     ),
-    _ms(
+    ms_key(
         "controller.request.timeout.ms",
         1_000,
         "How long a registration or heartbeat may take; well below the session timeout.",
         roles=(BROKER,),
         own=True,
     ),
-    _ms(
+    ms_key(
         "controlled.shutdown.timeout.ms",
         30_000,
         "A broker that is told to stop waits so long for its leaderships to move.",

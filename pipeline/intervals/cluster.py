@@ -75,6 +75,9 @@ class ClusterReplay:
         self._final: RowsByTable | None = None
         self.saved_state: bytes | None = None
         """What a later run goes on from; None until the resume point was reached, and where there is none."""
+        self.is_resumed = saved is not None
+        self.resume_point = (0, -1)
+        """Offset at which a later run goes on, and epoch of the record before it; with `saved_state`."""
         state = ReplayState(snapshot) if snapshot is not None else ReplayState()
         if saved is not None:
             state = self._load(decode_state(saved))
@@ -319,6 +322,7 @@ class ClusterReplay:
         self.saved_state = encode_state(
             SavedState(offset=provenance.offset, epoch=provenance.epoch, image=image, trackers=trackers)
         )
+        self.resume_point = (provenance.offset, provenance.epoch)
         self._final = self._take()
 
     def _load(self, saved: SavedState) -> ReplayState:

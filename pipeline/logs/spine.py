@@ -86,6 +86,12 @@ def _conflicts(best: LogSurvey, log: LogSurvey) -> list[Conflict]:
     high = min(best.end_offset, log.end_offset)
     if low >= high:
         return []
+    if best.start_offset == log.start_offset and best.head != log.head:
+        reason = (
+            f"expected to begin as {best.place.path} does, found another first batch: two clusters have one id; "
+            "it was left out, ingest it by itself with another name (--cluster)"
+        )
+        return [Conflict(log, low, "mismatch", reason)]
     places = sorted({low, *(start for _, start in [*best.epochs, *log.epochs] if low <= start < high)})
     for offset in places:
         ours, theirs = best.epoch_at(offset), log.epoch_at(offset)

@@ -68,6 +68,8 @@ class LogSurvey(msgspec.Struct, kw_only=True):
     sums: dict[int, tuple[int, int, int]]
     snapshots: list[tuple[int, int]]
     records: int = 0
+    head: int | None = None
+    """CRC of its first batch: logs of one cluster that begin at one offset begin with the same bytes."""
 
     @property
     def last_epoch(self) -> int:
@@ -131,6 +133,7 @@ class _Survey:
         self.epochs: list[tuple[int, int]] = []
         self.sums: dict[int, tuple[int, int, int]] = {}
         self.records = 0
+        self.head: int | None = None
 
     def segment(self, file: str, size_bytes: int, base: int, headers: Iterator[Header]) -> SegmentSurvey:
         found = SegmentSurvey(
@@ -155,6 +158,8 @@ class _Survey:
     def _note(self, header: Header) -> None:
         if not self.epochs or header.epoch > self.epochs[-1][0]:
             self.epochs.append((header.epoch, header.base_offset))
+        if self.head is None:
+            self.head = header.crc
         window = header.base_offset // WINDOW_OFFSETS
         first, _, total = self.sums.get(window, (header.base_offset, 0, 0))
         total = zlib.crc32(_SUMMED.pack(header.base_offset, header.epoch, header.crc), total)
@@ -176,8 +181,8 @@ def survey(disk: Disk, place: LogPlace, split_bytes: int = SPLIT_BYTES) -> LogSu
         expected = one.end_offset
         if one.readable_bytes != size_bytes:
             return _slowly(disk, log, place)
-    snapshots = [(at.offset, at.epoch) for at in log.snapshots()] if log.is_directory else []
-    start = segments[0].start_offset if segments else log.start_offset
+    snapshots = _snapshots(log)
+    start = segments[0].start_offset if segments else (snapshots[-1][0] if snapshots else log.start_offset)
     return LogSurvey(
         place=place,
         start_offset=start,
@@ -187,7 +192,15 @@ def survey(disk: Disk, place: LogPlace, split_bytes: int = SPLIT_BYTES) -> LogSu
         sums=gathered.sums,
         snapshots=snapshots,
         records=gathered.records,
+        head=gathered.head,
     )
+
+
+def _snapshots(log: MetadataLog) -> list[tuple[int, int]]:
+    """(end offset, epoch) of a directory's snapshots, or of a checkpoint that was given by itself."""
+    own = log.snapshot_position()
+    found = [own] if own is not None else log.snapshots() if log.is_directory else []
+    return [(at.offset, at.epoch) for at in found]
 
 
 def _slowly(disk: Disk, log: MetadataLog, place: LogPlace) -> LogSurvey:
@@ -214,6 +227,7 @@ def _slowly(disk: Disk, log: MetadataLog, place: LogPlace) -> LogSurvey:
         epochs=gathered.epochs,
         segments=segments,
         sums=gathered.sums,
-        snapshots=[(at.offset, at.epoch) for at in log.snapshots()] if log.is_directory else [],
+        snapshots=_snapshots(log),
         records=gathered.records,
+        head=gathered.head,
     )

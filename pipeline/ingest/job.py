@@ -1,0 +1,338 @@
+"""The run that writes the tables: plans on the driver, tasks on the executors, one publish at the end.
+
+Owns what is new since the last run, which of the files of earlier runs stay, and progress. Spark moves tasks
+and their results, both as bytes; rows go from a task to its Parquet files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pipeline.intervals.violations import CHECK_EVERY
+from pipeline.logs.cut import stretch_pieces
+from pipeline.logs.places import LogPlace, find_logs
+from pipeline.logs.spine import Spine, choose_spine
+from pipeline.logs.survey import SPLIT_BYTES, LogSurvey
+from storage.posix_disk import PosixDisk
+
+from .layout import (
+    ClusterEntry,
+    LayoutError,
+    Manifest,
+    WrittenFile,
+    abandon,
+    begin,
+    load_manifest,
+    publish,
+)
+from .tasks import RecordsTask, ReplayTask, SurveyTask, Task, TaskResult, run_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+POLL_SECONDS = 0.5
+MAX_SLICES = 4_096
+Say = Callable[[str], None]
+Show = Callable[[str, int, int], None]
+"""Told what is being done, how many tasks are done, and how many there are."""
+
+
+class IngestReport(msgspec.Struct, kw_only=True):
+    """What a run did. `unchanged` clusters had nothing new, `kept` ones shorter logs than before, `rebuilt`
+    ones logs whose past is another now; `rows` are those of the published version by table."""
+
+    version: int
+    records: int = 0
+    ingested: list[str] = []
+    unchanged: list[str] = []
+    kept: list[str] = []
+    rebuilt: list[str] = []
+    unreadable: list[str] = []
+    rows: dict[str, int] = {}
+
+
+class _Plan(msgspec.Struct, kw_only=True):
+    """What is to be done for one cluster."""
+
+    spine: Spine
+    entry: ClusterEntry
+    rebuild: bool
+
+
+def ingest(
+    session: SparkSession,
+    paths: list[str],
+    out: Path,
+    *,
+    cluster: str | None = None,
+    split_bytes: int = SPLIT_BYTES,
+    show: Show = lambda what, done, of: None,
+    say: Say = lambda line: None,
+) -> IngestReport:
+    """Brings the tables below `out` up to what the logs below `paths` hold. `cluster` names the cluster of
+    all of them. Raises NoLogsError, LayoutError; a run that fails changes nothing that can be read."""
+    places = find_logs(PosixDisk(), paths, cluster)
+    out.mkdir(parents=True, exist_ok=True)
+    with _locked(out):
+        manifest = load_manifest(out)
+        report = IngestReport(version=manifest.version)
+        surveys = _survey(session, places, split_bytes, show, report)
+        plans = _plans(surveys, manifest, report, say)
+        if not plans and manifest.version:
+            report.rows = _row_counts(manifest)
+            return report
+        version = manifest.version + 1
+        staging = begin(out, version)
+        try:
+            tasks = _tasks(plans, out, staging, split_bytes)
+            results = run_tasks(session, tasks, lambda done, of: show("reading and replaying", done, of))
+            made, kept = _next(manifest, version, plans, results, out, staging)
+            publish(out, staging, made, kept)
+        except BaseException:
+            abandon(staging)
+            raise
+        report.version = version
+        report.records = sum(
+            r.records for t, r in zip(tasks, results, strict=True) if isinstance(t, RecordsTask)
+        )
+        report.rows = _row_counts(made)
+        return report
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """One run at a time. The lock is the file `versions/.lock`, and goes with the process."""
+    (out / "versions").mkdir(exist_ok=True)
+    with (out / "versions" / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise LayoutError(f"another run writes to {out}; wait for it to end") from error
+        yield
+
+
+def _survey(
+    session: SparkSession, places: list[LogPlace], split_bytes: int, show: Show, report: IngestReport
+) -> list[LogSurvey]:
+    tasks: list[Task] = [SurveyTask(place=place, split_bytes=split_bytes) for place in places]
+    results = run_tasks(session, tasks, lambda done, of: show("looking at logs", done, of))
+    report.unreadable = [at.problem for at in results if at.problem is not None]
+    return [at.survey for at in results if at.survey is not None]
+
+
+def _plans(surveys: list[LogSurvey], manifest: Manifest, report: IngestReport, say: Say) -> list[_Plan]:
+    by_cluster: dict[str, list[LogSurvey]] = {}
+    for one in surveys:
+        by_cluster.setdefault(one.place.cluster, []).append(one)
+    plans = []
+    for cluster, logs in sorted(by_cluster.items()):
+        spine = choose_spine(cluster, logs)
+        known = manifest.clusters.get(cluster)
+        if known is None:
+            plans.append(_Plan(spine=spine, entry=ClusterEntry(), rebuild=False))
+        elif known.logs == _looks(spine):
+            report.unchanged.append(cluster)
+            continue
+        elif spine.end_offset < max(known.resume_offset, known.records_offset):
+            report.kept.append(cluster)
+            say(
+                f"cluster {cluster}: these logs end at offset {spine.end_offset}, an earlier run read up to "
+                f"{known.end_offset}; its tables stay as they are"
+            )
+            continue
+        else:
+            same = _continues(spine, known)
+            if not same:
+                report.rebuilt.append(cluster)
+                say(f"cluster {cluster}: the log is not the one that was read before; it is read anew")
+            plans.append(_Plan(spine=spine, entry=known if same else ClusterEntry(), rebuild=not same))
+        report.ingested.append(cluster)
+    return plans
+
+
+def _continues(spine: Spine, known: ClusterEntry) -> bool:
+    """Whether the history before the resume points is the one that was read (Raft's log matching)."""
+    for offset, epoch in (
+        (known.resume_offset, known.resume_epoch),
+        (known.records_offset, known.records_epoch),
+    ):
+        found = spine.epoch_at(offset - 1) if offset > spine.start_offset else None
+        if found is not None and found != epoch:
+            return False
+    return True
+
+
+def _looks(spine: Spine) -> dict[str, tuple[int, int]]:
+    return {log.place.path: (log.end_offset, log.size_bytes) for log in spine.logs}
+
+
+def _final_below(spine: Spine) -> int:
+    """Records below this offset are final: the last place where invariants are judged."""
+    return spine.end_offset // CHECK_EVERY * CHECK_EVERY
+
+
+def _tasks(plans: list[_Plan], out: Path, staging: Path, split_bytes: int) -> list[Task]:
+    """Replays first, the longest first, so that no long one is left for the end."""
+    replays: list[Task] = []
+    records: list[Task] = []
+    current = (out / "current").resolve()
+    for plan in sorted(plans, key=lambda plan: plan.entry.resume_offset - plan.spine.end_offset):
+        spine, entry = plan.spine, plan.entry
+        replays.append(
+            ReplayTask(
+                spine=spine,
+                resume_offset=entry.resume_offset,
+                state_file=str(current / "_state" / entry.state) if entry.state is not None else None,
+                staging=str(staging),
+                state_target=_state_name(spine.cluster, staging),
+                split_bytes=split_bytes,
+            )
+        )
+        for stretch in spine.stretches:
+            low = max(stretch.start, entry.records_offset)
+            if low < stretch.end:
+                records += [
+                    RecordsTask(piece=piece, final_below=_final_below(spine), staging=str(staging))
+                    for piece in stretch_pieces(stretch.log, low, stretch.end)
+                ]
+    return [*replays, *records]
+
+
+def _state_name(cluster: str, staging: Path) -> str:
+    number = staging.name.rpartition("-")[2]
+    return f"{hashlib.sha256(cluster.encode()).hexdigest()[:32]}-{number}.state"
+
+
+def _next(
+    manifest: Manifest,
+    version: int,
+    plans: list[_Plan],
+    results: list[TaskResult],
+    out: Path,
+    staging: Path,
+) -> tuple[Manifest, list[WrittenFile]]:
+    """The next version, and the files of the current one that it keeps."""
+    replayed = {result.cluster: result for result in results[: len(plans)]}
+    rebuilt = {plan.spine.cluster for plan in plans if plan.rebuild}
+    kept = [file for file in manifest.files if _stays(file, replayed.get(file.cluster), rebuilt)]
+    clusters = dict(manifest.clusters)
+    for plan in plans:
+        spine, entry = plan.spine, plan.entry
+        result = replayed[spine.cluster]
+        below = _final_below(spine)
+        made = ClusterEntry(
+            records_offset=below,
+            records_epoch=_epoch_before(spine, below),
+            end_offset=spine.end_offset,
+            logs=_looks(spine),
+        )
+        if not result.anew:
+            made.resume_offset, made.resume_epoch = entry.resume_offset, entry.resume_epoch
+            made.state = entry.state
+        if result.has_state:
+            made.resume_offset, made.resume_epoch = result.resume_offset, result.resume_epoch
+            made.state = _state_name(spine.cluster, staging)
+        clusters[spine.cluster] = made
+    _keep_states(clusters, out, staging)
+    files = [*kept, *(file for result in results for file in result.files)]
+    return Manifest(version=version, files=files, clusters=clusters), kept
+
+
+def _stays(file: WrittenFile, replayed: TaskResult | None, rebuilt: set[str]) -> bool:
+    """Whether a file of the current version is one of the next version too."""
+    if replayed is None:
+        return True  # nothing new in its cluster
+    if not file.final or file.cluster in rebuilt:
+        return False
+    return file.table == "records" or not replayed.anew
+
+
+def _epoch_before(spine: Spine, offset: int) -> int:
+    found = spine.epoch_at(offset - 1) if offset else None
+    return -1 if found is None else found
+
+
+def _keep_states(clusters: dict[str, ClusterEntry], out: Path, staging: Path) -> None:
+    """States that were not made anew come along."""
+    for entry in clusters.values():
+        if entry.state is not None and not (staging / "_state" / entry.state).exists():
+            (staging / "_state" / entry.state).hardlink_to(
+                (out / "current").resolve() / "_state" / entry.state
+            )
+
+
+def _row_counts(manifest: Manifest) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for file in manifest.files:
+        counts[file.table] = counts.get(file.table, 0) + file.rows
+    return counts
+
+
+def run_tasks(
+    session: SparkSession, tasks: list[Task], show: Callable[[int, int], None] = lambda done, of: None
+) -> list[TaskResult]:
+    """Runs every task on the executors; results in the order of the tasks."""
+    if not tasks:
+        return []
+    encode = msgspec.msgpack.Encoder().encode
+    rows = [(number, encode(task)) for number, task in enumerate(tasks)]
+    context = session.sparkContext
+    slices = context.parallelize(rows, min(len(rows), MAX_SLICES))
+    frame = session.createDataFrame(slices, "number INT, task BINARY")
+    group = f"metaquorum-{id(rows)}"
+    with _watched(session, group, lambda done: show(min(done, len(tasks)), len(tasks))):
+        context.setJobGroup(group, "metaquorum pipeline ingest")
+        found = frame.mapInArrow(run_arrow, "number INT, result BINARY").collect()
+    by_number = {row.number: bytes(row.result) for row in found}
+    decode = msgspec.msgpack.Decoder(TaskResult).decode
+    return [decode(by_number[number]) for number in range(len(tasks))]
+
+
+def run_arrow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What an executor runs: tasks in, results out."""
+    import pyarrow as pa
+
+    decode = msgspec.msgpack.Decoder(Task).decode
+    encode = msgspec.msgpack.Encoder().encode
+    for batch in batches:
+        for number, task in zip(
+            batch.column("number").to_pylist(), batch.column("task").to_pylist(), strict=True
+        ):
+            result = encode(run_task(decode(task)))
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([number], pa.int32()), pa.array([result], pa.binary())], names=["number", "result"]
+            )
+
+
+@contextmanager
+def _watched(session: SparkSession, group: str, show: Callable[[int], None]) -> Iterator[None]:
+    """Tells how many of the job's tasks have ended while the body runs."""
+    ended = threading.Event()
+    tracker = session.sparkContext.statusTracker()
+
+    def watch() -> None:
+        while not ended.wait(POLL_SECONDS):
+            done = 0
+            for job in tracker.getJobIdsForGroup(group):
+                info = tracker.getJobInfo(job)
+                for stage in info.stageIds if info is not None else ():
+                    at = tracker.getStageInfo(stage)
+                    done += at.numCompletedTasks if at is not None else 0
+            show(done)
+
+    thread = threading.Thread(target=watch, name="ingest-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,129 @@
+"""Rows of one cluster to Parquet files by table and day, for a task that runs anywhere.
+
+Owns file names that no other attempt of the task has, and the step from rows to Arrow. Only what a finished
+task reports is published, so a task may run twice.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.arrow.base import TIME_TYPE, times
+from pipeline.intervals.moments import DAY_MS, MAX_TIME_MS, Row
+from pipeline.tables import PARTITION_COLUMNS, TABLES, TIME, Table, arrow_schema
+
+from .layout import WrittenFile, escape
+
+MAX_OPEN_FILES = 48
+_EPOCH_DAY = datetime.date(1970, 1, 1)
+
+
+@cache
+def file_schema(name: str) -> pa.Schema:
+    """The columns in a file: the partition columns are in its folder's name."""
+    schema = arrow_schema(TABLES[name])
+    return pa.schema([field for field in schema if field.name not in PARTITION_COLUMNS])
+
+
+@cache
+def _day_column(name: str) -> int | None:
+    """Which value of a row says its day; None where the caller does."""
+    names = [column.name for column in TABLES[name].columns if column.name not in PARTITION_COLUMNS]
+    return next((names.index(at) for at in ("from_time", "time", "timestamp") if at in names), None)
+
+
+def day_of(time_ms: int | None) -> int:
+    """Days since 1970; 0 for no time."""
+    return time_ms // DAY_MS if time_ms is not None and 0 <= time_ms <= MAX_TIME_MS else 0
+
+
+def date_text(day: int) -> str:
+    return (_EPOCH_DAY + datetime.timedelta(days=day)).isoformat()
+
+
+class ClusterWriter:
+    """Writes files of one cluster below `root`. Close it to get them all; `final` tells which will stay."""
+
+    def __init__(self, root: str, cluster: str) -> None:
+        self._root = Path(root)
+        self._cluster = cluster
+        self._attempt = uuid.uuid4().hex[:16]
+        self._open: dict[tuple[str, int, bool], tuple[pq.ParquetWriter, str]] = {}
+        self._rows: dict[str, list[Any]] = {}
+        self._number = 0
+
+    def rows(self, table: str, rows: Iterable[Row], *, final: bool, day: int | None = None) -> None:
+        """Rows in the order of the table's columns without cluster and date; all of `day`, if it is given."""
+        by_day: dict[int, list[Row]] = {}
+        column = _day_column(table)
+        for row in rows:
+            at = day if day is not None or column is None else day_of(row[column])
+            by_day.setdefault(at or 0, []).append(row)
+        for at, some in by_day.items():
+            self.arrow(table, at, as_arrow(TABLES[table], some), final=final)
+
+    def arrow(self, table: str, day: int, data: pa.RecordBatch, *, final: bool) -> None:
+        """Rows of one day, as Arrow."""
+        key = (table, day, final)
+        found = self._open.get(key)
+        if found is None:
+            if len(self._open) >= MAX_OPEN_FILES:
+                self._close(next(iter(self._open)))
+            found = self._open[key] = self._begin(table, day)
+        writer, path = found
+        writer.write_batch(data)
+        entry = self._rows.setdefault(path, [table, day, final, 0])
+        entry[3] += data.num_rows
+
+    def _begin(self, table: str, day: int) -> tuple[pq.ParquetWriter, str]:
+        self._number += 1
+        folder = Path(table) / f"cluster={escape(self._cluster)}" / f"date={date_text(day)}"
+        path = folder / f"part-{self._attempt}-{self._number:04d}.parquet"
+        (self._root / folder).mkdir(parents=True, exist_ok=True)
+        writer = pq.ParquetWriter(
+            self._root / path, file_schema(table), compression="zstd", coerce_timestamps="us"
+        )
+        return writer, str(path)
+
+    def _close(self, key: tuple[str, int, bool]) -> None:
+        self._open.pop(key)[0].close()
+
+    def close(self) -> list[WrittenFile]:
+        """Every file that was written."""
+        for key in list(self._open):
+            self._close(key)
+        return [
+            WrittenFile(
+                table=table, cluster=self._cluster, date=date_text(day), path=path, rows=rows, final=final
+            )
+            for path, (table, day, final, rows) in self._rows.items()
+        ]
+
+
+def as_arrow(table: Table, rows: list[Row]) -> pa.RecordBatch:
+    """Rows (tuples in the order of the columns) as Arrow; times come as Unix ms or None."""
+    schema = file_schema(table.name)
+    columns = []
+    for field, values in zip(schema, zip(*rows, strict=True), strict=True):
+        if field.type == TIME_TYPE:
+            if None in values:
+                columns.append(times(np.array([-1 if at is None else at for at in values], dtype=np.int64)))
+            else:
+                columns.append(times(values))
+        else:
+            columns.append(pa.array(values, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def has_time(table: Table) -> bool:
+    """Whether rows of the table say their day themselves."""
+    return any(column.type == TIME for column in table.columns)

@@ -13,7 +13,8 @@ from metadata.image import MetadataImage
 from metadata.inspect.log import InspectError, damage_line
 from metadata.inspect.log_copy import NodeFiles, NodeWriter, stored_epochs
 from metadata.inspect.repair_plan import Change, RepairReport, RepairRequest
-from metadata.inspect.rewrite import NO_OP_LEVEL, filling, regular, with_epoch, without_records
+from metadata.inspect.rewrite import NO_OP_LEVEL, filling, regular, with_header, without_records
+from metadata.inspect.sound_headers import sound_headers
 from metadata.inspect.whole_snapshot import whole_snapshot
 from metadata.records import UnknownRecord
 from metadata.replay import Replayer, ReplayState
@@ -53,7 +54,7 @@ class RepairPass:
         report = self._report
         self._begin()
         pending: list[Damage] = []
-        for found in self._log.batches(self._expected or None):
+        for found, put_right in sound_headers(self._log.batches(self._expected or None), self._expected):
             if isinstance(found, Damage):
                 pending.append(found)
                 continue
@@ -65,6 +66,8 @@ class RepairPass:
                 self._cut(found.header.base_offset, f"ends before offset {end_at}, as asked")
                 pending.clear()
                 break
+            if put_right is not None:
+                self._adjust(found, put_right, harmless=True)
             self._take(found, pending)
             pending.clear()
         for damage in pending:
@@ -105,13 +108,12 @@ class RepairPass:
             self._engine = self._replayer(ReplayState(image))
             if report.start_offset == base.offset:
                 self._epoch, self._time_ms = base.epoch, max(image.provenance.timestamp_ms, 0)
-        if report.start_offset != start or not log.segments:
-            self._enter(report.start_offset)
+        self._enter(report.start_offset)
 
     def _last_hole_end(self) -> int | None:
         """The offset behind the last place where bytes are lost; None when none are."""
         expected, found_end = self._log.start_offset, None
-        for found in self._log.batches():
+        for found, _ in sound_headers(self._log.batches(), expected):
             if isinstance(found, RecordBatch):
                 if found.header.base_offset > expected:
                     found_end = found.header.base_offset
@@ -144,19 +146,28 @@ class RepairPass:
         repeats, falls = header.base_offset < self._expected, header.leader_epoch < self._epoch
         if not (is_odd or repeats or falls):
             return batch
-        reason = "; ".join(header_problems(header, self._expected, self._epoch))
+        self._adjust(batch, "; ".join(header_problems(header, self._expected, self._epoch)))
+        if repeats:
+            return None
+        fitting = with_header(batch, header._replace(leader_epoch=self._epoch)) if falls else batch
+        return regular(fitting) if is_odd else fitting
+
+    def _adjust(self, batch: RecordBatch, reason: str, *, harmless: bool = False) -> None:
+        """Notes that a header is set right; `harmless`: every record stays, so later snapshots do too. Raises
+        InspectError when that was not asked for."""
+        header = batch.header
         if not self._request.past_corruption:
             raise InspectError(
                 f"the batch at offset {header.base_offset} of {batch.file} is not right ({reason});"
                 f" add --past-corruption to set it right, or --end-at {self._expected} to end before it"
             )
-        self._note(
-            Change(kind="adjusted", offset=header.base_offset, end_offset=header.next_offset, text=reason)
+        change = Change(
+            kind="adjusted", offset=header.base_offset, end_offset=header.next_offset, text=reason
         )
-        if repeats:
-            return None
-        fitting = with_epoch(batch, self._epoch) if falls else batch
-        return regular(fitting) if is_odd else fitting
+        if harmless:
+            self._report.add(change)
+        else:
+            self._note(change)
 
     def _fill(self, end: int, next_epoch: int, pending: list[Damage]) -> None:
         """NoOpRecords for the offsets that were lost before `end`."""
@@ -170,7 +181,7 @@ class RepairPass:
         if end - start > MAX_HOLE:
             raise InspectError(
                 f"offsets {start} to {end - 1} are lost, more than a damaged batch can hold: a segment is"
-                " missing; put it back from another node"
+                f" missing; put it back from another node, or use --end-at {start}"
             )
         self._fork()
         text = f"lost, NoOpRecords stand there ({reason})"

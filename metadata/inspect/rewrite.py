@@ -15,6 +15,7 @@ from metadata.codec import encode
 from metadata.records import NoOpRecord
 from storage.batch import (
     HEADER_BYTES,
+    BatchHeader,
     RawRecord,
     RecordBatch,
     encode_batch,
@@ -64,10 +65,9 @@ def regular(batch: RecordBatch) -> RecordBatch:
     return _encoded(batch, filled, header.last_offset_delta)
 
 
-def with_epoch(batch: RecordBatch, leader_epoch: int) -> RecordBatch:
-    """The same records under another leader epoch."""
-    data = seal_batch(batch.header._replace(leader_epoch=leader_epoch), batch.data[HEADER_BYTES:])
-    return _batch(data, batch)
+def with_header(batch: RecordBatch, header: BatchHeader) -> RecordBatch:
+    """The same records under another header; length and CRC are computed anew."""
+    return _batch(seal_batch(header, batch.data[HEADER_BYTES:]), batch)
 
 
 def filling(start: int, end: int, leader_epoch: int, timestamp_ms: int) -> Iterator[RecordBatch]:

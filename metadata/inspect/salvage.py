@@ -166,21 +166,19 @@ def _damage_lines(one: Survivor) -> list[str]:
 
 def _parting(best: Survivor, other: Survivor) -> list[str]:
     """Where `other` has something that the best log lacks (KIP-595's divergence check)."""
-    common = other.end
-    while True:
-        found = best.epochs.end_offset_for(common.epoch, best.end.offset)
+    common, end = other.files.log.start_offset, other.end.offset
+    for epoch, start in reversed(other.epochs.entries):
+        found = best.epochs.end_offset_for(epoch, best.end.offset)
         if found is None:
             return []  # the best log begins later: nothing to compare
-        if found.epoch == common.epoch and found.offset >= common.offset:
+        if found.epoch == epoch:
+            common = min(end, found.offset)
             break
-        own = other.epochs.end_offset_for(found.epoch, other.end.offset)
-        if own is None or own == common:
-            return []
-        common = LogPosition(own.epoch, min(own.offset, found.offset))
-    if common.offset >= other.end.offset:
+        end = start
+    if common >= other.end.offset:
         return []
     return [
-        f"{other.files.home} has offsets {common.offset} to {other.end.offset - 1} of epoch {other.end.epoch}"
+        f"{other.files.home} has offsets {common} to {other.end.offset - 1} of epoch {other.end.epoch}"
         " that the best log has not; a later leader did not have them, so they were never committed"
     ]
 

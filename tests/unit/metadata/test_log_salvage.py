@@ -1,0 +1,243 @@
+"""Salvage: who knows most, what may be missing, and whether a controller starts on what is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from controller.raft.store import ReplicaStore
+from metadata import records as r
+from metadata.control_records import KRaftVersionRecord, LeaderChangeMessage
+from metadata.inspect.log import InspectError, open_log
+from metadata.inspect.log_copy import node_files
+from metadata.inspect.quorum import QuorumView
+from metadata.inspect.salvage import (
+    EPOCH_MARGIN,
+    NewVoter,
+    Survivor,
+    examine,
+    rank,
+    what_is_missing,
+    write_voters,
+)
+from metadata.inspect.states import state_at
+from storage.disk import Disk, join, read_file
+from storage.log_config import METADATA_DIRECTORY
+from storage.meta_properties import load_meta_properties
+from storage.posix_disk import PosixDisk
+from storage.quorum_state import QuorumState, load_quorum_state
+from storage.segment import segment_name
+from storage.types import LogPosition
+from tests.conftest import shared_data_path
+from tests.unit.metadata.made_logs import (
+    CLUSTER,
+    STORY,
+    Batch,
+    add_snapshot,
+    all_files,
+    flip,
+    image_of,
+    images_equal,
+    leads,
+    make_node,
+    memory_disk,
+    strict,
+)
+
+ROOT = shared_data_path() or Path("absent")
+RECORDED = sorted({path.parent for path in ROOT.rglob("partition.metadata")})
+needs_data = pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent")
+NO_OP: Batch = (2, [r.NoOpRecord()])
+
+
+def survivor(disk: Disk, node_id: int, batches: list[Batch], **more: object) -> Survivor:
+    node = make_node(disk, batches, home=f"/{node_id}", node_id=node_id, **more)  # type: ignore[arg-type]
+    return examine(node)
+
+
+def voter(node_id: int) -> NewVoter:
+    return NewVoter(node_id=node_id, host="127.0.0.1", port=9093, directory_id=node_id.to_bytes(16, "little"))
+
+
+def test_a_later_epoch_counts_more_than_a_longer_log() -> None:
+    disk = memory_disk()
+    long = survivor(disk, 3000, [*STORY[:7], *[(1, [r.NoOpRecord()])] * 20])
+    newer = survivor(disk, 3001, STORY)
+    shorter = survivor(disk, 3002, STORY[:-2])
+    ranking = rank([long, shorter, newer])
+    assert [one.node_id for one in ranking.survivors] == [3001, 3002, 3000]
+    assert [one.end for one in ranking.survivors] == [
+        LogPosition(2, 15),
+        LogPosition(2, 13),
+        LogPosition(1, 31),
+    ]
+    assert ranking.voters == (3000, 3001, 3002)
+    (warning,) = ranking.warnings
+    assert "/3000 has offsets 11 to 30 of epoch 1 that the best log has not" in warning
+
+
+def test_a_prefix_is_no_divergence() -> None:
+    disk = memory_disk()
+    ranking = rank([survivor(disk, 3000, STORY), survivor(disk, 3001, STORY[:5])])
+    assert ranking.warnings == []
+
+
+def test_with_a_majority_nothing_committed_is_missing() -> None:
+    disk = memory_disk()
+    ranking = rank([survivor(disk, 3000, STORY), survivor(disk, 3001, STORY[:-1])])
+    assert ranking.has_majority
+    assert "nothing that was committed: 2 of the 3 voters" in what_is_missing(ranking)[0]
+
+
+def test_without_a_majority_it_says_from_where_and_when_records_may_be_missing() -> None:
+    ranking = rank([survivor(memory_disk(), 3001, STORY, quorum_epoch=5)])
+    assert not ranking.has_majority
+    lines = what_is_missing(ranking)
+    assert "from offset 15 on: voters 3000, 3002 are gone, and the 2 of 3" in lines[0]
+    assert "the newest record here is of 2026-11-18T" in lines[1]
+    assert "know of epoch 5, and the best log ends in epoch 2" in lines[2]
+    assert ranking.first_epoch == 5 + EPOCH_MARGIN
+
+
+def test_a_broker_counts_as_an_observer_and_may_know_most() -> None:
+    disk = memory_disk()
+    controller, broker = survivor(disk, 3000, STORY[:-1]), survivor(disk, 7, STORY)
+    ranking = rank([controller, broker])
+    assert ranking.best.node_id == 7
+    assert ranking.found_voters == [3000]
+    assert not any("may never have been committed" in line for line in what_is_missing(ranking))
+
+
+def test_only_what_lies_before_damage_counts() -> None:
+    disk = memory_disk()
+    node = make_node(disk, STORY, home="/3000")
+    flip(node, 4)
+    found = examine(node)
+    assert found.end == LogPosition(1, 4)
+    whole = survivor(disk, 3001, STORY[:6])
+    ranking = rank([found, whole])
+    assert ranking.best is whole
+    assert "/3000: only what is before the damage counts" in ranking.warnings[0]
+
+
+def test_what_cannot_be_salvaged_is_refused() -> None:
+    disk = memory_disk()
+    one = survivor(disk, 3000, STORY)
+    with pytest.raises(InspectError, match="no directory is left"):
+        rank([])
+    other = make_node(disk, STORY, home="/other", cluster_id="5CFVjtVmQeSY-MmKFTuhYA")
+    with pytest.raises(InspectError, match="belong to different clusters"):
+        rank([one, examine(other)])
+    with pytest.raises(InspectError, match="dynamic"):
+        rank([replace(one, quorum=QuorumView(kraft_version=1))])
+    empty = node_files(open_log(disk, "/3000"))
+    disk.remove(join(empty.log.directory, segment_name(0)))
+    disk.open_append(join(empty.log.directory, segment_name(0))).close()
+    with pytest.raises(InspectError, match="holds no whole record"):
+        examine(empty)
+
+
+def test_a_vote_for_dynamic_voters_in_the_log_is_seen() -> None:
+    batches: list[Batch] = [(1, [leads(3000)]), (1, [KRaftVersionRecord(1)])]
+    made = make_node(memory_disk(), [batches[0]])
+    assert isinstance(leads(1), LeaderChangeMessage)
+    assert examine(made).quorum.voters == (3000, 3001, 3002)
+    assert QuorumView().after(1, ()).kraft_version == 0
+
+
+def test_new_voters_hold_the_best_log_and_no_vote() -> None:
+    disk = memory_disk()
+    best = survivor(disk, 3001, STORY, per_segment=4)
+    add_snapshot(best.files, 10)
+    ranking = rank([examine(best.files), survivor(disk, 3000, STORY[:3])])
+    homes = ["/new/controller-1", "/new/controller-2"]
+    image = write_voters(ranking, [voter(1), voter(2)], homes, CLUSTER)
+    assert images_equal(image, image_of(best.files.log))
+    for node_id, home in zip((1, 2), homes, strict=True):
+        inner = join(home, METADATA_DIRECTORY)
+        assert load_quorum_state(disk, inner) == QuorumState(epoch=2 + EPOCH_MARGIN, voters=(1, 2))
+        identity = load_meta_properties(disk, home)
+        assert (identity.cluster_id, identity.node_id) == (CLUSTER, node_id)
+        assert identity.directory_id == voter(node_id).directory_id
+        log = open_log(disk, home)
+        assert [one.data for one in strict(log)] == [one.data for one in strict(best.files.log)]
+        assert log.snapshots() == [LogPosition(1, 10)]
+        warnings: list[str] = []
+        store = ReplicaStore.open(disk, home, None, warnings.append, voter_ids=(1, 2))
+        assert store.recovered().epoch == 2 + EPOCH_MARGIN
+        assert store.recovered().voted_id is None
+        assert store.recovered().log_end_offset == 15
+        store.close()
+        assert warnings == []
+
+
+def test_a_torn_tail_is_left_out_of_what_is_written() -> None:
+    disk = memory_disk()
+    node = make_node(disk, [*STORY, NO_OP], home="/3000")
+    path = join(node.log.directory, segment_name(0))
+    file = disk.open_append(path)
+    file.truncate(file.size() - 3)
+    file.sync()
+    file.close()
+    write_voters(rank([examine(node)]), [voter(1)], ["/new"], CLUSTER)
+    assert open_log(disk, "/new").end_offset == 15
+    assert strict(open_log(disk, "/new"))
+
+
+def test_a_state_that_cannot_be_replayed_is_to_be_repaired_first() -> None:
+    poison: list[Batch] = [*STORY, (2, [r.PartitionChangeRecord(9, bytes(16), leader=1)])]
+    ranking = rank([survivor(memory_disk(), 3000, poison)])
+    with pytest.raises(InspectError, match=r"repair that directory first \(metaquorum log repair\)"):
+        write_voters(ranking, [voter(1)], ["/new"], CLUSTER)
+
+
+@needs_data
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: "/".join(path.relative_to(ROOT).parts[:-1]))
+def test_every_recorded_log_can_be_the_last_survivor(path: Path, tmp_path: Path) -> None:
+    kept = all_files(path)
+    disk = PosixDisk()
+    node = node_files(open_log(disk, str(path)))
+    try:
+        ranking = rank([examine(node)])
+    except InspectError as error:
+        assert "synthetic-oddities" in str(path) or "dynamic" in str(error)
+        return
+    home = str(tmp_path / "new")
+    write_voters(ranking, [voter(1)], [home], CLUSTER)
+    assert all_files(path) == kept
+    log = open_log(disk, home)
+    assert images_equal(state_at(log).image, state_at(node.log).image)
+    assert log.snapshots() == node.log.snapshots()
+    for base in log.segments:
+        name = segment_name(base)
+        assert read_file(disk, join(log.directory, name)) == kept[name]
+    with ReplicaStoreClosed(disk, home) as store:
+        assert store.recovered().epoch == ranking.first_epoch
+
+
+class ReplicaStoreClosed:
+    """A directory opened as a controller opens it, and closed."""
+
+    def __init__(self, disk: Disk, home: str) -> None:
+        self._store = ReplicaStore.open(disk, home, None, voter_ids=(1,))
+
+    def __enter__(self) -> ReplicaStore:
+        return self._store
+
+    def __exit__(self, *failure: object) -> None:
+        self._store.close()
+
+
+@needs_data
+@pytest.mark.parametrize("folder", ["kafka-3.3-three-nodes-lagging", "kafka-3.7-three-nodes-lagging"])
+def test_members_that_lag_rank_behind_and_diverge_nowhere(folder: str) -> None:
+    paths = [path for path in RECORDED if folder in str(path)]
+    ranking = rank([examine(node_files(open_log(PosixDisk(), str(path)))) for path in paths])
+    ends = [one.end for one in ranking.survivors]
+    assert len(ends) == 3
+    assert ends == sorted(ends, reverse=True)
+    assert ends[0] > ends[-1]
+    assert ranking.warnings == []
+    assert ranking.has_majority

@@ -88,8 +88,8 @@ def _conflicts(best: LogSurvey, log: LogSurvey) -> list[Conflict]:
         return []
     if best.start_offset == log.start_offset and best.head != log.head:
         reason = (
-            f"expected to begin as {best.place.path} does, found another first batch: two clusters have one id; "
-            "it was left out, ingest it by itself with another name (--cluster)"
+            f"expected to begin as {best.place.path} does, found another first batch: two clusters share an "
+            "id; it was left out, ingest it by itself with another name (--cluster)"
         )
         return [Conflict(log, low, "mismatch", reason)]
     places = sorted({low, *(start for _, start in [*best.epochs, *log.epochs] if low <= start < high)})

@@ -1,0 +1,104 @@
+"""`metaquorum pipeline ingest`: logs to tables, with Spark.
+
+Owns options, progress on standard error and what is printed at the end. The run itself is in
+`pipeline.ingest.job`; PySpark is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from cli.errors import Failure
+from cli.output import echo_json, echo_table, json_option
+from pipeline.logs.places import NoLogsError
+from pipeline.session import DEFAULT_MASTER, SessionError, require_pyspark, spark_session
+
+LINE_SECONDS = 5.0
+"""Where standard error is no terminal, progress is a line so often."""
+
+
+class Progress:
+    """Tells on standard error how far the run is: one line that changes, or now and then a new one."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._last: tuple[str, int, int] | None = None
+        self._told = 0.0
+        self._width = 0
+
+    def show(self, what: str, done: int, of: int) -> None:
+        """`done` of `of` tasks have ended."""
+        now = time.monotonic()
+        if (what, done, of) == self._last or (not self._terminal and now - self._told < LINE_SECONDS):
+            return
+        self._last, self._told = (what, done, of), now
+        line = f"{what}: {done} of {of} tasks"
+        if self._terminal:
+            sys.stderr.write("\r" + line.ljust(self._width))
+            self._width = len(line)
+        else:
+            sys.stderr.write(f"metaquorum: {line}\n")
+        sys.stderr.flush()
+
+    def say(self, line: str) -> None:
+        self.end()
+        click.echo(f"metaquorum: {line}", err=True)
+
+    def end(self) -> None:
+        """Removes the line that changes."""
+        if self._terminal and self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            self._width = 0
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATHS...")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the tables."
+)
+@click.option(
+    "--master", default=None, help=f"Spark's master, as in local[4] or spark://host:7077 [{DEFAULT_MASTER}]."
+)
+@click.option("--cluster", default=None, help="Name the cluster of all PATHS, whatever meta.properties says.")
+@json_option
+def ingest(paths: tuple[str, ...], out: Path, master: str | None, cluster: str | None, as_json: bool) -> None:
+    """Bring the tables in the folder --out up to what the logs below PATHS hold.
+
+    A path is a segment, a log's directory, a node's directory, or a folder above many of them. A later run
+    over logs that grew reads only what is new. The logs are never changed; damage is in the table damage.
+    """
+    progress = Progress()
+    try:
+        require_pyspark()
+        from pipeline.ingest.job import ingest as run
+        from pipeline.ingest.layout import LayoutError
+        from pipeline.logs.places import find_logs
+        from storage.posix_disk import PosixDisk
+
+        find_logs(PosixDisk(), paths, cluster)  # what is wrong with a path is said before Java starts
+        session = spark_session(master)
+    except (SessionError, NoLogsError) as error:
+        raise Failure(str(error)) from error
+    try:
+        report = run(session, list(paths), out, cluster=cluster, show=progress.show, say=progress.say)
+    except (NoLogsError, LayoutError) as error:
+        raise Failure(str(error)) from error
+    finally:
+        progress.end()
+        session.stop()
+    for problem in report.unreadable:
+        progress.say(f"left out: {problem}")
+    if as_json:
+        echo_json(msgspec.to_builtins(report))
+        return
+    clusters = len(report.ingested) + len(report.unchanged) + len(report.kept)
+    click.echo(
+        f"{clusters} clusters: {len(report.ingested)} read, {len(report.unchanged)} unchanged, "
+        f"{report.records:,} records written, version {report.version} of {out}"
+    )
+    echo_table(("TABLE", "ROWS"), [(name, f"{count:,}") for name, count in sorted(report.rows.items())])

@@ -1,0 +1,48 @@
+"""For spark-submit: `spark-submit [--master ...] pipeline/submit.py --out DIR PATHS...`.
+
+The same run as `metaquorum pipeline ingest`, with the master that spark-submit was given. Works from a
+checkout that is not installed: the packages go to the executors by themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Runs the ingest; 1 and one line on standard error when it cannot."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from pipeline.logs.places import NoLogsError
+    from pipeline.session import SessionError, spark_session
+
+    parser = argparse.ArgumentParser(description="Metadata logs to tables.")
+    parser.add_argument("paths", nargs="+", help="logs, node directories, or folders above them")
+    parser.add_argument("--out", required=True, type=Path, help="folder of the tables")
+    parser.add_argument("--cluster", help="names the cluster of all paths")
+    given = parser.parse_args()
+    try:
+        session = spark_session()
+        from pipeline.ingest.job import ingest
+        from pipeline.ingest.layout import LayoutError
+
+        try:
+            report = ingest(session, given.paths, given.out, cluster=given.cluster, say=_say)
+        except LayoutError as error:
+            _say(str(error))
+            return 1
+    except (SessionError, NoLogsError) as error:
+        _say(str(error))
+        return 1
+    print(f"version {report.version}: {report.records} records, {len(report.ingested)} clusters read")
+    session.stop()
+    return 0
+
+
+def _say(line: str) -> None:
+    print(f"metaquorum: {line}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

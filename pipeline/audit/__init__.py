@@ -1,0 +1,1 @@
+"""What the tables of the pipeline say about a fleet: facts, findings and their severity."""

@@ -1,0 +1,116 @@
+"""Reads the pipeline's tables back: a folder of Parquet files a table, with pyarrow and without Spark.
+
+Owns finding the tables, streaming their rows as plain Python and numpy values, and what is said when a table
+is absent. Knows no rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.tables import TABLES, TIME
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+Times = npt.NDArray[np.int64]
+
+NO_TIME = np.iinfo(np.int64).min
+"""Stands for null among times in ms."""
+
+_BATCH_ROWS = 1 << 17
+
+
+class TablesError(Exception):
+    """The folder holds no tables, or not the one that is needed. The text says what to run."""
+
+
+class TableSource:
+    """The tables below one folder, as `metaquorum pipeline ingest` wrote them."""
+
+    def __init__(self, root: Path) -> None:
+        """Raises TablesError for a folder without tables."""
+        self.root = root
+        if not root.is_dir():
+            raise TablesError(f"{root} is no directory; write tables with: metaquorum pipeline ingest")
+        self.present = tuple(name for name in TABLES if any((root / name).rglob("*.parquet")))
+        if "broker_sessions" not in self.present and "quorum_epochs" not in self.present:
+            raise TablesError(
+                f"{root} holds no tables of the pipeline; "
+                f"write them with: metaquorum pipeline ingest LOGS --out {root}"
+            )
+
+    def _dataset(self, name: str) -> ds.Dataset:
+        import pyarrow.dataset as ds
+
+        return ds.dataset(
+            str(self.root / name),
+            format=ds.ParquetFileFormat(read_options={"dictionary_columns": _low_cardinality(name)}),
+            partitioning=ds.HivePartitioning.discover(infer_dictionary=True),
+            exclude_invalid_files=False,
+        )
+
+    def batches(
+        self, name: str, columns: Iterable[str], where: Any | None = None
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """(cluster, rows) in bounded pieces; nothing for a table without rows. `where`: a pyarrow filter."""
+        import pyarrow as pa
+
+        if name not in self.present:
+            return
+        wanted = [column for column in columns if column not in ("cluster", "date")]
+        for batch in self._dataset(name).to_batches(
+            columns=[*wanted, "cluster"], filter=where, batch_size=_BATCH_ROWS
+        ):
+            if not batch.num_rows:
+                continue
+            clusters = batch.column("cluster")
+            if not isinstance(clusters, pa.DictionaryArray):
+                clusters = clusters.dictionary_encode()
+            codes = clusters.indices.to_numpy(zero_copy_only=False)
+            bounds = np.flatnonzero(np.diff(codes)) + 1
+            for low, high in zip([0, *bounds.tolist()], [*bounds.tolist(), len(codes)], strict=True):
+                yield str(clusters[low].as_py()), batch.slice(low, high - low)
+
+    def rows(self, name: str, columns: Iterable[str], where: Any | None = None) -> Iterator[dict[str, Any]]:
+        """Rows one by one, times as ms since 1970. For tables that are small a cluster."""
+        wanted = tuple(columns)
+        times = {column.name for column in TABLES[name].columns if column.type == TIME}
+        for cluster, batch in self.batches(name, wanted, where):
+            listed: list[Any] = []
+            for column in wanted:
+                if column == "cluster":
+                    listed.append([cluster] * batch.num_rows)
+                elif column in times:
+                    values = time_column(batch, column).tolist()
+                    listed.append([None if value == NO_TIME else value for value in values])
+                else:
+                    listed.append(batch.column(column).to_pylist())
+            for values in zip(*listed, strict=True):
+                yield dict(zip(wanted, values, strict=True))
+
+    def bytes_of(self, name: str) -> int:
+        """Size of a table's files."""
+        return sum(path.stat().st_size for path in (self.root / name).rglob("*.parquet"))
+
+
+def time_column(batch: pa.RecordBatch, name: str) -> Times:
+    """A column of timestamps as ms since 1970, NO_TIME for null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = batch.column(name).cast(pa.timestamp("us", tz="UTC"), safe=False).cast(pa.int64())
+    micros = pc.fill_null(column, NO_TIME).to_numpy(zero_copy_only=False)
+    return np.where(micros == NO_TIME, NO_TIME, micros // 1000)
+
+
+def _low_cardinality(name: str) -> set[str]:
+    """Text columns with few values, which are read as codes."""
+    few = {"changed", "topic", "topic_id", "cause", "old_rack", "state", "rule", "severity"}
+    return few & set(TABLES[name].column_names)

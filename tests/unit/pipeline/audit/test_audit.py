@@ -1,0 +1,187 @@
+"""Audits find what the generator planted, with the numbers that it knows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from cli.main import main
+from pipeline.audit.facts import ClusterFacts, Fleet, Session, gather, histogram, quantiles
+from pipeline.audit.findings import Finding, Limits, findings, flapping, seconds_text
+from pipeline.audit.source import TableSource
+from pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
+from pipeline.fleet.plan import FleetPlan
+from tests.unit.pipeline.local_tables import write_tables
+
+pytest.importorskip("pyarrow")
+PLAN = FleetPlan(clusters=4, records=9000, seed=3, damaged_every=2)
+
+
+class Tables:
+    def __init__(self, out: Path) -> None:
+        write_fleet(PLAN, out / "fleet")
+        self.path = out / "tables"
+        nodes = sorted(path / "controller-3000" for path in (out / "fleet" / CLUSTERS).iterdir())
+        write_tables(nodes, self.path)
+        listed = [json.loads(path.read_text()) for path in (out / "fleet" / TRUTH).glob("cluster-*.json")]
+        self.truths: dict[str, dict[str, Any]] = {truth["cluster_id"]: truth for truth in listed}
+        self.fleet: Fleet = gather(TableSource(self.path))
+        self.found = findings(self.fleet, Limits())
+
+    def of(self, cluster: str, kind: str) -> list[Finding]:
+        return [one for one in self.found if (one.cluster, one.kind) == (cluster, kind)]
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    return Tables(tmp_path_factory.mktemp("audit"))
+
+
+def test_sums_are_those_of_the_truth(tables: Tables) -> None:
+    assert {one.cluster for one in tables.fleet.clusters} == set(tables.truths)
+    for one in tables.fleet.clusters:
+        truth = tables.truths[one.cluster]
+        totals = truth["totals"]
+        assert (one.records, one.partitions) == (truth["records"], truth["final"]["partitions"])
+        assert one.brokers == len(truth["brokers"])
+        assert (one.start_ms, one.end_ms) == (truth["start_ms"], truth["end_ms"])
+        assert one.sums["unclean_elections"] == totals["unclean_elections"]
+        assert one.sums["leader_changes"] == totals["leader_changes"]
+        assert one.sums["leaderless_seconds"] == pytest.approx(totals["leaderless_partition_ms"] / 1000)
+        assert one.sums["under_min_isr_seconds"] == pytest.approx(totals["under_min_isr_partition_ms"] / 1000)
+        assert [row["from_offset"] for row in one.elections] == [at["offset"] for at in truth["epochs"]]
+
+
+def test_trouble_by_partition_adds_up_to_the_truth(tables: Tables) -> None:
+    for one in tables.fleet.clusters:
+        totals = tables.truths[one.cluster]["totals"]
+        troubles = one.trouble.values()
+        assert sum(at.leaderless_ms for at in troubles) == totals["leaderless_partition_ms"] > 0
+        assert sum(at.under_min_isr_ms for at in troubles) == totals["under_min_isr_partition_ms"] > 0
+        assert sum(at.unclean for at in troubles) == totals["unclean_elections"]
+
+
+def test_buckets_hold_all_of_it(tables: Tables) -> None:
+    fleet = tables.fleet
+    for number, one in enumerate(fleet.clusters):
+        totals = tables.truths[one.cluster]["totals"]
+        for drawn, told in (
+            (fleet.leaderless, totals["leaderless_partition_ms"]),
+            (fleet.under_min_isr, totals["under_min_isr_partition_ms"]),
+        ):
+            assert drawn[number].sum() * fleet.bucket_ms == pytest.approx(told)
+        assert fleet.leader_changes[number].sum() == totals["leader_changes"]
+
+
+def test_every_planted_incident_is_found(tables: Tables) -> None:
+    kinds = set()
+    for cluster, truth in tables.truths.items():
+        for incident in truth["incidents"]:
+            found = {
+                "flapping_broker": [
+                    one
+                    for one in tables.of(cluster, "flapping-broker")
+                    if one.subject == f"broker/{incident.get('broker')}"
+                ],
+                "fence_storm": [
+                    one
+                    for one in tables.of(cluster, "fence-storm")
+                    if one.time_ms is not None and one.time_ms <= incident.get("last_fence_ms", 0)
+                ],
+                "unclean_election": tables.of(cluster, "unclean-election"),
+                "leaderless": tables.of(cluster, "leaderless"),
+                "under_min_isr": tables.of(cluster, "under-min-isr"),
+                "directory_failure": tables.of(cluster, "lost-directory"),
+            }.get(incident["kind"])
+            if found is not None:
+                assert found, incident
+                kinds.add(incident["kind"])
+        assert len(tables.of(cluster, "damage")) == len(truth["damage"])
+    assert kinds == {
+        *("flapping_broker", "fence_storm", "unclean_election", "leaderless", "under_min_isr"),
+        "directory_failure",
+    }
+
+
+def test_leaderless_is_an_error_where_the_log_ends_so(tables: Tables) -> None:
+    for cluster, truth in tables.truths.items():
+        severities = [one.severity for one in tables.of(cluster, "leaderless")]
+        assert severities == ["error" if truth["final"]["leaderless"] else "warning"]
+
+
+def test_failovers_are_as_many_as_leaders_were_lost(tables: Tables) -> None:
+    for one in tables.fleet.clusters:
+        truth = tables.truths[one.cluster]
+        by_cause: dict[str, int] = {}
+        for told in truth["failovers"]:
+            lost = told["leaders_moved"] + told["left_leaderless"]
+            by_cause[told["cause"]] = by_cause.get(told["cause"], 0) + lost
+        known = {cause: count for cause, count in one.failover_causes.items() if cause != "unknown"}
+        assert known == {cause: count for cause, count in by_cause.items() if count}
+        assert one.failovers_open == truth["final"]["leaderless"]
+
+
+@pytest.mark.parametrize(
+    ("times", "bursts"),
+    [((0, 1, 2), 1), ((0, 1), 0), ((0, 5000, 10_000), 0), ((0, 1, 2, 3, 5000, 5001, 5002), 2)],
+)
+def test_flapping_needs_enough_fences_in_the_window(times: tuple[int, ...], bursts: int) -> None:
+    one = ClusterFacts("c")
+    for at in times:
+        one.sessions[1] += [Session(1, "active", at, at, at, None), Session(1, "fenced", at, at, at, None)]
+    found = list(flapping(one, Limits(flaps=3, flap_window_ms=100)))
+    assert len(found) == (1 if bursts else 0)
+    if bursts > 1:
+        assert f"{bursts} such bursts" in found[0].text
+
+
+def test_quantiles_and_histogram_of_known_values() -> None:
+    values = np.array([0, 0, 10, 11, 3_600_001])
+    assert quantiles(values) == (10, pytest.approx(11 + 0.8 * 3_599_990), 3_600_001)
+    assert quantiles(values[:0]) is None
+    counted = histogram(values)
+    assert (counted[0], counted[1], counted[2], counted[-1], sum(counted)) == (2, 1, 1, 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (0.44, "0.4 s"), (38, "38 s"), (720, "12 min"), (12_600, "3.5 h"), (259_200, "3.0 days")],
+)
+def test_seconds_are_readable(seconds: float, text: str) -> None:
+    assert seconds_text(seconds) == text
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(main, ["pipeline", "audit", *arguments], standalone_mode=False)
+
+
+def test_the_command_prints_and_its_exit_code_tells(tables: Tables) -> None:
+    shown = run(str(tables.path), "--limit", "3")
+    assert shown.return_value == 11
+    assert "SEVERITY" in shown.output and "more; see them with --limit" in shown.output
+    assert "How long failovers took" in shown.output
+    assert run(str(tables.path), "--fail-on", "never").return_value == 0
+    assert run(str(tables.path), "--kind", "unstable-quorum", "--fail-on", "error").return_value == 0
+
+
+def test_json_holds_every_finding(tables: Tables) -> None:
+    told = json.loads(run(str(tables.path), "--json").output)
+    assert len(told["findings"]) == len(tables.found)
+    assert told["records"] == 9000
+    cluster = next(iter(tables.truths))
+    only = json.loads(run(str(tables.path), "--json", "--cluster", cluster).output)
+    assert {one["cluster"] for one in only["findings"]} == {cluster}
+
+
+def test_mistakes_are_one_line(tables: Tables, tmp_path: Path) -> None:
+    for arguments, said in (
+        ((str(tmp_path / "absent"),), "is no directory"),
+        ((str(tmp_path),), "holds no tables"),
+        ((str(tables.path), "--cluster", "nobody"), "no cluster nobody"),
+    ):
+        assert said in str(run(*arguments).exception)

@@ -98,8 +98,8 @@ def on_fetch_response(
     role.read_round = max(role.read_round, response.read_round)
     # A leader that parks no more fetches answers at once with nothing: do not ask again at once.
     role.next_fetch_ms = now_ms + (5 * state.config.retry_backoff_ms if early and not news else 0)
-    if role.snapshot is not None:
-        return  # the answer to a keep-alive: what comes next is decided by the snapshot
+    if role.snapshot is not None or request.fetch_offset < state.log.start_offset:
+        return  # the answer to a keep-alive: what comes next is decided by the snapshot, or was by now
     if response.snapshot is not None:
         snapshots.redirect(state, now_ms, role, response.snapshot)
     elif response.diverging is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 from tests.planted.table_nodes import BROKER_BUGS, DECISION_BUGS, NODE_BUGS, REPLAY_BUGS
+from tests.planted.table_partitions import SECTIONS as PARTITION_SECTIONS
 from tests.planted.table_raft import RAFT_BUGS
 from tests.planted.table_storage import STORAGE_BUGS
 
@@ -12,6 +13,7 @@ SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Storage", STORAGE_BUGS),
     ("Controller node", NODE_BUGS),
     ("Decisions on brokers and partitions", DECISION_BUGS),
+    *PARTITION_SECTIONS,
     ("Replay", REPLAY_BUGS),
     ("Broker", BROKER_BUGS),
 )

@@ -229,6 +229,15 @@ RAFT_BUGS = (
         caught_by=(SCRIPTS,),
     ),
     Bug(
+        name="late-answer-applied-after-a-snapshot",
+        breaks="an answer to a fetch from before a snapshot was installed changes nothing behind it",
+        source="KIP-630",
+        file="controller/raft/fetching.py",
+        old="if role.snapshot is not None or request.fetch_offset < state.log.start_offset:",
+        new="if role.snapshot is not None:",
+        caught_by=("tests/unit/controller/raft/test_following.py",),
+    ),
+    Bug(
         name="check-quorum-disabled",
         breaks="a leader that no majority fetches from gives up",
         source="KAFKA-15489",

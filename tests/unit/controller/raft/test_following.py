@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from controller.raft.config import RecoveredLog
 from controller.raft.core import RaftCore
 from controller.raft.effects import (
@@ -171,3 +173,25 @@ def test_while_it_loads_it_only_keeps_in_touch() -> None:
     effects = core.on_response(3 + quarter, 2, fetch.correlation_id, answer(snapshot=LogPosition(4, 20)))
     assert not any(isinstance(effect, SendRequest) for effect in effects)
     assert core.on_snapshot_loaded(4 + quarter, LogPosition(3, 9))[0] == ResetLog(position=LogPosition(3, 9))
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"records": batches(1, 1, 1), "high_watermark": 9},
+        {"diverging": LogPosition(1, 1), "high_watermark": 9},
+        {"snapshot": LogPosition(3, 9)},
+    ],
+)
+def test_an_answer_from_before_the_snapshot_does_nothing_to_the_log_after_it(late: dict[str, object]) -> None:
+    """A keep-alive was sent while the snapshot loaded, and its answer comes when the log begins behind it."""
+    core, request = redirected()
+    core.on_response(2, 2, request.correlation_id, chunk(0, b"0123456789"))
+    quarter = core.state.config.fetch_timeout_ms // 4
+    fetch = sent(core.tick(3 + quarter))
+    assert isinstance(fetch.request, FetchRequest) and fetch.request.fetch_offset == 1
+    core.on_snapshot_loaded(4 + quarter, LogPosition(3, 9))
+    assert (core.log_start_offset, core.log_end_offset) == (9, 9)
+    effects = core.on_response(5 + quarter, 2, fetch.correlation_id, answer(**late))
+    assert not any(isinstance(effect, AppendLog | TruncateLog | ResetLog) for effect in effects)
+    assert (core.log_start_offset, core.log_end_offset, core.high_watermark) == (9, 9, 9)

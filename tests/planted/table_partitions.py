@@ -1,0 +1,247 @@
+"""Mistakes in what is decided about partitions, directories, moving replicas and broker ids."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+REQUESTS = "tests/unit/controller/test_partition_requests.py"
+MOVES = "tests/unit/controller/test_reassignments.py"
+CHANGES = "tests/properties/test_partition_changes.py"
+IDS = "tests/unit/controller/test_broker_id_decisions.py"
+NODE_IDS = "tests/unit/controller/test_node_broker_ids.py"
+NODE_PARTITIONS = "tests/unit/controller/test_node_partitions.py"
+NODE_BROKERS = "tests/unit/controller/test_node_brokers.py"
+BROKERS = "tests/unit/controller/test_broker_decisions.py"
+METADATA = "tests/unit/metadata"
+STORIES = "tests/sim/test_loaded_stories.py"
+SIM = "sim 1000..1040"
+
+ISR_BUGS = (
+    Bug(
+        name="isr-growth-accepts-a-fenced-broker",
+        breaks="a fenced broker joins no ISR",
+        source="S4.10, KIP-841",
+        file="controller/alter_partition.py",
+        old="elif known.fenced or not rules.may_lead(member.broker_id):",
+        new="elif known.epoch < 0:",
+        caught_by=(REQUESTS, SIM),
+    ),
+    Bug(
+        name="member-epoch-unchecked",
+        breaks="a broker that was restarted since the leader saw it joins no ISR",
+        source="S4.10, KIP-903",
+        file="controller/alter_partition.py",
+        old="elif member.broker_epoch is not None and member.broker_epoch != known.epoch:",
+        new="elif member.broker_epoch is not None and member.broker_epoch > known.epoch:",
+        caught_by=(REQUESTS,),
+    ),
+    Bug(
+        name="partition-epoch-unchecked",
+        breaks="an ISR is changed only by who knows its present state",
+        source="S4.10, INVALID_UPDATE_VERSION",
+        file="controller/alter_partition.py",
+        old="if wanted.partition_epoch < partition.partition_epoch:",
+        new="if wanted.partition_epoch < 0:",
+        caught_by=(REQUESTS, STORIES),
+    ),
+    Bug(
+        name="isr-from-a-former-leader",
+        breaks="only the present leader changes the ISR",
+        source="S4.10, KIP-497",
+        file="controller/alter_partition.py",
+        old="if sender != partition.leader:",
+        new="if sender not in partition.replicas:",
+        caught_by=(REQUESTS,),
+    ),
+    Bug(
+        name="isr-without-its-leader",
+        breaks="the leader is in the new ISR",
+        source="S4.10",
+        file="controller/alter_partition.py",
+        old="if partition.leader not in isr:",
+        new="if partition.leader not in partition.replicas:",
+        caught_by=(REQUESTS,),
+    ),
+    Bug(
+        name="growth-while-recovering",
+        breaks="nobody joins the ISR of a leader that has not recovered from its unclean election",
+        source="S4.10, KIP-704",
+        file="controller/alter_partition.py",
+        old="if state == RECOVERING and len(wanted.isr) > 1:",
+        new="if state == RECOVERING and len(wanted.isr) < 1:",
+        caught_by=(REQUESTS,),
+    ),
+    Bug(
+        name="partition-epoch-not-raised",
+        breaks="the partition epoch grows with every change of a partition",
+        source="S2.33, KIP-497",
+        file="metadata/meaning.py",
+        old="partition_epoch=_next_int32(before.partition_epoch),",
+        new="partition_epoch=before.partition_epoch,",
+        caught_by=(METADATA, SIM),
+    ),
+)
+
+ELECTION_BUGS = (
+    Bug(
+        name="unclean-without-permission",
+        breaks="a replica that was not in sync leads only where that was allowed",
+        source="S4.5",
+        file="controller/partition_change.py",
+        old="        if election is Election.UNCLEAN:\n",
+        new="        if election is not Election.PREFERRED:\n",
+        caught_by=("tests/unit/controller", CHANGES, STORIES, SIM),
+    ),
+    Bug(
+        name="unclean-leader-with-the-old-isr",
+        breaks="who is elected uncleanly is alone in the ISR",
+        source="S4.5, KIP-704",
+        file="controller/partition_change.py",
+        old="            self.isr, self.elr = (node,), ()\n",
+        new="            self.isr, self.elr = (*self.isr, node), ()\n",
+        caught_by=("tests/unit/controller", CHANGES, SIM),
+    ),
+    Bug(
+        name="unclean-leader-not-recovering",
+        breaks="a leader that was elected uncleanly is recovering until it says otherwise",
+        source="KIP-704",
+        file="controller/partition_change.py",
+        old="self.recovery_state = LEADER_RECOVERING\n        elif node in self.elr:",
+        new="pass\n        elif node in self.elr:",
+        caught_by=("tests/unit/controller", SIM),
+    ),
+    Bug(
+        name="fenced-before-its-partitions-moved",
+        breaks="the fencing of a broker is in the last batch, when no partition names it any more",
+        source="S2.29, DESIGN, A broker's death",
+        file="controller/work.py",
+        old="image, broker_id, rules, at_most, final=final, scan=work.scan, unclean=work.unclean",
+        new="image, broker_id, rules, at_most, first=final, scan=work.scan, unclean=work.unclean",
+        caught_by=("tests/unit/controller", SIM),
+    ),
+    Bug(
+        name="shutting-down-broker-let-in",
+        breaks="a broker in controlled shutdown is let in again as another incarnation only",
+        source="K9, KIP-841",
+        file="controller/heartbeats.py",
+        old="session.unfence_from_offset and not leaving,",
+        new="session.unfence_from_offset,",
+        caught_by=(NODE_BROKERS, "tests/properties/test_controller_brokers.py"),
+    ),
+)
+
+DIRECTORY_BUGS = (
+    Bug(
+        name="leader-in-a-dead-directory",
+        breaks="a replica in a directory that is not online is elected by nobody",
+        source="S3.15, KIP-858",
+        file="controller/partition_change.py",
+        old="            and directory_online(self.brokers, replica, directory)",
+        new="            and replica in self.brokers",
+        caught_by=("tests/unit/controller", SIM),
+    ),
+    Bug(
+        name="directory-dropped-under-its-leaders",
+        breaks="a registration that leaves a directory out comes into force when nobody leads in it",
+        source="S3.15",
+        file="controller/brokers.py",
+        old="return known.incarnation_id != request.incarnation_id or not set(known.directories) <= set(",
+        new="return known.incarnation_id != request.incarnation_id and not set(known.directories) < set(",
+        caught_by=(BROKERS, NODE_PARTITIONS),
+    ),
+    Bug(
+        name="replica-moved-into-a-dead-directory",
+        breaks="a replica whose broker says that it lies in a dead directory leaves leadership and ISR",
+        source="S3.9, S3.15",
+        file="controller/log_dirs.py",
+        old="online = directory not in rules.failing and directory_online(",
+        new="online = True or directory_online(",
+        caught_by=(REQUESTS,),
+    ),
+)
+
+MOVE_BUGS = (
+    Bug(
+        name="moved-before-the-target-is-in-sync",
+        breaks="a reassignment ends when the ISR holds every replica that stays",
+        source="S4.17, KIP-455",
+        file="controller/partition_change.py",
+        old="if not isr or not replicas or not set(replicas) <= set(isr):",
+        new="if not isr or not replicas or not set(replicas) & set(isr):",
+        caught_by=(MOVES, SIM),
+    ),
+    Bug(
+        name="cancelled-move-keeps-what-it-added",
+        breaks="a cancelled reassignment leaves the replicas that were there before it",
+        source="S4.18, KIP-455",
+        file="controller/reassignments.py",
+        old="return tuple([replica for replica in partition.replicas if replica not in partition.adding])",
+        new="return tuple([replica for replica in partition.replicas if replica not in partition.isr])",
+        caught_by=(MOVES, STORIES, SIM),
+    ),
+    Bug(
+        name="replaced-move-drops-an-original",
+        breaks="a reassignment that takes the place of another one starts from the replicas before both",
+        source="S4.18, KIP-455",
+        file="controller/reassignments.py",
+        old="removing = tuple(sorted(set(original) - set(target)))",
+        new="removing = tuple(sorted(set(original) - set(target) - set(partition.removing)))",
+        caught_by=(MOVES, SIM),
+    ),
+)
+
+ID_BUGS = (
+    Bug(
+        name="id-taken-within-the-grace-period",
+        breaks="an id that nobody has may be taken over after broker.id.reuse.grace.ms, not before",
+        source="S0.22",
+        file="controller/broker_ids.py",
+        old="and presence.absent_ms(broker_id) >= config.broker_id_reuse_grace_ms",
+        new="and presence.absent_ms(broker_id) >= 0",
+        caught_by=(IDS, NODE_IDS, STORIES),
+    ),
+    Bug(
+        name="new-id-that-was-handed-out-before",
+        breaks="an id that was handed out as new is never handed out as new again",
+        source="S0.10",
+        file="controller/broker_ids.py",
+        old="broker_id = max(config.reserved_broker_max_id + 1, ids.next_id(entries))",
+        new="broker_id = config.reserved_broker_max_id + 1",
+        caught_by=(IDS,),
+    ),
+    Bug(
+        name="new-id-that-partitions-name",
+        breaks="a new id is one that no registration and no replica names",
+        source="S0.10, S0.16",
+        file="controller/broker_ids.py",
+        old="taken = {*image.brokers, *image.topics.replica_counts(), *voters}",
+        new="taken = {*voters}",
+        caught_by=(IDS,),
+    ),
+    Bug(
+        name="repeated-request-gets-another-id",
+        breaks="the repetitions of one start get one id, from whichever controller is active",
+        source="S0.1, S0.10",
+        file="controller/broker_ids.py",
+        old="    if mine is not None:\n",
+        new="    if mine is not None and mine.broker_id < 0:\n",
+        caught_by=(IDS, NODE_IDS),
+    ),
+    Bug(
+        name="garbage-binding-kept",
+        breaks="bindings of other keys to the id of a running broker are removed",
+        source="S0.18",
+        file="controller/broker_ids.py",
+        old="        if home is not None and home.broker_id == broker_id:\n",
+        new="        if home is not None and home.broker_id != broker_id:\n",
+        caught_by=(IDS, NODE_IDS),
+    ),
+)
+
+SECTIONS = (
+    ("In-sync replicas", ISR_BUGS),
+    ("Elections", ELECTION_BUGS),
+    ("Log directories", DIRECTORY_BUGS),
+    ("Moving replicas", MOVE_BUGS),
+    ("Broker ids", ID_BUGS),
+)

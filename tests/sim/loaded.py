@@ -13,7 +13,7 @@ from dataclasses import replace
 from controller.effective import unclean_allowed
 from controller.partitions import leads_any
 from metadata import broker_ids as ids
-from metadata.image import MetadataImage, PartitionInfo
+from metadata.image import MetadataImage, PartitionInfo, Provenance
 from metadata.records import NO_LEADER
 from metadata.requests_broker_ids import AllocateBrokerIdResponse
 from storage.errors import StorageError
@@ -62,6 +62,7 @@ class LoadedWorld(World):
         self._retired: set[int] = set()
         self._last_served_ms: dict[int, float] = {}
         self._moments = 0
+        self._judged: tuple[Provenance, set[int], str] | None = None
         self._lost_disk: set[int] = set()
         self.promises = Promises()
         super().__init__(seed, on_line, replace(drawn, brokers=self.load.brokers + spare))
@@ -394,6 +395,11 @@ class LoadedWorld(World):
                     f"{host.name} is {status.state.name}: {status.last_problem}; registered: {registration}"
                 )
             live.add(process.node_id)
+        if self._judged is None or self._judged[:2] != (image.provenance, live):
+            self._judged = image.provenance, live, self._unwell_image(image, live)
+        return self._judged[2]
+
+    def _unwell_image(self, image: MetadataImage, live: set[int]) -> str:
         for row in image.topics.columns.live_rows().tolist():
             problem = self._unwell_partition(image, image.topics.at(row), live)
             if problem:

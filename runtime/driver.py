@@ -435,11 +435,14 @@ class Driver:
             batches = self._snapshots.encode(effect.image, effect.position, effect.timestamp_ms)
             return self._store.write_snapshot(effect.position, batches)
 
+        begun_ms = self._clock.monotonic_ms()
         try:
             size = await self._loop.run_in_executor(self._worker, write)
         except Exception as error:
             self.end(f"stopped: cannot write snapshot {effect.position}: {error}", failed=True)
             return
+        took_ms = self._clock.monotonic_ms() - begun_ms
+        _log.info("wrote snapshot %s: %d bytes in %d ms", effect.position, size, took_ms)
         self.post(SnapshotWritten(position=effect.position, size_bytes=size))
 
     def _finish_snapshot(self, effect: raft.FinishSnapshot) -> None:

@@ -21,7 +21,7 @@ from cli.log_options import ENTITY, PATH, TIME, TYPE
 from cli.log_repair import repair
 from cli.log_salvage import salvage
 from cli.log_select import Selection
-from cli.log_source import Item, ReadBatch
+from cli.log_source import Item, MetadataLog, ReadBatch
 from cli.log_time import diff, history, state
 from cli.log_timeline import timeline
 from cli.log_why import why
@@ -90,9 +90,12 @@ def dump(
         to_ms=to_time,
     )
     printer = _Printer(selection, as_json)
+    clusters: dict[str, str] = {}
     for path in paths:
         try:
-            printer.dump(log_source.log_path(path), follow)
+            log = log_source.open_path(path, progress=False)
+            _tell_clusters(log, clusters)
+            printer.dump(log.path, follow)
         except Exception as error:
             failure = as_failure(error)
             if failure is None or isinstance(error, BrokenPipeError):
@@ -100,6 +103,17 @@ def dump(
             printer.complain(failure.format_message())
     printer.tell_nothing_shown()
     return printer.exit_code()
+
+
+def _tell_clusters(log: MetadataLog, clusters: dict[str, str]) -> None:
+    """A line when PATHs are of different clusters: their offsets have nothing to do with each other."""
+    cluster_id = None if log.identity is None else log.identity.cluster_id
+    if cluster_id is None or cluster_id in clusters:
+        return
+    clusters[cluster_id] = log.path
+    if len(clusters) == 2:
+        text = " and ".join(f"{path} ({known})" for known, path in clusters.items())
+        click.echo(f"metaquorum: {text} are of different clusters", err=True)
 
 
 _LINES_AT_ONCE = 1000

@@ -155,8 +155,6 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
     try:
         before = state_at(old.log, old.point, complain, past_corruption=past_corruption)
         after = state_at(new.log, new.point, complain, past_corruption=past_corruption)
-        if entity is None or entity == "quorum":
-            _find_quorums(old.log, before, new.log, after)
         wanted = Wanted(None if entity is None else resolved(resolved(entity, before.image), after.image))
         if same:
             changes = diff_points(old.log, before, after, wanted, complain, past_corruption=past_corruption)
@@ -174,14 +172,6 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
     if complain.count:
         return EXIT_FAILED
     return EXIT_DIFFERENT if changes else max(log_state.exit_code(before), log_state.exit_code(after))
-
-
-def _find_quorums(old: MetadataLog, before: FoundState, new: MetadataLog, after: FoundState) -> None:
-    """Elections are compared only where both logs tell of one: a checkpoint does not."""
-    before.quorum = quorum_at(old, before.end_offset, before.quorum)
-    after.quorum = quorum_at(new, after.end_offset, after.quorum)
-    if not (before.quorum.is_known and after.quorum.is_known) and (old.is_checkpoint or new.is_checkpoint):
-        before.quorum = after.quorum = type(before.quorum)()
 
 
 def _sides(places: tuple[str, ...]) -> tuple[_Side, _Side, str | None]:

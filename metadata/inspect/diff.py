@@ -16,7 +16,7 @@ from metadata.delta import diff as image_diff
 from metadata.image import MetadataImage
 from metadata.inspect.log import MetadataLog
 from metadata.inspect.points import Point
-from metadata.inspect.quorum import QuorumView
+from metadata.inspect.quorum import QuorumView, quorum_at
 from metadata.inspect.states import FoundState, OnProblem, Step, steps
 from metadata.inspect.views import (
     EVERYTHING,
@@ -164,6 +164,8 @@ def diff_points(
 ) -> list[EntityChange]:
     """What differs between two states of one log, each change with its record. `old` may be the later one:
     the changes are then those of going back, with the records that made what is gone."""
+    if wanted.has("quorum"):
+        _know_quorums(log, old, log, new)
     changes = changes_between(old.image, new.image, wanted, quorums=(old.quorum, new.quorum))
     if not changes:
         return []
@@ -185,7 +187,12 @@ def diff_logs(
     *,
     past_corruption: bool = False,
 ) -> list[EntityChange]:
-    """What differs between states of two logs, each change with the record of either log."""
+    """What differs between states of two logs, each change with the record of either log. Elections are
+    compared only where both logs tell of one: a checkpoint does not."""
+    if wanted.has("quorum"):
+        _know_quorums(old_log, old, new_log, new)
+        if not (old.quorum.is_known and new.quorum.is_known):
+            old.quorum = new.quorum = NO_QUORUM
     changes = changes_between(old.image, new.image, wanted, quorums=(old.quorum, new.quorum))
     if not changes:
         return []
@@ -198,6 +205,12 @@ def diff_logs(
                 tracker.step(step)
         trackers.append(tracker)
     return [_with_causes(change, trackers[1], trackers[0]) for change in changes]
+
+
+def _know_quorums(old_log: MetadataLog, old: FoundState, new_log: MetadataLog, new: FoundState) -> None:
+    """States that were begun at a snapshot know no election from before it; the logs may."""
+    old.quorum = quorum_at(old_log, old.end_offset, old.quorum)
+    new.quorum = quorum_at(new_log, new.end_offset, new.quorum)
 
 
 def _with_causes(change: EntityChange, new: CauseTracker, old: CauseTracker | None) -> EntityChange:

@@ -103,6 +103,6 @@ class _Follower:
             self.open[path] = Span(
                 entity=path, fields=now, from_offset=step.offset, from_ms=step.time_ms, cause=cause
             )
-        if old is None:
-            return None
+        if old is None or old.from_offset == step.offset:
+            return None  # it never held: the walk begins with the batch that changed it
         return replace(old, to_offset=step.offset, to_ms=step.time_ms, ended_by=cause)

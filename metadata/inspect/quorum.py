@@ -94,11 +94,11 @@ def quorum_at(log: MetadataLog, end_offset: int, known: QuorumView | None = None
 
 def _places(log: MetadataLog, end_offset: int) -> Iterator[tuple[int, int]]:
     """Stretches of offsets to look through, most promising first."""
-    if log.is_checkpoint:
-        return
     segments = [base for base in log.segments if base < end_offset]
+    if not segments:
+        return
     path = join(log.directory, EPOCHS)
-    if segments and log.disk.exists(path):
+    if log.disk.exists(path):
         try:
             entries = EpochTable.decode(read_file(log.disk, path), path).entries
         except StorageError:

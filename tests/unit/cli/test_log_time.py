@@ -127,11 +127,9 @@ def test_differences_have_an_exit_code(tmp_path: Path) -> None:
     assert run("log", "diff", tmp_path, "4", "4").exit_code == 0
     changed = run("log", "diff", tmp_path, "4", "end", "topic/orders/0")
     assert changed.exit_code == 10
-    assert (
-        changed.stdout.splitlines()[:3]
-        == [
-            "~ topic/orders/0",
-            "    leader: 1 -> 2",
+    assert changed.stdout.splitlines()[:3] == [
+        "~ topic/orders/0",
+        "    leader: 1 -> 2",
         f"        by offset 5  {utc_text(T0 + 3000)}  epoch 1  PARTITION_CHANGE_RECORD",
     ]
     added = run("log", "diff", tmp_path, "0", "@1795000000000")

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from .topics import TopicsImage
 
 IntArray = npt.NDArray[np.int32]
+FEW_CHUNKS = 4
+"""So many chunks are compared whole faster than topic by topic, also where none is shared."""
 PartitionKey = tuple[bytes, int]
 
 
@@ -61,9 +63,17 @@ def partition_changes(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
     shared = {id(chunk) for chunk in old.columns.chunks}
     common = sum(id(chunk) in shared for chunk in new.columns.chunks)
     lineage = old.columns.directories is new.columns.directories
-    if lineage and 2 * common >= len(new.columns.chunks):
+    few = len(new.columns.chunks) <= FEW_CHUNKS
+    if lineage and (2 * common >= len(new.columns.chunks) or (few and _same_slots(old, new))):
         return _by_chunk(old, new)
     return _by_topic(old, new)
+
+
+def _same_slots(old: TopicsImage, new: TopicsImage) -> bool:
+    """Whether a number in the TOPIC column means the same topic in both."""
+    return not any(
+        slot in old.by_slot and slot in new.by_slot for slot in old.by_slot.changed_keys(new.by_slot)
+    )
 
 
 def _by_chunk(old: TopicsImage, new: TopicsImage) -> PartitionChanges:

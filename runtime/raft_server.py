@@ -39,6 +39,9 @@ OTHERS_BYTES_PER_TURN = 1 << 18
 """Answers to callers that are no peers, in one turn of the loop. A turn must be short: gRPC takes one new
 call in every second turn, and heartbeats are calls. At most REQUESTS_PER_STREAM_MAX of one caller wait."""
 
+OTHERS_PAUSE_S = 0.002
+"""Between two such turns: half of the loop's time at least is left for everything else."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -103,7 +106,7 @@ class RaftService:
                 size += _payload_bytes(response)
                 count += 1
         if others:
-            others[0][0].loop.call_soon(self._answer_others)
+            others[0][0].loop.call_later(OTHERS_PAUSE_S, self._answer_others)
 
     def _is_first(self, request: RaftRequest) -> bool:
         if self._peers is None or not isinstance(request, FetchRequest | FetchSnapshotRequest):

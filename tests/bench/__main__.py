@@ -24,10 +24,14 @@ BENCHES = (
     "failover",
     "failover_clock",
     "replay",
+    "tools",
     "restart",
     "heartbeats",
     "bounce",
     "storm",
+    "big",
+    "shutdown",
+    "decisions",
     "idle",
 )
 ON_DEMAND = frozenset({"idle"})

@@ -1,8 +1,8 @@
 """Measures `log bisect` of a monotone predicate over ten million records with snapshots, and the scan.
 
-The log is generated: brokers, then topics one by one, each followed by changes of earlier partitions, in
-batches of a hundred records, in segments of 64 MiB, with a snapshot every half a million records. The search
-runs as a process of its own, start-up included, as a user runs it.
+The log is generated: brokers, then topics one by one, each followed by batches of a hundred changes of earlier
+partitions, in segments of 64 MiB, with a snapshot every half a million records. The search runs as a process of
+its own, start-up included, as a user runs it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from metadata.codec import encode
 from metadata.records import NoOpRecord, PartitionChangeRecord, PartitionRecord, TopicRecord
 from metadata.replay import Replayer
 from metadata.snapshot import snapshot_batches
-from storage.batch import encode_batch, iter_batches
+from storage.batch import HEADER_BYTES, BatchHeader, encode_batch, iter_batches, seal_batch
 from storage.segment import segment_name
 from storage.snapshots import snapshot_name
 from storage.types import LogPosition
@@ -38,6 +38,16 @@ EPOCH_EVERY = 1_000_000
 """Records of one leader epoch."""
 
 
+TOPICS_A_SET = 50
+"""New topics after which the changes are made anew, so that they reach the newer ones."""
+
+
+def encoded(records: list[bytes]) -> tuple[bytes, int]:
+    """The records section of a batch, which any base offset fits, and how many records it is."""
+    batch = encode_batch(base_offset=0, leader_epoch=0, timestamp_ms=0, values=records)
+    return batch[HEADER_BYTES:], len(records)
+
+
 class Generator:
     """Writes a log whose state grows by a topic every TOPIC_EVERY records, and its snapshots."""
 
@@ -49,33 +59,31 @@ class Generator:
         self._engine = Replayer()
         self._segment: BinaryIO | None = None
         self._written = 0
+        self._sets: list[tuple[bytes, int]] = []
         self.offset = 0
         self.topics = 0
 
     def run(self) -> None:
-        pending: list[bytes] = []
         next_snapshot = self._snapshot_every
-        for value in self._values():
-            pending.append(value)
-            if len(pending) == BATCH_RECORDS:
-                self._append(pending)
-                pending = []
+        self._append(encoded(list(values(0))))
+        while self.offset < self._records:
+            if self.topics % TOPICS_A_SET == 0:
+                self._append(encoded(list(self._topic())))
+                self._sets = [encoded(self._changes()) for _ in range(20)]
+            else:
+                self._append(encoded(list(self._topic())))
+            for _ in range(TOPIC_EVERY // BATCH_RECORDS):
+                self._append(self._sets[self._rng.randrange(len(self._sets))])
                 if self.offset >= next_snapshot:
                     self._snapshot()
                     next_snapshot += self._snapshot_every
-                if self.offset >= self._records:
-                    break
         if self._segment is not None:
             self._segment.close()
 
-    def _values(self) -> Iterator[bytes]:
-        yield from values(0)
+    def _changes(self) -> list[bytes]:
+        """Changes of partitions of the topics so far, a tenth of them NoOps."""
         no_op = encode(NoOpRecord(), 0)
-        while True:
-            yield from self._topic()
-            changes = [self._change() for _ in range(500)]
-            for at in range(TOPIC_EVERY - PARTITIONS_A_TOPIC - 1):
-                yield changes[self._rng.randrange(len(changes))] if at % 10 else no_op
+        return [self._change() if at % 10 else no_op for at in range(BATCH_RECORDS)]
 
     def _topic(self) -> Iterator[bytes]:
         uuid = topic_id(self.topics)
@@ -102,13 +110,25 @@ class Generator:
         index = self._rng.randrange(PARTITIONS_A_TOPIC)
         return encode(PartitionChangeRecord(index, uuid, isr=isr, leader=isr[0]), 1)
 
-    def _append(self, records: list[bytes]) -> None:
-        data = encode_batch(
+    def _append(self, records: tuple[bytes, int]) -> None:
+        payload, count = records
+        time_ms = 1_700_000_000_000 + self.offset
+        header = BatchHeader(
             base_offset=self.offset,
+            batch_length=0,
             leader_epoch=1 + self.offset // EPOCH_EVERY,
-            timestamp_ms=1_700_000_000_000 + self.offset,
-            values=records,
+            magic=2,
+            crc=0,
+            attributes=0,
+            last_offset_delta=count - 1,
+            base_timestamp_ms=time_ms,
+            max_timestamp_ms=time_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+            records_count=count,
         )
+        data = seal_batch(header, payload)
         if self._segment is None or self._written + len(data) > SEGMENT_BYTES:
             if self._segment is not None:
                 self._segment.close()
@@ -118,7 +138,7 @@ class Generator:
         self._written += len(data)
         for batch in iter_batches(data, expected_offset=self.offset):
             self._engine.apply_batch(batch)
-        self.offset += len(records)
+        self.offset += count
 
     def _snapshot(self) -> None:
         image = self._engine.state().image

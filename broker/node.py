@@ -40,6 +40,7 @@ from controller.raft.effects import RaftEffect
 from controller.raft.gate import EffectGate
 from controller.raft.messages import FetchResponse, RaftError
 from metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
+from metadata.features import LEVEL_DIRECTORIES
 from metadata.image import MetadataImage
 from storage.errors import CorruptLogError
 
@@ -226,6 +227,18 @@ class BrokerNode:
             for each in moved.image.brokers.values()
         )
 
+    def _is_half_told(self, image: MetadataImage) -> bool:
+        """Whether the cluster was upgraded since this broker registered: below 3.7-IV2 the log could not
+        carry its directories, and without them none can fail alone (KIP-858, S1.22)."""
+        known = image.brokers.get(self._config.node_id)
+        return (
+            known is not None
+            and known.epoch == self._session.broker_epoch
+            and not known.directories
+            and bool(self._config.directories)
+            and image.features.metadata_version >= LEVEL_DIRECTORIES
+        )
+
     # ---- effects ---------------------------------------------------------------------------------
 
     def _raft_effects(self, now_ms: int, effects: list[RaftEffect]) -> None:
@@ -283,5 +296,7 @@ class BrokerNode:
             self._out += [effect for effect in parts if effect is not None]
             if isinstance(parts[0], PublishImage) and self._is_waited_for(parts[0]):
                 self._lifecycle(self._session.waited_for(now_ms))
+            if isinstance(parts[0], PublishImage) and self._is_half_told(parts[0].image):
+                self._lifecycle(self._session.amend(now_ms))
         effects, self._out = self._out, []
         return effects

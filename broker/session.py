@@ -74,6 +74,7 @@ class BrokerSession:
         self.caught_up = False
         self._awaits_admission = False
         self._is_waited_for = False
+        self._amends = False
         self._in_flight: _InFlight | None = None
         self._correlation_id = 0
         self._failures = 0
@@ -129,6 +130,15 @@ class BrokerSession:
         self._look_at_clock(now_ms)
         if self.registered:
             self._is_waited_for = True
+            self._hasten(now_ms)
+        return self._finish(now_ms)
+
+    def amend(self, now_ms: int) -> list[LifecycleEffect]:
+        """The log does not say of this broker what it could say now: the same registration is sent again
+        between two heartbeats, and nothing else changes (K8)."""
+        self._look_at_clock(now_ms)
+        if self.registered and not self.state.wants_shutdown:
+            self._amends = True
             self._hasten(now_ms)
         return self._finish(now_ms)
 
@@ -285,6 +295,14 @@ class BrokerSession:
     # ---- answers ---------------------------------------------------------------------------------
 
     def _on_registered(self, now_ms: int, sent: _InFlight, response: RegisterBrokerResponse) -> None:
+        if self.registered and response.broker_epoch == self.broker_epoch:
+            if self._renew(now_ms, sent, response.session_timeout_ms):
+                self._targets.answered()
+                self._next_send_ms = now_ms
+            return
+        if self.registered:
+            text = f"controller {sent.target} had forgotten broker epoch {self.broker_epoch}"
+            self._lose(Trigger.REGISTRATION_LOST, now_ms, text)
         if self.broker_epoch is not None and response.broker_epoch < self.broker_epoch:
             text = f"registered with epoch {response.broker_epoch}, older than {self.broker_epoch}: not taken"
             self._failed(now_ms, sent, text)
@@ -329,7 +347,7 @@ class BrokerSession:
                 self._hasten(now_ms)
 
     def _on_error(self, now_ms: int, sent: _InFlight, error: ApiError) -> None:
-        registering = isinstance(sent.request, RegisterBrokerRequest)
+        registering = isinstance(sent.request, RegisterBrokerRequest) and not self.registered
         if error.code is ErrorCode.NOT_CONTROLLER:
             if self._targets.redirect(sent.target, error.leader_hint):
                 self._next_send_ms = now_ms
@@ -430,10 +448,12 @@ class BrokerSession:
             return
         if now_ms < self._next_send_ms or not (self.registered or self.caught_up):
             return
-        request: LifecycleRequest = self._heartbeat() if self.registered else self._registration()
+        beats = self.registered and not self._amends
+        request: LifecycleRequest = self._heartbeat() if beats else self._registration()
+        self._amends = False
         self._correlation_id += 1
         timeout_ms = self._config.controller_request_timeout_ms
-        if self.registered:
+        if beats:
             self._last_heartbeat_ms = now_ms
             self._is_waited_for = False
         self._in_flight = _InFlight(

@@ -7,11 +7,12 @@ batches, offsets of the log end, or who else is waiting.
 from __future__ import annotations
 
 from controller.effective import elr_enabled
-from controller.features import LEVEL_CONTROLLED_SHUTDOWN, LEVEL_DIRECTORIES, unsupported_feature
+from controller.features import LEVEL_CONTROLLED_SHUTDOWN, unsupported_feature
 from controller.lifecycle import BrokerState
 from controller.partitions import eligible_anywhere
 from controller.result import ControllerResult
 from metadata.errors import ApiError, ErrorCode
+from metadata.features import LEVEL_DIRECTORIES
 from metadata.image import BrokerRegistration, BrokersImage, MetadataImage
 from metadata.records import (
     IN_CONTROLLED_SHUTDOWN,

@@ -22,8 +22,6 @@ LEVEL_DELEGATION_TOKENS = 14
 """metadata.version 3.6-IV2: delegation tokens are in the log (KIP-900)."""
 LEVEL_CONTROLLER_REGISTRATION = 15
 """metadata.version 3.7-IV0: controllers register (KIP-919)."""
-LEVEL_DIRECTORIES = 17
-"""metadata.version 3.7-IV2: partitions name the log directory of each replica (KIP-858)."""
 
 
 def unsupported_feature(image: FeaturesImage, features: Iterable[BrokerFeature]) -> str | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from controller import brokers as decide
-from controller.features import LEVEL_DIRECTORIES
 from controller.lifecycle import BrokerEvent, BrokerState, heartbeat_event, transition
 from controller.partitions import election_slice, leads_any, removal_slice
 from controller.result import ControllerResult
 from controller.sessions import Session
 from controller.work import ElectLeaders, MoveLeaders
 from controller.workbench import Workbench
+from metadata.features import LEVEL_DIRECTORIES
 from metadata.requests import BrokerHeartbeatRequest, ControllerResponse
 
 

@@ -7,10 +7,10 @@ and ISR with the same record that says where it lies. Failed directories are `pa
 from __future__ import annotations
 
 from controller.brokers import epoch_refusal
-from controller.features import LEVEL_DIRECTORIES
 from controller.partition_change import Rules, Target, build_change
 from controller.result import ControllerResult
 from metadata.errors import ApiError, ErrorCode
+from metadata.features import LEVEL_DIRECTORIES
 from metadata.image import MIGRATING, UNASSIGNED, MetadataImage
 from metadata.offline import directory_online
 from metadata.records import Record

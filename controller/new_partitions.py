@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from random import Random
 
 from controller.columns.creation import new_partitions
-from controller.features import LEVEL_DIRECTORIES
 from controller.partition_change import default_directory
 from controller.placement import Candidate, place
 from metadata.columnar.bulk import NewPartitions as PartitionsInColumns
 from metadata.errors import ErrorCode
+from metadata.features import LEVEL_DIRECTORIES
 from metadata.image import MetadataImage
 from metadata.records import PartitionRecord
 

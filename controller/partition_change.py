@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from controller.features import LEVEL_DIRECTORIES
+from metadata.features import LEVEL_DIRECTORIES
 from metadata.image import MIGRATING, RECOVERING, UNASSIGNED, BrokersImage, PartitionInfo
 from metadata.offline import directory_online
 from metadata.records import LEADER_RECOVERING, NO_LEADER, PartitionChangeRecord

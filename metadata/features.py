@@ -70,6 +70,9 @@ KNOWN_FEATURES: tuple[Feature, ...] = (
 )
 """Level 0 means: not finalized. kraft.version lives in control records, the others in FeatureLevelRecords."""
 
+LEVEL_DIRECTORIES = 17
+"""metadata.version 3.7-IV2: registrations and partitions name log directories (KIP-858)."""
+
 LEVEL_ELR_RECORDS = 23
 """metadata.version 4.0-IV1: partition records can carry eligible leader replicas (KIP-966)."""
 

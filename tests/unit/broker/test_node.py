@@ -17,6 +17,7 @@ from metadata.records import (
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     EndTransactionRecord,
+    FeatureLevelRecord,
     FenceBrokerRecord,
     NoOpRecord,
     TopicRecord,
@@ -313,6 +314,43 @@ def test_an_aborted_transaction_leaves_nothing() -> None:
     image, offset = served(world)
     assert offset == world.controller.raft.high_watermark
     assert len(list(image.topics.by_id.items_sorted())) == 0
+
+
+def test_after_an_upgrade_a_broker_tells_its_directories_and_serves_on() -> None:
+    """S1.22: it registered at a level whose log could not carry them."""
+    controller = Controller()
+    controller.carries_directories = False
+    controller.write(FeatureLevelRecord(name="metadata.version", feature_level=16))
+    world = World(controller)
+    world.run(3_000)
+    assert world.state is BrokerState.RUNNING and controller.registrations == 1
+    epoch = controller.epoch
+    assert served(world)[0].brokers[BROKER].directories == ()
+    controller.carries_directories = True
+    controller.write(FeatureLevelRecord(name="metadata.version", feature_level=17))
+    world.run(300)
+    assert controller.registrations == 2 and controller.epoch == epoch
+    registration = served(world)[0].brokers[BROKER]
+    assert registration.directories == CONFIG.directories and not registration.fenced
+    world.run(10_000)
+    assert controller.registrations == 2
+    assert world.path[-1] is BrokerState.RUNNING and BrokerState.FENCED not in world.path
+
+
+def test_an_amendment_that_is_refused_costs_nothing() -> None:
+    controller = Controller()
+    controller.carries_directories = False
+    controller.write(FeatureLevelRecord(name="metadata.version", feature_level=16))
+    world = World(controller)
+    world.run(3_000)
+    controller.refusals.append(ApiError(ErrorCode.INVALID_REGISTRATION, "not now"))
+    controller.write(FeatureLevelRecord(name="metadata.version", feature_level=17))
+    world.run(10_000)
+    assert world.state is BrokerState.RUNNING
+    controller.carries_directories = True
+    controller.write(NoOpRecord())  # with whatever is published next it is tried again
+    world.run(3_000)
+    assert served(world)[0].brokers[BROKER].directories == CONFIG.directories
 
 
 # ---- endings -------------------------------------------------------------------------------------

@@ -139,6 +139,8 @@ class Controller:
         self.grants_shutdown = True
         self.heartbeats: list[BrokerHeartbeatRequest] = []
         self.registrations = 0
+        self.carries_directories = True
+        self.told: tuple[bytes, ...] = ()
         self.do(self.raft.start(0))
         while not self.raft.is_leader:
             self.do(self.raft.tick(self.raft.next_deadline_ms() or 0))
@@ -195,20 +197,24 @@ class Controller:
                 if request.incarnation_id != self.incarnation:
                     self.incarnation, self.fenced = request.incarnation_id, True
                     self.epoch = self.write(self._registration(request))
+                elif self.carries_directories and self.told != request.directories:
+                    self.write(self._registration(request, amends=True))
                 return RegisterBrokerResponse(broker_epoch=self.epoch, session_timeout_ms=SESSION_MS)
             case BrokerHeartbeatRequest():
                 return self._heartbeat(request)
             case _:
                 raise AssertionError(request)
 
-    def _registration(self, request: RegisterBrokerRequest) -> BrokerRecord:
+    def _registration(self, request: RegisterBrokerRequest, *, amends: bool = False) -> BrokerRecord:
+        self.told = request.directories if self.carries_directories else ()
         return BrokerRecord(
             broker_id=request.broker_id,
             incarnation_id=request.incarnation_id,
-            broker_epoch=self.raft.log_end_offset,
+            broker_epoch=self.epoch if amends else self.raft.log_end_offset,
             end_points=request.endpoints,
             rack=request.rack,
-            log_dirs=request.directories,
+            fenced=not amends or self.fenced,
+            log_dirs=self.told,
         )
 
     def _heartbeat(self, request: BrokerHeartbeatRequest) -> LifecycleResponse | ApiError:

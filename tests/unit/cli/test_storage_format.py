@@ -83,6 +83,21 @@ def test_features_and_release_are_written_as_levels(tmp_path: Path) -> None:
     ]
 
 
+def test_eligible_leaders_need_a_level_that_carries_them(tmp_path: Path) -> None:
+    elr = ("--feature", "eligible.leader.replicas.version=1")
+    refused = format_one(tmp_path / "a", *elr)
+    assert refused.exit_code == 1 and "needs metadata.version 4.0-IV1" in refused.output
+    assert not (tmp_path / "a").exists()
+    assert format_one(tmp_path / "a", *elr, "--release-version", "4.0").exit_code == 0
+    records = [
+        record.value
+        for batch in iter_batches(contents(tmp_path / "a")["bootstrap.checkpoint"])
+        for record in batch.records()
+        if not batch.header.is_control
+    ]
+    assert b"eligible.leader.replicas.version" in records[1] and len(records) == 2
+
+
 def test_every_directory_gets_an_id_of_its_own(tmp_path: Path) -> None:
     assert format_one(tmp_path / "a", "-d", tmp_path / "b").exit_code == 0
     ids = {load_meta_properties(PosixDisk(), str(tmp_path / name)).directory_id for name in "ab"}

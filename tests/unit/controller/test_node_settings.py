@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from controller.config import ControllerConfig
+from controller.registrations import own_registration
 from metadata.errors import ApiError, ErrorCode
 from metadata.image import ConfigResource
 from metadata.records import BrokerFeature, ConfigRecord, FeatureLevelRecord
@@ -70,14 +71,23 @@ def test_a_rolling_upgrade_of_nodes_at_two_levels() -> None:
     scram = AlterScramRequest(upsertions=(upsertion,))
     assert results(quorum.call(scram))[0].error is ErrorCode.UNSUPPORTED_VERSION
 
-    quorum.advance(10_000)  # broker 1 is stopped, upgraded and started
+    quorum.beat_for(10_000, 2)  # broker 1 is stopped, upgraded and started
     assert isinstance(quorum.register(1, 2, **supports(25)), RegisterBrokerResponse)
+    epochs = {broker_id: known.epoch for broker_id, known in quorum.image().brokers.items()}
     assert move(quorum, 14) is ErrorCode.NONE
     assert quorum.image().features.metadata_version == 14
     assert results(quorum.call(scram))[0].error is ErrorCode.NONE
     refused = quorum.register(3, **supports(10))
     assert isinstance(refused, ApiError) and refused.code is ErrorCode.UNSUPPORTED_VERSION
     assert move(quorum, 12, LevelChange.SAFE_DOWNGRADE) is ErrorCode.INVALID_UPDATE_VERSION
+    # Broker 2, the same process, says what the new level can carry; nothing else changes for it.
+    for machine in quorum.followers:
+        said = own_registration(quorum.image(), machine.node.config, machine.node.incarnation_id)
+        assert said is None  # controllers register from 3.7-IV0 on
+    assert move(quorum, 19) is ErrorCode.NONE
+    assert isinstance(quorum.register(2, **supports(25)), RegisterBrokerResponse)
+    told = quorum.image().brokers[2]
+    assert len(told.directories) == 1 and told.epoch == epochs[2] and not told.fenced
     for machine in quorum.machines.values():
         assert machine.node.ledger.committed.image == quorum.image()
 

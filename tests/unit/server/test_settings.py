@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from cli.format import bootstrap_checkpoint
 from cli.main import main
 from metadata.errors import ApiError, ErrorCode
 from metadata.image import Acl, ConfigResource
@@ -33,6 +34,7 @@ from metadata.settings.quotas import QuotaFilter
 from metadata.settings.scram import Mechanism
 from runtime.client import AdminClient
 from runtime.settings_client import SettingsClient
+from storage.snapshots import BOOTSTRAP_FILE
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, health_is
 
@@ -192,6 +194,30 @@ async def test_a_level_moves_where_every_node_supports_it(site: Site) -> None:
             for each in (await view.describe_features())[1]
             if each.name == "metadata.version"
         ] == [21]
+
+
+async def test_a_cluster_is_upgraded_while_its_broker_runs(tmp_path: Path) -> None:
+    """S1.22 with servers: formatted at 3.6, raised to 3.7; the same process tells its directories then."""
+    site = new_site(tmp_path)
+    at_3_6 = bootstrap_checkpoint({"metadata.version": 14}, 0)
+    (site.root / "controller" / BOOTSTRAP_FILE).write_bytes(at_3_6)
+    async with running_controller(site.controller_file()), running_broker(site.broker_file()):
+        await health_is(site.broker_port, SERVING)
+        async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
+            (before,) = (await client.list_brokers()).brokers
+            assert before.directories == ()
+            update = FeatureUpdate(name="metadata.version", level=19, change=LevelChange.UPGRADE)
+            (result,) = await SettingsClient(client).update_features([update])
+            assert result.error is ErrorCode.NONE, result
+            async with asyncio.timeout(20):
+                while not (found := (await client.list_brokers()).brokers)[0].directories:
+                    pass  # asking is the wait
+            assert (found[0].epoch, found[0].incarnation_id) == (before.epoch, before.incarnation_id)
+            assert len(found[0].directories) == 1 and not found[0].fenced
+            made = await client.create_topics([NewTopic(name="new", partitions=1, replication_factor=1)])
+            assert made.results[0].error is ErrorCode.NONE
+            (topic,) = (await client.describe_topics(["new"])).topics
+            assert topic.partitions[0].directories == found[0].directories
 
 
 async def run(site: Site, *arguments: str, typed: str | None = None, code: int = 0) -> Result:

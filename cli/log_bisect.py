@@ -148,13 +148,13 @@ def _change_line(change: EntityChange) -> str:
 
 def _method(found: Bisection) -> str:
     where = f"offsets {found.from_offset} to {found.end_offset}"
-    asked = f"{found.batches} batches asked"
+    looked = f"{found.batches} batches looked at"
     if found.method == BINARY:
         return (
-            f"{found.method} over {found.snapshots} snapshots ({found.loaded} loaded), then {asked};"
+            f"{found.method} over {found.snapshots} snapshots ({found.loaded} loaded), then {looked};"
             f" {found.reason}"
         )
-    return f"{found.method} of {where}, {asked}; {found.reason}"
+    return f"{found.method} of {where}, {looked}; {found.reason}"
 
 
 def bisection_json(found: Bisection) -> dict[str, Any]:

@@ -125,8 +125,8 @@ def _divergence_lines(found: Divergence) -> Iterator[str]:
     if found.kind == EPOCH:
         low, high = sorted((found.epoch, found.other_epoch))
         yield (
-            f"  epochs {found.epoch} and {found.other_epoch}: if what has epoch {high} was committed, what has"
-            f" {low} was not; its node cuts it off when it joins again"
+            f"  epochs {found.epoch} and {found.other_epoch}: if epoch {high} was committed here, epoch {low}"
+            " was not; its node cuts it off when it joins again"
         )
 
 

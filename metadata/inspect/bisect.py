@@ -25,6 +25,9 @@ from metadata.replay import Replayer
 from storage.batch import RecordBatch
 from storage.types import LogPosition
 
+STRIDE = 64
+"""Batches between two questions while a search by halving walks from one snapshot to the next."""
+
 BINARY, SCAN, HEADERS = "binary search", "scan", "scan of batch headers"
 
 
@@ -35,7 +38,7 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     its records after which it is false (None: the batch as a whole). Both are None when it never turns false
     (`always_false` False) and when it is false from the first state on (`always_false` True, at
     `from_offset`). `method` is BINARY, SCAN or HEADERS, `reason` says why that one. `snapshots` were there,
-    `loaded` of them were read; `batches` is how many batches were asked about one by one.
+    `loaded` of them were read; `batches` is how many batches were looked at one by one.
     """
 
     check: str
@@ -203,6 +206,7 @@ class _Search:
         return found
 
     def _between(self, good: FoundState, bad: LogPosition | None, reason: str) -> Bisection:
+        good = self._nearer(good)
         end_offset = good.end_offset
         for step in self._steps(good):
             self._batches += 1
@@ -215,6 +219,32 @@ class _Search:
                     " check turns back to true (leave out --monotone), or the snapshot is wrong (log check)"
                 )
         return self._result(BINARY, reason, end_offset)
+
+    def _nearer(self, good: FoundState) -> FoundState:
+        """The last state that is not false, to within STRIDE batches: those before it are replayed in columns
+        and asked about once a stride. Stops early at whatever the walk batch by batch must judge itself."""
+        engine = Replayer(good.state, on_error=lambda error: None)
+        mark, quorum = good.state, good.quorum
+        for number, batch in enumerate(self._log.batches(good.end_offset or None), 1):
+            if not isinstance(batch, RecordBatch):
+                break
+            header = batch.header
+            if header.next_offset <= engine.end_offset:
+                continue
+            if header.base_offset != engine.end_offset or _is_past(
+                header.next_offset, header.max_timestamp_ms, self._end
+            ):
+                break
+            engine.apply_batch(batch)
+            if engine.skipped:
+                break
+            if number % STRIDE == 0:
+                state = engine.state()
+                found = FoundState(state=state, quorum=quorum)
+                if self._asked(found) is Verdict.FALSE:
+                    break
+                mark = state
+        return FoundState(state=mark, snapshot=good.snapshot, quorum=quorum)
 
     def _headers(self, first: FoundState, predicate: Predicate) -> Bisection:
         """Needs no state: epochs, offsets and times stand in the headers of batches."""

@@ -247,6 +247,8 @@ def reassignment(before: PartitionInfo, after: PartitionInfo) -> str | None:
 
 def _isr_grew(before: PartitionInfo, after: PartitionInfo) -> Iterator[Cause]:
     joined = [broker for broker in after.isr if broker not in before.isr]
+    if after.leader != before.leader and after.leader in before.elr:
+        joined = [broker for broker in joined if broker != after.leader]  # it was eligible, and leads now
     if joined and not was_unclean(before, after):
         which = f"broker {joined[0]}" if len(joined) == 1 else f"brokers {_ids(joined)}"
         text = f"{which} caught up: ISR {_ids(before.isr)} -> {_ids(after.isr)}"

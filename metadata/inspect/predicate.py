@@ -166,7 +166,7 @@ def compile_predicate(source: str) -> Predicate:
         tree = ast.parse(text, mode="eval")
     except SyntaxError as error:
         column = max(0, (error.offset or 1) - 1) if error.lineno in (None, 1) else 0
-        raise PredicateError(text, column, _syntax_reason(text, error)) from None
+        raise PredicateError(text, column, _syntax_reason(text, column, error)) from None
     except (ValueError, RecursionError, MemoryError):
         raise PredicateError(text, 0, "the expression is nested too deeply or has a null byte") from None
     _check(tree, text)
@@ -180,8 +180,10 @@ def compile_predicate(source: str) -> Predicate:
     )
 
 
-def _syntax_reason(text: str, error: SyntaxError) -> str:
+def _syntax_reason(text: str, column: int, error: SyntaxError) -> str:
     message = error.msg or "this is no Python expression"
+    if text[column : column + 1] == "=" and text[column + 1 : column + 2] != "=":
+        return "= sets a value; write == to compare"
     try:
         ast.parse(text)
     except SyntaxError:

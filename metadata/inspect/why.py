@@ -326,8 +326,8 @@ class Chain:
             return {}
         image = self._feed.state.freeze()
         found = dict(entities_below(image, Wanted(entity)))
-        if len(found) == 1 and entity in found:
-            return found[entity]
+        if self._target.field is not None or (len(found) == 1 and entity in found):
+            return found.get(entity)
         return found or None
 
     def result(self) -> Explanation:

@@ -1,8 +1,8 @@
 """Measures `log bisect` of a monotone predicate over ten million records with snapshots, and the scan.
 
-The log is generated: brokers, then topics one by one, each followed by batches of a hundred changes of earlier
-partitions, in segments of 64 MiB, with a snapshot every half a million records. The search runs as a process of
-its own, start-up included, as a user runs it.
+The log is generated: brokers, then topics one by one, each followed by batches of a hundred changes of
+earlier partitions, in segments of 64 MiB, with a snapshot every half a million records. The search runs as a
+process of its own, start-up included, as a user runs it.
 """
 
 from __future__ import annotations

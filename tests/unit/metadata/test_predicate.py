@@ -1,0 +1,151 @@
+"""Predicates: what may be written, what mistakes look like, and which forms can turn false only once."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata import records as r
+from metadata.image import MetadataImage
+from metadata.inspect.predicate import (
+    HELPERS,
+    MAX_LENGTH,
+    Place,
+    PredicateError,
+    Verdict,
+    compile_predicate,
+)
+from metadata.inspect.quorum import QuorumView
+from metadata.replay import ReplayState, replay_records
+
+ID = bytes(range(16))
+
+
+def image() -> MetadataImage:
+    records = [
+        r.FeatureLevelRecord("metadata.version", 19),
+        r.BrokerRecord(1, ID, 1, fenced=False, rack="a"),
+        r.ControllerRecord(3000),
+        r.TopicRecord("orders", ID),
+        r.PartitionRecord(0, ID, (1, 2), (1,), leader=1, leader_epoch=3, partition_epoch=5),
+        r.PartitionRecord(1, ID, (1, 2), (1,), leader=-1, leader_epoch=3, partition_epoch=5),
+        r.ConfigRecord(2, "orders", "retention.ms", "1"),
+        r.ConfigRecord(4, "", "x", "y"),
+    ]
+    state = replay_records(ReplayState(), base_offset=0, epoch=4, timestamp_ms=77, records=records)
+    return state.image
+
+
+PLACE = Place(image=image(), quorum=QuorumView(leader_id=3000, epoch=4, offset=0, voters=(3000,)))
+
+
+@pytest.mark.parametrize(
+    ("source", "verdict"),
+    [
+        ("leaderless() == 1", "true"),
+        ("not broker(1).fenced and broker(1).rack == 'a'", "true"),
+        ("partition('orders', 0).leader == 1", "true"),
+        ("[p.leader for p in partitions('orders')] == [1, -1]", "true"),
+        ("all(p.leader >= 0 for p in partitions())", "false"),
+        ("'orders' in topics and len(topics) == 1 and sorted(topics) == ['orders']", "true"),
+        ("config('topic/orders', 'retention.ms') == '1' and config('broker/', 'x') == 'y'", "true"),
+        ("config('topic/orders', 'nothing') is None", "true"),
+        ("metadata_version == 19 == feature('metadata.version')", "true"),
+        ("(offset, epoch, time_ms) == (8, 4, 77)", "true"),
+        ("quorum.leader_id == 3000 and controller(3000).controller_id in quorum.voters", "true"),
+        ("len(violations('replicas-registered')) == 2 <= len(violations())", "true"),
+        ("1 in brokers and 9 not in brokers", "true"),
+        ("image.topics.partition_count == 2", "true"),
+        ("topic('orders').name", "true"),
+        ("sum(map(lambda p: len(p.isr), partitions())) > 2", "false"),
+        ("broker(9).fenced", "undefined"),
+        ("partition('nope', 0).leader >= 0 or True", "undefined"),
+        ("len(partitions('nope')) == 0", "undefined"),
+        ("leaderless()\n  == 1", "true"),
+    ],
+)
+def test_expressions_read_the_image(source: str, verdict: str) -> None:
+    assert compile_predicate(source).verdict(PLACE) is Verdict(verdict)
+
+
+def test_every_documented_name_can_be_used() -> None:
+    for name in HELPERS:
+        assert compile_predicate(f"{name} is not None").verdict(PLACE) is Verdict.TRUE
+
+
+@pytest.mark.parametrize(
+    ("source", "marked", "reason"),
+    [
+        ("broker(3.fenced", ".fenced", "invalid decimal literal"),
+        ("brokr(3).fenced", "brokr(3)", "no name brokr is known; did you mean broker?"),
+        ("1 + xyzzy", "xyzzy", "no name xyzzy is known; known are image, offset"),
+        ("leaderless() = 0", "= 0", "= sets a value; write == to compare"),
+        ("import os", "import", "this is a statement; write an expression"),
+        ("", "", "the expression is empty"),
+        ("open('/etc/passwd')", "open", "no name open is known"),
+        ("__import__('os')", "__import__", "no name __import__ is known"),
+        ("().__class__.__bases__", "__bases__", "attribute __bases__ cannot be used here"),
+        ("image._x", "_x", "attribute _x cannot be used here"),
+        ("'{0.__class__}'.format(image)", "format", "attribute format cannot be used here"),
+        ("(x := 1)", "x := 1", "cannot be used here"),
+        ("'é' in topics and brok(1)", "brok(1)", "no name brok is known"),
+    ],
+)
+def test_mistakes_that_can_be_seen_are_one_line_and_a_caret(source: str, marked: str, reason: str) -> None:
+    with pytest.raises(PredicateError) as caught:
+        compile_predicate(source)
+    first, line, caret = str(caught.value).split("\n")
+    assert reason in first
+    assert line[caret.index("^") :].startswith(marked)
+
+
+@pytest.mark.parametrize(
+    ("source", "marked", "reason"),
+    [
+        ("broker(1).fencd", "fencd", "AttributeError: 'BrokerRegistration' object has no attribute 'fencd'"),
+        ("max(p.nix for p in partitions())", "nix", "no attribute 'nix'"),
+        ("1 / 0 == offset", "1 / 0", "ZeroDivisionError"),
+        ("partition('orders', '0').leader", "partition(", "the second argument is a number"),
+        ("config('orders', 'x')", "config(", "write topic/NAME, broker/ID"),
+        ("broker(1, 2, 3)", "broker(", "TypeError"),
+        ("[q for p in partitions()][0] and q", "q", "name 'q' is not defined"),
+    ],
+)
+def test_mistakes_that_show_when_it_runs_are_told_in_the_same_way(
+    source: str, marked: str, reason: str
+) -> None:
+    predicate = compile_predicate(source.replace("[q for", "[q for q in [1] for"))
+    with pytest.raises(PredicateError) as caught:
+        predicate.verdict(PLACE)
+    first, line, caret = str(caught.value).split("\n")
+    assert reason in first
+    assert line[caret.index("^") :].startswith(marked)
+
+
+@pytest.mark.parametrize(
+    ("source", "monotone", "headers"),
+    [
+        ("offset < 100", True, True),
+        ("100 >= offset and epoch <= 3", True, True),
+        ("not (epoch > 3 or 7 < offset)", True, True),
+        ("image.producer_ids.next_producer_id < 5000", True, False),
+        ("offset > 100", False, True),
+        ("not offset < 100", False, True),
+        ("time_ms < 100", False, True),
+        ("offset < epoch", False, True),
+        ("offset < 100 and leaderless() == 0", False, False),
+        ("len(topics) < 5", False, False),
+    ],
+)
+def test_forms_that_can_turn_false_only_once_are_seen(source: str, monotone: bool, headers: bool) -> None:
+    found = compile_predicate(source)
+    assert (found.is_monotone, found.headers_only) == (monotone, headers)
+    if headers:
+        assert found.header_verdict(8, 4, 77) is found.verdict(PLACE)
+
+
+def test_an_expression_has_a_greatest_length() -> None:
+    compile_predicate("1" + " + 1" * 900)
+    with pytest.raises(PredicateError, match="longer than"):
+        compile_predicate("1" * (MAX_LENGTH + 1))
+    with pytest.raises(PredicateError, match=r"nested too deeply|too many nested"):
+        compile_predicate("(" * 1500 + "1" + ")" * 1500)

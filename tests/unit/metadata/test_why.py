@@ -1,0 +1,333 @@
+"""The causes that `why` derives: on the recorded scenario, and on made-up records for the rest."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from metadata import records as r
+from metadata.inspect.cause_rules import RULES
+from metadata.inspect.log import InspectError, open_log
+from metadata.inspect.points import Point
+from metadata.inspect.targets import Target, parse_target
+from metadata.inspect.why import Chain, Explanation, explain
+from storage.posix_disk import PosixDisk
+from tests.conftest import REPOSITORY, shared_data_path
+from tests.unit.metadata.made_logs import add_snapshot, flip, make_node, memory_disk
+
+ROOT = shared_data_path() or Path("absent")
+GOLDEN = ROOT / "kafka-3.7" / "controller-3000"
+ID, OTHER = bytes(range(16)), bytes(range(1, 17))
+needs_recording = pytest.mark.skipif(
+    shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"
+)
+
+
+def golden(entity: str, at: int | None = None) -> Explanation:
+    return explain(open_log(PosixDisk(), str(GOLDEN)), parse_target(entity), Point(offset=at))
+
+
+# (what is asked, at which offset, its value, the record that made it so, the rules, part of the text)
+RECORDED = [
+    (
+        "topic/t00/0.leader",
+        898,
+        -1,
+        873,
+        ["broker-fenced", "no-eligible-leader"],
+        "broker 1 was fenced at 889 (no",
+    ),
+    (
+        "topic/t11/0.leader",
+        898,
+        2,
+        833,
+        ["broker-fenced", "elected-from-isr"],
+        "unfenced since 33 (2026-11-21T03:08",
+    ),
+    (
+        "topic/t18/1.leader",
+        998,
+        1,
+        929,
+        ["broker-returned"],
+        "broker 1 was unfenced at 928 and is in the ISR [1]",
+    ),
+    ("topic/t11/0.leader", 1019, 1, 998, ["preferred-election", "elected-from-isr"], "broker 2 was active"),
+    (
+        "topic/t11/1.leader",
+        1078,
+        3,
+        1021,
+        ["controlled-shutdown", "elected-from-isr"],
+        "began its controlled shut",
+    ),
+    (
+        "topic/t06/3.leader",
+        1078,
+        -1,
+        1043,
+        ["controlled-shutdown", "no-eligible-leader"],
+        "the ISR was [2] and none",
+    ),
+    (
+        "topic/t04/5.leader",
+        1166,
+        3,
+        1162,
+        ["reassignment-completed", "replica-caught-up"],
+        "[3,2,0,1] -> [3,2]",
+    ),
+    (
+        "topic/t04/0.replicas",
+        1157,
+        [3, 0, 1, 2],
+        1152,
+        ["reassignment-started"],
+        "adding [0,3], removing [1,2]",
+    ),
+    (
+        "topic/big/0.replicas",
+        1219,
+        [0, 1],
+        1217,
+        ["reassignment-cancelled", "leader-epoch-raised"],
+        "cancelled",
+    ),
+    (
+        "topic/t06/9.leader",
+        1320,
+        -1,
+        1290,
+        ["directory-failed", "no-eligible-leader"],
+        "log directory at 1319",
+    ),
+    ("topic/t19/0.isr", 1320, [3], 1318, ["directory-failed"], "broker 0 lost this log directory at 1319"),
+    ("topic/t19/0.isr", 1336, [3, 0], 1333, ["replica-caught-up"], "broker 0 caught up: ISR [3] -> [3,0]"),
+    ("topic/unclean/0.leader", 1843, -1, 1836, ["broker-fenced", "no-eligible-leader"], "the ISR was [1]"),
+    ("topic/unclean/0.leader", 1922, 2, 1921, ["unclean-election", "broker-fenced"], "somebody asked for it"),
+    (
+        "topic/unclean/0.leaderRecoveryState",
+        2011,
+        None,
+        2010,
+        ["replica-caught-up", "recovery-finished"],
+        "settled",
+    ),
+    ("topic/t06/4.directories", 1650, None, 1622, ["directory-moved"], "another directory"),
+    ("broker/1.fenced", 898, True, 889, ["session-expired"], "no heartbeat in time; unfenced since 33"),
+    ("broker/2.fenced", 1079, True, 1078, ["shutdown-finished"], "controlled shutdown of broker 2 ended"),
+    ("broker/0.logDirs", 1320, ["YqFbFYVxZ4jFBH0AxAAHBA"], 1319, ["directory-failed"], "lost 1 of its 2"),
+    ("broker/3.fenced", 2318, True, 2317, ["stopped-idle"], "stopped in order"),
+    (
+        "quorum.leader",
+        2070,
+        3001,
+        2016,
+        ["leader-elected", "leader-lost", "epochs-skipped"],
+        "nobody won epoch 4",
+    ),
+    ("quorum.leader", 2071, 3000, 2070, ["leader-elected", "leader-resigned"], "wrote until 850 ms before"),
+]
+
+
+@needs_recording
+@pytest.mark.parametrize(("entity", "at", "value", "offset", "rules", "text"), RECORDED)
+def test_causes_in_the_recorded_scenario(
+    entity: str, at: int, value: object, offset: int, rules: list[str], text: str
+) -> None:
+    found = golden(entity, at)
+    last = found.last
+    assert last is not None
+    assert found.exists
+    if value is not None:
+        assert found.value == value
+    assert last.offset == offset
+    assert [cause.rule for cause in last.causes] == rules
+    assert any(text in cause.text for cause in last.causes), last.causes
+
+
+@needs_recording
+def test_the_whole_chain_of_a_leader() -> None:
+    chain = golden("topic/unclean/0.leader").links
+    assert [(link.offset, link.changes[0][1:]) for link in chain] == [
+        (471, (None, 1)),
+        (881, (1, 2)),
+        (1008, (2, 1)),
+        (1836, (1, -1)),
+        (1921, (-1, 2)),
+        (4742, (2, -1)),
+    ]
+
+
+@needs_recording
+def test_what_was_deleted_says_so() -> None:
+    found = golden("topic/t05/0")
+    assert (found.exists, found.value) == (False, None)
+    assert found.last is not None
+    assert (found.last.offset, found.last.causes[0].rule) == (781, "deleted")
+    assert found.links[0].offset == 139
+    config = golden("config/topic/t01/retention.ms")
+    assert [(link.offset, link.causes[0].rule) for link in config.links] == [(499, "set"), (506, "removed")]
+    assert not config.exists
+    assert golden("config/topic/t01").value == {"max.message.bytes": "2000000"}
+
+
+@needs_recording
+@pytest.mark.parametrize(
+    ("entity", "hint"),
+    [
+        ("topic/t06/99", "topic t06 has no such partition"),
+        ("topic/uncleen/0", "did you mean topic/unclean?"),
+        ("broker/77", "brokers in it are [0, 1, 2, 3]"),
+        ("acl/nothing", "no record below offset 4758 is about acl/nothing"),
+    ],
+)
+def test_what_never_was_is_said_with_a_hint(entity: str, hint: str) -> None:
+    with pytest.raises(InspectError) as caught:
+        golden(entity)
+    assert hint in str(caught.value)
+
+
+def chain(target: str, *batches: tuple[int, list[object]]) -> Explanation:
+    """What is derived from batches of (time, records), offsets counted on."""
+    found, offset = Chain(parse_target(target)), 0
+    for time_ms, records in batches:
+        found.batch(1, time_ms, list(enumerate(records, offset)))
+        offset += len(records)
+    return found.result()
+
+
+def broker(number: int, epoch: int, *, fenced: bool = False, incarnation: bytes = ID) -> r.BrokerRecord:
+    return r.BrokerRecord(number, incarnation, epoch, fenced=fenced)
+
+
+def partition(**more: object) -> r.PartitionRecord:
+    fields = {"leader": 1, "leader_epoch": 0, "partition_epoch": 0, **more}
+    return r.PartitionRecord(0, ID, (1, 2), (1, 2), **fields)  # type: ignore[arg-type]
+
+
+def change(**more: object) -> r.PartitionChangeRecord:
+    return r.PartitionChangeRecord(0, ID, **more)  # type: ignore[arg-type]
+
+
+START: tuple[int, list[object]] = (0, [broker(1, 0), broker(2, 1), r.TopicRecord("t", ID), partition()])
+FENCE = r.BrokerRegistrationChangeRecord(1, 0, fenced=r.FENCED)
+
+# (what happens, the rule of the last link)
+MADE_UP: list[tuple[list[tuple[int, list[object]]], list[str]]] = [
+    ([(9, [change(isr=(1,))])], ["replica-lagged"]),
+    ([(9, [change(isr=(2,), leader=2)])], ["unexplained", "elected-from-isr"]),
+    ([(9, [broker(1, 9, fenced=True, incarnation=OTHER), change(isr=(2,), leader=2)])],
+     ["broker-restarted", "elected-from-isr"]),
+    ([(9, [r.UnregisterBrokerRecord(1, 0), change(isr=(2,), leader=2)])],
+     ["broker-unregistered", "elected-from-isr"]),
+    ([(9, [FENCE]), (50_000, [change(isr=(2,), leader=2)])], ["broker-fenced", "elected-from-isr"]),
+    ([(9, [change(isr=(2,), leader=2)]), (10, [r.NoOpRecord()]), (11, [FENCE])],
+     ["broker-fenced", "elected-from-isr"]),
+    ([(9, [change(isr=(2,), leader=2)]), (60_000, [FENCE])], ["unexplained", "elected-from-isr"]),
+    ([(9, [change(isr=(1,), eligible_leader_replicas=(2,))]), (10, [FENCE, change(isr=(2,), leader=2)])],
+     ["broker-fenced", "elected-from-elr"]),
+    ([(9, [change(leader=1)])], ["leader-epoch-raised"]),
+    ([(9, [change(eligible_leader_replicas=(2,))])], ["eligible-leaders-changed"]),
+    ([(9, [change(replicas=(2, 1))])], ["replicas-changed"]),
+    ([(9, [change(adding_replicas=(2,))]), (10, [change(adding_replicas=(1,))])], ["reassignment-changed"]),
+    ([(9, [r.RemoveTopicRecord(ID)])], ["deleted"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("batches", "rules"), MADE_UP)
+def test_causes_that_the_recording_does_not_hold(
+    batches: list[tuple[int, list[object]]], rules: list[str]
+) -> None:
+    found = chain("topic/t/0", START, *batches)
+    assert found.last is not None
+    assert [cause.rule for cause in found.last.causes] == rules
+
+
+def test_a_split_fence_names_the_offset_of_its_record() -> None:
+    found = chain("topic/t/0.leader", START, (9, [change(isr=(2,), leader=2)]), (500, [FENCE]))
+    assert found.last is not None
+    assert (found.last.causes[0].offset, found.last.causes[0].broker_id) == (5, 1)
+    lag = chain("topic/t/0", START, (9, [change(isr=(2,))]), (5000, [FENCE]))
+    assert lag.last is not None
+    assert lag.last.causes[0].rule == "unexplained", "a leader does not leave its own ISR"
+
+
+def test_a_topic_that_was_created_anew_begins_a_new_chain() -> None:
+    again = (
+        [r.RemoveTopicRecord(ID)],
+        [r.TopicRecord("t", OTHER), r.PartitionRecord(0, OTHER, (2,), (2,), leader=2)],
+    )
+    found = chain("topic/t/0", START, (5, again[0]), (6, again[1]))
+    assert [link.offset for link in found.links] == [6]
+    assert found.exists
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("topic/orders/7.leader", Target(entity="topic/orders/7", field="leader")),
+        ("topic/a.b/7.leader_epoch", Target(entity="topic/a.b/7", field="leaderEpoch")),
+        ("topic/a.leader", Target(entity="topic/a.leader")),
+        ("broker/3.in_controlled_shutdown", Target(entity="broker/3", field="inControlledShutdown")),
+        ("config/topic/orders/retention.ms", Target(entity="config/topic/orders/retention.ms")),
+        ("feature/metadata.version", Target(entity="feature/metadata.version")),
+        ("quorum.leader", Target(entity="quorum", field="leader")),
+    ],
+)
+def test_targets_are_read(text: str, target: Target) -> None:
+    assert parse_target(text) == target
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("topic/t/0.leadr", "did you mean leader?"),
+        ("broker/1.xyzzy", "it has epoch, incarnationId"),
+        ("brokers/1", "begin with one of broker"),
+        ("broker/", "ends in a slash"),
+    ],
+)
+def test_mistakes_in_targets_say_what_to_write(text: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(hint)):
+        parse_target(text)
+
+
+def test_a_trimmed_log_begins_with_its_snapshot_and_a_gap_ends_the_chain() -> None:
+    disk = memory_disk()
+    node = make_node(disk, per_segment=6)
+    add_snapshot(node, 10)
+    problems: list[str] = []
+    disk.remove(node.log.directory + "/00000000000000000000.log")
+    found = explain(node.log, parse_target("topic/orders/1.leader"), on_problem=problems.append)
+    assert [(link.type_name, link.offset) for link in found.links] == [
+        ("SNAPSHOT", 10),
+        ("PARTITION_CHANGE_RECORD", 13),
+    ]
+    assert problems == []
+    flip(node, 12)
+    cut = explain(node.log, parse_target("topic/orders/1.leader"), on_problem=problems.append)
+    assert [link.offset for link in cut.links] == [10]
+    assert any("go on past it with --past-corruption" in line for line in problems)
+    past = explain(node.log, parse_target("topic/orders/1.leader"), past_corruption=True)
+    assert [link.offset for link in past.links] == [10, 13]
+
+
+def test_every_rule_that_the_code_names_is_documented() -> None:
+    source = "".join(
+        (REPOSITORY / "metadata" / "inspect" / name).read_text()
+        for name in ("causes.py", "why.py", "timeline.py", "event_groups.py")
+    )
+    used = set(
+        re.findall(
+            r'(?:rule=|_broker_cause\(|cause\(|return |, rule = .*?|rule = )"([a-z]+(?:-[a-z]+)+)"', source
+        )
+    )
+    assert used <= set(RULES), used - set(RULES)
+    assert len(used) > 20
+    text = (REPOSITORY / "docs" / "log-tools.md").read_text()
+    documented = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", text, re.M))
+    assert set(RULES) <= set(documented), set(RULES) - set(documented)

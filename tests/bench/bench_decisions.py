@@ -1,26 +1,19 @@
-"""Measures the controller's decisions without disk and network: select, decide, encode, replay.
+"""The controller's decisions without disk and network: select, decide, encode, replay.
 
-Run it by hand: `python tests/bench/bench_decisions.py [--json] [--only NAME] [--partitions N]`. The clusters
-have 300 brokers with two directories each, 100 partitions a topic and replication factor 3, as the
-requirement says. Every figure is what the active controller's thread is busy with.
+The clusters have 300 brokers with two directories each, 100 partitions a topic and replication factor 3, as
+the requirement says. Every figure is processor time of the active controller's thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import random
-import resource
 import struct
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from controller.broker_ids import missing_ids
 from controller.brokers import fence_record
@@ -44,6 +37,7 @@ from metadata.records import (
 from metadata.replay import Replayer, ReplayState, replay
 from metadata.requests import CreateTopicsRequest, NewTopic, TopicsResponse
 from storage.batch import encode_batch, iter_batches
+from tests.bench.figures import Figure
 
 BROKERS = 300
 PARTITIONS_A_TOPIC = 100
@@ -212,13 +206,6 @@ def best(times: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def resident_mib() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return round(int(line.split()[1]) / 1024, 1)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def bench_small(partitions: int, slice_records: int) -> dict[str, Any]:
     """Three brokers: the dead one holds a replica of every partition and leads a third."""
     state = cluster(partitions, brokers=3)
@@ -249,53 +236,41 @@ def bench_missing_ids(partitions: int) -> dict[str, Any]:
     return {"partitions": partitions, "missing": len(found), "total_ms": round(1000 * min(spent), 3)}
 
 
-def bench_memory(partitions: int) -> dict[str, Any]:
-    """Of this process alone: run it with `--only memory`, other cases leave memory behind."""
-    before = resident_mib()
-    state = cluster(partitions)
-    gc.collect()
-    after = resident_mib()
-    used = sum(chunk.data.nbytes for chunk in state.newest.topics.columns.chunks)
-    return {
-        "partitions": partitions,
-        "resident_mib": after,
-        "grew_mib": round(after - before, 1),
-        "bytes_a_partition_resident": round((after - before) * 2**20 / partitions, 1),
-        "columns_bytes_a_partition": round(used / partitions, 1),
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--only", default="")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--partitions", type=int, default=1_000_000)
-    parser.add_argument("--slice", type=int, default=SLICE)
-    args = parser.parse_args()
+    parser.add_argument("--slice", type=int, default=SLICE, help="changes a batch")
+
+
+def run(options: argparse.Namespace) -> list[Figure]:
+    size, changes = options.partitions, options.slice
     cases: dict[str, Callable[[], dict[str, Any]]] = {
         "create 1 x 100": lambda: create(1, 100),
         "create 10 x 100": lambda: create(10, 100),
         "create 100 x 100": lambda: create(100, 100),
-        "fence, 10,000 partitions on 3 brokers": lambda: bench_small(10_000, args.slice),
-        "fence, 100,000 partitions on 3 brokers": lambda: bench_small(100_000, args.slice),
-        "unfence, 10,000 leaderless": lambda: bench_unfence(10_000, args.slice),
-        "fence, 1 of 300 brokers": lambda: bench_large(args.partitions, None, args.slice),
-        "fence, a replica of every partition": lambda: bench_large(args.partitions, 7, args.slice),
-        "missing ids": lambda: bench_missing_ids(args.partitions),
-        "memory": lambda: bench_memory(2 * args.partitions),
+        "fence, 10,000 partitions on 3 brokers": lambda: bench_small(10_000, changes),
+        "fence, 100,000 partitions on 3 brokers": lambda: bench_small(100_000, changes),
+        "unfence, 10,000 leaderless": lambda: bench_unfence(10_000, changes),
+        "fence, 1 of 300 brokers": lambda: bench_large(size, None, changes),
+        "fence, a replica of every partition": lambda: bench_large(size, 7, changes),
+        "missing ids": lambda: bench_missing_ids(size),
     }
-    results = {}
-    for name, case in cases.items():
-        if args.only in name:
-            results[name] = case()
-            if not args.json:
-                print(
-                    f"{name}: " + ", ".join(f"{key} {value:,}" for key, value in results[name].items()),
-                    flush=True,
-                )
-    if args.json:
-        print(json.dumps(results, indent=2))
+    return [
+        Figure(name=f"{name}: {what}", value=found, unit=unit, at_most=target)
+        for name, case in cases.items()
+        if options.only in name
+        for what, found, unit, target in shown(name, case())
+    ]
 
 
-if __name__ == "__main__":
-    main()
+def shown(name: str, result: dict[str, Any]) -> Iterator[tuple[str, float, str, float | None]]:
+    """(what, value, unit, target) of what a case found."""
+    targets = {"missing ids": 1.0}
+    for key, (what, unit) in {
+        "total_ms": ("in all", "ms"),
+        "longest_slice_ms": ("longest slice", "ms"),
+        "slices": ("slices", ""),
+        "partitions_per_s": ("partitions a second", "1/s"),
+    }.items():
+        if key in result:
+            yield what, result[key], unit, targets.get(name) if key == "total_ms" else None

@@ -14,12 +14,16 @@ import re
 import signal
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
 
+from tests.bench.bench_failover_clock import simulated_task
 from tests.bench.figures import Figure, spread
+from tests.bench.fleet import fleets
 from tests.bench.quorum import (
     channel_to,
     one_topic,
@@ -28,6 +32,7 @@ from tests.bench.quorum import (
     three_controllers,
     wait_all_caught_up,
 )
+from tests.bench.seeding import Shape, seeded, start
 from tests.e2e.cluster import Cluster, Node, client_loop
 from tests.e2e.processes import wait_until
 
@@ -51,16 +56,43 @@ class Failover:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--signals", default="SIGKILL,SIGTERM,SIGSTOP", help="which, separated by commas")
+    parser.add_argument(
+        "--partitions", type=int, default=0, help="so many, of 300 simulated brokers that heartbeat"
+    )
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
-    figures: list[Figure] = []
-    with three_controllers() as cluster:
+    with loaded(options.partitions) if options.partitions else three_controllers() as cluster:
+        figures: list[Figure] = []
         for name in options.signals.split(","):
             number = signal.Signals[name]
             found = [one_failover(cluster, number) for _ in range(options.runs)]
             figures += figures_of(name, number, found)
-    return figures
+            if options.partitions and number is signal.SIGKILL:
+                figures.append(loaded_figure(options.partitions, found))
+        return figures
+
+
+@contextmanager
+def loaded(partitions: int) -> Iterator[Cluster]:
+    """A quorum with that many partitions, whose brokers are simulated."""
+    shape = Shape(partitions=partitions)
+    with seeded(shape) as cluster:
+        brokers = list(range(shape.brokers))
+        task = simulated_task(cluster, shape, brokers, fetches=False, heartbeat_ms=2000)
+        with fleets(task, ready=False) as running:
+            start(cluster, running)
+            yield cluster
+
+
+def loaded_figure(partitions: int, found: list[Failover]) -> Figure:
+    return Figure(
+        name=f"kill -9 at {partitions:,} partitions, median",
+        value=statistics.median(each.took_ms for each in found),
+        unit="ms",
+        at_most=1500,
+        kafka="2,708 ms at 500,000",
+    )
 
 
 def figures_of(name: str, number: signal.Signals, found: list[Failover]) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""A controller that is started again with an image of 1,000,000 partitions: how long until it is ready.
+"""A controller that is started again with an image of many partitions: how long until it is ready.
 
 The three directories are made with the library: once with a snapshot and a log behind it, once with nothing
 but a log. The clock runs from the start of the process until it serves (it follows, can vote, and knows the
@@ -37,6 +37,8 @@ EPOCH = 2
 """The epoch of the last records that bench_replay makes."""
 
 READY_S = 60.0
+TARGETS = {True: (2, "3.4 to 6.3 s at 500,000"), False: (3, None)}
+"""Seconds from the start of the process, with up to 500,000 partitions and with more; and Kafka's."""
 
 NO_SNAPSHOTS = {
     "controller": {
@@ -62,7 +64,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
         ("log only", with_log),
     ):
         with made(log, tail, fill) as cluster:
-            figures += measured(what, cluster, options.runs)
+            figures += measured(what, cluster, options.runs, options.partitions)
     return figures
 
 
@@ -117,7 +119,8 @@ def append(store: ReplicaStore, data: bytes) -> None:
     store.sync_completed(ticket)
 
 
-def measured(what: str, cluster: Cluster, runs: int) -> list[Figure]:
+def measured(what: str, cluster: Cluster, runs: int, partitions: int) -> list[Figure]:
+    wanted_s, kafka = TARGETS[partitions <= 500_000]
     times, cpu, resident = [], [], []
     for number in range(runs):
         quorum = cluster.quorum()
@@ -134,12 +137,13 @@ def measured(what: str, cluster: Cluster, runs: int) -> list[Figure]:
         wait_all_caught_up(cluster)
     return [
         Figure(
-            name=f"{what}: start to ready, median of {runs}",
+            name=f"{what}, {partitions:,} partitions: start to ready, median of {runs}",
             value=statistics.median(times),
             unit="s",
-            at_most=3,
+            at_most=wanted_s,
+            kafka=kafka,
         ),
-        Figure(name=f"{what}: worst", value=max(times), unit="s", at_most=3),
+        Figure(name=f"{what}: worst", value=max(times), unit="s", at_most=wanted_s),
         Figure(name=f"{what}: CPU until ready, median", value=statistics.median(cpu), unit="s"),
         Figure(name=f"{what}: resident memory", value=max(resident), unit="MiB"),
     ]

@@ -320,7 +320,13 @@ class ClusterReplay:
             "violations": self._violations.save(),
         }
         self.saved_state = encode_state(
-            SavedState(offset=provenance.offset, epoch=provenance.epoch, image=image, trackers=trackers)
+            SavedState(
+                offset=provenance.offset,
+                epoch=provenance.epoch,
+                image=image,
+                finalized=dict(state.image.features.finalized),
+                trackers=trackers,
+            )
         )
         self.resume_point = (provenance.offset, provenance.epoch)
         self._final = self._take()
@@ -328,7 +334,8 @@ class ClusterReplay:
     def _load(self, saved: SavedState) -> ReplayState:
         trackers = saved.trackers
         try:
-            image = decode_image(saved.image, LogPosition(max(saved.epoch, 0), saved.offset))
+            position = LogPosition(max(saved.epoch, 0), saved.offset)
+            image = decode_image(saved.image, position, saved.finalized)
             image = image.with_provenance(Provenance(saved.offset, saved.epoch, trackers["timestamp_ms"]))
             self._clock = msgspec.convert(trackers["clock"], Clock)
             self._quorum.load(trackers["quorum"])

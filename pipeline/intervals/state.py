@@ -6,6 +6,8 @@ from its beginning again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -31,27 +33,32 @@ class SavedState(msgspec.Struct, kw_only=True):
     offset: int
     epoch: int
     image: bytes
+    finalized: dict[str, int]
+    """Feature levels: the snapshot says another metadata.version, the newest, which can say everything."""
     trackers: dict[str, Any]
 
 
 def encode_image(image: MetadataImage) -> bytes:
     """The image as a snapshot, read again to prove it. Raises StateError when it cannot be said so."""
-    level = max(METADATA_VERSION_NAMES)  # the newest can say everything
+    level = max(METADATA_VERSION_NAMES)
     try:
         data = b"".join(snapshot_batches(image, position=_position(image), metadata_version=level))
-        if not images_equal(image, decode_image(data, _position(image)), provenance=False):
+        if not images_equal(
+            image, decode_image(data, _position(image), image.features.finalized), provenance=False
+        ):
             raise StateError("the image is not what its snapshot says")
     except (RecordDecodeError, RecordEncodeError, ReplayError, StorageError) as error:
         raise StateError(str(error)) from error
     return data
 
 
-def decode_image(data: bytes, position: LogPosition) -> MetadataImage:
-    """The image in the bytes of `encode_image`."""
+def decode_image(data: bytes, position: LogPosition, finalized: Mapping[str, int]) -> MetadataImage:
+    """The image in the bytes of `encode_image`, with its own feature levels. Raises StateError."""
     try:
-        return load_snapshot([data], position=position)
+        image = load_snapshot([data], position=position)
     except (RecordDecodeError, ReplayError, StorageError) as error:
         raise StateError(f"the saved image cannot be read: {error}") from error
+    return replace(image, features=replace(image.features, finalized=dict(finalized)))
 
 
 def _position(image: MetadataImage) -> LogPosition:

@@ -10,6 +10,9 @@ import importlib
 import click
 
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "ingest": ("cli.pipeline_ingest:ingest", "Bring tables up to what logs hold, with Spark."),
+    "audit": ("cli.pipeline_audit:audit", "Say what in the tables deserves attention."),
+    "report": ("cli.pipeline_report:report", "Write one HTML page about the fleet."),
     "generate": ("cli.pipeline_generate:generate", "Write a synthetic fleet of logs with known truth."),
 }
 

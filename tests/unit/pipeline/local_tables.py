@@ -1,4 +1,4 @@
-"""The pipeline's tables of a fleet, written without Spark: each cluster's first node, replayed in this process.
+"""The pipeline's tables of a fleet, written without Spark: each cluster's first node, replayed here.
 
 So that tests of audits and reports need no Java.
 """

@@ -1,0 +1,32 @@
+"""`metaquorum pipeline report`: one self-contained HTML page about a fleet.
+
+Owns options and the file; the page is made in `pipeline.report`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli.pipeline_audit import load_fleet
+from pipeline.audit.findings import Limits, findings
+from pipeline.report.page import page
+
+
+@click.command()
+@click.argument("tables", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The HTML file.")
+@click.option("--title", default="Metadata quorum report", show_default=True, help="Title of the page.")
+def report(tables: Path, out: Path, title: str) -> int:
+    """Write one HTML page about TABLES, the folder that `pipeline ingest` wrote: it needs no network."""
+    fleet = load_fleet(tables)
+    text = page(fleet, findings(fleet, Limits()), title=title, tables=str(tables))
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(
+            f"{out} cannot be written: {error.strerror}; choose another file"
+        ) from error
+    click.echo(f"{out}: {len(fleet.clusters)} clusters, {len(text.encode()) // 1024} KiB")
+    return 0

@@ -1,0 +1,168 @@
+"""The sections of the report that list single things: partitions, failovers, elections, violations, damage.
+
+Owns their columns and bounds. Knows nothing of the page around them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from html import escape
+
+import numpy as np
+
+from pipeline.audit.facts import Fleet, Trouble, histogram, quantiles
+from pipeline.audit.findings import seconds_text
+from pipeline.tables import FAILOVER_BOUNDS_MS
+
+from . import charts
+from .charts import TimeScale, figure
+from .html import cluster_name, code, left_out, moment, name, number, path, seconds, section, table, tag, text
+
+MAX_STRIPS = 40
+MAX_PARTITIONS = 25
+MAX_ELECTIONS = 25
+MAX_ROWS = 40
+"""Rows of the tables of violations and damage."""
+
+
+def partitions(fleet: Fleet) -> str:
+    """Partitions by their time without a leader, the worst first."""
+
+    def weight(at: tuple[str, tuple[str, str, int], Trouble]) -> tuple[int, int, str, tuple[str, str, int]]:
+        return -at[2].leaderless_ms, -at[2].under_min_isr_ms, at[0], at[1]
+
+    listed = [(one.cluster, where, hurt) for one in fleet.clusters for where, hurt in one.trouble.items()]
+    worst = sorted(listed, key=weight)[:MAX_PARTITIONS]
+    rows = [
+        (
+            code(f"{topic}/{index}"),
+            name(cluster),
+            seconds(hurt.leaderless_ms / 1000),
+            seconds(hurt.under_min_isr_ms / 1000),
+            number(hurt.unclean),
+            text("leaderless" if hurt.leaderless_open else "led"),
+        )
+        for cluster, (topic, _, index), hurt in worst
+    ]
+    heads = ("Partition", "Cluster", "Leaderless", "Under min ISR", "Unclean elections", "At the end")
+    more = left_out(
+        len(rows), len(listed), "partitions in trouble", "the table partition_states has all of them."
+    )
+    return section(
+        "partitions", "Worst partitions", table("Longest without a leader first", heads, rows), more
+    )
+
+
+def failovers(fleet: Fleet) -> str:
+    """How long leaders were missing, and why they went."""
+    durations = [values for one in fleet.clusters for values in one.failover_ms]
+    joined = np.concatenate(durations) if durations else np.empty(0, dtype=np.int64)
+    causes: Counter[str] = Counter()
+    for one in fleet.clusters:
+        causes.update(one.failover_causes)
+    numbers = quantiles(joined)
+    if numbers is None and not causes:
+        return section("failovers", "Failovers", '<p class="note">No leader had to be replaced.</p>')
+    words = ", ".join(f"{cause.replace('_', ' ')} {count:,}" for cause, count in causes.most_common())
+    waiting = sum(one.failovers_open for one in fleet.clusters)
+    intro = f"{sum(causes.values()):,} leaders had to be replaced, because of: {words}."
+    if waiting:
+        intro += f" {waiting} were not replaced by the end."
+    if numbers is not None:
+        p50, p95, longest = (seconds_text(value / 1000) for value in numbers)
+        intro += f" Half took up to {p50}, 95 % up to {p95}, the longest {longest}."
+    labels = ["at once", *(f"≤ {_bound(bound)}" for bound in FAILOVER_BOUNDS_MS[1:]), "longer"]
+    chart = charts.columns("How long failovers took", list(zip(labels, histogram(joined), strict=True)))
+    caption = "How many leaders were replaced after how long without one"
+    return section("failovers", "Failovers", f"<p>{escape(intro)}</p>", figure(caption, chart))
+
+
+def _bound(bound_ms: int) -> str:
+    return f"{bound_ms} ms" if bound_ms < 1000 else seconds_text(bound_ms / 1000).replace(".0 s", " s")
+
+
+def quorum(fleet: Fleet, scale: TimeScale) -> str:
+    """Epochs of the quorum over time, and the latest ones."""
+    ordered = sorted(fleet.clusters, key=lambda one: (-len(one.elections), one.cluster))
+    shown = ordered[:MAX_STRIPS]
+    strips = []
+    for one in shown:
+        times = [row["from_time"] for row in one.elections if row["from_time"] is not None]
+        skipped = sum(row["skipped_epochs"] or 0 for row in one.elections)
+        told = f"{one.cluster}: {len(one.elections)} epochs, {skipped} elections that nobody won"
+        strips.append((cluster_name(one.cluster), told, times))
+    parts = [
+        figure(
+            "First record of each leader epoch, a row a cluster",
+            charts.ticks("Quorum elections", scale, strips),
+        ),
+        left_out(len(shown), len(ordered), "clusters", "those with the fewest elections are left out."),
+    ]
+    listed = [row for one in fleet.clusters for row in one.elections]
+    listed.sort(key=lambda row: (-(row["from_time"] or 0), row["cluster"]))
+    rows = [
+        (
+            moment(row["from_time"]),
+            name(row["cluster"]),
+            number(row["epoch"]),
+            number(row["leader_id"], None if row["leader_id"] is None else str(row["leader_id"])),
+            number(row["skipped_epochs"]),
+            number(row["from_offset"]),
+        )
+        for row in listed[:MAX_ELECTIONS]
+    ]
+    heads = ("Time", "Cluster", "Epoch", "Leader", "Lost elections before", "Offset")
+    parts.append(table("Latest elections", heads, rows))
+    parts.append(left_out(len(rows), len(listed), "elections", "the table quorum_epochs has all of them."))
+    return section("quorum", "Quorum elections", *parts)
+
+
+def violations(fleet: Fleet) -> str:
+    """Broken invariants and refused records, by rule."""
+    listed = [
+        (one.cluster, severity, rule, row)
+        for one in fleet.clusters
+        for (severity, rule), row in one.violations.items()
+    ]
+    listed.sort(key=lambda at: (at[1], -at[3]["count"], at[0]))
+    rows = [
+        (
+            tag(severity),
+            text(rule),
+            name(cluster),
+            number(row["count"]),
+            number(row["open"]),
+            code(row["where"]),
+            moment(row["from_time"]),
+            text(row["found"]),
+        )
+        for cluster, severity, rule, row in listed[:MAX_ROWS]
+    ]
+    heads = ("Severity", "Rule", "Cluster", "Times", "Still so", "First at", "Since", "Found")
+    more = left_out(len(rows), len(listed), "rules", "the table violations has all of them.")
+    return section("violations", "Violations", table("Broken invariants", heads, rows, wide=7), more)
+
+
+def damage(fleet: Fleet) -> str:
+    """What could not be read."""
+    listed = [row for one in fleet.clusters for row in one.damage]
+    listed.sort(key=lambda row: (row["cluster"], row["file"], row["position"] or 0))
+    rows = [
+        (
+            name(row["cluster"]),
+            path(row["file"]),
+            text(row["kind"]),
+            number(row["position"]),
+            number(row["offset"]),
+            text(row["reason"]),
+        )
+        for row in listed[:MAX_ROWS]
+    ]
+    heads = ("Cluster", "File", "Kind", "Byte", "Offset", "Reason")
+    more = left_out(len(rows), len(listed), "damaged places", "the table damage has all of them.")
+    intro = (
+        '<p class="soft">What could not be read or trusted was left out of everything above.</p>'
+        if rows
+        else ""
+    )
+    return section("damage", "Damage", intro, table("Damaged places", heads, rows, wide=5), more)

@@ -1,0 +1,138 @@
+"""Pieces of the page: escaped text, tables, tiles, numbers as people read them. Knows no fleet."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from pipeline.audit.findings import seconds_text
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell: its HTML, whether it is a number, and what it is sorted by (its text, if None)."""
+
+    html: str
+    number: bool = False
+    sort: float | str | None = None
+
+
+def text(value: object) -> Cell:
+    """Plain text; a dash for None."""
+    return Cell("–" if value is None else escape(str(value)))
+
+
+def code(value: object) -> Cell:
+    """An id or a path."""
+    return Cell(f"<code>{escape(str(value))}</code>")
+
+
+def name(value: object) -> Cell:
+    """An id that is kept on one line."""
+    return Cell(f'<code class="id">{escape(str(value))}</code>')
+
+
+def path(value: str, parts_shown: int = 3) -> Cell:
+    """A file's path: its last parts, the whole on hovering."""
+    parts = value.split("/")
+    shown = "/".join(parts[-parts_shown:])
+    more = "…/" if len(parts) > parts_shown else ""
+    return Cell(f'<code title="{escape(value)}">{more}{escape(shown)}</code>', sort=value)
+
+
+def number(value: float | None, shown: str | None = None) -> Cell:
+    """A number, right-aligned; `shown` instead of its digits."""
+    if value is None:
+        return Cell("–", True, -1)
+    return Cell(escape(shown) if shown is not None else f"{value:,.0f}", True, value)
+
+
+def seconds(value: float | None) -> Cell:
+    """A duration."""
+    return number(value, None if value is None else seconds_text(value))
+
+
+def cluster_name(cluster: str) -> str:
+    """A cluster's id as a chart has room for it."""
+    return cluster if len(cluster) <= 14 else f"{cluster[:13]}…"
+
+
+def tag(severity: str) -> Cell:
+    """A severity as a coloured word."""
+    order = {"error": 0, "warning": 1, "info": 2}.get(severity, 3)
+    return Cell(f'<span class="tag {escape(severity)}">{escape(severity)}</span>', sort=order)
+
+
+def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, wide: int = -1) -> str:
+    """A sortable table; the column `wide` gets room for words. Nothing but its caption for no rows."""
+    listed = list(rows)
+    if not listed:
+        return f'<p class="note">{escape(caption)}: none.</p>'
+    numeric = [listed[0][column].number for column in range(len(heads))]
+    top = "".join(
+        f'<th scope="col"{" class=n" if is_number else ""}>{escape(head)}</th>'
+        for head, is_number in zip(heads, numeric, strict=True)
+    )
+    body = "".join(
+        f"<tr>{''.join(_cell(cell, at == wide) for at, cell in enumerate(row))}</tr>" for row in listed
+    )
+    return (
+        f'<div class="scroll"><table data-sort><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(cell: Cell, wide: bool) -> str:
+    kind = " class=n" if cell.number else (" class=wide" if wide else "")
+    sort = "" if cell.sort is None else f' data-v="{escape(str(cell.sort))}"'
+    return f"<td{kind}{sort}>{cell.html}</td>"
+
+
+def tile(value: str, label: str, tone: str = "") -> str:
+    """One big number with what it is."""
+    return f'<div class="tile {tone}"><b>{escape(value)}</b><span>{escape(label)}</span></div>'
+
+
+def key(entries: Iterable[tuple[str, str]]) -> str:
+    """The legend of a chart: (class, words)."""
+    listed = "".join(f'<span><i class="{kind}"></i>{escape(words)}</span>' for kind, words in entries)
+    return f'<div class="key">{listed}</div>'
+
+
+def section(anchor: str, title: str, *parts: str) -> str:
+    """One part of the page."""
+    return (
+        f'<section id="{anchor}" aria-labelledby="{anchor}-title">'
+        f'<h2 id="{anchor}-title">{escape(title)}</h2>{"".join(parts)}</section>'
+    )
+
+
+def left_out(shown: int, total: int, what: str, where: str) -> str:
+    """Says what a bounded list leaves out; empty where it leaves nothing out."""
+    if total <= shown:
+        return ""
+    return f'<p class="note">{shown} of {total} {escape(what)} are shown; {escape(where)}</p>'
+
+
+def utc(time_ms: int | None, digits: str = "seconds") -> str:
+    """A Unix time in ms as "2026-11-21 03:12:25"."""
+    if time_ms is None or not 0 <= time_ms < 253_402_300_800_000:
+        return "–"
+    moment = datetime.datetime.fromtimestamp(time_ms / 1000, tz=datetime.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M" if digits == "minutes" else "%Y-%m-%d %H:%M:%S")
+
+
+def moment(time_ms: int | None) -> Cell:
+    """A time on one line."""
+    return Cell(f'<span class="id">{utc(time_ms)}</span>', sort=time_ms or 0)
+
+
+def short(value: float) -> str:
+    """950, 12.3 k, 4.5 M: at most five characters."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= limit:
+            shown = value / (1e3 if unit == "k" else limit)
+            return f"{shown:.1f} {unit}" if shown < 100 else f"{shown:.0f} {unit}"
+    return f"{value:,.0f}"

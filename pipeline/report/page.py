@@ -1,0 +1,310 @@
+"""The report: which sections there are, what each shows, and what is left out where a fleet is large.
+
+Owns the order and the bounds. Facts come from `pipeline.audit`; how they look is in `html`, `charts` and
+`style`. The page is one text that fetches nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from html import escape
+
+import numpy as np
+
+from pipeline.audit.facts import ClusterFacts, Fleet, Session, quantiles
+from pipeline.audit.findings import Finding, seconds_text
+
+from . import charts, details
+from .charts import StateRow, TimeScale, figure
+from .html import (
+    Cell,
+    cluster_name,
+    code,
+    key,
+    left_out,
+    moment,
+    name,
+    number,
+    path,
+    seconds,
+    section,
+    short,
+    table,
+    tag,
+    text,
+    tile,
+    utc,
+)
+from .style import CSS, SCRIPT
+
+MAX_FINDINGS = 40
+MAX_CLUSTERS = 60
+MAX_HEAT = 40
+MAX_TIMELINES = 6
+MAX_BROKERS = 24
+
+_SECTIONS = (
+    ("findings", "Findings"),
+    ("clusters", "Clusters"),
+    ("brokers", "Brokers"),
+    ("churn", "Leadership and ISR"),
+    ("availability", "Availability"),
+    ("partitions", "Worst partitions"),
+    ("failovers", "Failovers"),
+    ("quorum", "Quorum"),
+    ("violations", "Violations"),
+    ("damage", "Damage"),
+)
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def page(fleet: Fleet, found: list[Finding], *, title: str, tables: str) -> str:
+    """The whole page. The same facts give the same text."""
+    scale = TimeScale(fleet.start_ms, fleet.end_ms)
+    parts = (
+        _findings(found, fleet),
+        _clusters(fleet, found),
+        _brokers(fleet, scale),
+        _churn(fleet, scale),
+        _availability(fleet, scale),
+        details.partitions(fleet),
+        details.failovers(fleet),
+        details.quorum(fleet, scale),
+        details.violations(fleet),
+        details.damage(fleet),
+    )
+    links = "".join(f'<a href="#{anchor}">{words}</a>' for anchor, words in _SECTIONS)
+    period = f"{utc(fleet.start_ms, 'minutes')} to {utc(fleet.end_ms, 'minutes')} UTC" if fleet.end_ms else ""
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><link rel=icon href=data:,><style>{CSS}</style></head>"
+        '<body><a class="skip" href="#findings">To the findings</a>'
+        f'<header><h1>{escape(title)}</h1><p class="soft">{period} ({_span(fleet)})</p>'
+        f'<nav aria-label="Sections">{links}</nav>{_tiles(fleet, found)}</header>'
+        f"<main>{''.join(parts)}</main><footer><p>{_footer(fleet, tables)}</p></footer>"
+        f"<script>{SCRIPT}</script></body></html>\n"
+    )
+
+
+def _span(fleet: Fleet) -> str:
+    return seconds_text((fleet.end_ms - fleet.start_ms) / 1000)
+
+
+def _footer(fleet: Fleet, tables: str) -> str:
+    words = [
+        f"Made by metaquorum from the tables in <code>{escape(tables)}</code>.",
+        "All times are UTC, as the logs have them.",
+        "A partition is leaderless while nobody leads it, and under min ISR while fewer replicas are in sync",
+        "than min.insync.replicas asks for; what is open at the end counts up to the log's last record.",
+    ]
+    if fleet.missing:
+        words.append(f"Tables that were not there: {escape(', '.join(fleet.missing))}.")
+    if fleet.troubled_left_out:
+        words.append(
+            f"{fleet.troubled_left_out} states of partitions are in the sums only, for lack of room."
+        )
+    return " ".join(words)
+
+
+def _tiles(fleet: Fleet, found: list[Finding]) -> str:
+    clusters = fleet.clusters
+    sums: Counter[str] = Counter()
+    for one in clusters:
+        sums.update(one.sums)
+    errors = sum(one.severity == "error" for one in found)
+    total = sums["partition_seconds"]
+    available = f"{100 * (1 - sums['leaderless_seconds'] / total):.3f} %" if total else "–"
+    broken = sum(row["count"] for one in clusters for row in one.violations.values())
+    damaged = len({(one.cluster, row["file"]) for one in clusters for row in one.damage})
+    unclean = int(sums["unclean_elections"])
+    listed = (
+        tile(short(len(clusters)), "clusters"),
+        tile(short(sum(one.brokers for one in clusters)), "brokers"),
+        tile(short(sum(one.partitions for one in clusters)), "partitions"),
+        tile(short(sum(one.records for one in clusters)), "records"),
+        tile(available, "of partition time with a leader"),
+        tile(seconds_text(sums["under_min_isr_seconds"]), "of partition time under min ISR"),
+        tile(str(unclean), "unclean elections", "bad" if unclean else ""),
+        tile(str(errors), "findings of severity error", "bad" if errors else ""),
+        tile(str(broken), "broken invariants", "bad" if broken else ""),
+        tile(str(damaged), "damaged files", "warn" if damaged else ""),
+    )
+    return f'<div class="tiles">{"".join(listed)}</div>'
+
+
+# -- findings and clusters -----------------------------------------------------------------------------
+
+
+def _findings(found: list[Finding], fleet: Fleet) -> str:
+    shown = _spread_over_kinds(found, MAX_FINDINGS)
+    counted = Counter(one.kind for one in found)
+    words = ", ".join(f"{count} {kind}" for kind, count in counted.most_common())
+    rows = [
+        (
+            tag(one.severity),
+            Cell(f'<span class="id">{escape(one.kind)}</span>'),
+            name(one.cluster),
+            path(one.subject, 1) if one.kind == "damage" else code(one.subject),
+            moment(one.time_ms),
+            number(one.count),
+            number(one.seconds, None if one.seconds is None else seconds_text(one.seconds)),
+            text(one.text),
+        )
+        for one in shown
+    ]
+    heads = ("Severity", "Finding", "Cluster", "Subject", "Since", "Count", "In all", "What")
+    intro = f'<p class="soft">{escape(words)}.</p>' if found else ""
+    more = left_out(
+        len(shown), len(found), "findings", "metaquorum pipeline audit --json prints all of them."
+    )
+    return section("findings", "Findings", intro, table("The most severe first", heads, rows, wide=7), more)
+
+
+def _spread_over_kinds(found: list[Finding], limit: int) -> list[Finding]:
+    """At most `limit` findings in their order; of a long list, every kind gets its share."""
+    if len(found) <= limit:
+        return found
+    share = max(3, limit // max(1, len({one.kind for one in found})))
+    taken: Counter[str] = Counter()
+    chosen = []
+    for at, one in enumerate(found):
+        taken[one.kind] += 1
+        if taken[one.kind] <= share:
+            chosen.append(at)
+    rest = [at for at in range(len(found)) if at not in set(chosen)][: max(0, limit - len(chosen))]
+    return [found[at] for at in sorted([*chosen, *rest])][:limit]
+
+
+def _badness(one: ClusterFacts) -> tuple[float, str]:
+    sums = one.sums
+    return -(sums["leaderless_seconds"] + sums["under_min_isr_seconds"] / 10), one.cluster
+
+
+def _clusters(fleet: Fleet, found: list[Finding]) -> str:
+    ordered = sorted(fleet.clusters, key=_badness)
+    errors = Counter(one.cluster for one in found if one.severity == "error")
+    warnings = Counter(one.cluster for one in found if one.severity == "warning")
+    rows = []
+    for one in ordered[:MAX_CLUSTERS]:
+        numbers = quantiles(one.durations())
+        share = one.availability
+        rows.append(
+            (
+                name(one.cluster),
+                number(one.brokers),
+                number(one.partitions),
+                number(one.records, short(one.records)),
+                number(share, None if share is None else f"{100 * share:.3f} %"),
+                seconds(one.sums["leaderless_seconds"]),
+                seconds(one.sums["under_min_isr_seconds"]),
+                number(int(one.sums["unclean_elections"])),
+                number(int(one.sums["fences"])),
+                number(len(one.elections)),
+                *(seconds(None if numbers is None else numbers[at] / 1000) for at in (1, 2)),
+                number(errors[one.cluster]),
+                number(warnings[one.cluster]),
+            )
+        )
+    heads = (
+        *(
+            "Cluster",
+            "Brokers",
+            "Partitions",
+            "Records",
+            "Available",
+            "Leaderless",
+            "Under min ISR",
+            "Unclean",
+        ),
+        *("Fences", "Elections", "Failover p95", "Longest", "Errors", "Warnings"),
+    )
+    more = left_out(len(rows), len(ordered), "clusters", "those with the least trouble are left out.")
+    caption = "The most troubled first; p95 and longest are of failovers"
+    return section("clusters", "Clusters", table(caption, heads, rows), more)
+
+
+# -- over time -----------------------------------------------------------------------------------------
+
+
+def _brokers(fleet: Fleet, scale: TimeScale) -> str:
+    def trouble(one: ClusterFacts) -> tuple[int, str]:
+        return -len(one.fences()), one.cluster
+
+    ordered = sorted((one for one in fleet.clusters if one.brokers), key=trouble)
+    parts = [
+        key((("active", "running"), ("controlled_shutdown", "controlled shutdown"), ("fenced", "fenced"))),
+    ]
+    for one in ordered[:MAX_TIMELINES]:
+        own = scale if len(ordered) == 1 else TimeScale(one.start_ms, one.end_ms)
+        fences = Counter(session.broker for session in one.fences())
+        brokers = sorted(one.sessions, key=lambda broker: (-fences[broker], broker))[:MAX_BROKERS]
+        rows = [_broker_row(one, broker, fences[broker]) for broker in sorted(brokers)]
+        caption = f"{one.cluster}: {one.brokers} brokers, {sum(fences.values())} fences of a running broker"
+        parts.append(figure(caption, charts.states(f"Broker states of {one.cluster}", own, rows)))
+        parts.append(
+            left_out(len(brokers), one.brokers, "brokers", "those that were fenced least are left out.")
+        )
+    more = "those whose brokers were fenced least are left out."
+    parts.append(left_out(min(MAX_TIMELINES, len(ordered)), len(ordered), "clusters", more))
+    if not ordered:
+        parts = ['<p class="note">No broker ever registered.</p>']
+    return section("brokers", "Broker states over time", *parts)
+
+
+def _broker_row(one: ClusterFacts, broker: int, fences: int) -> StateRow:
+    spans = [
+        (session.state, float(session.from_ms), float(session.to_ms or max(one.end_ms, session.from_ms)))
+        for session in one.sessions[broker]
+    ]
+    down = _down_ms(one.sessions[broker], one.end_ms) / 1000
+    rack = one.racks.get(broker)
+    told = f"broker {broker} ({rack or 'no rack'}): fenced {fences} times, {seconds_text(down)} not running"
+    return f"broker {broker}", told, spans
+
+
+def _down_ms(sessions: list[Session], end_ms: int) -> int:
+    return sum(max(0, (at.to_ms or end_ms) - at.from_ms) for at in sessions if at.state != "active")
+
+
+def _churn(fleet: Fleet, scale: TimeScale) -> str:
+    chart = charts.bars(
+        "Changes of leaders and ISRs over time",
+        scale,
+        (
+            ("s1", "leader changes", fleet.leader_changes.sum(axis=0)),
+            ("s2", "ISR changes", fleet.isr_changes.sum(axis=0)),
+        ),
+        "",
+    )
+    caption = f"All clusters together, a bar every {seconds_text(fleet.bucket_ms / 1000)}"
+    return section("churn", "Leadership and ISR churn", figure(caption, chart))
+
+
+def _availability(fleet: Fleet, scale: TimeScale) -> str:
+    chart = charts.bars(
+        "Partitions in trouble over time",
+        scale,
+        (
+            ("s1", "without leader", fleet.leaderless.sum(axis=0)),
+            ("s2", "under min ISR", fleet.under_min_isr.sum(axis=0)),
+        ),
+        " partitions",
+    )
+    parts = [figure("Partitions on average over each bar, all clusters together", chart)]
+    if len(fleet.clusters) > 1:
+        order = np.argsort(-fleet.leaderless.sum(axis=1), kind="stable").tolist()[:MAX_HEAT]
+        rows = []
+        for at in order:
+            one = fleet.clusters[at]
+            lost = seconds_text(one.sums["leaderless_seconds"])
+            rows.append(
+                (cluster_name(one.cluster), f"{one.cluster}: {lost} leaderless", fleet.leaderless[at])
+            )
+        heat = charts.heat("Partitions without a leader, by cluster", scale, rows)
+        parts.append(figure("Partitions without a leader, a row a cluster, darker for more", heat))
+        parts.append(key((("heat0", "none"), ("heat", "most"))))
+        more = "those with the least leaderless time are left out."
+        parts.append(left_out(len(rows), len(fleet.clusters), "clusters", more))
+    return section("availability", "Availability", *parts)

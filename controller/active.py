@@ -20,7 +20,7 @@ from controller.heartbeats import Heartbeats
 from controller.id_keeper import IdKeeper
 from controller.ledger import Ledger
 from controller.partition_keeper import PartitionKeeper
-from controller.partitions import eligible_anywhere
+from controller.partitions import eligible_anywhere, leaders_of
 from controller.placement import Candidate
 from controller.reassignments import decide_reassignments, refuse_reassignments
 from controller.registrations import controller_record, own_registration
@@ -115,9 +115,14 @@ class ActiveController:
             self._bench.append(first_records(self.config.bootstrap), [], now_ms)
         self._register_self(now_ms)
         image = self.ledger.newest
+        leading = leaders_of(image)
         for broker_id, registration in image.brokers.items():
             if not registration.fenced:
                 self.sessions.open(broker_id, registration.epoch, now_ms)
+            elif broker_id in leading:
+                # Never in a log of ours (S4.16), but Kafka's may say so: a broker that was killed and came
+                # back before its session ended is fenced by its registration, and leads until it is moved.
+                self._bench.start_removal(broker_id, registration.epoch)
         self._forget_eligible()
         if image.topics.rows_without_leader().size:
             self._bench.add(ElectLeaders(broker_id=None))

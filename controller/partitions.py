@@ -25,7 +25,7 @@ from controller.columns.scan import (
 from controller.columns.slices import change_slice
 from controller.partition_change import Election, MayLead, Rules, Target, build_change
 from controller.result import Slice
-from metadata.image import MetadataImage, PartitionInfo
+from metadata.image import NO_LEADER, MetadataImage, PartitionInfo
 from metadata.image.columns import CHUNK_SHIFT, LEADER, LISTS, TOPIC, RowArray
 from metadata.image.topics import TopicsImage
 from metadata.records import PartitionChangeRecord, Record
@@ -36,6 +36,7 @@ __all__ = [
     "eligible_anywhere",
     "failed_directories_slice",
     "forgetting_slice",
+    "leaders_of",
     "leads_any",
     "preferred_slice",
     "removal_slice",
@@ -62,6 +63,12 @@ def without_broker(
 def _without(rules: Rules, broker_id: int) -> Rules:
     may_lead = rules.may_lead
     return replace(rules, may_lead=lambda replica: replica != broker_id and may_lead(replica))
+
+
+def leaders_of(image: MetadataImage) -> frozenset[int]:
+    """The brokers that lead a partition."""
+    found = [np.unique(chunk.data[LEADER, chunk.data[TOPIC] >= 0]) for chunk in image.topics.columns.chunks]
+    return frozenset(np.unique(np.concatenate(found)).tolist()) - {NO_LEADER} if found else frozenset()
 
 
 def leads_any(image: MetadataImage, broker_id: int) -> bool:

@@ -20,6 +20,7 @@ from controller.partitions import (
     election_slice,
     failed_directories_slice,
     forgetting_slice,
+    leads_any,
     preferred_slice,
     removal_slice,
 )
@@ -118,7 +119,10 @@ def next_slice(work: Work, image: MetadataImage, rules: Rules, at_most: int) -> 
     match work:
         case RemoveBroker(broker_id=broker_id, epoch=epoch):
             known = _registered(image, broker_id, epoch)
-            if known is None or (known.fenced and not work.unregister and not work.unclean):
+            if known is None:
+                return Slice(records=(), done=True)
+            goes_on = work.unregister or work.unclean or not known.fenced or leads_any(image, broker_id)
+            if not goes_on:
                 return Slice(records=(), done=True)
             final = None if known.fenced else fence_record(broker_id, epoch)
             if work.unregister:

@@ -10,13 +10,15 @@ from controller.raft.config import RaftConfig
 from controller.sessions import ARRIVAL_DRAIN_MS
 from controller.workbench import PENDING_BATCHES_MAX
 from metadata.errors import ApiError, ErrorCode
-from metadata.image import BrokerRegistration
+from metadata.image import MIGRATING, BrokerRegistration
 from metadata.records import (
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     PartitionChangeRecord,
+    PartitionRecord,
+    TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
@@ -634,3 +636,36 @@ def test_a_heartbeat_waits_for_the_commit_of_what_it_tells() -> None:
     quorum.settle()
     assert not beat(leader.answers[unfence]).is_fenced
     assert not beat(leader.answers[again]).is_fenced
+
+
+def test_a_fenced_broker_that_leads_in_a_foreign_log_is_taken_out_at_once() -> None:
+    """As Kafka 3.7 leaves it when a killed broker registers again within its session."""
+    topic = b"topic-id-0000001"
+    level = FeatureLevelRecord(name="metadata.version", feature_level=19)
+    registered = [
+        BrokerRecord(broker_id=n, incarnation_id=bytes([n]) * 16, broker_epoch=0, fenced=n == 1)
+        for n in (1, 2)
+    ]
+    led = [
+        PartitionRecord(
+            partition_id=index,
+            topic_id=topic,
+            replicas=replicas,
+            isr=replicas,
+            leader=1,
+            leader_epoch=0,
+            partition_epoch=0,
+            directories=(MIGRATING,) * len(replicas),
+        )
+        for index, replicas in enumerate([(1, 2), (1,)])
+    ]
+    first = (level, *registered, TopicRecord(name="t", topic_id=topic), *led)
+    config = ControllerConfig(cluster_id=CLUSTER, node_id=0, bootstrap=first)
+    quorum = Quorum(config=config)
+    quorum.elect()
+    quorum.advance(100)
+    assert (quorum.partition(topic, 0).leader, quorum.partition(topic, 0).isr) == (2, (2,))
+    # The last in-sync replica stays so, leaderless, and leads again when it is let in.
+    assert (quorum.partition(topic, 1).leader, quorum.partition(topic, 1).isr) == (-1, (1,))
+    assert quorum.leader.node.active is not None and not quorum.leader.node.active.work
+    assert not quorum.leader.node.sessions.fencing

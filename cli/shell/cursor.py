@@ -1,7 +1,7 @@
 """Where the shell stands in a log, and the moves from there: to a place, one batch on, one batch back.
 
-Going back costs as little as going on, for a while: the states before the newest batches are kept (images
-share what did not change). Beyond them the log is replayed from the nearest snapshot. Knows no commands.
+Going back costs as little as going on, for a while: the newest steps are kept (images share what did not
+change). Beyond them the log is replayed from the nearest snapshot. Knows no commands.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from metadata.inspect.quorum import QuorumView
 from metadata.inspect.states import FoundState, OnProblem, Step, earliest, state_at, steps_from
 
 KEPT_STEPS = 1000
-"""So many states before the one shown are kept for going back."""
+KEPT_BYTES = 32 * 1024 * 1024
+"""So many steps, and so many bytes of batches in them, are kept for going back."""
 BACK_OFFSETS = 2000
 """How far before the place to begin when they must be made again."""
 
@@ -32,7 +33,8 @@ class Cursor:
         self._past_corruption = past_corruption
         self._found: FoundState | None = None
         self._ahead: Iterator[Step] | None = None
-        self._behind: deque[FoundState] = deque(maxlen=KEPT_STEPS)
+        self._behind: deque[Step] = deque()
+        self._behind_bytes = 0
 
     @property
     def found(self) -> FoundState:
@@ -66,6 +68,7 @@ class Cursor:
         found = state_at(self.log, point, self._on_problem, past_corruption=self._past_corruption)
         self._found, self._ahead, self.last = found, None, None
         self._behind.clear()
+        self._behind_bytes = 0
         return found
 
     def start(self) -> Point:
@@ -77,13 +80,15 @@ class Cursor:
         if self.log.is_checkpoint:
             raise InspectError(f"{self.log.path} is one state, not a history; open the directory of its log")
         if self._ahead is None:
-            self._ahead = self._steps(self.found)
+            self._ahead = steps_from(
+                self.log, self.found, END, self._on_problem, past_corruption=self._past_corruption
+            )
         step = next(self._ahead, None)
         if step is None:
             self._ahead = None
             return None
-        self._behind.append(self.found)
-        self._found = _after(step)
+        self._keep(step)
+        self._found = FoundState(state=step.state_after, snapshot="", quorum=step.quorum_after)
         self.last = step
         return step
 
@@ -95,44 +100,39 @@ class Cursor:
             self._refill()
         if not self._behind:
             return None
-        target = self._behind.pop()
-        undone = next(self._steps(target, Point(offset=self.offset)), None)
-        if undone is None:
-            raise InspectError(f"{self.log.path} has changed below offset {self.offset}; open it again")
-        self._found, self._ahead, self.last = target, None, None
-        return undone
+        step = self._behind.pop()
+        self._behind_bytes -= len(step.batch.data)
+        self._found = FoundState(state=step.state_before, snapshot="", quorum=step.quorum_before)
+        self._ahead, self.last = None, None
+        return step
 
     def search(self, wanted: Callable[[Step], bool]) -> Step | None:
         """On to behind the first batch for which `wanted` is true; None, and no move, if there is none."""
-        origin = (self._found, self.last, tuple(self._behind))
+        origin = (self._found, self.last, tuple(self._behind), self._behind_bytes)
         found: Step | None = None
         try:
             while found is None and (step := self.next()) is not None:
                 found = step if wanted(step) else None
         finally:
             if found is None:  # also when it was interrupted, or `wanted` has a mistake
-                self._found, self.last, behind = origin
-                self._behind = deque(behind, maxlen=KEPT_STEPS)
+                self._found, self.last, behind, self._behind_bytes = origin
+                self._behind = deque(behind)
                 self._ahead = None
         return found
 
-    def _steps(self, found: FoundState, end: Point = END) -> Iterator[Step]:
-        return steps_from(self.log, found, end, self._on_problem, past_corruption=self._past_corruption)
+    def _keep(self, step: Step) -> None:
+        self._behind.append(step)
+        self._behind_bytes += len(step.batch.data)
+        while len(self._behind) > KEPT_STEPS or (self._behind_bytes > KEPT_BYTES and len(self._behind) > 1):
+            self._behind_bytes -= len(self._behind.popleft().batch.data)
 
     def _refill(self) -> None:
-        """The states before the newest batches up to here, made again."""
+        """The newest steps up to here, made again."""
         first = self.start().offset or 0
         if self.offset <= first:
             return
         begin = Point(offset=max(first, self.offset - BACK_OFFSETS))
         found = state_at(self.log, begin, past_corruption=self._past_corruption)
-        for step in self._quiet_steps(found):
-            self._behind.append(found)
-            found = _after(step)
-
-    def _quiet_steps(self, found: FoundState) -> Iterator[Step]:
-        return steps_from(self.log, found, Point(offset=self.offset), past_corruption=self._past_corruption)
-
-
-def _after(step: Step) -> FoundState:
-    return FoundState(state=step.state_after, snapshot="", quorum=step.quorum_after)
+        end = Point(offset=self.offset)
+        for step in steps_from(self.log, found, end, past_corruption=self._past_corruption):
+            self._keep(step)

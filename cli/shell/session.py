@@ -112,11 +112,10 @@ class Session:
             return self.here
         places = self.places
         found = resolve(self.here, text)
-        if places.exists(found):
-            return found
-        absolute = resolve("", text)
-        if places.exists(absolute):
-            return absolute
+        # As it stands, too: a user's or a feature's name may have slashes in it.
+        for path in (found, resolve("", text), text):
+            if places.exists(path):
+                return path
         raise ShellError(f"no {found} at offset {self.cursor.offset}; ls shows what there is")
 
     def named(self, text: str) -> str:

@@ -52,7 +52,7 @@ def _run(session: Session, line: str) -> bool:
     """One command; False when it failed, after one line that says why."""
     try:
         for answer in session.execute(line):
-            click.echo(answer)
+            click.echo(printable(answer))
     except ShellError as error:
         click.echo(f"metaquorum: {error}", err=True)
         return False
@@ -65,6 +65,13 @@ def _run(session: Session, line: str) -> bool:
         click.echo(f"metaquorum: {failure.format_message()}", err=True)
         return False
     return True
+
+
+def printable(line: str) -> str:
+    """A line in which nothing moves the cursor: names in a log may hold any character."""
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
 
 
 class _Editor:

@@ -1,0 +1,402 @@
+"""The shell as text in and lines out: where it stands, what it shows, and one line for every mistake."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli.main import main
+from cli.shell.command import COMMANDS
+from cli.shell.cursor import KEPT_STEPS
+from cli.shell.session import Session, ShellError
+from cli.shell.terminal import printable
+from metadata import records as r
+from metadata.inspect.diff import changes_between
+from metadata.inspect.log import open_log
+from metadata.inspect.points import END, Point
+from metadata.inspect.states import state_at, steps
+from storage.posix_disk import PosixDisk
+from tests.conftest import REPOSITORY, shared_data_path
+from tests.unit.metadata.made_logs import STORY, Batch, all_files, flip, make_node, memory_disk
+
+UPGRADE = REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade"
+ROOT = shared_data_path() or Path("absent")
+RECORDED = sorted({path.parent for path in ROOT.rglob("*.log")})
+CHECKPOINTS = sorted(path for path in ROOT.rglob("*.checkpoint"))[:3]
+needs_data = pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent")
+
+
+def session(batches: list[Batch] | None = None, at: Point = END) -> Session:
+    node = make_node(memory_disk(), STORY if batches is None else batches)
+    return Session(node.log, COMMANDS, [].append, at=at)
+
+
+def lines(made: Session, command: str) -> list[str]:
+    return list(made.execute(command))
+
+
+def run(*arguments: object, text: str | None = None) -> Result:
+    return CliRunner().invoke(main, ["log", "shell", *map(str, arguments)], input=text)
+
+
+# --- moving
+
+
+def test_next_shows_a_batch_and_what_it_changed() -> None:
+    made = session(at=Point(offset=12))
+    head, record, *changes = lines(made, "next")
+    assert head == "12  2026-11-18T11:06:48.000Z  epoch 2  1 record"
+    assert record.split()[:3] == ["12", "REMOVE_TOPIC_RECORD", "v0"]
+    assert changes == ["  - topic/payments", "  - topic/payments/0", "  - topic/payments/1"]
+    assert made.cursor.offset == 13
+    assert made.prompt == "13 /> "
+
+
+def test_prev_undoes_and_next_does_again() -> None:
+    made = session()
+    forth: list[int] = []
+    while (shown := lines(made, "prev"))[-1] != "the log begins at offset 0":
+        assert any(line.startswith("taken back: ") for line in shown)
+        forth.append(made.cursor.offset)
+    assert forth == sorted(forth, reverse=True)
+    assert made.cursor.offset == 0
+    while lines(made, "step") != ["the log ends at offset 15"]:
+        here = state_at(made.log, Point(offset=made.cursor.offset))
+        assert changes_between(here.image, made.cursor.image, quorums=(here.quorum, made.cursor.quorum)) == []
+    assert made.cursor.offset == 15
+    assert [topic.name for topic in made.cursor.image.topics.all()] == ["orders"]
+
+
+def test_next_passes_idle_batches_and_step_does_not() -> None:
+    made = session(at=Point(offset=10))
+    assert lines(made, "next")[:2] == [
+        "(idle batches passed: 1)",
+        lines(session(at=Point(offset=11)), "next")[0],
+    ]
+    made = session(at=Point(offset=10))
+    assert lines(made, "step")[0].startswith("10  ")
+
+
+def test_next_of_an_entity_goes_where_it_changes() -> None:
+    made = session(at=Point(offset=0))
+    shown = lines(made, "next 2 topic/orders/1")
+    assert made.cursor.offset == 14
+    assert any("leader 1 -> -1" in line for line in shown)
+    assert "(batches that are not about topic/orders/1 passed: 4)" in shown
+
+
+def test_until_stops_behind_the_batch_that_made_it_true_and_stays_where_it_never_is() -> None:
+    made = session(at=Point(offset=0))
+    lines(made, "until leaderless() > 0")
+    assert made.cursor.offset == 14
+    with pytest.raises(ShellError, match="never true behind offset 14"):
+        lines(made, "until len(topics) > 7")
+    assert made.cursor.offset == 14
+    with pytest.raises(ShellError, match="no name leaderles is known; did you mean leaderless"):
+        lines(made, "until leaderles() > 0")
+    with pytest.raises(ShellError, match="until takes an expression"):
+        lines(made, "until")
+
+
+@pytest.mark.parametrize(
+    ("place", "offset"),
+    [("start", 0), ("end", 15), ("7", 7), ("@1795000006000", 11), ("here", 12), ("+2", 14), ("-2", 10)],
+)
+def test_at_goes_to_offsets_times_and_steps_from_here(place: str, offset: int) -> None:
+    made = session(at=Point(offset=12))
+    (line,) = lines(made, f"at {place}")
+    assert made.cursor.offset == offset
+    assert line.startswith(f"offset {made.cursor.offset} ")
+
+
+def test_going_back_farther_than_what_is_kept() -> None:
+    many: list[Batch] = [*STORY, *[(2, [r.NoOpRecord()])] * (KEPT_STEPS + 50)]
+    made = session(many)
+    for _ in range(KEPT_STEPS + 60):
+        lines(made, "prev 1 topic/orders/1")
+        break
+    assert made.cursor.offset == 13
+    for expected in (12, 11, 10):
+        assert made.cursor.previous() is not None
+        assert made.cursor.offset == expected
+
+
+# --- looking
+
+
+def test_the_state_is_a_tree_of_directories() -> None:
+    made = session(at=Point(offset=12))
+    assert lines(made, "ls") == ["quorum", "feature/", "broker/", "topic/"]
+    assert lines(made, "ls topic") == ["orders/", "payments/"]
+    assert lines(made, "cd topic/orders") == []
+    assert lines(made, "pwd") == ["/topic/orders"]
+    assert lines(made, "ls") == ["0", "1"]
+    assert lines(made, "cat 0")[0].split() == ["leader", "1"]
+    assert lines(made, "cat 0/isr") == ["[1]"]
+    assert lines(made, "cat broker/1/fenced") == ["false"]
+    assert lines(made, "cd ..") == []
+    assert made.here == "topic"
+    assert lines(made, "tree orders")[1].startswith("topic/orders/0: leader=1 ")
+    assert lines(made, "cd /") == []
+    assert len(lines(made, "tree")) == 9
+    assert lines(made, "cat topic/orders")[1].startswith("0: leader=1")
+
+
+def test_find_by_name_pattern_and_field() -> None:
+    made = session()
+    assert lines(made, "find orders") == [
+        "topic/orders",
+        "topic/orders/0",
+        "topic/orders/1",
+        "config/topic/orders",
+    ]
+    assert lines(made, "find 'topic/*/0'") == ["topic/orders/0"]
+    assert lines(made, "find topic leader=-1") == ["topic/orders/1  leader=-1"]
+    assert lines(made, "find nothing") == []
+
+
+def test_a_config_is_listed_below_its_resource() -> None:
+    made = session()
+    assert lines(made, "ls config") == ["topic/"]
+    assert lines(made, "ls config/topic") == ["orders"]
+    assert lines(made, "cat config/topic/orders") == ["retention.ms  1000"]
+
+
+# --- telling
+
+
+def test_diff_names_the_records() -> None:
+    made = session()
+    assert lines(made, "diff 13 end topic/orders/1") == [
+        "from offset 13 to 15: 1 changes",
+        "~ topic/orders/1  leader 1 -> -1  leaderEpoch 0 -> 1  partitionEpoch 0 -> 1"
+        "  (13 PARTITION_CHANGE_RECORD)",
+    ]
+    lines(made, "at 12")
+    lines(made, "next")
+    assert lines(made, "diff")[1] == "- topic/payments  (12 REMOVE_TOPIC_RECORD)"
+    assert lines(made, "diff 10 10") == ["from offset 10 to 10: no changes"]
+
+
+def test_why_history_records_and_timeline_are_about_the_place() -> None:
+    made = session(at=Point(offset=14))
+    assert lines(made, "why topic/orders/1.leader")[0].startswith("topic/orders/1.leader is -1 since 13 ")
+    lines(made, "cd topic/orders")
+    assert lines(made, "why 1.leader") == lines(made, "why topic/orders/1.leader")
+    assert [line.split()[0] for line in lines(made, "history 1")] == ["4", "13"]
+    assert [line.split()[0] for line in lines(made, "records 11 13") if line.startswith(" ")] == ["11", "12"]
+    assert any("payments" in line for line in lines(made, "timeline"))
+    lines(made, "at 4")
+    assert not any("payments" in line for line in lines(made, "timeline"))
+    assert [line.split()[0] for line in lines(made, "records 0 here quorum") if line.startswith(" ")] == ["0"]
+
+
+def test_help_names_every_command_and_exit_ends() -> None:
+    made = session()
+    shown = lines(made, "help")
+    assert [line.split()[0] for line in shown[: len(COMMANDS)]] == [command.name for command in COMMANDS]
+    assert lines(made, "help at") == [f"{made.commands['at'].usage}  {made.commands['at'].help}"]
+    assert not made.ended
+    lines(made, "ex")
+    assert made.ended
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("frob", "no command is called frob; help lists the commands"),
+        ("nxt", "no command is called nxt; did you mean next"),
+        ("c", "did you mean cd or cat"),
+        ("cat nowhere", "no nowhere at offset 15; ls shows what there is"),
+        ("cat topic/orders/0/colour", "no topic/orders/0/colour at offset 15"),
+        ("cat", "is a directory"),
+        ("cd topic/orders/0", "has nothing below it; cat topic/orders/0 shows it"),
+        ("at", None),
+        ("at noon", "is no time"),
+        ("at 1 2", "at takes one place"),
+        ("next 0x", "next 0x"),
+        ("step two", "'two' is no number of batches"),
+        ("ls a b", "is too much; write ls"),
+        ("find", "find takes a pattern"),
+        ("why", "why takes one entity"),
+        ("why topic/orders/0.colour", "has no field 'colour'"),
+        ("history", "history takes one entity"),
+        ("history broker/99", "there was no broker/99 before offset 15"),
+        ("diff", "diff compares with the batch before after a next"),
+        ("records", "records shows the batch that next came to"),
+        ("diff 1 2 a b", "is too much"),
+        ("help me", "no command is called me"),
+        ("cat 'x", "close the quote"),
+    ],
+)
+def test_a_mistake_is_one_line_and_moves_nothing(command: str, reason: str | None) -> None:
+    made = session()
+    if reason is None or command == "next 0x":
+        lines(made, command)
+        return
+    with pytest.raises(ShellError) as caught:
+        lines(made, command)
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert (made.cursor.offset, made.here) == (15, "")
+
+
+# --- completion
+
+
+def test_completion_offers_commands_then_paths() -> None:
+    made = session()
+    assert made.complete("ne", "ne") == ["next "]
+    assert made.complete("cat to", "to") == ["topic/"]
+    assert made.complete("cat topic/", "topic/") == ["topic/orders/"]
+    assert made.complete("cat topic/orders/", "topic/orders/") == ["topic/orders/0 ", "topic/orders/1 "]
+    lines(made, "cd topic")
+    assert made.complete("cat or", "or") == ["orders/"]
+    assert made.complete("cat bro", "bro") == ["broker/"]
+    assert made.complete("help h", "h") == ["help", "history"]
+    assert made.complete("at ", "") == []
+    assert made.complete("frob x", "x") == []
+
+
+def test_a_name_with_control_characters_moves_no_cursor() -> None:
+    assert printable("topic/\x1b[2Jné\n") == "topic/\\x1b[2Jné\\n"
+
+
+# --- the command
+
+
+def test_commands_come_from_options_or_a_pipe() -> None:
+    once = run(UPGRADE, "-c", "at", "-c", "ls feature")
+    assert once.exit_code == 0
+    assert once.stdout.splitlines()[0].startswith("offset ")
+    piped = run(UPGRADE, text="# what is there\n\nls feature\nexit\nls broker\n")
+    assert piped.exit_code == 0
+    assert piped.stdout == "".join(f"{line}\n" for line in once.stdout.splitlines()[1:])
+
+
+def test_a_failed_command_is_told_on_standard_error_and_in_the_exit_code() -> None:
+    result = run(UPGRADE, text="frob\nat 999999\nls feature\n")
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 2
+    assert "ends at offset" in result.stderr
+    assert "metadata.version" in result.stdout
+
+
+def test_it_begins_where_it_is_told_to() -> None:
+    assert run(UPGRADE, "--at", "3", "-c", "at").stdout.startswith("offset 3 ")
+    wrong = run(UPGRADE, "--at", "999999", "-c", "at")
+    assert (wrong.exit_code, wrong.stdout) == (1, "")
+
+
+def test_without_a_path_it_says_what_to_give() -> None:
+    assert run().exit_code == 2
+    both = run(UPGRADE, "--bootstrap", "127.0.0.1:1")
+    assert both.exit_code == 2
+
+
+def test_damage_is_told_and_can_be_passed(tmp_path: Path) -> None:
+    node = make_node(PosixDisk(), STORY, home=str(tmp_path / "node"))
+    flip(node, 12)
+    stopped = run(tmp_path / "node", "-c", "at", "-c", "step")
+    assert stopped.stdout.splitlines()[0].startswith("offset 12 ")
+    assert "expected CRC" in stopped.stderr
+    passed = run(tmp_path / "node", "--past-corruption", "-c", "at", "-c", "ls topic")
+    assert passed.stdout.splitlines()[0].startswith("offset 15 ")
+    assert passed.stdout.splitlines()[1:] == ["orders/", "payments/"]
+
+
+@needs_data
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: "/".join(path.relative_to(ROOT).parts))
+def test_every_recorded_log_can_be_walked(path: Path) -> None:
+    kept = all_files(path)
+    log = open_log(PosixDisk(), str(path))
+    told: list[str] = []
+    made = Session(log, COMMANDS, told.append, past_corruption=True)
+    end = made.cursor.offset
+    for command in (
+        "at",
+        "ls",
+        "tree",
+        "find 0",
+        "prev 3",
+        "prev",
+        "diff start here",
+        "timeline",
+        "at start",
+    ):
+        lines(made, command)
+    walked = 0
+    while made.cursor.next() is not None:
+        walked += 1
+    assert made.cursor.offset == end
+    assert walked == sum(1 for _ in steps(log, past_corruption=True))
+    for kind in [one for one in lines(made, "ls") if one.endswith("/")]:
+        for name in [one for one in lines(made, f"ls {kind}")[:2] if one.isprintable()]:
+            lines(made, f"cat {shlex.quote(kind + name)}")
+    assert all_files(path) == kept
+
+
+@needs_data
+@pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: path.name)
+def test_a_checkpoint_is_one_state(path: Path) -> None:
+    result = run(path, "-c", "ls", "-c", "cat feature/metadata.version", "-c", "next")
+    assert "feature/" in result.stdout
+    assert "is one state, not a history" in result.stderr
+
+
+TAKE_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    " os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+"""Makes the terminal the controlling one, so that Ctrl-C is a signal, and becomes the command."""
+
+
+def test_a_person_types_completes_interrupts_and_leaves() -> None:
+    parent, child = pty.openpty()
+    environment = {**os.environ, "TERM": "dumb", "INPUTRC": "/dev/null"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", TAKE_TERMINAL, "-m", "cli", "log", "shell", str(UPGRADE)],
+        stdin=child,
+        stdout=child,
+        stderr=child,
+        cwd=REPOSITORY,
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(child)
+    screen = ""
+
+    def until(part: str) -> str:
+        nonlocal screen
+        deadline = time.monotonic() + 60
+        while part not in screen:
+            ready, _, _ = select.select([parent], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, screen
+            screen += os.read(parent, 65536).decode()
+        before, screen = screen[: screen.index(part) + len(part)], screen[screen.index(part) + len(part) :]
+        return before
+
+    try:
+        greeting = until("/> ")
+        assert "help lists the commands" in greeting
+        os.write(parent, b"cat feature/metadata.v\t\n")
+        assert "level" in until("/> ")
+        os.write(parent, b"half a line\x03")
+        until("/> ")
+        os.write(parent, b"frob\n")
+        assert "metaquorum: no command is called frob" in until("/> ")
+        os.write(parent, b"\x04")
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(parent)

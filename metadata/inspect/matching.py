@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from metadata.batches import DecodedRecord, decode_batch
+from metadata.batches import DecodedRecord, decode_batch, decode_readable
 from metadata.dump import payload_json
 from metadata.errors import RecordDecodeError
 from metadata.image import MetadataImage
@@ -80,8 +80,15 @@ def check_quorum(
         tell = None if on_problem is None else on_problem(log)
         report.logs.append(check_log(log, tell, past_corruption=past_corruption, also=also))
     if comparable:
-        _match(report, [log for log in logs if not log.is_checkpoint])
-        _match_snapshots(report, logs)
+        compare_logs(logs, report)
+    return report
+
+
+def compare_logs(logs: Sequence[MetadataLog], report: QuorumReport | None = None) -> QuorumReport:
+    """Only the comparison: log matching and snapshots of one name, added to `report`."""
+    report = QuorumReport() if report is None else report
+    _match(report, [log for log in logs if not log.is_checkpoint])
+    _match_snapshots(report, logs)
     return report
 
 
@@ -182,28 +189,41 @@ def _first_difference(own: RecordBatch, other: RecordBatch, image: MetadataImage
     """(offset, entity, what differs) of the first record that differs; of the batch where none does."""
     base = own.header.base_offset
     try:
-        mine, theirs = decode_batch(own, tolerant=True), decode_batch(other, tolerant=True)
-    except (RecordDecodeError, BatchError) as error:
-        return base, _entity(other, base, image), f"one of them cannot be read: {error}"
+        mine, theirs = list(own.records()), list(other.records())
+    except BatchError as error:
+        return base, "batch", f"one of them cannot be read: {error}"
     for one, two in zip(mine, theirs, strict=False):
         if one != two:
-            paths = touched(two.record, image, image) or touched(one.record, image, image) or ("no entity",)
-            return one.offset, paths[0], _record_difference(one, two)
+            return _of_record(_decoded(own, one.offset), _decoded(other, two.offset), one.offset, image)
     if len(mine) != len(theirs):
-        return (
-            base + min(len(mine), len(theirs)),
-            "batch",
-            f"{len(mine)} and {len(theirs)} records in the batch",
-        )
+        text = f"{len(mine)} and {len(theirs)} records in the batch"
+        return base + min(len(mine), len(theirs)), "batch", text
     return base, "batch", "the records are the same, the header of the batch differs"
 
 
-def _entity(batch: RecordBatch, base: int, image: MetadataImage) -> str:
+def _decoded(batch: RecordBatch, offset: int) -> DecodedRecord | str:
+    """One record of a batch, or why it cannot be decoded."""
+    for record in decode_readable(batch):
+        if record.offset == offset:
+            return record
     try:
-        paths = touched(decode_batch(batch, tolerant=True)[0].record, image, image)
-    except (RecordDecodeError, BatchError, IndexError):
-        return "batch"
-    return paths[0] if paths else "batch"
+        decode_batch(batch, tolerant=True)
+    except (RecordDecodeError, BatchError) as error:
+        return str(error)
+    return "is not in the batch"
+
+
+def _of_record(
+    one: DecodedRecord | str, two: DecodedRecord | str, offset: int, image: MetadataImage
+) -> tuple[int, str, str]:
+    paths: tuple[str, ...] = ()
+    for decoded in (two, one):
+        if isinstance(decoded, DecodedRecord):
+            paths = paths or touched(decoded.record, image, image)
+    entity = paths[0] if paths else "no entity"
+    if isinstance(one, str) or isinstance(two, str):
+        return offset, entity, f"one of them cannot be read: {one if isinstance(one, str) else two}"
+    return offset, entity, _record_difference(one, two)
 
 
 def _record_difference(one: DecodedRecord, two: DecodedRecord) -> str:

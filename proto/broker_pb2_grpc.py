@@ -44,6 +44,11 @@ class BrokerLifecycleStub:
                 request_serializer=proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
                 response_deserializer=proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
                 _registered_method=True)
+        self.Heartbeats = channel.stream_stream(
+                '/metaquorum.v1.BrokerLifecycle/Heartbeats',
+                request_serializer=proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
+                response_deserializer=proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
+                _registered_method=True)
 
 
 class BrokerLifecycleServicer:
@@ -61,6 +66,14 @@ class BrokerLifecycleServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Heartbeats(self, request_iterator, context):
+        """The same for a broker that lives on: one answer for each request, in order. A call of its own for every
+        heartbeat would wait until the server takes it, which a busy one does for few calls at a time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerLifecycleServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -71,6 +84,11 @@ def add_BrokerLifecycleServicer_to_server(servicer, server):
             ),
             'Heartbeat': grpc.unary_unary_rpc_method_handler(
                     servicer.Heartbeat,
+                    request_deserializer=proto_dot_broker__pb2.BrokerHeartbeatRequest.FromString,
+                    response_serializer=proto_dot_broker__pb2.BrokerHeartbeatResponse.SerializeToString,
+            ),
+            'Heartbeats': grpc.stream_stream_rpc_method_handler(
+                    servicer.Heartbeats,
                     request_deserializer=proto_dot_broker__pb2.BrokerHeartbeatRequest.FromString,
                     response_serializer=proto_dot_broker__pb2.BrokerHeartbeatResponse.SerializeToString,
             ),
@@ -127,6 +145,33 @@ class BrokerLifecycle:
             request,
             target,
             '/metaquorum.v1.BrokerLifecycle/Heartbeat',
+            proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
+            proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Heartbeats(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/metaquorum.v1.BrokerLifecycle/Heartbeats',
             proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
             proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
             options,

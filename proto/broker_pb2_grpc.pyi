@@ -33,12 +33,20 @@ class BrokerLifecycleStub:
     def __new__(cls, channel: _aio.Channel) -> BrokerLifecycleAsyncStub: ...
     Register: _grpc.UnaryUnaryMultiCallable[_broker_pb2.RegisterBrokerRequest, _broker_pb2.RegisterBrokerResponse]
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_broker_pb2.BrokerHeartbeatRequest, _broker_pb2.BrokerHeartbeatResponse]
+    Heartbeats: _grpc.StreamStreamMultiCallable[_broker_pb2.BrokerHeartbeatRequest, _broker_pb2.BrokerHeartbeatResponse]
+    """The same for a broker that lives on: one answer for each request, in order. A call of its own for every
+    heartbeat would wait until the server takes it, which a busy one does for few calls at a time.
+    """
 
 @_typing.type_check_only
 class BrokerLifecycleAsyncStub(BrokerLifecycleStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Register: _aio.UnaryUnaryMultiCallable[_broker_pb2.RegisterBrokerRequest, _broker_pb2.RegisterBrokerResponse]  # type: ignore[assignment]
     Heartbeat: _aio.UnaryUnaryMultiCallable[_broker_pb2.BrokerHeartbeatRequest, _broker_pb2.BrokerHeartbeatResponse]  # type: ignore[assignment]
+    Heartbeats: _aio.StreamStreamMultiCallable[_broker_pb2.BrokerHeartbeatRequest, _broker_pb2.BrokerHeartbeatResponse]  # type: ignore[assignment]
+    """The same for a broker that lives on: one answer for each request, in order. A call of its own for every
+    heartbeat would wait until the server takes it, which a busy one does for few calls at a time.
+    """
 
 class BrokerLifecycleServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -54,6 +62,16 @@ class BrokerLifecycleServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.BrokerHeartbeatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.BrokerHeartbeatResponse, _abc.Awaitable[_broker_pb2.BrokerHeartbeatResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Heartbeats(
+        self,
+        request_iterator: _MaybeAsyncIterator[_broker_pb2.BrokerHeartbeatRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_broker_pb2.BrokerHeartbeatResponse], _abc.AsyncIterator[_broker_pb2.BrokerHeartbeatResponse]]:
+        """The same for a broker that lives on: one answer for each request, in order. A call of its own for every
+        heartbeat would wait until the server takes it, which a busy one does for few calls at a time.
+        """
 
 def add_BrokerLifecycleServicer_to_server(servicer: BrokerLifecycleServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

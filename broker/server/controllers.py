@@ -1,6 +1,7 @@
-"""Registrations and heartbeats on their way to a controller: one call at a time, each with one outcome.
+"""Registrations and heartbeats on their way to a controller: one at a time, each with one outcome.
 
-Owns the channels to the controllers. Whom to ask, and what an answer means, is the broker node's business.
+Owns the channels to the controllers, and the streams that carry heartbeats. Whom to ask, and what an answer
+means, is the broker node's business.
 """
 
 from __future__ import annotations
@@ -21,8 +22,17 @@ from metadata.errors import ApiError
 from metadata.requests import BrokerHeartbeatRequest
 from proto.broker_pb2_grpc import BrokerLifecycleStub
 from runtime import api_codec
-from runtime.channels import TlsMaterial, open_channel
+from runtime.channels import END_OF_STREAM, TlsMaterial, open_channel
 from runtime.raft_client import PeerAddress
+
+FAILURES = (
+    grpc.aio.AioRpcError,
+    grpc.aio.UsageError,
+    asyncio.InvalidStateError,
+    TimeoutError,
+    ConnectionError,
+)
+"""What a call or a stream ends with when the controller, or the way to it, is gone."""
 
 Report = Callable[[ControllerResponseArrived | ControllerRequestFailed], None]
 
@@ -37,6 +47,7 @@ class ControllerCalls:
         self._report = report
         self._tls = tls
         self._channels: dict[int, grpc.aio.Channel] = {}
+        self._heartbeats: dict[int, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send(self, effect: SendToController) -> None:
@@ -53,10 +64,14 @@ class ControllerCalls:
     async def _call(self, effect: SendToController) -> None:
         try:
             response = await self._ask(effect)
-        except grpc.aio.AioRpcError as error:
+        except FAILURES as error:
             # The connection may hang on to a dead peer's backoff: the next attempt gets a new one.
             await self._drop(effect.target)
-            reason = f"{error.code().name}: {error.details()}"
+            reason = str(error)
+            if isinstance(error, grpc.aio.AioRpcError):
+                reason = f"{error.code().name}: {error.details()}"
+            elif isinstance(error, TimeoutError):
+                reason = f"no answer within {effect.timeout_ms} ms"
             self._report(
                 ControllerRequestFailed(
                     target=effect.target, correlation_id=effect.correlation_id, reason=reason
@@ -74,7 +89,8 @@ class ControllerCalls:
         timeout_s = effect.timeout_ms / 1000
         if isinstance(effect.request, BrokerHeartbeatRequest):
             request = api_codec.heartbeat_to_pb(effect.request)
-            answer = await stub.Heartbeat(request, timeout=timeout_s)
+            async with asyncio.timeout(timeout_s):
+                answer = await self._beat(stub, effect.target, request)
             if answer.HasField("error"):
                 return api_codec.error_from_pb(answer.error)
             return api_codec.heartbeat_response_from_pb(answer)
@@ -82,6 +98,23 @@ class ControllerCalls:
         if answer.HasField("error"):
             return api_codec.error_from_pb(answer.error)
         return api_codec.register_response_from_pb(answer)
+
+    async def _beat(self, stub: Any, target: int, request: Any) -> Any:
+        """One heartbeat on the stream to a controller. A stream on which one failed is never used again, so
+        that no late answer is taken for another one's."""
+        call = self._heartbeats.pop(target, None)
+        if call is None:
+            call = stub.Heartbeats()
+        try:
+            await call.write(request)
+            answer = await call.read()
+        except BaseException:
+            call.cancel()
+            raise
+        if answer is END_OF_STREAM:
+            raise ConnectionError(f"controller {target} ended the stream of heartbeats")
+        self._heartbeats[target] = call
+        return answer
 
     def _channel(self, target: int) -> grpc.aio.Channel:
         channel = self._channels.get(target)
@@ -91,6 +124,7 @@ class ControllerCalls:
         return channel
 
     async def _drop(self, target: int) -> None:
+        self._heartbeats.pop(target, None)
         channel = self._channels.pop(target, None)
         if channel is not None:
             await channel.close(None)

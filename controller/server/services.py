@@ -18,6 +18,7 @@ from proto.admin_pb2_grpc import AdminServicer
 from proto.broker_pb2_grpc import BrokerLifecycleServicer
 from runtime import api_codec, node_codec
 from runtime.api_codec import Hints
+from runtime.channels import END_OF_STREAM
 from runtime.image_service import ImageRead
 from runtime.node_codec import NodeReport
 from runtime.requests import WaitingRequests
@@ -60,6 +61,16 @@ class BrokerLifecycleService(BrokerLifecycleServicer):
     async def Heartbeat(
         self, request: broker.BrokerHeartbeatRequest, context: Any
     ) -> broker.BrokerHeartbeatResponse:
+        return await self._heartbeat(request)
+
+    async def Heartbeats(  # type: ignore[override]
+        self, request_iterator: Any, context: Any
+    ) -> None:
+        """One broker's heartbeats, one after another, until it goes away."""
+        while (request := await context.read()) is not END_OF_STREAM:
+            await context.write(await self._heartbeat(request))
+
+    async def _heartbeat(self, request: broker.BrokerHeartbeatRequest) -> broker.BrokerHeartbeatResponse:
         try:
             decoded = api_codec.heartbeat_from_pb(request)
         except ApiError as error:

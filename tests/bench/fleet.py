@@ -43,7 +43,7 @@ FETCH_WAIT_MS = 2000
 FETCH_BYTES = 8 * 1024 * 1024
 RETRY_S = 0.05
 CALL_S = 10.0
-ANSWER_S = 300.0
+UNARY = bool(__import__("os").environ.get("UNARY"))
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +151,7 @@ class SimulatedBroker:
         self._directories = (random.randbytes(16),) if shape is None else directories(shape, broker_id)
         addresses = fleet.task.controllers
         self._channels: list[grpc.aio.Channel | None] = [None] * len(addresses)
+        self._calls: dict[int, Any] = {}
 
     def _channel(self, at: int) -> grpc.aio.Channel:
         channel = self._channels[at]
@@ -202,6 +203,25 @@ class SimulatedBroker:
         except grpc.aio.AioRpcError:
             return None
 
+    async def _beat(self, request: pb.BrokerHeartbeatRequest) -> Any:
+        """As a broker process sends it: on a stream of its own."""
+        at = self._fleet.leader
+        call = self._calls.pop(at, None)
+        if call is None:
+            stub: Any = BrokerLifecycleStub(self._channel(at))
+            call = stub.Heartbeats()
+        try:
+            async with asyncio.timeout(CALL_S):
+                await call.write(request)
+                answer = await call.read()
+        except (grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError):
+            call.cancel()
+            return None
+        if answer is END_OF_STREAM:
+            return None
+        self._calls[at] = call
+        return answer
+
     def _elsewhere(self) -> None:
         self._fleet.leader = (self._fleet.leader + 1) % len(self._fleet.task.controllers)
 
@@ -216,7 +236,7 @@ class SimulatedBroker:
         )
         asked, seen = self._fleet.leader, self._fleet.seen
         start = time.perf_counter()
-        answer = await self._ask("Heartbeat", request)
+        answer = await self._ask("Heartbeat", request) if UNARY else await self._beat(request)
         if answer is None or answer.HasField("error"):
             seen.failed += answer is None
             seen.refused += answer is not None

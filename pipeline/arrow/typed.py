@@ -88,6 +88,9 @@ def typed_batches(
         if not is_control and not item.header.is_control and key < 0x80:
             spans = _plain_spans(item, selection)
         if spans is None:
+            if window.starts:
+                yield from _emptied(type_name, piece, window)
+                window = _Window()
             yield from _one_by_one(type_name, piece, item, selection)
             continue
         window.add(item, spans, key)

@@ -1,0 +1,215 @@
+"""Finding logs, hopping over headers, reading pieces, choosing one history, telling damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from metadata import records as r
+from metadata.batches import decode_batch
+from pipeline.arrow.selection import Selection
+from pipeline.logs.cut import log_ends, pieces_between, record_pieces
+from pipeline.logs.damage import Dialect, log_damage, parse_dialect
+from pipeline.logs.pieces import Piece, read_piece
+from pipeline.logs.places import LogPlace, NoLogsError, find_logs
+from pipeline.logs.spine import choose_spine
+from pipeline.logs.survey import LogSurvey, survey
+from storage.batch import RecordBatch
+from storage.posix_disk import PosixDisk
+from tests.unit.pipeline.intervals.telling import Line, batches, leads, read_log
+
+DISK = PosixDisk()
+STORY: list[Line] = [(0, [leads(3000)]), *[(at, [r.NoOpRecord()] * 5) for at in range(1, 40)]]
+
+
+def node(
+    home: Path, lines: list[Line] = STORY, *, epochs: list[int] | None = None, cluster: str = "one"
+) -> Path:
+    """A node's directory with a log of one segment."""
+    log = home / "__cluster_metadata-0"
+    log.mkdir(parents=True)
+    (home / "meta.properties").write_text(f"version=1\nnode.id={home.name[1:]}\ncluster.id={cluster}\n")
+    data = b"".join(batch.data for batch in batches(lines, epochs))
+    (log / f"{0:020d}.log").write_bytes(data)
+    return log
+
+
+def place(log: Path) -> LogPlace:
+    (found,) = find_logs(DISK, [str(log)])
+    return found
+
+
+def surveyed(log: Path, split_bytes: int = 1 << 30) -> LogSurvey:
+    return survey(DISK, place(log), split_bytes)
+
+
+def offsets(pieces: list[Piece]) -> list[int]:
+    found = []
+    for piece in pieces:
+        for item in read_piece(DISK, piece):
+            assert isinstance(item, RecordBatch)
+            inside = range(
+                piece.from_offset or 0, piece.to_offset if piece.to_offset is not None else 1 << 62
+            )
+            found += [at.offset for at in decode_batch(item) if at.offset in inside]
+    return found
+
+
+def test_logs_are_found_below_any_directory_and_named_by_meta_properties(tmp_path: Path) -> None:
+    node(tmp_path / "fleet" / "a" / "n1")
+    node(tmp_path / "fleet" / "b" / "n2", cluster="two")
+    found = find_logs(DISK, [str(tmp_path / "fleet"), str(tmp_path / "fleet" / "a" / "n1")])
+    assert [(at.cluster, at.node_id) for at in found] == [("one", 1), ("two", 2)]
+    assert {at.cluster for at in find_logs(DISK, [str(tmp_path)], "named")} == {"named"}
+
+
+def test_a_log_that_nothing_names_goes_by_its_path(tmp_path: Path) -> None:
+    log = node(tmp_path / "n1")
+    (tmp_path / "n1" / "meta.properties").unlink()
+    assert place(log).cluster == f"file:{log}"
+    assert place(log).node_id is None
+
+
+@pytest.mark.parametrize("path", ["", "absent", "empty"])
+def test_a_path_without_a_log_is_refused_by_name(tmp_path: Path, path: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NoLogsError, match=str(tmp_path / path)):
+        find_logs(DISK, [str(tmp_path / path)])
+
+
+def test_partitions_of_topics_are_no_metadata_logs(tmp_path: Path) -> None:
+    node(tmp_path / "n1")
+    data = tmp_path / "n1" / "orders-0"
+    data.mkdir()
+    (data / f"{0:020d}.log").write_bytes(b"")
+    assert [at.path for at in find_logs(DISK, [str(tmp_path)])] == [
+        str(tmp_path / "n1" / "__cluster_metadata-0")
+    ]
+
+
+@pytest.mark.parametrize("split_bytes", [1, 100, 700, 1 << 20])
+def test_pieces_hold_every_record_once(tmp_path: Path, split_bytes: int) -> None:
+    log = node(tmp_path / "n1")
+    expected = [at.offset for batch in read_log(log) for at in decode_batch(batch)]
+    for one_history in (False, True):
+        pieces = record_pieces(
+            [place(log)],
+            Selection(),
+            checkpoints="false",
+            one_history=one_history,
+            split_bytes=split_bytes,
+        )
+        assert offsets(pieces) == expected
+        assert (len(pieces) > 3) == (split_bytes <= 700)
+
+
+@pytest.mark.shared_data
+def test_pieces_of_recorded_segments(shared_data: Path) -> None:
+    log = shared_data / "kafka-3.7" / "controller-3000" / "__cluster_metadata-0"
+    pieces = record_pieces(
+        [place(log)], Selection(), checkpoints="false", one_history=False, split_bytes=20_000
+    )
+    assert len(pieces) > 10
+    assert offsets(pieces) == list(range(4758))
+
+
+def test_a_stream_reads_what_came_since(tmp_path: Path) -> None:
+    log = node(tmp_path / "n1", STORY[:10])
+    first = log_ends([place(log)], {})
+    assert first == {str(log): 46}
+    (log / f"{0:020d}.log").write_bytes(b"".join(batch.data for batch in batches(STORY)))
+    second = log_ends([place(log)], first)
+    assert offsets(pieces_between([place(log)], first, second, 1 << 20)) == list(range(46, 196))
+    assert pieces_between([place(log)], second, second, 1 << 20) == []
+
+
+def test_a_survey_tells_epochs_ends_and_places_to_cut(tmp_path: Path) -> None:
+    log = node(tmp_path / "n1", epochs=[1] * 10 + [3] * 30)
+    found = surveyed(log, 700)
+    assert (found.start_offset, found.end_offset, found.last_epoch, found.records) == (0, 196, 3, 196)
+    assert found.epochs == [(1, 0), (3, 46)]
+    assert [found.epoch_at(at) for at in (0, 45, 46, 195, 196)] == [1, 1, 3, 3, None]
+    (segment,) = found.segments
+    assert len(segment.splits) > 3
+    assert [split.end for split in segment.splits[:-1]] == [split.position for split in segment.splits[1:]]
+
+
+def test_a_survey_goes_on_behind_damage(tmp_path: Path) -> None:
+    log = node(tmp_path / "n1")
+    file = log / f"{0:020d}.log"
+    data = bytearray(file.read_bytes())
+    data[300:420] = bytes(120)
+    file.write_bytes(bytes(data) + b"\0\0\0\0")
+    assert surveyed(log).end_offset == 196
+    kinds = [row.kind for row in log_damage(DISK, place(log))]
+    assert kinds == ["corrupt", "tail"]
+
+
+def test_the_most_recent_log_is_read_and_its_lost_beginning_from_another(tmp_path: Path) -> None:
+    whole, late = node(tmp_path / "n1", STORY[:30]), node(tmp_path / "n2")
+    made = batches(STORY)
+    (late / f"{0:020d}.log").unlink()
+    (late / f"{96:020d}.log").write_bytes(b"".join(at.data for at in made if at.header.base_offset >= 96))
+    spine = choose_spine("one", [surveyed(whole), surveyed(late)])
+    assert [(at.log.place.node_id, at.start, at.end) for at in spine.stretches] == [(1, 0, 96), (2, 96, 196)]
+    assert spine.conflicts == []
+
+
+def test_a_tail_that_was_replaced_is_superseded(tmp_path: Path) -> None:
+    old = node(tmp_path / "n1", epochs=[1] * 40)
+    new = node(tmp_path / "n2", STORY[:35], epochs=[1] * 30 + [2] * 5)
+    spine = choose_spine("one", [surveyed(old), surveyed(new)])
+    assert [at.log.place.node_id for at in spine.stretches] == [2]
+    (conflict,) = spine.conflicts
+    assert (conflict.kind, conflict.offset, conflict.log.place.node_id) == ("superseded", 146, 1)
+
+
+def test_two_clusters_with_one_id_are_not_mixed(tmp_path: Path) -> None:
+    mine = node(tmp_path / "n1")
+    other = node(tmp_path / "n2", [(7, [leads(3001)]), *STORY[1:20]])
+    (conflict,) = choose_spine("one", [surveyed(mine), surveyed(other)]).conflicts
+    assert (conflict.kind, conflict.log.place.node_id) == ("mismatch", 2)
+    assert "--cluster" in conflict.reason
+
+
+def test_a_survey_survives_its_trip_to_an_executor(tmp_path: Path) -> None:
+    found = surveyed(node(tmp_path / "n1"), 700)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=LogSurvey) == found
+
+
+def test_a_dialect_names_what_a_release_cannot_have_written(tmp_path: Path) -> None:
+    record = r.BrokerRecord(1, bytes(16), 1, log_dirs=(b"d" * 16,))
+    log = node(tmp_path / "n1", [(0, [leads(3000)]), (0, [record])])
+    (row,) = log_damage(DISK, place(log), parse_dialect("3.3"))
+    assert (row.kind, row.offset) == ("dialect", 1)
+    assert "up to version" in row.reason
+    assert list(log_damage(DISK, place(log), parse_dialect("4.0"))) == []
+    assert list(log_damage(DISK, place(log), Dialect())) == []
+    with pytest.raises(ValueError, match=r"metadata\.version"):
+        parse_dialect("99")
+
+
+def test_records_from_the_future_are_told_once_a_type(tmp_path: Path) -> None:
+    log = node(tmp_path / "n1")
+    file = log / f"{0:020d}.log"
+    from storage.batch import encode_batch
+
+    future = encode_batch(base_offset=196, leader_epoch=1, timestamp_ms=1, values=[b"\x01\x70\x00\x00"] * 3)
+    file.write_bytes(file.read_bytes() + future)
+    (row,) = log_damage(DISK, place(log))
+    assert (row.kind, row.offset) == ("unknown", 196)
+    assert "type 112 version 0" in row.reason
+    assert "3 times" in row.reason
+
+
+@pytest.mark.shared_data
+def test_every_log_from_the_wild_is_found_and_surveyed(shared_data: Path, tmp_path: Path) -> None:
+    places = find_logs(DISK, [str(shared_data)])
+    assert len(places) >= 16
+    for at in places:
+        found = survey(DISK, at)
+        read = read_log(Path(at.path))
+        assert found.end_offset == (read[-1].header.next_offset if read else found.start_offset)
+        assert found.records >= sum(batch.header.records_count for batch in read) - 3

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cli.errors import EXIT_NEVER_FALSE, Failure
+from cli.errors import EXIT_NEVER_FALSE, EXIT_USAGE
 from cli.log_live import LiveCommand
 from cli.log_options import PATH, POINT, Complaints, clear_progress, past_corruption_option
 from cli.log_source import open_path
@@ -57,15 +57,18 @@ def bisect_command(
         return 0
     if path is None:
         raise click.UsageError("give the PATH of a log, or --bootstrap")
-    check = _check(check_name, predicate, monotone)
     complaints = Complaints()
-    log = open_path(path)
     try:
-        found = bisect(log, check, start, end or END, complaints, past_corruption=past_corruption)
+        check = _check(check_name, predicate, monotone)
+        log = open_path(path)
+        try:
+            found = bisect(log, check, start, end or END, complaints, past_corruption=past_corruption)
+        finally:
+            clear_progress(log)
     except PredicateError as error:
-        raise _mistake(error) from error
-    finally:
-        clear_progress(log)
+        # Three lines, so that the caret stands below the place.
+        click.echo(f"metaquorum: --predicate: {error}", err=True)
+        return EXIT_USAGE
     if as_json:
         click.echo(json_line(bisection_json(found)))
     else:
@@ -84,20 +87,7 @@ def _check(name: str | None, predicate: str | None, monotone: bool) -> Check:
             return named_check(name)
         except ValueError as error:
             raise click.UsageError(f"--check: {error}") from error
-    try:
-        return predicate_check(compile_predicate(predicate or ""), vouched=monotone)
-    except PredicateError as error:
-        raise _mistake(error) from error
-
-
-class _PredicateFailure(Failure):
-    """A mistake in an expression: the line, the expression and the caret below the place."""
-
-    exit_code = 2
-
-
-def _mistake(error: PredicateError) -> Failure:
-    return _PredicateFailure(f"--predicate: {error}")
+    return predicate_check(compile_predicate(predicate or ""), vouched=monotone)
 
 
 def _list() -> None:

@@ -253,7 +253,7 @@ class _Search:
         verdict = predicate.header_verdict(place.offset, place.epoch, place.timestamp_ms)
         was_true, false_first = verdict is Verdict.TRUE, verdict is Verdict.FALSE
         end_offset = first.end_offset
-        start = self._first_segment(first.end_offset, predicate)
+        start = expected = self._first_segment(first.end_offset, predicate)
         for batch in self._log.batches(start or None):
             if not isinstance(batch, RecordBatch):
                 self._tell(damage_line(batch))
@@ -263,6 +263,13 @@ class _Search:
                 continue
             if _is_past(header.next_offset, header.max_timestamp_ms, self._end):
                 break
+            if header.base_offset > expected and not self._past_corruption:
+                self._tell(
+                    f"stopped at offset {expected}: the next batch that can be read is at offset"
+                    f" {header.base_offset}; go on past it with --past-corruption"
+                )
+                break
+            expected = header.next_offset
             self._batches += 1
             end_offset = header.next_offset
             verdict = predicate.header_verdict(end_offset, header.leader_epoch, header.max_timestamp_ms)

@@ -56,8 +56,12 @@ class ControllerConfig:
     """A request that would write more is refused with POLICY_VIOLATION (DESIGN 4)."""
     records_per_slice_max: int = 5_000
     """Fencing, unfencing and the like write at most so many partition changes in one batch and step."""
-    apply_slice_bytes: int = 1024 * 1024
-    """A follower reads and replays at most so much of the log in one step (one batch at least)."""
+    apply_slice_bytes: int = 64 * 1024
+    """A follower reads and replays at most so much of the log in one step (one batch at least), so that its
+    own fetches and votes never wait long."""
+    catch_up_slice_bytes: int = 1024 * 1024
+    """The same while it is more than `catch_up_records` behind: fewer steps, and nobody counts on it yet."""
+    catch_up_records: int = 100_000
     answers_max: int = 10_000
     """Requests that wait for a commit or a read; more are told to come back (THROTTLING_QUOTA_EXCEEDED)."""
     waiting_requests_max: int = 1_000

@@ -312,11 +312,10 @@ class ControllerNode:
         if self.ledger.pending or self._reading_from is not None or applied >= self._high_watermark:
             return
         self._reading_from = applied
-        self._out.append(
-            ReadLog(
-                from_offset=applied, to_offset=self._high_watermark, max_bytes=self.config.apply_slice_bytes
-            )
-        )
+        config = self.config
+        far_behind = self._high_watermark - applied > config.catch_up_records
+        slice_bytes = config.catch_up_slice_bytes if far_behind else config.apply_slice_bytes
+        self._out.append(ReadLog(from_offset=applied, to_offset=self._high_watermark, max_bytes=slice_bytes))
 
     def _on_log_read(self, from_offset: int, data: bytes) -> None:
         if from_offset != self._reading_from:

@@ -28,6 +28,11 @@ Local = npt.NDArray[np.int64]
 Find = Callable[[Chunk], Local]
 
 
+CHUNKS_PER_SLICE_MAX = 200
+"""Chunks with rows to change that one slice looks at: each of them is copied when it is changed, so that a
+broker with few partitions in every chunk of a large image costs as much for a chunk as one with many."""
+
+
 class Scan:
     """Rows of `find`, in ascending order. `settled` chunks are skipped until somebody changes them."""
 
@@ -38,7 +43,8 @@ class Scan:
         self._settled: dict[int, Chunk] = {}
 
     def rows(self, image: MetadataImage, at_most: int) -> tuple[RowArray, bool]:
-        """Rows of whole chunks until there are more than `at_most`, and whether all chunks were looked at."""
+        """Rows of whole chunks until there are more than `at_most`, or of so many chunks that a slice has
+        enough to copy, and whether all chunks were looked at."""
         found: list[Local] = []
         count = 0
         settled = self._settled
@@ -51,7 +57,7 @@ class Scan:
                 continue
             found.append(local + (at << CHUNK_SHIFT))
             count += local.size
-            if count > at_most:
+            if count > at_most or len(found) == CHUNKS_PER_SLICE_MAX:
                 return np.concatenate(found), False
         return (np.concatenate(found) if found else np.empty(0, dtype=np.int64)), True
 

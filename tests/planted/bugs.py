@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.bug import Bug
+from tests.planted.table_eligible import ELIGIBLE_BUGS
 from tests.planted.table_nodes import BROKER_BUGS, DECISION_BUGS, NODE_BUGS, REPLAY_BUGS
 from tests.planted.table_partitions import SECTIONS as PARTITION_SECTIONS
 from tests.planted.table_raft import RAFT_BUGS
@@ -14,6 +15,7 @@ SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Controller node", NODE_BUGS),
     ("Decisions on brokers and partitions", DECISION_BUGS),
     *PARTITION_SECTIONS,
+    ("Eligible leaders, clean stops and upgrades", ELIGIBLE_BUGS),
     ("Replay", REPLAY_BUGS),
     ("Broker", BROKER_BUGS),
 )

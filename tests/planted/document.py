@@ -36,7 +36,8 @@ The whole run takes about {minutes} minutes on two cores that are busy with othe
 
 `make test` checks the table itself: every old text stands exactly once in its file, what takes its place
 compiles, and this page is current.
-The table is in `tests/planted/table_raft.py`, `table_storage.py`, `table_nodes.py` and `table_partitions.py`.
+The table is in `tests/planted/table_raft.py`, `table_storage.py`, `table_nodes.py`,
+`table_partitions.py` and `table_eligible.py`.
 """
 
 MINUTES = 18

@@ -1,0 +1,84 @@
+"""Mistakes about eligible leader replicas (KIP-966), clean stops, and what goes with both."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+ELIGIBLE = "tests/unit/controller/test_eligible_leaders.py"
+COLUMNS = "tests/properties/test_column_decisions.py"
+CLEAN = "tests/unit/storage/test_clean_shutdown.py"
+
+ELIGIBLE_BUGS = (
+    Bug(
+        name="a-full-isr-keeps-eligible-leaders",
+        breaks="an ISR that has min.insync.replicas may get ahead of others: nobody else is eligible",
+        source="KIP-966",
+        file="controller/partition_change.py",
+        old="if len(self.isr) >= self.rules.min_isr(self.partition.topic_id):",
+        new="if len(self.isr) > self.rules.min_isr(self.partition.topic_id):",
+        caught_by=(ELIGIBLE,),
+    ),
+    Bug(
+        name="an-unclean-stop-stays-eligible",
+        breaks="who may have lost what it had is no eligible leader",
+        source="K8, KIP-966",
+        file="controller/partition_change.py",
+        old="known = {*self.elr, *self.partition.isr} - set(self.isr) - self.target.unclean_shutdown",
+        new="known = {*self.elr, *self.partition.isr} - set(self.isr)",
+        caught_by=(ELIGIBLE, COLUMNS),
+    ),
+    Bug(
+        name="any-earlier-epoch-proves-a-clean-stop",
+        breaks="only the epoch of the incarnation before proves that nothing was lost",
+        source="K8, KIP-966",
+        file="controller/brokers.py",
+        old="if request.previous_broker_epoch == known.epoch:",
+        new="if request.previous_broker_epoch is not None:",
+        caught_by=(ELIGIBLE,),
+    ),
+    Bug(
+        name="lowered-min-isr-keeps-eligible-leaders",
+        breaks="where min.insync.replicas is lowered to what an ISR has, nobody else is eligible",
+        source="KIP-966",
+        file="controller/eligible.py",
+        old="if partition.isr and len(partition.isr) >= wanted[partition.topic_id]:",
+        new="if partition.isr and len(partition.isr) > wanted[partition.topic_id]:",
+        caught_by=(ELIGIBLE,),
+    ),
+    Bug(
+        name="a-downgrade-leaves-partitions-without-an-isr",
+        breaks="when eligible leaders are switched off, a partition that had only those can be led again",
+        source="KIP-966",
+        file="controller/partition_change.py",
+        old="if not self.isr and self.elr:",
+        new="if self.isr and self.elr:",
+        caught_by=(ELIGIBLE,),
+    ),
+    Bug(
+        name="a-proof-of-a-clean-stop-is-used-twice",
+        breaks="the proof of a clean stop is gone before the next process writes anything",
+        source="KIP-966",
+        file="storage/clean_shutdown.py",
+        old="if remove_if_present(disk, join(directory, FILE_NAME)):",
+        new="if disk.exists(join(directory, FILE_NAME)):",
+        caught_by=(CLEAN,),
+    ),
+    Bug(
+        name="replicas-in-good-directories-fail-too",
+        breaks="a dead directory costs the replicas in it, and no others",
+        source="S3.15, S3.35",
+        file="controller/columns/scan.py",
+        old="inside = (mine & np.isin(data[LISTS + width : LISTS + 2 * width], codes)).any(axis=0)",
+        new="inside = (mine | np.isin(data[LISTS + width : LISTS + 2 * width], codes)).any(axis=0)",
+        caught_by=(COLUMNS,),
+    ),
+    Bug(
+        name="an-upgraded-broker-keeps-its-directories-to-itself",
+        breaks="a broker that registered before the log could carry directories tells them after the upgrade",
+        source="S1.22, KIP-858",
+        file="broker/node.py",
+        old="and not known.directories",
+        new="and bool(known.directories)",
+        caught_by=("tests/unit/broker/test_node.py",),
+    ),
+)

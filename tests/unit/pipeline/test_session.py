@@ -1,0 +1,74 @@
+"""What is said when Spark cannot start, and where Spark is bound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cli.main import main
+from pipeline.session import LOOPBACK, SessionError, java_version, require_java, settings
+
+
+def fake_java(folder: Path, says: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    java = folder / "java"
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('java version "1.8.0_392"', 8),
+        ('openjdk version "21" 2023-09-19', 21),
+        ("no such thing", None),
+    ],
+)
+def test_the_version_of_java(text: str, version: int | None) -> None:
+    assert java_version(text) == version
+
+
+def test_java_that_is_missing_or_too_old_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(SessionError, match="there is no Java: install Java 17"):
+        require_java()
+    monkeypatch.setenv(
+        "PATH", str(fake_java(tmp_path / "old", 'openjdk version "11.0.2"')) + ":/bin:/usr/bin"
+    )
+    with pytest.raises(SessionError, match="is Java 11, Spark needs 17 or newer: install Java 17"):
+        require_java()
+    fake_java(tmp_path / "home" / "bin", 'openjdk version "17.0.1"')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    assert require_java() == 17
+
+
+def test_the_command_says_so_on_one_line(
+    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    log = str(shared_data / "kafka-3.7" / "controller-3000")
+    found = CliRunner().invoke(main, ["pipeline", "ingest", log, "--out", str(tmp_path / "out")])
+    assert found.exit_code == 1
+    assert found.stderr.count("\n") == 1
+    assert "there is no Java" in found.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_path_without_logs_is_said_before_java_starts(tmp_path: Path) -> None:
+    found = CliRunner().invoke(main, ["pipeline", "ingest", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert (found.exit_code, found.stderr.count("\n")) == (1, 1)
+    assert "holds no metadata log" in found.stderr
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local-cluster[2,1,1024]"])
+def test_on_this_machine_spark_listens_on_loopback_only(master: str) -> None:
+    found = settings(master)
+    assert (found["spark.driver.host"], found["spark.driver.bindAddress"]) == (LOOPBACK, LOOPBACK)
+    assert found["spark.ui.enabled"] == "false"
+    assert "spark.driver.host" not in settings("spark://host:7077")

@@ -25,6 +25,7 @@ BENCHES = (
     "failover_clock",
     "replay",
     "tools",
+    "bisect",
     "restart",
     "heartbeats",
     "bounce",

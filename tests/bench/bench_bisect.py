@@ -66,12 +66,12 @@ class Generator:
     def run(self) -> None:
         next_snapshot = self._snapshot_every
         self._append(encoded(list(values(0))))
+        no_op = encoded([encode(NoOpRecord(), 0)])
         while self.offset < self._records:
-            if self.topics % TOPICS_A_SET == 0:
-                self._append(encoded(list(self._topic())))
-                self._sets = [encoded(self._changes()) for _ in range(20)]
-            else:
-                self._append(encoded(list(self._topic())))
+            self._append(encoded(list(self._topic())))
+            self._append(no_op)
+            if self.topics % TOPICS_A_SET == 1:
+                self._sets = [encoded([self._change() for _ in range(BATCH_RECORDS)]) for _ in range(20)]
             for _ in range(TOPIC_EVERY // BATCH_RECORDS):
                 self._append(self._sets[self._rng.randrange(len(self._sets))])
                 if self.offset >= next_snapshot:
@@ -79,11 +79,6 @@ class Generator:
                     next_snapshot += self._snapshot_every
         if self._segment is not None:
             self._segment.close()
-
-    def _changes(self) -> list[bytes]:
-        """Changes of partitions of the topics so far, a tenth of them NoOps."""
-        no_op = encode(NoOpRecord(), 0)
-        return [self._change() if at % 10 else no_op for at in range(BATCH_RECORDS)]
 
     def _topic(self) -> Iterator[bytes]:
         uuid = topic_id(self.topics)

@@ -144,6 +144,10 @@ def states(
     return _svg(bottom + 20, title, f"{at} rows, one a broker or cluster", "".join(body))
 
 
+def _drawn_last(at: tuple[str, str]) -> tuple[bool, str]:
+    return at[0] == "controlled_shutdown", at[0]
+
+
 def _by_kind(spans: list[tuple[str, float, float]]) -> dict[str, list[tuple[float, float]]]:
     found: dict[str, list[tuple[float, float]]] = {}
     for kind, start, end in spans:

@@ -55,7 +55,7 @@ _SECTIONS = (
     ("violations", "Violations"),
     ("damage", "Damage"),
 )
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 def page(fleet: Fleet, found: list[Finding], *, title: str, tables: str) -> str:
@@ -208,17 +208,8 @@ def _clusters(fleet: Fleet, found: list[Finding]) -> str:
             )
         )
     heads = (
-        *(
-            "Cluster",
-            "Brokers",
-            "Partitions",
-            "Records",
-            "Available",
-            "Leaderless",
-            "Under min ISR",
-            "Unclean",
-        ),
-        *("Fences", "Elections", "Failover p95", "Longest", "Errors", "Warnings"),
+        *("Cluster", "Brokers", "Parts", "Records", "With leader", "Leaderless", "Under min"),
+        *("Unclean", "Fences", "Epochs", "p95", "Longest", "Errors", "Warn"),
     )
     more = left_out(len(rows), len(ordered), "clusters", "those with the least trouble are left out.")
     caption = "The most troubled first; p95 and longest are of failovers"

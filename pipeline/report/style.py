@@ -73,7 +73,7 @@ thead{display:table-header-group}table{font-size:8pt}code{font-size:7.5pt}th,td{
 .tiles{grid-template-columns:repeat(5,1fr);gap:6px}.tile{padding:6px 8px}.tile b{font-size:14pt}
 .scroll{overflow:visible}
 svg rect,svg path,.key i{-webkit-print-color-adjust:exact;print-color-adjust:exact}td.wide{min-width:0}
-td .id{white-space:normal}}
+code.id{font-size:6.4pt}}
 """
 
 SCRIPT = """

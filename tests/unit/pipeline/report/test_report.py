@@ -1,0 +1,220 @@
+"""The report: what it says is what the tables say, it is bounded, and a real browser shows it in silence."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("pyarrow")
+
+from cli.main import main
+from pipeline.audit.facts import ClusterFacts, Fleet, Session, gather
+from pipeline.audit.findings import Limits, findings
+from pipeline.audit.source import TableSource
+from pipeline.fleet.files import CLUSTERS, write_fleet
+from pipeline.fleet.plan import FleetPlan
+from pipeline.report.page import MAX_BROKERS, MAX_CLUSTERS, page
+from tests.unit.pipeline.local_tables import write_tables
+from tests.unit.pipeline.report.browser import Browser
+
+SECTIONS = {
+    *("findings", "clusters", "brokers", "churn", "availability", "partitions", "failovers", "quorum"),
+    *("violations", "damage"),
+}
+_VOID = {"meta", "link", "br"}
+
+
+class Outline(HTMLParser):
+    """Checks that every element is closed, and keeps what the tests ask for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.labelled: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if given.get("id"):
+            self.ids.append(str(given["id"]))
+        self.labelled += str(given.get("aria-labelledby") or "").split()
+        self.addresses += [str(value) for key, value in attrs if key in ("src", "href", "action")]
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Elements that close themselves."""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, (tag, self.open[-3:])
+        self.open.pop()
+
+
+def outline(text: str) -> Outline:
+    found = Outline()
+    found.feed(text)
+    assert not found.open
+    return found
+
+
+def rendered(fleet: Fleet) -> str:
+    return page(fleet, findings(fleet, Limits()), title="Fleet <of> tests", tables="tables")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report")
+    write_fleet(FleetPlan(clusters=3, records=6000, seed=9, damaged_every=1), out / "fleet")
+    nodes = sorted(path / "controller-3000" for path in (out / "fleet" / CLUSTERS).iterdir())
+    write_tables(nodes, out / "tables")
+    return out / "tables"
+
+
+@pytest.fixture(scope="module")
+def html(tables: Path) -> Path:
+    out = tables.parent / "report.html"
+    told = CliRunner().invoke(main, ["pipeline", "report", str(tables), "--out", str(out)])
+    assert told.exit_code == 0 and "3 clusters" in told.output
+    return out
+
+
+def many_clusters(count: int) -> Fleet:
+    """A fleet of facts alone: many clusters of many brokers, each of which was fenced often."""
+    clusters = []
+    for number in range(count):
+        one = ClusterFacts(f"cluster-{number}-of-a-long-name", start_ms=1, end_ms=86_400_000)
+        one.sums.update({"partition_seconds": 1000.0, "leaderless_seconds": float(number)})
+        for broker in range(40):
+            for at in range(0, 86_400_000, 8_640_000):
+                one.sessions[broker] += [
+                    Session(broker, "active", at, at + 8_000_000, at, None),
+                    Session(broker, "fenced", at + 8_000_000, at + 8_640_000, at, None),
+                ]
+        for at in range(100):
+            one.trouble[f"topic-{at}", "id", 0].leaderless_ms = at
+            one.elections.append(
+                {
+                    "cluster": one.cluster,
+                    "epoch": at,
+                    "leader_id": 1,
+                    "from_offset": at,
+                    "from_time": at * 840_000,
+                    "to_time": None,
+                    "skipped_epochs": 0,
+                }
+            )
+        clusters.append(one)
+    return Fleet(clusters, 0, 86_400_000)
+
+
+def test_every_section_is_there_with_data(html: Path) -> None:
+    text = html.read_text()
+    found = outline(text)
+    assert set(found.ids) >= SECTIONS
+    assert len(found.ids) == len(set(found.ids))
+    assert set(found.labelled) <= set(found.ids)
+    for anchor in SECTIONS - {"violations"}:
+        part = text[text.index(f'<section id="{anchor}"') :]
+        part = part[: part.index("</section>")]
+        assert "<tbody><tr>" in part or '<path class="' in part, anchor
+
+
+def test_nothing_is_fetched_and_what_tables_say_is_escaped(html: Path, tables: Path) -> None:
+    addresses = outline(html.read_text()).addresses
+    assert addresses and all(one.startswith("#") or one == "data:," for one in addresses)
+    text = rendered(gather(TableSource(tables)))
+    assert "Fleet &lt;of&gt; tests" in text and "Fleet <of>" not in text
+    assert not re.search(r"https?://|@import|url\(", text)
+
+
+def test_the_same_tables_give_the_same_page(tables: Path) -> None:
+    assert rendered(gather(TableSource(tables))) == rendered(gather(TableSource(tables)))
+
+
+def test_two_hundred_clusters_give_a_bounded_page_that_says_what_is_left_out() -> None:
+    text = rendered(many_clusters(200))
+    outline(text)
+    assert len(text) < 2_000_000
+    for said in (
+        f"{MAX_CLUSTERS} of 200 clusters are shown",
+        f"{MAX_BROKERS} of 40 brokers are shown",
+        "of 20000 partitions in trouble are shown",
+        "of 20000 elections are shown",
+    ):
+        assert said in text
+    assert len(rendered(many_clusters(1))) < 500_000
+
+
+def test_a_fleet_without_anything_is_a_page_too() -> None:
+    text = rendered(Fleet([], 0, 0))
+    assert set(outline(text).ids) >= SECTIONS
+    assert "No broker ever registered" in text
+
+
+# -- in a real browser -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = Browser()
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
+def test_a_browser_shows_it_without_errors_and_without_network(
+    browser: Browser, html: Path, width: int, dark: bool
+) -> None:
+    browser.open(html, width, dark=dark)
+    assert browser.complaints() == []
+    assert browser.requests() == [html.as_uri()]
+    assert browser.value("document.querySelectorAll('section').length") == len(SECTIONS)
+    wide = browser.value("document.documentElement.scrollWidth")
+    assert wide <= width, "the page itself must not scroll sideways"
+    drawn = "[...document.querySelectorAll('svg')].every(at => at.getBoundingClientRect().height > 30)"
+    assert browser.value(drawn) is True
+    ink = browser.value("getComputedStyle(document.body).color")
+    assert (min(map(int, re.findall(r"\d+", ink)[:3])) > 128) == dark, ink
+
+
+def test_on_a_laptop_no_table_is_cut_off(browser: Browser, html: Path) -> None:
+    browser.open(html, 1280)
+    cut = "[...document.querySelectorAll('.scroll')].filter(at => at.scrollWidth > at.clientWidth).length"
+    assert browser.value(cut) == 0
+
+
+def test_tables_are_sorted_by_a_click(browser: Browser, html: Path) -> None:
+    browser.open(html, 1280)
+    column = "[...document.querySelector('#clusters tbody').rows].map(row => Number(row.cells[1].dataset.v))"
+    click = "document.querySelector('#clusters thead').rows[0].cells[1].querySelector('button').click()"
+    browser.value(click)
+    falling: Any = browser.value(column)
+    browser.value(click)
+    rising: Any = browser.value(column)
+    assert falling == sorted(falling, reverse=True) and rising == sorted(falling)
+
+
+def test_it_prints(browser: Browser, html: Path) -> None:
+    browser.open(html, 1280, dark=True)
+    data = base64.b64decode(browser.call("Page.printToPDF", printBackground=False)["data"])
+    assert data.startswith(b"%PDF") and 2 <= len(re.findall(rb"/Type\s*/Page\b", data)) <= 15
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.value("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    assert browser.value("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert browser.complaints() == []
+
+
+def test_two_hundred_clusters_are_shown_by_a_browser(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "many.html"
+    path.write_text(rendered(many_clusters(200)), encoding="utf-8")
+    browser.open(path, 1280)
+    assert browser.complaints() == []
+    assert browser.value("document.querySelector('#clusters tbody').rows.length") == MAX_CLUSTERS

@@ -91,14 +91,14 @@ def live_directory(
 ) -> Iterator[str]:
     """A directory that only this user can read, with the committed log of the quorum at `bootstrap`; it is
     gone afterwards. Says on standard error which offsets it holds. Raises Failure."""
-    directory = tempfile.mkdtemp(prefix="metaquorum-live-")
-    try:
-        with _terminated_in_order():
+    with _terminated_in_order():
+        directory = tempfile.mkdtemp(prefix="metaquorum-live-")
+        try:
             found = _copy(directory, bootstrap, timeout_s, truststore, keystore)
             click.echo(f"metaquorum: {live_line(found)}", err=True)
             yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def live_line(found: LiveLog) -> str:

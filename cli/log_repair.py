@@ -122,9 +122,10 @@ def _show(report: RepairReport, changes: list[EntityChange], target: str | None)
     else:
         click.echo(f"wrote {target}: {end}, {snapshots}")
         click.echo(
-            "every voter must have this log: repair each one's directory alike, or make new ones with"
+            "every controller must have this log: repair each one's directory alike, or make new ones with"
             f" metaquorum log salvage {target}"
         )
+        click.echo("remove __cluster_metadata-0 of every broker: what a broker has is the old log")
 
 
 def _json(report: RepairReport, changes: list[EntityChange], target: str | None) -> dict[str, Any]:

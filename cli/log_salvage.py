@@ -91,7 +91,7 @@ def _new_voters(text: str) -> list[NewVoter]:
 
 
 def _cluster(ranking: Ranking, given: str | None) -> str:
-    known = next((one.files.identity.cluster_id for one in ranking.survivors if one.files.identity), None)
+    known = ranking.cluster_id
     if known is not None and given is not None and given != known:
         raise Failure(f"the directories are of cluster {known}, not {given}; leave out --cluster-id")
     cluster = known or given
@@ -143,7 +143,11 @@ def _show_written(ranking: Ranking, voters: list[NewVoter], homes: list[str], im
         click.echo(f"  {home}")
     click.echo("put this into the configuration of every controller and every broker, then start them:")
     click.echo(f"  controller.quorum.voters={voters_line(voters)}")
-    click.echo("never start the old controllers again; brokers keep their directories")
+    click.echo("never start the old controllers again")
+    click.echo(
+        "a broker whose metadata log goes further, or that has an unrepaired one, must lose it: remove its"
+        " __cluster_metadata-0, and it fetches this one"
+    )
 
 
 def _json(ranking: Ranking, missing: list[str], voters: list[NewVoter], homes: list[str]) -> dict[str, Any]:
@@ -161,6 +165,7 @@ def _json(ranking: Ranking, missing: list[str], voters: list[NewVoter], homes: l
             for one in ranking.survivors
         ],
         "voters": list(ranking.voters),
+        "cluster": ranking.cluster_id,
         "majority": ranking.has_majority,
         "warnings": ranking.warnings,
         "missing": missing,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from metadata.image import MetadataImage
 from metadata.inspect.log import InspectError, MetadataLog
 from metadata.inspect.points import END, Point
-from metadata.inspect.quorum import QuorumView
+from metadata.inspect.quorum import QuorumView, quorum_at
 from metadata.inspect.states import FoundState, OnProblem, Step, earliest, state_at, steps_from
 
 KEPT_STEPS = 1000
@@ -66,6 +66,7 @@ class Cursor:
     def seek(self, point: Point) -> FoundState:
         """Goes there. Raises InspectError where the log does not reach; then nothing has moved."""
         found = state_at(self.log, point, self._on_problem, past_corruption=self._past_corruption)
+        self._know_quorum(found)
         self._found, self._ahead, self.last = found, None, None
         self._behind.clear()
         self._behind_bytes = 0
@@ -120,6 +121,11 @@ class Cursor:
                 self._ahead = None
         return found
 
+    def _know_quorum(self, found: FoundState) -> None:
+        """Snapshots do not say who leads: the election may stand before the one that was loaded."""
+        if not self.log.is_checkpoint:
+            found.quorum = quorum_at(self.log, found.end_offset, found.quorum)
+
     def _keep(self, step: Step) -> None:
         self._behind.append(step)
         self._behind_bytes += len(step.batch.data)
@@ -133,6 +139,7 @@ class Cursor:
             return
         begin = Point(offset=max(first, self.offset - BACK_OFFSETS))
         found = state_at(self.log, begin, past_corruption=self._past_corruption)
+        self._know_quorum(found)
         end = Point(offset=self.offset)
         for step in steps_from(self.log, found, end, past_corruption=self._past_corruption):
             self._keep(step)

@@ -72,6 +72,12 @@ class Ranking:
         return self.survivors[0]
 
     @property
+    def cluster_id(self) -> str | None:
+        """As the survivors' meta.properties say it."""
+        identities = (one.files.identity for one in self.survivors)
+        return next((one.cluster_id for one in identities if one is not None), None)
+
+    @property
     def found_voters(self) -> list[int]:
         """Old voters whose directory is among the survivors."""
         there = {one.node_id for one in self.survivors}

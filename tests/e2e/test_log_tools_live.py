@@ -13,8 +13,10 @@ import pytest
 from metadata.inspect.log import open_log
 from metadata.inspect.states import state_at
 from storage.posix_disk import PosixDisk
+from storage.segment import segment_name
 from tests.e2e.cluster import HOST, Cluster, Node, free_ports, log_end_offset
 from tests.e2e.processes import run_cli
+from tests.unit.metadata.made_logs import STORY, add_snapshot, make_node
 
 pytestmark = pytest.mark.e2e
 
@@ -109,11 +111,39 @@ def test_a_controller_starts_on_a_repaired_log(tmp_path: Path) -> None:
 
         node.data.rename(tmp_path / "old")
         (tmp_path / "new").rename(node.data)
+        (broker,) = one.brokers
+        shutil.rmtree(broker.metadata_log)  # it is a copy of the log with the poison
         end = state_at(open_log(PosixDisk(), str(node.data))).end_offset
         one.start()
         assert list(one.topics()) == ["kept"]
         one.create_topic("more")
         assert log_end_offset(node) > end
+        one.assert_no_bugs()
+
+
+def test_a_log_without_its_beginning_is_read_with_its_snapshot(tmp_path: Path) -> None:
+    disk = PosixDisk()
+    old = make_node(disk, STORY, home=str(tmp_path / "old"), per_segment=5)
+    add_snapshot(old, 10)
+    disk.remove(f"{old.log.directory}/{segment_name(0)}")
+    (port,) = free_ports(1)
+    made = run_cli(
+        *("log", "salvage", tmp_path / "old", "--voters", f"3100@{HOST}:{port}", "--to", tmp_path / "new"),
+        "--json",
+    )
+    report = json.loads(made.stdout)
+    with Cluster(tmp_path / "c", controllers=0) as one:
+        one.cluster_id, one.voters = report["cluster"], report["controllerQuorumVoters"]
+        node = Node(tmp_path / "home", "controller", 3100, port, "")
+        node.data = Path(report["directories"][0])
+        one.write_config(node)
+        one.nodes.append(node)
+        one.start()
+        result = run_cli("log", "shell", "--bootstrap", node.address, "-c", "ls topic", "-c", "records 12 13")
+        assert "read offsets 7 to " in result.stderr
+        assert ", with the snapshot of offset 10, " in result.stderr
+        assert result.stdout.splitlines()[0] == "orders/"
+        assert "REMOVE_TOPIC_RECORD" in result.stdout
         one.assert_no_bugs()
 
 

@@ -1,0 +1,96 @@
+"""`--bootstrap` of the log commands: what is refused, in one line, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli.log_live import EXIT_TERMINATED
+from cli.main import main
+from tests.conftest import REPOSITORY
+from tests.unit.server.nodes import silent_port
+
+UPGRADE = REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade"
+LIVE = ["dump", "state", "diff", "history", "timeline", "shell", "why"]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["log", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("command", LIVE)
+def test_every_command_that_reads_a_log_can_read_a_running_quorum(command: str) -> None:
+    shown = run(command, "--help").stdout
+    for option in ("--bootstrap", "--timeout", "--truststore", "--keystore"):
+        assert option in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("state",), ("dump",), ("timeline",), ("history",), ("why", "broker/1"), ("diff", "1", "2"), ("shell",)],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_quorum_that_does_not_answer_is_one_line(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with silent_port() as port:
+        result = run(*arguments, "--bootstrap", f"127.0.0.1:{port}", "--timeout", "0.2")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert f"nobody at 127.0.0.1:{port} answered" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (("state", "--bootstrap", "nonsense"), 1, "'nonsense' is no address"),
+        (("dump", "--follow", "--bootstrap", "127.0.0.1:9"), 2, "--follow reads files"),
+        (("state", str(UPGRADE), "topic", "--bootstrap", "127.0.0.1:9"), 2, "no entity is called"),
+        (("state", "--bootstrap", "127.0.0.1:9", "--truststore", "/nowhere.pem"), 1, "/nowhere.pem"),
+        (("state", "--bootstrap"), 2, "requires an argument"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anybody_is_asked(
+    arguments: tuple[str, ...], code: int, part: str
+) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (code, "")
+    (line,) = result.stderr.splitlines()
+    assert part in line
+
+
+def test_files_are_read_as_before() -> None:
+    assert run("state", UPGRADE, "feature/metadata.version").exit_code == 0
+    assert run("state").exit_code == 2
+
+
+def test_a_command_that_is_ended_removes_its_directory(tmp_path: Path) -> None:
+    with silent_port() as port:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cli", "log", "state", "-b", f"127.0.0.1:{port}", "--timeout", "100"],
+            cwd=REPOSITORY,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stderr=subprocess.PIPE,
+        )
+        try:
+            deadline = time.monotonic() + 60
+            while not (made := list(tmp_path.glob("metaquorum-live-*"))) and time.monotonic() < deadline:
+                os.sched_yield()
+            (directory,) = made
+            assert directory.stat().st_mode & 0o777 == 0o700
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == EXIT_TERMINATED
+            assert list(tmp_path.iterdir()) == []
+        finally:
+            process.kill()
+            process.communicate()

@@ -7,11 +7,12 @@ PreviousBrokerEpoch). Source: Kafka's CleanShutdownFileHandler, version 0.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 
 from .disk import Disk, join, read_file, remove_if_present, write_atomically
-from .errors import FileMissingError
+from .errors import DiskError, FileMissingError
 
 FILE_NAME = ".kafka_cleanshutdown"
 
@@ -25,11 +26,13 @@ def leave_clean_shutdown(disk: Disk, directories: Sequence[str], broker_epoch: i
 
 def take_clean_shutdown(disk: Disk, directories: Sequence[str]) -> int | None:
     """The broker epoch of the process that stopped in order, if all directories say the same one; None: it
-    did not, or nothing proves it. The files are gone when it returns; raises DiskError."""
+    did not, or nothing proves it. The files are gone when it returns, but in a directory whose disk fails:
+    what stays there proves nothing later, because the others will say something else."""
     found = [_epoch_in(disk, join(directory, FILE_NAME)) for directory in directories]
     for directory in directories:
-        if remove_if_present(disk, join(directory, FILE_NAME)):
-            disk.sync_directory(directory)
+        with contextlib.suppress(DiskError):
+            if remove_if_present(disk, join(directory, FILE_NAME)):
+                disk.sync_directory(directory)
     return found[0] if found and len(set(found)) == 1 else None
 
 
@@ -37,7 +40,7 @@ def _epoch_in(disk: Disk, path: str) -> int | None:
     """A file that cannot be read proves nothing."""
     try:
         fields = json.loads(read_file(disk, path))
-    except (FileMissingError, ValueError):
+    except (FileMissingError, DiskError, ValueError):
         return None
     epoch = fields.get("brokerEpoch") if isinstance(fields, dict) and fields.get("version") == 0 else None
     return epoch if type(epoch) is int and epoch >= 0 else None

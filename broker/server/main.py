@@ -39,6 +39,7 @@ from runtime.raft_server import GrpcRaftTransport
 from runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
 from runtime.settings_view import SettingsViewService
 from storage.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
+from storage.errors import DiskError
 from storage.posix_disk import PosixDisk
 from storage.uuids import random_uuid
 
@@ -152,9 +153,19 @@ class BrokerProcess:
             await self._transport.close()
             await self.driver.close()
             self._store.close(clean=not ending.failed)
-            if not ending.failed and self.node.vouched_epoch is not None:
-                leave_clean_shutdown(PosixDisk(), self._directories, self.node.vouched_epoch)
+            if not ending.failed:
+                self._leave_proof()
         return ending
+
+    def _leave_proof(self) -> None:
+        """Everything is on disk: the next process may say so."""
+        epoch = self.node.vouched_epoch
+        if epoch is None:
+            return
+        try:
+            leave_clean_shutdown(PosixDisk(), self._directories, epoch)
+        except DiskError as error:
+            _log.warning("the next start cannot prove that this stop was clean: %s", error)
 
     # --- what the driver hands over
 

@@ -64,3 +64,15 @@ def test_directories_that_do_not_agree_prove_nothing() -> None:
     leave_clean_shutdown(at, DIRECTORIES[:1], 17)
     leave_clean_shutdown(at, DIRECTORIES[1:], 18)
     assert take_clean_shutdown(at, DIRECTORIES) is None
+
+
+def test_a_directory_that_fails_proves_nothing_stops_nobody_and_is_not_believed_later() -> None:
+    at = disk()
+    leave_clean_shutdown(at, DIRECTORIES, 17)
+    at.inject("b")
+    assert take_clean_shutdown(at, DIRECTORIES) is None
+    at.heal()
+    assert at.exists(join("b", FILE_NAME)) and not at.exists(join("a", FILE_NAME))
+    assert take_clean_shutdown(at, DIRECTORIES) is None
+    leave_clean_shutdown(at, DIRECTORIES[:1], 18)
+    assert take_clean_shutdown(at, DIRECTORIES) is None

@@ -6,16 +6,24 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from controller.raft.events import RaftRequestArrived
 from controller.raft.messages import FetchRequest, FetchResponse, RaftError
 from proto import raft_pb2 as pb
-from runtime import raft_codec
+from runtime import raft_codec, raft_server
 from runtime.channels import END_OF_STREAM
 from runtime.raft_server import OTHERS_BYTES_PER_TURN, OTHERS_PER_TURN, RaftService
 from runtime.transport import TransportEvent
 
 PEER = 3001
 FIRST_BROKER = 100
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are counted here, not milliseconds."""
+    monkeypatch.setattr(raft_server, "OTHERS_PAUSE_S", 0)
 
 
 class Caller:
@@ -104,7 +112,7 @@ async def test_a_peer_does_not_wait_behind_brokers() -> None:
     await served.settle()
     assert PEER in served.written[: 2 * OTHERS_PER_TURN]
     assert len(served.written) < len(brokers)
-    await served.settle(100)
+    await served.settle(400)
     assert [each for each in served.written if each != PEER] == list(brokers)
     await served.end()
 
@@ -118,7 +126,7 @@ async def test_large_answers_are_fewer_in_a_turn() -> None:
         served.service.respond(served.keys[broker], response(large))
     await served.settle(4)
     assert 2 <= len(served.written) <= 8
-    await served.settle(20)
+    await served.settle(100)
     assert served.written == list(brokers)
     await served.end()
 
@@ -131,6 +139,6 @@ async def test_a_broker_that_went_away_is_passed_over() -> None:
     for broker in brokers:
         served.service.respond(served.keys[broker], response())
     gone.ended.set()
-    await served.settle(20)
+    await served.settle(100)
     assert served.written == [broker for broker in brokers if broker != gone.node_id]
     await served.end()

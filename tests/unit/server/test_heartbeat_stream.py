@@ -1,0 +1,121 @@
+"""A broker's heartbeats go on one stream to a controller; one that fails takes the stream with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from broker.events import ControllerRequestFailed, ControllerResponseArrived, SendToController
+from broker.server.controllers import ControllerCalls
+from metadata.requests import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from proto import broker_pb2 as pb
+from proto.broker_pb2_grpc import BrokerLifecycleServicer, add_BrokerLifecycleServicer_to_server
+from runtime.channels import END_OF_STREAM, bind, new_server
+from runtime.raft_client import PeerAddress
+
+CONTROLLER = 3000
+Outcome = ControllerResponseArrived | ControllerRequestFailed
+
+
+class Lifecycle(BrokerLifecycleServicer):
+    """Answers heartbeats on streams: `hold` keeps answers back, `hang_up` ends a stream instead."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.hang_up = False
+
+    async def Heartbeats(  # type: ignore[override]
+        self, request_iterator: Any, context: Any
+    ) -> None:
+        self.streams += 1
+        while (request := await context.read()) is not END_OF_STREAM:
+            if self.hang_up:
+                return
+            await self.hold.wait()
+            await context.write(pb.BrokerHeartbeatResponse(session_timeout_ms=request.broker_epoch))
+
+
+class Broker:
+    """The calls of one broker, and their outcomes in order."""
+
+    def __init__(self, port: int) -> None:
+        self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+        controllers = {CONTROLLER: PeerAddress("127.0.0.1", port)}
+        self.calls = ControllerCalls(controllers, self._outcomes.put_nowait, None)
+
+    async def beat(self, number: int, timeout_ms: int = 10_000) -> Outcome:
+        """A heartbeat whose answer repeats `number`."""
+        request = BrokerHeartbeatRequest(broker_id=1, broker_epoch=number, applied_offset=0)
+        self.calls.send(
+            SendToController(
+                target=CONTROLLER, correlation_id=number, request=request, timeout_ms=timeout_ms, attempt=1
+            )
+        )
+        return await self._outcomes.get()
+
+
+@asynccontextmanager
+async def pair() -> AsyncIterator[tuple[Lifecycle, Broker]]:
+    server = new_server()
+    port = bind(server, "127.0.0.1", 0, None)
+    lifecycle = Lifecycle()
+    add_BrokerLifecycleServicer_to_server(lifecycle, server)
+    await server.start()
+    broker = Broker(port)
+    try:
+        yield lifecycle, broker
+    finally:
+        await broker.calls.close()
+        await server.stop(None)
+
+
+def answered(outcome: Outcome) -> int:
+    """The number of the heartbeat whose answer it is, which must be that of the request."""
+    assert isinstance(outcome, ControllerResponseArrived), outcome
+    assert isinstance(outcome.response, BrokerHeartbeatResponse)
+    assert outcome.response.session_timeout_ms == outcome.correlation_id
+    return outcome.correlation_id
+
+
+async def test_heartbeats_share_a_stream() -> None:
+    async with pair() as (lifecycle, broker):
+        assert [answered(await broker.beat(number)) for number in range(1, 6)] == [1, 2, 3, 4, 5]
+        assert lifecycle.streams == 1
+
+
+async def test_a_late_answer_is_not_taken_for_the_next_ones() -> None:
+    async with pair() as (lifecycle, broker):
+        answered(await broker.beat(1))
+        lifecycle.hold.clear()
+        failed = await broker.beat(2, timeout_ms=50)
+        assert isinstance(failed, ControllerRequestFailed)
+        assert failed.reason == "no answer within 50 ms"
+        lifecycle.hold.set()
+        assert answered(await broker.beat(3)) == 3
+        assert lifecycle.streams == 2
+
+
+async def test_a_stream_that_the_controller_ends_fails_one_heartbeat() -> None:
+    async with pair() as (lifecycle, broker):
+        answered(await broker.beat(1))
+        lifecycle.hang_up = True
+        failed = await broker.beat(2)
+        assert isinstance(failed, ControllerRequestFailed)
+        assert failed.reason == "controller 3000 ended the stream of heartbeats"
+        lifecycle.hang_up = False
+        assert answered(await broker.beat(3)) == 3
+
+
+async def test_a_controller_that_is_gone_is_a_failure_with_a_reason() -> None:
+    async with pair() as (_, broker):
+        answered(await broker.beat(1))
+    async with pair():  # another server: nobody listens at the first one's port any more
+        late = Broker(1)
+        failed = await late.beat(2, timeout_ms=2_000)
+        await late.calls.close()
+        assert isinstance(failed, ControllerRequestFailed)
+        assert "UNAVAILABLE" in failed.reason

@@ -1,0 +1,180 @@
+"""`log repair` and `log salvage` at the terminal: what they print, refuse, and leave alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli.main import main
+from metadata.inspect.log import open_log
+from metadata.inspect.log_copy import NodeFiles
+from runtime.config import parse_voters
+from storage.meta_properties import load_meta_properties
+from storage.posix_disk import PosixDisk
+from storage.uuids import uuid_to_text
+from tests.unit.metadata.made_logs import CLUSTER, STORY, all_files, flip, image_of, make_node, strict
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["log", *map(str, arguments)])
+
+
+def node(tmp_path: Path, name: str = "node", **more: object) -> NodeFiles:
+    return make_node(PosixDisk(), STORY, home=str(tmp_path / name), **more)  # type: ignore[arg-type]
+
+
+# --- repair
+
+
+def test_a_repair_shows_what_changes_and_the_state_diff(tmp_path: Path) -> None:
+    node(tmp_path)
+    kept = all_files(tmp_path / "node")
+    result = run("repair", tmp_path / "node", "--drop", "12", "--to", tmp_path / "new")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[:3] == [
+        "changes: 1",
+        "  dropped             12  REMOVE_TOPIC_RECORD (named)",
+        "state at the end, old to new: 3 entities differ",
+    ]
+    assert lines[3].startswith("  + topic/payments  topicId=")
+    assert f"wrote {tmp_path}/new: offsets 0 to 14, epoch 2, 0 snapshots" in lines
+    assert all_files(tmp_path / "node") == kept
+    assert len(image_of(open_log(PosixDisk(), str(tmp_path / "new"))).topics) == 2
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    node(tmp_path)
+    for more in ((), ("--to", tmp_path / "new")):
+        result = run("repair", tmp_path / "node", "--drop", "12", "--dry-run", *more)
+        assert result.exit_code == 0
+        assert result.stdout.splitlines()[-1].endswith("nothing was written")
+    assert [path.name for path in tmp_path.iterdir()] == ["node"]
+
+
+def test_a_repair_as_json(tmp_path: Path) -> None:
+    found = node(tmp_path)
+    flip(found, 12)
+    result = run("repair", tmp_path / "node", "--past-corruption", "--to", tmp_path / "new", "--json")
+    report = json.loads(result.stdout)
+    assert (report["startOffset"], report["endOffset"], report["leaderEpoch"]) == (0, 15, 2)
+    (change,) = report["changes"]
+    assert (change["kind"], change["offset"], change["endOffset"]) == ("filled", 12, 13)
+    assert report["state"] == []
+    assert report["remaining"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (("--to", "{new}"), 2, "say what to repair"),
+        (("--drop", "12"), 2, "give --to DIRECTORY"),
+        (("--drop", "12", "--to", "{node}"), 1, "must stay as it is"),
+        (("--drop", "12", "--to", "{node}/__cluster_metadata-0/new"), 1, "must stay as it is"),
+        (("--drop", "12", "--to", "{full}"), 1, "exists and is not empty"),
+        (("--drop", "99", "--to", "{new}"), 1, "no record was found at offset 99"),
+        (("--drop", "7", "--to", "{new}"), 1, "--drop-failing"),
+        (("--drop-failing", "--to", "{new}"), 1, "nothing would change"),
+        (("--end-at", "0", "--to", "{new}"), 1, "would be left"),
+        (("--drop", "x", "--to", "{new}"), 2, "not a valid integer"),
+    ],
+)
+def test_what_cannot_be_repaired_is_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, part: str
+) -> None:
+    node(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    kept = all_files(tmp_path)
+    places = {"new": tmp_path / "new", "node": tmp_path / "node", "full": tmp_path / "full"}
+    result = run("repair", tmp_path / "node", *(one.format(**places) for one in arguments))
+    assert (result.exit_code, result.stdout) == (code, "")
+    (line,) = result.stderr.splitlines()
+    assert part in line
+    assert all_files(tmp_path) == kept
+
+
+def test_a_single_file_and_a_path_with_no_log_are_refused(tmp_path: Path) -> None:
+    found = node(tmp_path)
+    (segment,) = Path(found.log.directory).glob("*.log")
+    single = run("repair", segment, "--drop", "12", "--dry-run")
+    assert "is a single file; give the node's directory" in single.stderr
+    assert run("repair", tmp_path / "nowhere", "--drop", "1", "--dry-run").exit_code == 1
+
+
+# --- salvage
+
+
+def test_survivors_are_ranked_and_nothing_is_written(tmp_path: Path) -> None:
+    node(tmp_path, "a", node_id=3000)
+    make_node(PosixDisk(), STORY[:-2], home=str(tmp_path / "b"), node_id=7)
+    kept = all_files(tmp_path)
+    result = run("salvage", tmp_path / "b", tmp_path / "a")
+    assert result.exit_code == 0, result.stderr
+    head, first, second, *rest = result.stdout.splitlines()
+    assert head.split() == ["RANK", "NODE", "ROLE", "EPOCH", "END", "NEWEST", "RECORD", "DIRECTORY"]
+    assert first.split() == ["1", "3000", "voter", "2", "15", "2026-11-18T11:06:50.000Z", f"{tmp_path}/a"]
+    assert second.split()[:5] == ["2", "7", "observer", "2", "13"]
+    assert "voters 3001, 3002 are gone" in rest[1]
+    assert all_files(tmp_path) == kept
+
+
+def test_new_directories_and_the_line_for_the_configuration(tmp_path: Path) -> None:
+    found = node(tmp_path, "a")
+    voters = "1@10.0.0.1:9093,2@[::1]:9094"
+    result = run("salvage", tmp_path / "a", "--voters", voters, "--to", tmp_path / "new")
+    assert result.exit_code == 0, result.stderr
+    (line,) = (one for one in result.stdout.splitlines() if "controller.quorum.voters=" in one)
+    parsed = parse_voters(tuple(line.partition("=")[2].split(",")))
+    assert [(one.node_id, one.host, one.port) for one in parsed] == [(1, "10.0.0.1", 9093), (2, "::1", 9094)]
+    for voter in parsed:
+        home = tmp_path / "new" / f"controller-{voter.node_id}"
+        identity = load_meta_properties(PosixDisk(), str(home))
+        assert (identity.cluster_id, identity.node_id) == (CLUSTER, voter.node_id)
+        assert identity.directory_id == voter.directory_id
+        assert strict(open_log(PosixDisk(), str(home)))[-1].data == strict(found.log)[-1].data
+    assert len({one.directory_id for one in parsed}) == 2
+
+
+def test_a_directory_id_that_is_given_is_taken(tmp_path: Path) -> None:
+    node(tmp_path, "a")
+    own = uuid_to_text(b"given-directory!")
+    result = run("salvage", tmp_path / "a", "--voters", f"1@h:9093:{own}", "--to", tmp_path / "n", "--json")
+    assert json.loads(result.stdout)["controllerQuorumVoters"] == f"1@h:9093:{own}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (("--voters", "1@h:1"), 2, "give both --voters"),
+        (("--to", "{new}"), 2, "give both --voters"),
+        (("--voters", "1@h", "--to", "{new}"), 1, "--voters has '1@h'"),
+        (("--voters", "1@h:1,1@h:2", "--to", "{new}"), 1, "node 1 twice"),
+        (("--voters", "1@h:1", "--to", "{node}/new"), 1, "must stay as it is"),
+        (("--voters", "1@h:1", "--to", "{new}", "--cluster-id", "x"), 1, "leave out --cluster-id"),
+        (("--voters", "1@h:1", "--to", "{full}"), 1, "exists and is not empty"),
+    ],
+)
+def test_what_cannot_be_salvaged_is_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, part: str
+) -> None:
+    node(tmp_path)
+    (tmp_path / "full" / "controller-1").mkdir(parents=True)
+    (tmp_path / "full" / "controller-1" / "file").touch()
+    places = {"new": tmp_path / "new", "node": tmp_path / "node", "full": tmp_path / "full"}
+    result = run("salvage", tmp_path / "node", *(one.format(**places) for one in arguments))
+    assert (result.exit_code, result.stdout) == (code, "")
+    (line,) = result.stderr.splitlines()
+    assert part in line
+
+
+def test_a_log_without_identity_needs_the_cluster_id(tmp_path: Path) -> None:
+    node(tmp_path)
+    (tmp_path / "node" / "meta.properties").unlink()
+    options = ("--voters", "1@h:1", "--to", tmp_path / "new")
+    refused = run("salvage", tmp_path / "node", *options)
+    assert "give --cluster-id" in refused.stderr
+    assert run("salvage", tmp_path / "node", *options, "--cluster-id", CLUSTER).exit_code == 0

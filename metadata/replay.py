@@ -16,6 +16,7 @@ import msgspec
 
 from storage.batch import RecordBatch, batch_record_spans
 from storage.errors import BatchError
+from storage.runs import BatchRun
 
 from . import columnar
 from .codec import decode
@@ -150,6 +151,18 @@ class Replayer:
         builder.offset = header.next_offset
         builder.epoch = header.leader_epoch
         builder.timestamp_ms = header.max_timestamp_ms
+
+    def apply_run(self, run: BatchRun) -> None:
+        """Applies batches of one record each, many at a time; the same as `apply_batch` for every one."""
+        self._check_start(run.base_offset)
+        if not self.use_columns or not columnar.apply_run(self, run):
+            for batch in run.batches():
+                self.apply_batch(batch)
+            return
+        builder = self.builder
+        builder.offset = run.next_offset
+        builder.epoch = run.epoch
+        builder.timestamp_ms = int(run.timestamps_ms()[-1])
 
     def apply_records(
         self, *, base_offset: int, epoch: int, timestamp_ms: int, records: Sequence[object]

@@ -5,5 +5,6 @@ same errors. Whatever is unusual is left to the per-record path.
 """
 
 from .apply import MIN_RECORDS, apply_batch
+from .singles import apply_run
 
-__all__ = ["MIN_RECORDS", "apply_batch"]
+__all__ = ["MIN_RECORDS", "apply_batch", "apply_run"]

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from storage.batch import RecordBatch
+from storage.batch import BatchHeader, RecordBatch
 
 from ..codec import decode
 from ..errors import RecordDecodeError, ReplayError
@@ -29,14 +29,14 @@ MIN_RECORDS = 24
 """Batches (and segments) with fewer partition records are faster one by one."""
 
 _TOPIC_KEY = 2
-_NEUTRAL, _CREATE, _CHANGE, _BARRIER = 0, 1, 2, 3
+_NEUTRAL, _CREATE, _CHANGE, BARRIER = 0, 1, 2, 3
 _UNPLACED = 1 << 40
 """Rows of partitions that are checked and not yet stored; above every real row."""
 
-_CLASS_OF_KEY = np.zeros(128, dtype=np.uint8)
-_CLASS_OF_KEY[[_TOPIC_KEY, partitions.API_KEY]] = _CREATE
-_CLASS_OF_KEY[changes.API_KEY] = _CHANGE
-_CLASS_OF_KEY[[9, 23, 24, 25]] = _BARRIER  # RemoveTopic and the transaction markers
+CLASS_OF_KEY = np.zeros(128, dtype=np.uint8)
+CLASS_OF_KEY[[_TOPIC_KEY, partitions.API_KEY]] = _CREATE
+CLASS_OF_KEY[changes.API_KEY] = _CHANGE
+CLASS_OF_KEY[[9, 23, 24, 25]] = BARRIER  # RemoveTopic and the transaction markers
 
 
 class Engine(Protocol):
@@ -57,9 +57,15 @@ def apply_batch(engine: Engine, batch: RecordBatch) -> bool:
     bulk = (frames.keys == partitions.API_KEY) | (frames.keys == changes.API_KEY)
     if np.count_nonzero(bulk) < MIN_RECORDS:
         return False
-    one_by_one = _OneByOne(engine, frames, batch)
-    for kind, low, high in _segments(frames.keys):
-        records = np.arange(low, high, dtype=np.int64)
+    apply_places(engine, frames, batch.header, np.arange(len(frames.keys), dtype=np.int64))
+    return True
+
+
+def apply_places(engine: Engine, frames: Frames, header: BatchHeader, places: Places) -> None:
+    """Applies the records with the (rising) numbers `places`; `header` says where record 0 stands."""
+    one_by_one = _OneByOne(engine, frames, header)
+    for kind, low, high in _segments(frames.keys[places]):
+        records = places[low:high]
         done = False
         if high - low >= MIN_RECORDS:
             if kind == _CREATE:
@@ -68,16 +74,15 @@ def apply_batch(engine: Engine, batch: RecordBatch) -> bool:
                 done = apply_changes(engine.builder, frames, records, one_by_one)
         if not done:
             one_by_one(records)
-    return True
 
 
 class _OneByOne:
     """Applies records of the batch through the per-record path."""
 
-    def __init__(self, engine: Engine, frames: Frames, batch: RecordBatch) -> None:
+    def __init__(self, engine: Engine, frames: Frames, header: BatchHeader) -> None:
         self._engine = engine
         self._frames = frames
-        self._header = batch.header
+        self._header = header
 
     def __call__(self, records: Places) -> None:
         engine, frames, header = self._engine, self._frames, self._header
@@ -97,7 +102,7 @@ class _OneByOne:
 
 def _segments(keys: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
     """(class, first record, end) of stretches that hold one class of records, and neutral ones."""
-    classes = _CLASS_OF_KEY[keys]
+    classes = CLASS_OF_KEY[keys]
     marked = np.flatnonzero(classes)
     if not marked.size:
         return [(_NEUTRAL, 0, len(keys))]

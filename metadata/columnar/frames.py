@@ -114,14 +114,14 @@ def _run_length(octets: Bytes, at: int, stride: int, limit: int) -> int:
 
 def _frames(data: bytes, octets: Bytes, records: Places) -> Frames | None:
     starts = records[:-1]
-    body = starts + _varint_widths(octets, starts)
+    body = starts + varint_widths(octets, starts)
     if octets[body].any() or (octets[body + 1] & 0x80).any():
         return None
     key = _after_offset_deltas(octets, body + 2)
     if key is None or (octets[key] != 1).any():
         return None
-    widths = _varint_widths(octets, key + 1)
-    lengths = _lengths(octets, key + 1, widths)
+    widths = varint_widths(octets, key + 1)
+    lengths = lengths_at(octets, key + 1, widths)
     values = key + 1 + widths
     ends = values + lengths
     if (ends + 1 != records[1:]).any() or octets[ends].any() or (lengths < FRAME_BYTES).any():
@@ -132,7 +132,7 @@ def _frames(data: bytes, octets: Bytes, records: Places) -> Frames | None:
     return Frames(data, octets, values, lengths, keys, versions)
 
 
-def _varint_widths(octets: Bytes, at: Places) -> Places:
+def varint_widths(octets: Bytes, at: Places) -> Places:
     """Bytes of the varint at each place, for varints of up to three bytes."""
     first = octets[at] >> 7
     if not first.any():
@@ -140,7 +140,7 @@ def _varint_widths(octets: Bytes, at: Places) -> Places:
     return 1 + first.astype(np.int64) + (first & octets[at + 1] >> 7)
 
 
-def _lengths(octets: Bytes, at: Places, widths: Places) -> Places:
+def lengths_at(octets: Bytes, at: Places, widths: Places) -> Places:
     """The zigzag lengths at `at`; a negative one comes out wrong, which the caller's sums notice."""
     raw: Any = (octets[at] & 0x7F).astype(np.int64)
     widest = int(widths.max(initial=1))

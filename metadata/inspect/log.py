@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 from metadata.batches import DecodedRecord, decode_batch
 from metadata.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
@@ -24,6 +25,7 @@ from storage.log import METADATA_DIRECTORY
 from storage.meta_properties import FILE_NAME as META_PROPERTIES
 from storage.meta_properties import MetaProperties, load_meta_properties
 from storage.reader import Damage, LogReader
+from storage.runs import BatchRun, RunReader
 from storage.segment import list_segments, parse_segment_name, segment_name
 from storage.snapshots import list_snapshots, parse_snapshot_name, snapshot_path
 from storage.types import LogPosition
@@ -161,10 +163,21 @@ class MetadataLog:
         A log that is read from its beginning and holds no byte is damage too, and so is a segment that is
         missing while its index is there.
         """
-        yield from self._orphans(start_offset or 0)
         if self.is_directory and not self.segments:
+            yield from self._orphans(start_offset or 0)
             return
-        reader = self.reader(start_offset)
+        yield from self._from(self.reader(start_offset), start_offset)
+
+    def runs(self, start_offset: int | None = None) -> Iterator[RecordBatch | BatchRun | Damage]:
+        """The same as `batches`, with stretches of batches of one record each as one value."""
+        if self.is_directory and not self.segments:
+            yield from self._orphans(start_offset or 0)
+            return
+        reader = RunReader(self.disk, self.path, start_offset=start_offset)
+        yield from cast("Iterator[RecordBatch | BatchRun | Damage]", self._from(reader, start_offset))
+
+    def _from(self, reader: LogReader, start_offset: int | None) -> Iterator[RecordBatch | Damage]:
+        yield from self._orphans(start_offset or 0)
         try:
             yield from reader if self.on_read is None else _counted(reader, self.on_read)
         finally:
@@ -286,8 +299,8 @@ def _counted(
     items: Iterable[RecordBatch | Damage], on_read: Callable[[int], None]
 ) -> Iterator[RecordBatch | Damage]:
     for item in items:
-        if isinstance(item, RecordBatch):
-            on_read(len(item.data))
+        if not isinstance(item, Damage):
+            on_read(item.size_bytes if isinstance(item, BatchRun) else len(item.data))
         yield item
 
 

@@ -21,6 +21,7 @@ from metadata.replay import Replayer, ReplayState
 from storage.batch import BatchHeader, RecordBatch
 from storage.errors import BatchError
 from storage.reader import Damage
+from storage.runs import BatchRun
 
 __all__ = [
     "END",
@@ -193,7 +194,8 @@ class _Walk:
         self.found = found
         self.engine = Replayer(found.state, on_error=notes.refused)
         self._start_offset = self.engine.end_offset
-        self._source = log.batches(self.engine.end_offset or None)
+        self._source: Iterator[RecordBatch | BatchRun | Damage] = log.runs(self.engine.end_offset or None)
+        self._opened: Iterator[RecordBatch] = iter(())
         self._pending: RecordBatch | Damage | None = None
         self._damage: Damage | None = None
         self._moved = found.snapshot is not None
@@ -202,7 +204,7 @@ class _Walk:
 
     def run_to(self, limit: Point) -> None:
         """Applies every batch before `limit`."""
-        while (batch := self._next(limit)) is not None:
+        while (batch := self._next(limit, whole_runs=True)) is not None:
             self._apply(batch)
 
     def steps(self, limit: Point) -> Iterator[Step]:
@@ -254,13 +256,20 @@ class _Walk:
                 f" this is the state at its end, offset {found.end_offset}"
             )
 
-    def _next(self, limit: Point) -> RecordBatch | None:
-        """The next batch to apply; None at the limit, at the end, and where records are missing."""
+    def _next(self, limit: Point, *, whole_runs: bool = False) -> RecordBatch | None:
+        """The next batch to apply; None at the limit, at the end, and where records are missing. With
+        `whole_runs`, runs of batches before the limit are applied on the way."""
         while self.found.stopped is None:
-            item = self._pending if self._pending is not None else next(self._source, None)
-            self._pending = None
+            item = self._take()
             if item is None:
                 return None
+            if isinstance(item, BatchRun):
+                if whole_runs and self._fits(item, limit):
+                    self._moved = True
+                    self.engine.apply_run(item)
+                else:
+                    self._opened = item.batches()
+                continue
             if isinstance(item, Damage):
                 if limit.offset is None or item.offset < limit.offset:
                     self._damage = item
@@ -274,6 +283,24 @@ class _Walk:
             if item.header.base_offset == self.engine.end_offset or self._goes_on(item):
                 return item
         return None
+
+    def _take(self) -> RecordBatch | BatchRun | Damage | None:
+        """What was put back, the next batch of an opened run, or what the log has next."""
+        item: RecordBatch | BatchRun | Damage | None = self._pending
+        if item is None:
+            item = next(self._opened, None)
+        if item is None:
+            item = next(self._source, None)
+        self._pending = None
+        return item
+
+    def _fits(self, run: BatchRun, limit: Point) -> bool:
+        """Whether a run follows what was replayed and lies before the limit as a whole."""
+        if run.base_offset != self.engine.end_offset:
+            return False
+        if limit.offset is not None:
+            return run.next_offset <= limit.offset
+        return limit.time_ms is None or int(run.timestamps_ms().max()) <= limit.time_ms
 
     def _goes_on(self, batch: RecordBatch) -> bool:
         """At a batch that does not follow: whether to go on with it. Stops the walk if not."""

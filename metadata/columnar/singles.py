@@ -1,0 +1,92 @@
+"""Replays a run of batches with one record each as if they were one batch.
+
+Owns the framing of such a run, and its cut into pieces in which no partition comes twice: those can be
+written at once. Whatever is unusual is left to the caller.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from storage.batch import HEADER_BYTES, parse_header
+from storage.runs import BatchRun
+
+from . import changes, partitions
+from .apply import BARRIER, CLASS_OF_KEY, Engine, apply_places
+from .frames import FRAME_BYTES, Frames, Places, gather, lengths_at, varint_widths
+
+_PARTITION_BYTES = 20
+"""A partition record and a partition change begin with the partition's index and its topic's id."""
+_NO_OP = 20
+_NO_OP_BYTES = 4
+
+
+def apply_run(engine: Engine, run: BatchRun) -> bool:
+    """Applies every record of `run`; False, with nothing applied, if the batches must be applied one by one.
+
+    The caller moves the engine's position to the end of the run.
+    """
+    try:
+        frames = read_run(run)
+    except IndexError:  # a record that ends before its frame does
+        return False
+    if frames is None or (CLASS_OF_KEY[frames.keys] == BARRIER).any():
+        return False
+    header = parse_header(run.data, int(run.places[-2]))._replace(base_offset=run.base_offset)
+    idle = (frames.keys == _NO_OP) & (frames.versions == 0) & (frames.lengths == _NO_OP_BYTES)
+    idle &= frames.octets[frames.starts + FRAME_BYTES] == 0
+    places = np.flatnonzero(~idle)
+    for low, high in pairwise(_cuts(frames, places)):
+        apply_places(engine, frames, header, places[low:high])
+    return True
+
+
+def _cuts(frames: Frames, places: Places) -> list[int]:
+    """Where the pieces of `places` begin, and the end of the last: no partition is named twice in a piece."""
+    keys = frames.keys[places]
+    named = (keys == partitions.API_KEY) | (keys == changes.API_KEY)
+    named &= frames.lengths[places] >= FRAME_BYTES + _PARTITION_BYTES
+    at = np.flatnonzero(named)
+    cuts = [0]
+    if len(at):
+        dtype = np.dtype(f"V{_PARTITION_BYTES}")
+        names = gather(frames, frames.starts[places[at]] + FRAME_BYTES, _PARTITION_BYTES, dtype)
+        codes = np.unique(names, return_inverse=True)[1].ravel()
+        order = np.argsort(codes, kind="stable")
+        again = codes[order][1:] == codes[order][:-1]
+        later, earlier = at[order[1:][again]], at[order[:-1][again]]
+        by_place = np.argsort(later)
+        for place, previous in zip(later[by_place].tolist(), earlier[by_place].tolist(), strict=True):
+            if previous >= cuts[-1]:
+                cuts.append(place)
+    return [*cuts, len(places)]
+
+
+def read_run(run: BatchRun) -> Frames | None:
+    """The frame of every batch's record; None if one has a key, headers, another time than its batch, or
+    numbers that a record of a metadata log does not have."""
+    octets = np.frombuffer(run.data, dtype=np.uint8)
+    records: Places = run.places[:-1] + HEADER_BYTES
+    body = records + varint_widths(octets, records)
+    # Attributes, timestamp delta and offset delta are 0, the key is null.
+    if (
+        octets[body].any()
+        or octets[body + 1].any()
+        or octets[body + 2].any()
+        or (octets[body + 3] != 1).any()
+    ):
+        return None
+    widths = varint_widths(octets, body + 4)
+    lengths = lengths_at(octets, body + 4, widths)
+    values = body + 4 + widths
+    ends = values + lengths
+    if (ends + 1 != run.places[1:]).any() or (lengths < FRAME_BYTES + 1).any() or octets[ends].any():
+        return None
+    if (lengths_at(octets, records, body - records) != ends + 1 - body).any():
+        return None
+    keys, versions = octets[values + 1], octets[values + 2]
+    if (octets[values] != 1).any() or ((keys | versions) & 0x80).any():
+        return None
+    return Frames(run.data, octets, values, lengths, keys, versions)

@@ -1,0 +1,157 @@
+"""Batches of one record each give the same state and the same complaints in runs as one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata import records as r
+from metadata.codec import encode, encode_control
+from metadata.columnar.singles import read_run
+from metadata.control_records import LeaderChangeMessage
+from metadata.image import images_equal
+from metadata.replay import Replayer
+from storage.batch import RecordBatch, encode_batch, iter_batches
+from storage.runs import MIN_BATCHES, BatchRun, split_runs
+from storage.walk import walk_batches
+
+TOPICS = [bytes([at]) * 16 for at in range(4)]
+PARTITIONS = 30
+FUTURE = b"\x01\x63\x00\x00"
+GARBAGE = b"\x01\x05\x01\xff"
+EMPTY_NO_OP = b"\x01\x14\x00\x00"
+TAGGED_NO_OP = b"\x01\x14\x00\x01\x07\x01x"
+FUTURE_NO_OP = b"\x01\x14\x09\x00"
+
+
+def start() -> list[bytes]:
+    values = [encode(r.FeatureLevelRecord("metadata.version", 19), 0)]
+    for number, topic_id in enumerate(TOPICS):
+        values.append(encode(r.TopicRecord(f"t{number}", topic_id), 0))
+        values += [
+            encode(
+                r.PartitionRecord(index, topic_id, (1, 2, 3), (1, 2), leader=1, directories=(topic_id,) * 3),
+                1,
+            )
+            for index in range(PARTITIONS)
+        ]
+    return values
+
+
+topics = st.sampled_from([*TOPICS, b"x" * 16])
+changes = st.builds(
+    r.PartitionChangeRecord,
+    st.integers(0, PARTITIONS),
+    topics,
+    isr=st.none() | st.sampled_from([(1,), (2, 3), (3, 1, 2)]),
+    leader=st.none() | st.sampled_from([1, 2, -1]),
+    replicas=st.none() | st.just((4, 5)),
+)
+values = st.one_of(
+    *[changes.map(lambda record: encode(record, 1))] * 6,
+    st.sampled_from([EMPTY_NO_OP, EMPTY_NO_OP, TAGGED_NO_OP, FUTURE_NO_OP, FUTURE, GARBAGE]),
+    st.builds(r.ConfigRecord, st.just(2), st.just("t1"), st.sampled_from("ab"), st.none() | st.just("v")).map(
+        lambda record: encode(record, 0)
+    ),
+    st.sampled_from(
+        [
+            encode(r.RemoveTopicRecord(TOPICS[3]), 0),
+            encode(r.BeginTransactionRecord("x"), 0),
+            encode(r.EndTransactionRecord(), 0),
+            encode(r.AbortTransactionRecord(None), 0),
+        ]
+    ),
+)
+
+
+def log_of(singles: list[bytes], control_at: int | None = None) -> bytes:
+    batches = [encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=5, values=start())]
+    offset = len(start())
+    for at, value in enumerate(singles):
+        key, control = encode_control(LeaderChangeMessage(1))
+        keyed: dict[str, Any] = {"values": [value]}
+        if at == control_at:
+            keyed = {"values": [control], "keys": [key], "is_control": True}
+        batches.append(
+            encode_batch(base_offset=offset, leader_epoch=1 + at // 50, timestamp_ms=10 + at, **keyed)
+        )
+        offset += 1
+    return b"".join(batches)
+
+
+def split(data: bytes) -> list[RecordBatch | BatchRun]:
+    return list(split_runs(data, walk_batches(data, expected_offset=0, min_epoch=0), 100, "file"))
+
+
+def replayed(found: list[RecordBatch | BatchRun]) -> tuple[Replayer, list[str]]:
+    told: list[str] = []
+    engine = Replayer(on_error=lambda error: told.append(str(error)))
+    for one in found:
+        if isinstance(one, BatchRun):
+            engine.apply_run(one)
+        else:
+            engine.apply_batch(one)
+    return engine, told
+
+
+def assert_same(data: bytes) -> None:
+    one_by_one, expected = replayed(list(iter_batches(data)))
+    in_runs, told = replayed(split(data))
+    assert sorted(told) == sorted(expected)
+    assert in_runs.skipped == one_by_one.skipped
+    left, right = in_runs.state(), one_by_one.state()
+    assert images_equal(left.image, right.image)
+    assert images_equal(left.newest, right.newest)
+    assert (left.transaction is None) == (right.transaction is None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(values, min_size=MIN_BATCHES, max_size=150), st.none() | st.integers(0, 60))
+def test_runs_and_single_batches_agree(singles: list[bytes], control_at: int | None) -> None:
+    assert_same(log_of(singles, control_at))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(changes.map(lambda record: encode(record, 1)), min_size=100, max_size=400))
+def test_changes_of_few_partitions_agree(singles: list[bytes]) -> None:
+    assert_same(log_of(singles))
+
+
+def test_a_run_is_the_batches_it_stands_for() -> None:
+    singles = [EMPTY_NO_OP] * 40 + [encode(r.PartitionChangeRecord(1, TOPICS[0], leader=2), 1)] * 40
+    data = log_of(singles, control_at=60)
+    found = split(data)
+    kinds = [type(one).__name__ for one in found]
+    assert kinds == ["RecordBatch", "BatchRun"] + ["RecordBatch"] * 20
+    run = found[1]
+    assert isinstance(run, BatchRun)
+    assert len(list(run.batches())) == 60
+    assert (run.base_offset, run.next_offset) == (len(start()), len(start()) + 60)
+    assert run.epoch == 2
+    assert run.timestamps_ms().tolist() == list(range(10, 70))
+    assert read_run(run) is not None
+    whole = [batch for one in found for batch in (one.batches() if isinstance(one, BatchRun) else [one])]
+    assert whole == [
+        batch._replace(position=batch.position + 100, file="file") for batch in iter_batches(data)
+    ]
+    assert run.size_bytes == sum(len(batch.data) for batch in run.batches())
+
+
+def test_a_run_of_records_with_keys_is_taken_apart() -> None:
+    batches = [
+        encode_batch(base_offset=at, leader_epoch=1, timestamp_ms=5, values=[EMPTY_NO_OP], keys=[b"k"])
+        for at in range(MIN_BATCHES)
+    ]
+    [run] = split(b"".join(batches))
+    assert isinstance(run, BatchRun)
+    assert read_run(run) is None
+    engine, told = replayed([run])
+    assert (engine.end_offset, told) == (MIN_BATCHES, [])
+
+
+def test_short_runs_stay_batches() -> None:
+    found = split(log_of([EMPTY_NO_OP] * (MIN_BATCHES - 1)))
+    assert [type(one) for one in found] == [RecordBatch] * MIN_BATCHES
+    assert split(b"") == []

@@ -102,7 +102,11 @@ def _cluster(ranking: Ranking, given: str | None) -> str:
 
 def voters_line(voters: list[NewVoter]) -> str:
     """The value of controller.quorum.voters, directory ids pinned."""
-    return ",".join(f"{one.node_id}@{one.host}:{one.port}:{uuid_to_text(one.directory_id)}" for one in voters)
+    return ",".join(
+        f"{one.node_id}@{f'[{one.host}]' if ':' in one.host else one.host}:{one.port}"
+        f":{uuid_to_text(one.directory_id)}"
+        for one in voters
+    )
 
 
 def _show_ranking(ranking: Ranking, missing: list[str]) -> None:

@@ -18,7 +18,7 @@ from tests.conftest import REPOSITORY
 from tests.unit.server.nodes import silent_port
 
 UPGRADE = REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade"
-LIVE = ["dump", "state", "diff", "history", "timeline", "shell", "why"]
+LIVE = ["dump", "state", "diff", "history", "timeline", "shell", "why", "bisect", "check"]
 
 
 def run(*arguments: object) -> Result:

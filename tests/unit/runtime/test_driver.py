@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -37,7 +37,8 @@ from controller.raft.store import ReplicaStore
 from metadata.errors import InvariantViolation
 from metadata.image import MetadataImage
 from metadata.image.types import Provenance
-from runtime.driver import Driver
+from runtime import driver as driver_module
+from runtime.driver import SNAPSHOT_PAUSE, SNAPSHOT_PAUSE_MAX_S, Driver, paced
 from runtime.replica import SnapshotFiles
 from storage.batch import encode_batch
 from storage.errors import DiskError
@@ -370,3 +371,18 @@ async def test_other_effects_go_to_the_hook_and_a_trim_is_answered(rig: Rig) -> 
     rig.driver.submit(ShutdownRequested())
     await rig.node.until(lambda: LogTrimmed(log_start_offset=0) in rig.node.seen)
     assert rig.others == ["unknown effect"]
+
+
+def test_a_snapshot_is_written_with_pauses_that_follow_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    pauses: list[float] = []
+    monkeypatch.setattr(driver_module.time, "thread_time", lambda: clock[0])
+    monkeypatch.setattr(driver_module.time, "sleep", pauses.append)
+
+    def batches() -> Iterator[bytes]:
+        for cost_s, batch in ((0.002, b"a"), (0.0, b"b"), (5.0, b"c")):
+            clock[0] += cost_s
+            yield batch
+
+    assert list(paced(batches())) == [b"a", b"b", b"c"]
+    assert pauses == [pytest.approx(0.002 * SNAPSHOT_PAUSE), 0.0, SNAPSHOT_PAUSE_MAX_S]

@@ -435,3 +435,21 @@ def test_a_golden_log_with_a_flipped_byte_is_usable_again(tmp_path: Path, at: fl
     assert images_equal(state_at(log).image, state_at(open_log(disk, str(source))).image)
     with ReplicaStoreOpened(disk, str(tmp_path / "new")) as store:
         assert store.log.end_offset == log.end_offset
+
+
+@pytest.mark.parametrize(("position", "name"), [(3, "base offset"), (12, "leader epoch")])
+def test_a_number_that_no_crc_covers_is_put_back(position: int, name: str) -> None:
+    node = make_node(memory_disk())
+    add_snapshot(node, 14)
+    path = join(node.log.directory, segment_name(0))
+    (batch,) = (one for one in strict(node.log) if one.header.base_offset == 7)
+    sound = read_file(node.log.disk, path)
+    damaged = bytearray(sound)
+    damaged[batch.position + position] ^= 0x40
+    write(node.log.disk, path, bytes(damaged))
+    with pytest.raises(InspectError, match=f"{name} .* is put back to .*--past-corruption"):
+        plan_repair(node, RepairRequest(drop=frozenset({14})))
+    report, log = repaired(node, past_corruption=True)
+    assert [one.kind for one in report.changes] == ["adjusted"]
+    assert read_file(node.log.disk, join(log.directory, segment_name(0))) == sound
+    assert [one.offset for one in report.kept_snapshots] == [14]

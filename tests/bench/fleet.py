@@ -65,7 +65,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Seen:
-    """Since the last `mark`."""
+    """Since the last `mark`. Latencies are those of brokers that are unfenced and mean to stay so."""
 
     latencies_ms: list[float] = field(default_factory=list)
     refused: int = 0
@@ -236,6 +236,7 @@ class SimulatedBroker:
             want_shutdown=self._wants_shutdown,
         )
         asked, seen = self._fleet.leader, self._fleet.seen
+        healthy = not (self.wants_fence or self.is_fenced)  # whose state changes waits for a commit
         start = time.perf_counter()
         answer = await self._beat(request)
         if answer is None or answer.HasField("error"):
@@ -244,7 +245,8 @@ class SimulatedBroker:
             if asked == self._fleet.leader:
                 self._elsewhere()
             return False
-        seen.latencies_ms.append((time.perf_counter() - start) * 1e3)
+        if healthy:
+            seen.latencies_ms.append((time.perf_counter() - start) * 1e3)
         self.is_fenced = answer.is_fenced
         self._may_stop = answer.should_shut_down
         seen.fenced += answer.is_fenced and not self.wants_fence

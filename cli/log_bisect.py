@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cli.errors import EXIT_NEVER_FALSE, EXIT_USAGE
+from cli.errors import EXIT_FAILED, EXIT_NEVER_FALSE, EXIT_UNKNOWN_RECORDS, EXIT_USAGE
 from cli.log_live import LiveCommand
 from cli.log_options import PATH, POINT, Complaints, clear_progress, past_corruption_option
 from cli.log_source import open_path
@@ -50,7 +50,7 @@ def bisect_command(
 ) -> int:
     """Find the first offset at which a check turns false, with the record and what it changed.
 
-    Exit code 0: found; 12: it never turns false.
+    Exit code 0: found; 12: it never turns false, and all of the log was read and understood.
     """
     if list_names:
         _list()
@@ -74,7 +74,11 @@ def bisect_command(
     else:
         for line in bisection_lines(found, None if all_changes else _SHOWN_CHANGES):
             click.echo(line)
-    return 0 if found.is_found else EXIT_NEVER_FALSE
+    if found.is_found:
+        return 0
+    if complaints.count:
+        return EXIT_FAILED
+    return EXIT_UNKNOWN_RECORDS if found.unknown else EXIT_NEVER_FALSE
 
 
 def _check(name: str | None, predicate: str | None, monotone: bool) -> Check:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cli.errors import EXIT_FAILED
+from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS
 from cli.log_live import LiveCommand
 from cli.log_options import PATH, POINT, Checked, Complaints, clear_progress, past_corruption_option
 from cli.log_source import open_path
@@ -58,7 +58,9 @@ def why(
     else:
         for line in explanation_lines(found, links):
             click.echo(line)
-    return EXIT_FAILED if complaints.count else 0
+    if complaints.count:
+        return EXIT_FAILED
+    return EXIT_UNKNOWN_RECORDS if found.unknown else 0
 
 
 def explanation_lines(found: Explanation, links: list[Link]) -> list[str]:

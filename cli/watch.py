@@ -29,6 +29,7 @@ from cli.log_source import ReadBatch
 from cli.log_timeline import event_text
 from metadata.errors import ApiError
 from metadata.image.types import BrokerRegistration
+from metadata.inspect.states import earliest, state_at
 from metadata.inspect.timeline import DETAIL, Timeline, TimelineEvent
 from metadata.requests import DescribeQuorumResponse, ReplicaStatus
 from storage.errors import StorageError
@@ -64,8 +65,8 @@ class EventTail:
         """New events below the high watermark: what is not committed did not happen."""
         try:
             if self._reader is None:
-                self._reader = log_source.open_reader(self._paths[0])
-            for found in self._reader.poll():
+                self._begin(self._paths[0])
+            for found in self._reader.poll() if self._reader is not None else ():
                 for item in log_source.decode_item(found):
                     if isinstance(item, ReadBatch):
                         header = item.batch.header
@@ -86,6 +87,15 @@ class EventTail:
                 ready.append(event)
         self._high_watermark = max(self._high_watermark, high_watermark)
         return ready
+
+    def _begin(self, path: str) -> None:
+        """At the log's start, or where the oldest snapshot of a trimmed log lets it begin."""
+        log = log_source.open_path(path, progress=False)
+        image = None
+        if log.start_offset:
+            image = state_at(log, earliest(log), past_corruption=True).image
+        self._timeline = Timeline(image)
+        self._reader = log_source.open_reader(path, None if image is None else image.provenance.offset)
 
 
 def watch(cluster: LocalCluster, *, live: bool) -> None:

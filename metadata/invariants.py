@@ -53,7 +53,7 @@ class Violation(msgspec.Struct, frozen=True):
         return f"{self.severity} {self.rule} at {self.where}: {self.found}"
 
 
-class _ChunkView:
+class ChunkView:
     """A chunk's columns with names, and which brokers are known and active."""
 
     def __init__(self, chunk: Chunk, known: npt.NDArray[np.int64], active: npt.NDArray[np.int64]) -> None:
@@ -77,42 +77,42 @@ def _repeats(lists: npt.NDArray[np.int32]) -> Bools:
     return found
 
 
-def _isr_outside_replicas(view: _ChunkView) -> Bools:
+def _isr_outside_replicas(view: ChunkView) -> Bools:
     inside = (view.isr[:, None, :] == view.replicas[None, :, :]).any(axis=1) | (view.isr == PADDING)
     found: Bools = ~inside.all(axis=0)
     return found
 
 
-def _leader_outside_isr(view: _ChunkView) -> Bools:
+def _leader_outside_isr(view: ChunkView) -> Bools:
     found: Bools = (view.leader != PADDING) & ~(view.isr == view.leader).any(axis=0)
     return found
 
 
-def _padding_wrong(view: _ChunkView) -> Bools:
+def _padding_wrong(view: ChunkView) -> Bools:
     counts = (view.replicas != PADDING).sum(axis=0), (view.directories != PADDING).sum(axis=0)
     wrong: Bools = (counts[0] != view.n_replicas) | (counts[1] != view.n_replicas)
     wrong |= (view.isr != PADDING).sum(axis=0) != view.n_isr
     return wrong
 
 
-def _leader_not_active(view: _ChunkView) -> Bools:
+def _leader_not_active(view: ChunkView) -> Bools:
     found: Bools = (view.leader != PADDING) & ~np.isin(view.leader, view.active)
     return found
 
 
-def _isr_not_active(view: _ChunkView) -> Bools:
+def _isr_not_active(view: ChunkView) -> Bools:
     # The last member stays in the ISR when it is fenced: it alone has the data.
     inactive = ~np.isin(view.isr, view.active) & (view.isr != PADDING)
     found: Bools = inactive.any(axis=0) & (view.n_isr > 1)
     return found
 
 
-def _replica_not_registered(view: _ChunkView) -> Bools:
+def _replica_not_registered(view: ChunkView) -> Bools:
     missing: Bools = (~np.isin(view.replicas, view.known) & (view.replicas != PADDING)).any(axis=0)
     return missing
 
 
-COLUMN_RULES: dict[str, tuple[str, str, Callable[[_ChunkView], Bools]]] = {
+COLUMN_RULES: dict[str, tuple[str, str, Callable[[ChunkView], Bools]]] = {
     "partition-has-replicas": (ERROR, "it has no replica", lambda view: view.n_replicas == 0),
     "replicas-distinct": (ERROR, "a broker is listed twice", lambda view: _repeats(view.replicas)),
     "isr-distinct": (ERROR, "the ISR lists a broker twice", lambda view: _repeats(view.isr)),
@@ -141,7 +141,7 @@ def check_image(image: MetadataImage, *, limit: int = MAX_VIOLATIONS) -> list[Vi
         _index_violations,
         _column_violations,
         _rare_violations,
-        _broker_violations,
+        broker_violations,
         _other_violations,
     ):
         for violation in part(image):
@@ -164,7 +164,8 @@ def check_step(
     return found
 
 
-def _partition_path(topics: TopicsImage, row: int) -> str:
+def partition_path(topics: TopicsImage, row: int) -> str:
+    """`topic/orders/7` for a live row."""
     topic_id, index = topics.key_at(row)
     return _key_path(topics, topic_id, index)
 
@@ -220,28 +221,28 @@ def _column_violations(image: MetadataImage) -> Iterator[Violation]:
     known = np.array(list(image.brokers), dtype=np.int64)
     active = np.array([at for at, broker in image.brokers.items() if broker.is_active], dtype=np.int64)
     for number, chunk in enumerate(image.topics.columns.chunks):
-        view = _ChunkView(chunk, known, active)
+        view = ChunkView(chunk, known, active)
         for rule, (severity, text, broken) in COLUMN_RULES.items():
             for local in np.flatnonzero(broken(view) & view.live).tolist():
                 row = (number << CHUNK_SHIFT) + local
-                yield Violation(rule, severity, _partition_path(image.topics, row), text)
+                yield Violation(rule, severity, partition_path(image.topics, row), text)
 
 
 def _rare_violations(image: MetadataImage) -> Iterator[Violation]:
     columns = image.topics.columns
     without_isr = set(columns.rows_where(N_ISR, 0).tolist())
     for row in sorted(without_isr):
-        yield from _rare_row_violations(image, row, columns.rare.get(row) or NO_RARE_FIELDS, True)
+        yield from rare_row_violations(image, row, columns.rare.get(row) or NO_RARE_FIELDS, True)
     for row, rare in columns.rare.items_sorted():
         if row not in without_isr:
-            yield from _rare_row_violations(image, row, rare, False)
+            yield from rare_row_violations(image, row, rare, False)
 
 
-def _rare_row_violations(
+def rare_row_violations(
     image: MetadataImage, row: int, rare: RareFields, isr_is_empty: bool
 ) -> Iterator[Violation]:
     """What can be wrong with the lists of one partition that nearly every partition has empty."""
-    path = _partition_path(image.topics, row)
+    path = partition_path(image.topics, row)
     if isr_is_empty and not rare.elr and not rare.last_known_elr:
         yield Violation("isr-not-empty", ERROR, path, "the ISR is empty and no eligible leader is kept")
     if rare == NO_RARE_FIELDS:
@@ -257,7 +258,8 @@ def _rare_row_violations(
         )
 
 
-def _broker_violations(image: MetadataImage) -> Iterator[Violation]:
+def broker_violations(image: MetadataImage) -> Iterator[Violation]:
+    """What is wrong with registrations and their log directories."""
     owners: dict[bytes, int] = {}
     for broker_id, broker in image.brokers.items():
         path = f"broker/{broker_id}"
@@ -282,10 +284,11 @@ def _other_violations(image: MetadataImage) -> Iterator[Violation]:
             yield Violation(
                 "config-of-topic", WARNING, f"config/topic/{resource.name}", "there is no such topic"
             )
-    yield from _feature_violations(image)
+    yield from feature_violations(image)
 
 
-def _feature_violations(image: MetadataImage) -> Iterator[Violation]:
+def feature_violations(image: MetadataImage) -> Iterator[Violation]:
+    """Brokers that do not support the metadata.version in force."""
     level = image.features.metadata_version
     for broker_id, broker in image.brokers.items():
         for feature in broker.features:

@@ -19,12 +19,12 @@ from .invariants import (
     ERROR,
     MAX_VIOLATIONS,
     WARNING,
+    ChunkView,
     Violation,
-    _broker_violations,
-    _ChunkView,
-    _feature_violations,
-    _partition_path,
-    _rare_row_violations,
+    broker_violations,
+    feature_violations,
+    partition_path,
+    rare_row_violations,
 )
 
 
@@ -86,7 +86,7 @@ def _partition_violations(delta: MetadataDelta) -> Iterator[Violation]:
     for row, is_empty in zip(chosen.tolist(), without_isr.tolist(), strict=True):
         rare = columns.rare.get(row)
         if is_empty or rare is not None:
-            yield from _rare_row_violations(image, row, rare or NO_RARE_FIELDS, is_empty)
+            yield from rare_row_violations(image, row, rare or NO_RARE_FIELDS, is_empty)
 
 
 def _turned(old: BrokersImage, new: BrokersImage) -> set[int]:
@@ -103,18 +103,18 @@ def _column_violations(image: MetadataImage, rows: RowArray) -> Iterator[Violati
     active = np.array([at for at, broker in image.brokers.items() if broker.is_active], dtype=np.int64)
     for chunk, place, local in image.topics.columns.by_chunk(rows):
         part = Chunk(chunk.data[:, local], chunk.replica_width, chunk.isr_width)
-        view = _ChunkView(part, known, active)
+        view = ChunkView(part, known, active)
         for rule, (severity, text, broken) in COLUMN_RULES.items():
             for at in np.flatnonzero(broken(view) & view.live).tolist():
-                path = _partition_path(image.topics, int(rows[place[at]]))
+                path = partition_path(image.topics, int(rows[place[at]]))
                 yield Violation(rule, severity, path, text)
 
 
 def _registration_violations(delta: MetadataDelta) -> Iterator[Violation]:
     if delta.brokers.is_empty and delta.features.is_empty:
         return
-    yield from _broker_violations(delta.new)
-    yield from _feature_violations(delta.new)
+    yield from broker_violations(delta.new)
+    yield from feature_violations(delta.new)
 
 
 def _config_violations(delta: MetadataDelta) -> Iterator[Violation]:

@@ -38,7 +38,8 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     its records after which it is false (None: the batch as a whole). Both are None when it never turns false
     (`always_false` False) and when it is false from the first state on (`always_false` True, at
     `from_offset`). `method` is BINARY, SCAN or HEADERS, `reason` says why that one. `snapshots` were there,
-    `loaded` of them were read; `batches` is how many batches were looked at one by one.
+    `loaded` of them were read; `batches` is how many batches were looked at one by one,
+    and `unknown` how many of their records are from the future.
     """
 
     check: str
@@ -52,6 +53,7 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: int = 0
     loaded: int = 0
     batches: int = 0
+    unknown: int = 0
 
     @property
     def is_found(self) -> bool:
@@ -105,6 +107,7 @@ class _Search:
         self._on_problem = on_problem
         self._past_corruption = past_corruption
         self._batches = 0
+        self._unknown = 0
         self._from = 0
 
     def run(self, first: FoundState) -> Bisection:
@@ -131,6 +134,7 @@ class _Search:
             from_offset=self._from,
             end_offset=end_offset,
             batches=self._batches,
+            unknown=self._unknown,
         )
 
     def _asked(self, found: FoundState) -> Verdict:
@@ -144,7 +148,6 @@ class _Search:
         was_true, false_first = verdict is Verdict.TRUE, verdict is Verdict.FALSE
         end_offset = first.end_offset
         for step in self._steps(first):
-            self._batches += 1
             end_offset = step.next_offset
             verdict = self._after(step, was_true)
             if verdict is Verdict.FALSE and was_true:
@@ -161,9 +164,14 @@ class _Search:
         return self._check.image(Place(image=step.after, quorum=step.quorum_after))
 
     def _steps(self, first: FoundState) -> Iterator[Step]:
-        return steps_from(
+        for step in steps_from(
             self._log, first, self._end, self._on_problem, past_corruption=self._past_corruption
-        )
+        ):
+            self._batches += 1
+            self._unknown += sum(
+                isinstance(one.record, UnknownRecord | UnknownControlRecord) for one in step.records
+            )
+            yield step
 
     def _binary(self, first: FoundState, reason: str) -> Bisection:
         """Halves the snapshots between `first` and the end, then asks after every batch between two."""
@@ -209,7 +217,6 @@ class _Search:
         good = self._nearer(good)
         end_offset = good.end_offset
         for step in self._steps(good):
-            self._batches += 1
             end_offset = step.next_offset
             if self._check.step(step.before, step.after, step.quorum_after) is Verdict.FALSE:
                 return self._turned(self._result(BINARY, reason, end_offset), step)

@@ -56,7 +56,8 @@ class Link:
 @dataclass(slots=True, kw_only=True)
 class Explanation:
     """The chain, oldest first, and how the target stands at its end. `exists` is False for an entity that was
-    deleted or never was; `value` is the field's, or all fields'. `dropped` links were too many to keep."""
+    deleted or never was; `value` is the field's, or all fields'. `dropped` links were too many to keep;
+    `unknown` records of the log are from the future."""
 
     target: Target
     end_offset: int
@@ -64,6 +65,7 @@ class Explanation:
     value: Any
     links: list[Link] = field(default_factory=list)
     dropped: int = 0
+    unknown: int = 0
     base_offset: int = 0
 
     @property
@@ -138,6 +140,7 @@ class Chain:
         self._namer = EntityNamer(known)
         self._links: deque[Link] = deque(maxlen=MAX_LINKS)
         self._count = 0
+        self._unknown = 0
         self._base_offset = self._end = 0 if image is None else image.provenance.offset
         self._quorum: dict[str, Any] = {}
         self._election: tuple[int, int] | None = None
@@ -168,6 +171,9 @@ class Chain:
         changes = self._feed.batch(epoch, time_ms, records)
         scene = Scene(batch=changes, feed=self._feed)
         self._fences(changes)
+        self._unknown += sum(
+            isinstance(one, r.UnknownRecord | control.UnknownControlRecord) for _, one in changes.records
+        )
         match self._kind:
             case "topic" if self._partition_of() is not None:
                 self._partition_steps(changes, scene)
@@ -345,6 +351,7 @@ class Chain:
             value=value,
             links=list(self._links),
             dropped=self._count - len(self._links),
+            unknown=self._unknown,
             base_offset=self._base_offset,
         )
 

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.main import main
+from storage.batch import encode_batch
 from tests.conftest import REPOSITORY, shared_data_path
 
 ROOT = shared_data_path() or Path("absent")
@@ -218,3 +219,22 @@ def test_check_prints_one_object_for_programs(tmp_path: Path) -> None:
     assert list(compared["lags"].values()) == [0, 1]
     assert compared["differences"] == []
     assert run("log", "check", SAMPLE, "--strict").exit_code == 11
+
+
+def test_records_from_the_future_and_damage_show_in_the_exit_codes(tmp_path: Path) -> None:
+    unknown = tmp_path / "future" / SAMPLE.name
+    unknown.parent.mkdir()
+    future = bytes([1, 99, 7])  # frame version, a record type that nobody knows, its version
+    batch = encode_batch(base_offset=261, leader_epoch=1, timestamp_ms=1_800_000_000_000, values=[future])
+    unknown.write_bytes(SAMPLE.read_bytes() + batch)
+    assert run("log", "why", unknown, "broker/1").exit_code == 3
+    assert run("log", "timeline", unknown).exit_code == 3
+    assert run("log", "check", unknown).exit_code == 3
+    assert run("log", "bisect", unknown, "--predicate", "len(topics) < 999").exit_code == 3
+    assert run("log", "bisect", unknown, "--predicate", "len(topics) < 2").exit_code == 0
+    torn = tmp_path / SAMPLE.name
+    torn.write_bytes(SAMPLE.read_bytes()[:-10])
+    for arguments in (["why", torn, "broker/1"], ["bisect", torn, "--predicate", "len(topics) < 999"]):
+        result = run("log", *arguments)
+        assert result.exit_code == 1
+        assert f"{torn} at byte" in result.stderr

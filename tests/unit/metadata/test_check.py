@@ -13,6 +13,9 @@ from metadata.inspect.check import LogReport, check_log
 from metadata.inspect.log import MetadataLog, open_log
 from metadata.inspect.log_copy import NodeFiles
 from metadata.inspect.matching import BYTES, EPOCH, SNAPSHOT, QuorumReport, check_quorum, compare_logs
+from metadata.inspect.states import steps
+from metadata.invariants import check_image
+from metadata.invariants_changes import check_changes
 from storage.batch import RecordBatch
 from storage.disk import join, read_file
 from storage.faulty_disk import FaultyDisk
@@ -287,3 +290,26 @@ def test_a_checkpoint_and_a_segment_can_be_checked_alone() -> None:
     assert (one.end_offset, one.findings) == (2280, [])
     segment = check_log(log_of(folder / "00000000000000001850.log"))
     assert (segment.end_offset, segment.findings, segment.start_offset >= 1850) == (3299, [], True)
+
+
+@needs_recording
+@pytest.mark.parametrize(
+    "folder",
+    ["kafka-3.7/upgrade/broker-0", "kraft-wild/kafka-3.7-three-nodes-lagging/kafka-data/broker-1"],
+)
+def test_what_a_step_can_have_broken_is_what_a_full_check_finds_new(folder: str) -> None:
+    found_any = False
+    for step in steps(log_of(ROOT / folder)):
+        old, new = set(check_image(step.before)), set(check_image(step.after))
+        found = set(check_changes(step.before, step.after))
+        assert new - old <= found <= new, step.offset
+        found_any = found_any or bool(found)
+    assert found_any is (folder == "kafka-3.7/upgrade/broker-0")
+
+
+@pytest.mark.parametrize(("record", "expected"), BROKEN[:-2])
+def test_the_same_for_made_up_steps(record: object, expected: list[tuple[int, str, str]]) -> None:
+    log = make_node(memory_disk(), [*STORY, (2, [record])]).log
+    *_, last = steps(log)
+    old, new = set(check_image(last.before)), set(check_image(last.after))
+    assert new - old <= set(check_changes(last.before, last.after)) <= new

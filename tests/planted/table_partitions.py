@@ -6,25 +6,24 @@ from tests.planted.bug import Bug
 
 REQUESTS = "tests/unit/controller/test_partition_requests.py"
 MOVES = "tests/unit/controller/test_reassignments.py"
-CHANGES = "tests/properties/test_partition_changes.py"
 IDS = "tests/unit/controller/test_broker_id_decisions.py"
 NODE_IDS = "tests/unit/controller/test_node_broker_ids.py"
 NODE_PARTITIONS = "tests/unit/controller/test_node_partitions.py"
 NODE_BROKERS = "tests/unit/controller/test_node_brokers.py"
 BROKERS = "tests/unit/controller/test_broker_decisions.py"
-METADATA = "tests/unit/metadata"
+REPLAY = "tests/unit/metadata/test_replay_meanings.py"
 STORIES = "tests/sim/test_loaded_stories.py"
-SIM = "sim 1000..1040"
+SIM = "sim 1000..1020"
 
 ISR_BUGS = (
     Bug(
-        name="isr-growth-accepts-a-fenced-broker",
-        breaks="a fenced broker joins no ISR",
+        name="isr-growth-accepts-whoever-is-registered",
+        breaks="a broker that is fenced, leaving or restarted joins no ISR",
         source="S4.10, KIP-841",
         file="controller/alter_partition.py",
-        old="elif known.fenced or not rules.may_lead(member.broker_id):",
-        new="elif known.epoch < 0:",
-        caught_by=(REQUESTS, SIM),
+        old="        if reason is not None:\n",
+        new="        if reason is not None and known is None:\n",
+        caught_by=(REQUESTS,),
     ),
     Bug(
         name="member-epoch-unchecked",
@@ -41,7 +40,7 @@ ISR_BUGS = (
         source="S4.10, INVALID_UPDATE_VERSION",
         file="controller/alter_partition.py",
         old="if wanted.partition_epoch < partition.partition_epoch:",
-        new="if wanted.partition_epoch < 0:",
+        new="if wanted.partition_epoch > partition.partition_epoch:",
         caught_by=(REQUESTS, STORIES),
     ),
     Bug(
@@ -78,7 +77,7 @@ ISR_BUGS = (
         file="metadata/meaning.py",
         old="partition_epoch=_next_int32(before.partition_epoch),",
         new="partition_epoch=before.partition_epoch,",
-        caught_by=(METADATA, SIM),
+        caught_by=(REPLAY, SIM),
     ),
 )
 
@@ -90,7 +89,7 @@ ELECTION_BUGS = (
         file="controller/partition_change.py",
         old="        if election is Election.UNCLEAN:\n",
         new="        if election is not Election.PREFERRED:\n",
-        caught_by=("tests/unit/controller", CHANGES, STORIES, SIM),
+        caught_by=(BROKERS, STORIES, SIM),
     ),
     Bug(
         name="unclean-leader-with-the-old-isr",
@@ -99,7 +98,7 @@ ELECTION_BUGS = (
         file="controller/partition_change.py",
         old="            self.isr, self.elr = (node,), ()\n",
         new="            self.isr, self.elr = (*self.isr, node), ()\n",
-        caught_by=("tests/unit/controller", CHANGES, SIM),
+        caught_by=(REQUESTS, SIM),
     ),
     Bug(
         name="unclean-leader-not-recovering",
@@ -108,7 +107,7 @@ ELECTION_BUGS = (
         file="controller/partition_change.py",
         old="self.recovery_state = LEADER_RECOVERING\n        elif node in self.elr:",
         new="pass\n        elif node in self.elr:",
-        caught_by=("tests/unit/controller", SIM),
+        caught_by=(REQUESTS, SIM),
     ),
     Bug(
         name="fenced-before-its-partitions-moved",
@@ -117,7 +116,7 @@ ELECTION_BUGS = (
         file="controller/work.py",
         old="image, broker_id, rules, at_most, final=final, scan=work.scan, unclean=work.unclean",
         new="image, broker_id, rules, at_most, first=final, scan=work.scan, unclean=work.unclean",
-        caught_by=("tests/unit/controller", SIM),
+        caught_by=(NODE_BROKERS, SIM),
     ),
     Bug(
         name="shutting-down-broker-let-in",
@@ -138,7 +137,7 @@ DIRECTORY_BUGS = (
         file="controller/partition_change.py",
         old="            and directory_online(self.brokers, replica, directory)",
         new="            and replica in self.brokers",
-        caught_by=("tests/unit/controller", SIM),
+        caught_by=(REQUESTS, SIM),
     ),
     Bug(
         name="directory-dropped-under-its-leaders",

@@ -48,7 +48,7 @@ def draw_load(seed: int) -> Load:
     def maybe(value: float, chance: float = 0.5) -> float:
         return value if rng.random() < chance else 0.0
 
-    generated_ids = rng.random() < 0.4
+    generated_ids = rng.random() < 0.5
     return Load(
         brokers=rng.choice((2, 3, 3, 4)),
         directories=rng.choice((1, 2, 2, 3)),
@@ -64,9 +64,9 @@ def draw_load(seed: int) -> Load:
         stale_chance=maybe(0.05),
         stall_rate=maybe(0.4),
         directory_failure_rate=maybe(0.15),
-        disk_loss_chance=maybe(0.4),
+        disk_loss_chance=maybe(0.5, 0.6),
         move_chance=maybe(0.005),
-        broker_crash_rate=maybe(rng.choice((0.15, 0.4))),
+        broker_crash_rate=maybe(rng.choice((0.15, 0.4)), 0.6),
         generated_ids=generated_ids,
         newcomer=generated_ids and rng.random() < 0.5,
         moments_chance=maybe(0.15, 0.6),

@@ -41,6 +41,8 @@ from tests.sim.world import STEP_MS, World
 
 REPLICA_STEP_MS = (60, 240)
 MOMENTS_MAX = 4
+NEWCOMER_SAFETY_MS = 25_000
+"""Long enough for a machine to go, its lease and the grace period to end, and a newcomer to come."""
 CLOCKS_DIFFER = 0.9
 
 
@@ -64,8 +66,12 @@ class LoadedWorld(World):
         self._moments = 0
         self._judged: tuple[Provenance, set[int], str] | None = None
         self._lost_disk: set[int] = set()
+        self._holders: dict[int, int] = {}
         self.promises = Promises()
-        super().__init__(seed, on_line, replace(drawn, brokers=self.load.brokers + spare))
+        drawn = replace(drawn, brokers=self.load.brokers + spare)
+        if spare and drawn.safety_ms:
+            drawn = replace(drawn, safety_ms=NEWCOMER_SAFETY_MS)
+        super().__init__(seed, on_line, drawn)
         self._absent: set[int] = {self.load.brokers} if spare else set()
         self.log = CommittedLog(self.marks, self.promises, self._id_taken)
         self.checks = Checks(self.log.apply)
@@ -93,6 +99,10 @@ class LoadedWorld(World):
             parts = (host, node_id, self.voters, self.calls, self.directory, self.marks)
             return LoadedController(self.load, self._on_granted, *parts)
         broker_id = self._id_on_disk(node_id)
+        if broker_id is not None and self._holders.setdefault(broker_id, node_id) != node_id:
+            # Another machine is this broker now: what it holds is not what was acknowledged to the last one.
+            self._holders[broker_id] = node_id
+            self._give_up(broker_id)
         parts = (host, broker_id, self.voters, self.calls, self.directory, self.marks)
         key = self._key_of(node_id) if self.load.generated_ids else None
         process = LoadedBroker(
@@ -199,7 +209,7 @@ class LoadedWorld(World):
         rng = self.engine.rng
         gone = rng.randrange(self.load.brokers)
         leaves_ms = rng.randint(1_500, 5_000)
-        comes_ms = leaves_ms + SESSION_TIMEOUT_MS + rng.randint(0, 2 * REUSE_GRACE_MS)
+        comes_ms = leaves_ms + SESSION_TIMEOUT_MS + rng.randint(2_000, 2 * REUSE_GRACE_MS)
 
         def leave() -> None:
             if self.faults_on:
@@ -208,7 +218,7 @@ class LoadedWorld(World):
 
         self.engine.after(leaves_ms, leave)
         self.engine.after(comes_ms, lambda: self._bring(self.load.brokers))
-        self.engine.after(leaves_ms + rng.randint(2_000, 15_000), lambda: self._bring(gone))
+        self.engine.after(leaves_ms + rng.randint(6_000, 20_000), lambda: self._bring(gone))
 
     def _bring(self, slot: int) -> None:
         self._absent.discard(slot)
@@ -240,10 +250,14 @@ class LoadedWorld(World):
     def _lose(self, slot: int, directory: bytes) -> None:
         self.engine.trace(self.directory[slot].name, f"log directory {directory.hex()[-4:]} is empty and new")
         self._directories[slot].replace(directory)
-        # Whatever the host holds: a replica may be in sync there without a record of it on the disk.
         broker_id = self._id_on_disk(slot)
+        if broker_id is not None:
+            self._give_up(broker_id)
+
+    def _give_up(self, broker_id: int) -> None:
+        """Replicas of a broker may lack what they had; also those that are in sync and not created yet."""
         topics = self.log.image.topics
-        for row in [] if broker_id is None else topics.rows_with_replica(broker_id).tolist():
+        for row in topics.rows_with_replica(broker_id).tolist():
             partition = topics.at(row)
             self.promises.given_up((partition.topic_id, partition.index), partition.leader_epoch + 1)
 

@@ -18,7 +18,7 @@ from tests.sim.profile import calm_profile
 from tests.sim.test_scenarios import Story
 
 BROKER = 2
-POINTS = (0, 2, 5, 10, 18, 32)
+POINTS = (0, 4, 12, 30)
 """Events between the beginning of the change and the failure."""
 
 

@@ -14,7 +14,7 @@ from tests.sim.marks import REQUIRED, REQUIRED_WITH_LOAD
 from tests.sim.world import run
 
 SEEDS = 240
-LOADED_SEEDS = 60
+LOADED_SEEDS = 40
 
 
 @pytest.mark.timeout(500)

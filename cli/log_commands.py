@@ -7,6 +7,7 @@ was read but some records are of a type or version that this program does not kn
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 
 import click
@@ -17,7 +18,7 @@ from cli.follow import follow as follow_log
 from cli.log_bisect import bisect_command
 from cli.log_check import check
 from cli.log_live import LiveCommand
-from cli.log_options import ENTITY, PATH, TIME, TYPE
+from cli.log_options import ENTITY, PATH, TIME, TYPE, clear_progress
 from cli.log_repair import repair
 from cli.log_salvage import salvage
 from cli.log_select import Selection
@@ -93,9 +94,9 @@ def dump(
     clusters: dict[str, str] = {}
     for path in paths:
         try:
-            log = log_source.open_path(path, progress=False)
+            log = log_source.open_path(path, progress=not follow and not sys.stdout.isatty())
             _tell_clusters(log, clusters)
-            printer.dump(log.path, follow)
+            printer.dump(log, follow)
         except Exception as error:
             failure = as_failure(error)
             if failure is None or isinstance(error, BrokenPipeError):
@@ -131,14 +132,15 @@ class _Printer:
         self._damaged = False
         self._unknown = 0
 
-    def dump(self, path: str, follow: bool) -> None:
-        selection = self._selection
-        self._namer = log_source.namer_for(path)
+    def dump(self, log: MetadataLog, follow: bool) -> None:
+        selection, path = self._selection, log.path
+        self._namer = log.namer()
         start = None if selection.needs_names else selection.from_offset
         if not follow:
-            for item in log_source.items(path, start):
+            for item in log.items(start):
                 if self._take(item):
                     break
+            clear_progress(log)
             self._flush()
             return
         reader = log_source.open_reader(path, start)

@@ -29,7 +29,6 @@ from ..image.columns import (
     split_by_chunk,
 )
 from ..image.compare import rows_block
-from ..image.topics import TopicEntry
 from ..records import PartitionChangeRecord
 from .changes import API_KEY, ChangeRows, Words, decode_changes
 from .frames import Frames, Places
@@ -51,7 +50,9 @@ def apply_changes(
     if odd_rows is None:
         return False
     touched = np.concatenate([rows for _, rows in placed]) if placed else odd_rows
-    if len(np.unique(touched)) != len(touched) or np.isin(odd_rows, touched).any():
+    ordered = np.sort(touched)
+    twice = (ordered[1:] == ordered[:-1]).any()
+    if twice or (placed and len(odd_rows) and np.isin(odd_rows, touched).any()):
         return False
     others = np.sort(np.concatenate([records[~is_change], odd]))
     one_by_one(others)
@@ -62,27 +63,24 @@ def apply_changes(
 
 def _rows_of(builder: ImageBuilder, topics: Words, index: npt.NDArray[np.int32]) -> RowArray | None:
     """The row of each partition; None if one of them does not exist."""
-    find = builder.topics.by_id.get
     edges = np.flatnonzero((topics[1:, 0] != topics[:-1, 0]) | (topics[1:, 1] != topics[:-1, 1])) + 1
     places = [0, *edges.tolist(), len(index)] if len(index) else [0]
     raw = topics[places[:-1]].tobytes()
-    firsts, counts, starts = [], [], []
-    scattered: list[tuple[int, int, TopicEntry]] = []
-    for at in range(len(places) - 1):
-        entry = find(raw[16 * at : 16 * at + 16])
-        if entry is None or not entry.runs:
-            return None
-        first, count, row = entry.runs[0]
-        if len(entry.runs) > 1:
-            scattered.append((places[at], places[at + 1], entry))
-        firsts.append(first)
-        counts.append(count)
-        starts.append(row)
+    entries = builder.topics.by_id.get_all([raw[at : at + 16] for at in range(0, len(raw), 16)])
+    known = [entry.runs for entry in entries if entry is not None and entry.runs]
+    if len(known) != len(entries):
+        return None
+    firsts, counts, starts = np.array([runs[0] for runs in known], dtype=np.int64).reshape(-1, 3).T
+    scattered = [
+        (places[at], places[at + 1], entry)
+        for at, entry in enumerate(entries)
+        if entry is not None and len(entry.runs) > 1
+    ]
     ends = np.array(places, dtype=np.int64)
     sizes = ends[1:] - ends[:-1]
-    within = index.astype(np.int64) - np.repeat(np.array(firsts, dtype=np.int64), sizes)
-    rows: RowArray = within + np.repeat(np.array(starts, dtype=np.int64), sizes)
-    rows[(within < 0) | (within >= np.repeat(np.array(counts, dtype=np.int64), sizes))] = -1
+    within = index.astype(np.int64) - np.repeat(firsts, sizes)
+    rows: RowArray = within + np.repeat(starts, sizes)
+    rows[(within < 0) | (within >= np.repeat(counts, sizes))] = -1
     for low, high, entry in scattered:
         rows[low:high] = [entry.row_of(at) for at in index[low:high].tolist()]
     return None if (rows < 0).any() else rows

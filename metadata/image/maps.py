@@ -7,7 +7,7 @@ Knows nothing of what the keys and values mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -100,6 +100,11 @@ class MapBuilder(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         return self._shards[hash(key) & self._mask].get(key)
+
+    def get_all(self, keys: Iterable[K]) -> list[V | None]:
+        """`get` of each key."""
+        shards, mask = self._shards, self._mask
+        return [shards[hash(key) & mask].get(key) for key in keys]
 
     def __getitem__(self, key: K) -> V:
         return self._shards[hash(key) & self._mask][key]

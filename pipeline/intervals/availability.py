@@ -19,6 +19,7 @@ from .moments import DAY_MS, Row, days, tuples
 
 CLUSTER, BROKER, RACK = "cluster", "broker", "rack"
 _WHOLE = (CLUSTER, "")
+_KEPT_SCOPES = 4_096
 
 Scope = tuple[str, str]
 PartitionKey = tuple[bytes, int]
@@ -69,6 +70,21 @@ class Availability:
         self._now_ms = -1
         self._fenced: list[tuple[int, int]] = []
         self._in_storm = False
+        self._found: dict[tuple[int, tuple[int, ...]], tuple[Cell, ...]] = {}
+
+    def racks_changed(self) -> None:
+        """A broker has another rack than before."""
+        self._found = {}
+
+    def _cells_of(self, day: int, brokers: tuple[int, ...]) -> tuple[Cell, ...]:
+        """The cells of the cluster, the brokers and their racks: asked for at nearly every record."""
+        key = (day, brokers)
+        found = self._found.get(key)
+        if found is None:
+            if len(self._found) >= _KEPT_SCOPES:
+                self._found = {}
+            found = self._found[key] = tuple([self._cell(day, scope) for scope in self._scopes(brokers)])
+        return found
 
     def _cell(self, day: int, scope: Scope) -> Cell:
         found = self._cells.get((day, scope))
@@ -103,7 +119,7 @@ class Availability:
         if leading is None or leading.leader != now.leader:
             last = now.leader if now.leader >= 0 else (leading.last if leading is not None else -1)
             if leading is not None:
-                self._count_leading(leading, self._now_ms, self._cells)
+                self._count_leading(leading, self._now_ms)
             self._leading[key] = _Leading(now.leader, self._now_ms, last)
         if before is not None:
             self._churn(before, now)
@@ -113,15 +129,15 @@ class Availability:
         day = self._now_ms // DAY_MS
         if before.leader != now.leader:
             lost = () if before.leader < 0 else (before.leader,)
-            for scope in self._scopes(lost):
-                self._cell(day, scope).leader_changes += 1
+            for cell in self._cells_of(day, lost):
+                cell.leader_changes += 1
         if before.isr != now.isr:
-            out = [at for at in before.isr if at not in now.isr and at in now.replicas]
-            back = [at for at in now.isr if at not in before.isr]
-            for scope in self._scopes(out) if out else ():
-                self._cell(day, scope).isr_shrinks += 1
-            for scope in self._scopes(back) if back else ():
-                self._cell(day, scope).isr_expands += 1
+            out = tuple([at for at in before.isr if at not in now.isr and at in now.replicas])
+            back = tuple([at for at in now.isr if at not in before.isr])
+            for cell in self._cells_of(day, out) if out else ():
+                cell.isr_shrinks += 1
+            for cell in self._cells_of(day, back) if back else ():
+                cell.isr_expands += 1
 
     def judge(self, key: PartitionKey, now: PartitionInfo, min_isr: int) -> None:
         """Whether the partition is below min ISR: it changed, or what it needs did."""
@@ -129,31 +145,31 @@ class Availability:
         short = self._short.get(key)
         if len(now.isr) >= needed:
             if short is not None:
-                self._count_short(self._short.pop(key), self._now_ms, self._cells)
+                self._count_short(self._short.pop(key), self._now_ms)
             return
         missing = tuple([at for at in now.replicas if at not in now.isr])
         if short is None or short.missing != missing:
             if short is not None:
-                self._count_short(short, self._now_ms, self._cells)
+                self._count_short(short, self._now_ms)
             self._short[key] = _Short(self._now_ms, missing)
 
     def removed(self, key: PartitionKey) -> None:
         """The partition is gone."""
         leading = self._leading.pop(key, None)
         if leading is not None:
-            self._count_leading(leading, self._now_ms, self._cells)
+            self._count_leading(leading, self._now_ms)
         short = self._short.pop(key, None)
         if short is not None:
-            self._count_short(short, self._now_ms, self._cells)
+            self._count_short(short, self._now_ms)
 
     def unclean_election(self, leader: int) -> None:
-        for scope in self._scopes((leader,)):
-            self._cell(self._now_ms // DAY_MS, scope).unclean_elections += 1
+        for cell in self._cells_of(self._now_ms // DAY_MS, (leader,)):
+            cell.unclean_elections += 1
 
     def fenced(self, broker_id: int) -> None:
         """A broker was fenced now. Three within a minute are a storm, until a minute has fewer."""
-        for scope in self._scopes((broker_id,)):
-            self._cell(self._now_ms // DAY_MS, scope).fences += 1
+        for cell in self._cells_of(self._now_ms // DAY_MS, (broker_id,)):
+            cell.fences += 1
         start = self._now_ms - FENCE_STORM_WINDOW_MS
         before = [at for at in self._fenced if at[0] >= start]
         if len({at for _, at in before}) < FENCE_STORM_BROKERS:
@@ -164,44 +180,46 @@ class Availability:
             self._cell(self._now_ms // DAY_MS, _WHOLE).fence_storms += 1
 
     def failover_began(self, leader: int, day: int) -> None:
-        for scope in self._scopes((leader,)):
-            self._cell(day, scope).failovers += 1
+        for cell in self._cells_of(day, (leader,)):
+            cell.failovers += 1
 
     def failover_ended(self, leader: int, day: int, duration_ms: int) -> None:
-        for scope in self._scopes((leader,)):
-            durations = self._cell(day, scope).durations
+        for cell in self._cells_of(day, (leader,)):
+            durations = cell.durations
             durations[duration_ms] = durations.get(duration_ms, 0) + 1
 
-    def _count_leading(self, leading: _Leading, now_ms: int, cells: dict[tuple[int, Scope], Cell]) -> None:
+    def _count_leading(self, leading: _Leading, now_ms: int) -> None:
         if now_ms <= leading.since_ms:
             return
         broker_id = leading.leader if leading.leader >= 0 else leading.last
-        scopes = self._scopes((broker_id,) if broker_id >= 0 else ())
+        brokers = (broker_id,) if broker_id >= 0 else ()
         for day, span_ms in days(leading.since_ms, now_ms):
-            for scope in scopes:
-                cell = cells.get((day, scope)) or cells.setdefault((day, scope), Cell())
-                if leading.leader < 0:
+            cells = self._cells_of(day, brokers)
+            if leading.leader < 0:
+                for cell in cells:
                     cell.leaderless_ms += span_ms
-                elif scope[0] != CLUSTER:
+            else:
+                for cell in cells[1:]:  # the first is the cluster's, which counts all partitions at once
                     cell.partition_ms += span_ms
 
-    def _count_short(self, short: _Short, now_ms: int, cells: dict[tuple[int, Scope], Cell]) -> None:
+    def _count_short(self, short: _Short, now_ms: int) -> None:
         for day, span_ms in days(short.since_ms, now_ms):
-            for scope in self._scopes(short.missing):
-                cell = cells.get((day, scope)) or cells.setdefault((day, scope), Cell())
+            for cell in self._cells_of(day, short.missing):
                 cell.under_min_isr_ms += span_ms
 
     def rows(self, cluster: str, failing: Iterable[tuple[int, int]]) -> list[tuple[int, Row]]:
         """(day, row) of every day and scope up to now. `failing` are (leader, day of its begin) of the
         failovers that have not ended. What goes on is counted up to now, and counted again next time."""
-        cells = {key: msgspec.structs.replace(cell) for key, cell in self._cells.items()}
+        kept, self._found = self._cells, {}
+        self._cells = {key: msgspec.structs.replace(cell) for key, cell in kept.items()}
         for leading in self._leading.values():
-            self._count_leading(leading, self._now_ms, cells)
+            self._count_leading(leading, self._now_ms)
         for short in self._short.values():
-            self._count_short(short, self._now_ms, cells)
+            self._count_short(short, self._now_ms)
         for leader, day in failing:
-            for scope in self._scopes((leader,)):
-                cells.setdefault((day, scope), Cell()).failovers_open += 1
+            for cell in self._cells_of(day, (leader,)):
+                cell.failovers_open += 1
+        cells, self._cells, self._found = self._cells, kept, {}
         observed = {day: cell.observed_ms for (day, scope), cell in cells.items() if scope == _WHOLE}
         return [
             (day, _row(scope[0], scope[1] if scope != _WHOLE else cluster, cell, observed.get(day, 0)))
@@ -219,6 +237,7 @@ class Availability:
         }
 
     def load(self, saved: Any) -> None:
+        self._found = {}
         self._cells = {
             (key[0], tuples(key[1])): msgspec.convert(cell, Cell, strict=False)
             for key, cell in saved["cells"]

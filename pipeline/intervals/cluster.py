@@ -171,6 +171,8 @@ class ClusterReplay:
             before = self._brokers.registrations.get(broker_id)
             now = self._engine.builder.brokers.get(broker_id)
             there = moment.at(offset)
+            if now is not None and now.rack != self._brokers.racks.get(broker_id):
+                self._availability.racks_changed()
             self._directories.registered(broker_id, before, now, there, epoch, self._replicas_in)
             if self._brokers.changed(broker_id, now, there, by):
                 self._availability.fenced(broker_id)

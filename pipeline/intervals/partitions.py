@@ -108,6 +108,9 @@ class PartitionStates:
                 self._put(found, _Open(found, *rest))
 
 
+_topic_text = lru_cache(maxsize=65536)(uuid_text)
+
+
 @lru_cache(maxsize=65536)
 def _directory_texts(directories: tuple[bytes, ...]) -> tuple[str, ...]:
     return tuple(uuid_text(directory) for directory in directories)
@@ -137,7 +140,7 @@ def _row(topic: str, at: _Open, removed: bool, to_offset: int | None, to_ms: int
     info = at.info
     return (
         topic,
-        uuid_text(info.topic_id),
+        _topic_text(info.topic_id),
         info.index,
         info.leader,
         info.leader_epoch,

@@ -1,0 +1,274 @@
+"""The pipeline on real Spark: the data source, its stream, and ingest in one go, in steps, and on executors
+that share nothing with the driver but the files. One session serves all tests but the last."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset as ds
+import pytest
+
+from metadata.dump import payload_json
+from pipeline.ingest.job import IngestReport, ingest
+from pipeline.logs.survey import hop
+from pipeline.session import SessionError, require_java, spark_session
+from pipeline.tables import TABLES
+from storage.disk import name_of
+from tests.conftest import REPOSITORY
+from tests.unit.pipeline.intervals.telling import read_log, replayed, tables_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.e2e, pytest.mark.shared_data, pytest.mark.timeout(300)]
+GOLDEN = "kafka-3.7/controller-3000"
+LOG = "__cluster_metadata-0"
+WILD = "kraft-wild/kafka-3.3-three-nodes-lagging"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    try:
+        require_java()
+    except SessionError as error:
+        pytest.skip(str(error))
+    session = spark_session("local[2]", extra={"spark.sql.shuffle.partitions": "2"})
+    yield session
+    session.stop()
+
+
+def load(spark: SparkSession, *paths: Path, **options: str) -> DataFrame:
+    return spark.read.format("metadata_log").options(**options).load([str(path) for path in paths])
+
+
+def node_copy(source: Path, target: Path, up_to: int | None = None) -> Path:
+    """A node's directory, its log cut at the first batch boundary at or after an offset."""
+    shutil.rmtree(target, ignore_errors=True)
+    (target / LOG).mkdir(parents=True)
+    shutil.copy(source / "meta.properties", target)
+    for segment in sorted((source / LOG).glob("*.log")):
+        end = segment.stat().st_size
+        for header in hop(str(segment), None):
+            if up_to is not None and header.base_offset >= up_to:
+                end = header.position
+                break
+        if end:
+            (target / LOG / segment.name).write_bytes(segment.read_bytes()[:end])
+    return target
+
+
+def table(out: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a table as any reader of Parquet sees them, without the order of files."""
+    rows = ds.dataset(out / name, format="parquet", partitioning="hive").to_table().to_pylist()
+    return sorted(rows, key=lambda row: json.dumps(row, default=str, sort_keys=True))
+
+
+def without_files(out: Path, name: str) -> list[dict[str, Any]]:
+    """The same without what depends on which node's copy was read, and on where it lies."""
+    rows = table(out, name)
+    for row in rows:
+        row.pop("node_id", None)
+        if "file" in row:
+            row["file"] = name_of(row["file"])
+    return sorted(rows, key=lambda row: json.dumps(row, default=str, sort_keys=True))
+
+
+def test_the_wide_view_and_what_is_pushed_into_the_reader(spark: SparkSession, shared_data: Path) -> None:
+    wide = load(spark, shared_data / GOLDEN, splitBytes="40000")
+    assert wide.rdd.getNumPartitions() > 5
+    found = {row.offset: row for row in wide.collect()}
+    assert sorted(found) == list(range(4758))
+    from metadata.batches import decode_batch
+
+    for batch in read_log(shared_data / GOLDEN / LOG)[500:600]:
+        for at in decode_batch(batch):
+            assert json.loads(found[at.offset].payload) == payload_json(at.record, at.version)
+    some = wide.filter("type = 'TOPIC_RECORD' AND offset BETWEEN 100 AND 2000 AND timestamp > '2026-11-21'")
+    assert "PushedFilters" in some._jdf.queryExecution().toString() or some.count() > 0
+    expected = [at for at, row in found.items() if row.type == "TOPIC_RECORD" and 100 <= at <= 2000]
+    assert sorted(row.offset for row in some.collect()) == sorted(expected)
+
+
+def test_typed_tables_and_a_single_history(spark: SparkSession, shared_data: Path) -> None:
+    changes = load(spark, shared_data / GOLDEN, type="partition-change")
+    assert changes.filter("leader = -1").count() == sum(
+        json.loads(row.payload)["data"].get("leader") == -1
+        for row in load(spark, shared_data / GOLDEN, types="partition-change").collect()
+    )
+    every, one = (load(spark, shared_data / WILD, nodes=nodes).count() for nodes in ("all", "one"))
+    assert (every, one) == (2989 + 2986 + 2982, 2989)
+    snapshot = load(
+        spark, shared_data / "kraft-wild/kafka-4.0-with-snapshot", checkpoints="only", nodes="one"
+    )
+    assert {"SNAPSHOT_HEADER", "SNAPSHOT_FOOTER"} <= {row.type for row in snapshot.collect()}
+
+
+def test_damage_is_a_table_and_a_wrong_option_names_itself(
+    spark: SparkSession, shared_data: Path, tmp_path: Path
+) -> None:
+    node = node_copy(shared_data / GOLDEN, tmp_path / "node")
+    last = sorted((node / LOG).glob("*.log"))[-1]
+    data = bytearray(last.read_bytes())
+    data[5000] ^= 0xFF
+    last.write_bytes(bytes(data[:-20]))
+    damage = load(spark, node, type="damage").collect()
+    assert [row.kind for row in damage] == ["corrupt", "tail"]
+    assert all(row.file == str(last) and row.reason for row in damage)
+    assert 4700 < load(spark, node).count() < 4758
+    from pyspark.errors import PySparkException
+
+    for options, message in (
+        ({"type": "tpoic"}, "did you mean"),
+        ({"fromTime": "yesterday"}, "is no time"),
+        ({"nodse": "one"}, "has no option"),
+    ):
+        with pytest.raises(PySparkException, match=message):
+            load(spark, node, **options)
+
+
+def test_a_stream_follows_a_growing_log(spark: SparkSession, shared_data: Path, tmp_path: Path) -> None:
+    node = node_copy(shared_data / GOLDEN, tmp_path / "node", 1000)
+
+    def follow() -> int:
+        stream = spark.readStream.format("metadata_log").load(str(node))
+        query = (
+            stream.writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(once=True)
+            .start(str(tmp_path / "stream"))
+        )
+        assert query.awaitTermination(120)
+        return spark.read.parquet(str(tmp_path / "stream")).count()
+
+    assert follow() == read_log(node / LOG)[-1].header.next_offset
+    node_copy(shared_data / GOLDEN, node, 2000)
+    end = read_log(node / LOG)[-1].header.next_offset
+    assert follow() == end
+    assert spark.read.parquet(str(tmp_path / "stream")).select("offset").distinct().count() == end
+
+
+@pytest.fixture(scope="module")
+def whole(spark: SparkSession, shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of one run over the golden log and three nodes from the wild."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    report = ingest(spark, [str(shared_data / GOLDEN), str(shared_data / WILD)], out)
+    assert report.records == 4758 + 2989
+    return out
+
+
+def test_the_tables_are_what_the_replay_tells(whole: Path, shared_data: Path, spark: SparkSession) -> None:
+    expected = tables_of(replayed(read_log(shared_data / GOLDEN / LOG)))
+    cluster = "ycvx3IyUTJ2ANvCy7N_YyA"
+    for name, rows in expected.items():
+        found = [row for row in table(whole, name) if row["cluster"] == cluster]
+        assert len(found) == len(rows), name
+    states = spark.read.parquet(str(whole / "partition_states")).filter(f"cluster = '{cluster}'")
+    last = states.filter("to_offset IS NULL").select("topic_id", "partition", "leader", "partition_epoch")
+    assert {tuple(row) for row in last.collect()} == {
+        (row[1], row[2], row[3], row[5]) for row in expected["partition_states"] if row[17] is None
+    }
+    lagging = [row for row in table(whole, "files") if row["cluster"] != cluster]
+    assert sorted(row["used"] for row in lagging) == [False, False, True]
+    assert table(whole, "damage") == []
+    assert sorted(at.name for at in whole.iterdir()) == sorted([*TABLES, "current", "versions"])
+
+
+def test_runs_over_growing_logs_give_the_tables_of_one_run(
+    spark: SparkSession, whole: Path, shared_data: Path, tmp_path: Path
+) -> None:
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    steps: list[tuple[int | None, int | None]] = [(2900, 2500), (4300, None), (None, None)]
+    reports: list[IngestReport] = []
+    for golden, wild in steps:
+        node_copy(shared_data / GOLDEN, logs / "golden", golden)
+        for node in ("kafka1", "kafka2", "kafka3"):
+            node_copy(shared_data / WILD / "data" / node, logs / node, wild)
+        reports.append(ingest(spark, [str(logs)], out))
+    assert [len(report.ingested) for report in reports] == [2, 2, 1]
+    assert [report.unchanged for report in reports[:2]] == [[], []]
+    assert reports[2].records < 1000, "the last run reads what is new and little before it"
+    for name in TABLES:
+        if name != "files":
+            assert without_files(out, name) == without_files(whole, name), name
+    again = ingest(spark, [str(logs)], out)
+    assert (again.version, again.records, len(again.unchanged)) == (3, 0, 2)
+
+
+def test_a_tail_that_was_never_committed_leaves_nothing(
+    spark: SparkSession, shared_data: Path, tmp_path: Path
+) -> None:
+    """A log that is shorter than it was read: its tables stay. One with another past: it is read anew."""
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    node_copy(shared_data / GOLDEN, logs / "node", 3000)
+    first = ingest(spark, [str(logs)], out)
+    node_copy(shared_data / GOLDEN, logs / "node", 1500)
+    said: list[str] = []
+    shorter = ingest(spark, [str(logs)], out, say=said.append)
+    assert (shorter.version, shorter.kept) == (first.version, first.ingested)
+    assert "its tables stay as they are" in said[0]
+    node_copy(shared_data / WILD / "data" / "kafka1", logs / "node")
+    other = tmp_path / "other"
+    (cluster,) = first.ingested
+    for target in (out, other):
+        report = ingest(spark, [str(logs)], target, cluster=cluster, say=said.append)
+        assert report.ingested == [cluster]
+    assert "is read anew" in said[1]
+    for name in TABLES:
+        assert table(out, name) == table(other, name), name
+
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from pipeline.ingest.job import ingest
+from pipeline.session import spark_session
+
+def where(batches):
+    import os, pyarrow as pa, metadata.replay, pipeline.ingest.tasks
+    for batch in batches:
+        said = [f"{os.getcwd()} {pipeline.ingest.tasks.__file__} {metadata.replay.__file__}"] * batch.num_rows
+        yield pa.RecordBatch.from_arrays([pa.array(said)], names=["said"])
+
+if __name__ == "__main__":
+    session = spark_session("local-cluster[2,1,1024]")
+    places = session.range(0, 8, 1, 8).mapInArrow(where, "said STRING").distinct().collect()
+    report = ingest(session, sys.argv[2:], Path(sys.argv[1]))
+    wide = session.read.format("metadata_log").load(sys.argv[2]).count()
+    print(json.dumps({"places": [row.said for row in places], "records": report.records, "wide": wide}))
+    session.stop()
+"""
+
+
+def test_executors_that_share_nothing_make_the_same_tables(
+    whole: Path, shared_data: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(SCRIPT)
+    out = tmp_path / "out"
+    paths = [str(shared_data / GOLDEN), str(shared_data / WILD)]
+    done = subprocess.run(
+        [sys.executable, str(script), str(out), *paths],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert (said["records"], said["wide"]) == (4758 + 2989, 4758)
+    assert said["places"]
+    for place in said["places"]:
+        working_directory, tasks, replay = place.split(" ")
+        assert "/app-" in working_directory
+        assert ".zip/" in tasks
+        assert ".zip/" in replay
+    for name in TABLES:
+        assert table(out, name) == table(whole, name), name

@@ -1,0 +1,117 @@
+"""Whole runs without Spark: tasks run here, one after the other. The end-to-end tests have Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+
+import pipeline.ingest.job as job
+from pipeline.ingest.layout import load_manifest
+from pipeline.ingest.tasks import Task, TaskResult, run_task
+from pipeline.tables import PARTITION_COLUMNS, TABLES, arrow_schema
+from tests.unit.pipeline.intervals.telling import replayed, tables_of
+from tests.unit.pipeline.intervals.test_resume import story
+
+NOBODY: Any = None
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_here(session: object, tasks: list[Task], show: object = None) -> list[TaskResult]:
+        return [run_task(task) for task in tasks]
+
+    monkeypatch.setattr(job, "run_tasks", run_here)
+
+
+def write(logs: Path, batches: int, tail: bytes = b"") -> None:
+    folder = logs / "n1" / "__cluster_metadata-0"
+    folder.mkdir(parents=True, exist_ok=True)
+    (logs / "n1" / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=made\n")
+    data = b"".join(batch.data for batch in story()[:batches])
+    (folder / f"{0:020d}.log").write_bytes(data + tail)
+
+
+def run(logs: Path, out: Path) -> job.IngestReport:
+    return job.ingest(NOBODY, [str(logs)], out)
+
+
+def table(out: Path, name: str) -> list[dict[str, Any]]:
+    found = ds.dataset(out / name, format="parquet", partitioning="hive").to_table().to_pylist()
+    for row in found:
+        row.pop("file", None)
+    return sorted(found, key=repr)
+
+
+def test_every_table_has_the_columns_that_it_is_said_to_have(tmp_path: Path) -> None:
+    write(tmp_path / "logs", 14, b"torn")
+    run(tmp_path / "logs", tmp_path / "out")
+    for name, meant in TABLES.items():
+        files = list((tmp_path / "out" / name).rglob("*.parquet"))
+        schema = arrow_schema(meant)
+        plain = [field for field in schema if field.name not in PARTITION_COLUMNS]
+        for file in files:
+            found = ds.dataset(file, format="parquet").schema
+            assert [(at.name, at.type) for at in found] == [(at.name, at.type) for at in plain], name
+        assert files or name in ("violations", "log_dir_events", "configs")
+    (damage,) = table(tmp_path / "out", "damage")
+    assert (damage["kind"], damage["node_id"], damage["cluster"]) == ("tail", 1, "made")
+
+
+@pytest.mark.parametrize("cut", range(1, 14))
+def test_two_runs_give_the_tables_of_one(tmp_path: Path, cut: int) -> None:
+    write(tmp_path / "logs", cut)
+    run(tmp_path / "logs", tmp_path / "out")
+    write(tmp_path / "logs", 14)
+    run(tmp_path / "logs", tmp_path / "out")
+    run(tmp_path / "logs", tmp_path / "whole")
+    for name in TABLES:
+        assert table(tmp_path / "out", name) == table(tmp_path / "whole", name), name
+    expected = tables_of(replayed(story()))
+    assert {name: len(table(tmp_path / "out", name)) for name in expected} == {
+        name: len(rows) for name, rows in expected.items()
+    }
+
+
+def test_a_run_that_fails_leaves_the_tables_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    write(logs, 5)
+    run(logs, out)
+    before = {name: table(out, name) for name in TABLES}
+    write(logs, 14)
+    with monkeypatch.context() as patched:
+
+        def fail(*_: object) -> None:
+            raise OSError("the disk is full")
+
+        patched.setattr(job, "publish", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            run(logs, out)
+    assert {name: table(out, name) for name in TABLES} == before
+    assert not list((out / "versions").glob(".staging-*"))
+    assert run(logs, out).version == 2
+
+
+def test_a_state_that_cannot_be_read_means_to_begin_anew(tmp_path: Path) -> None:
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    write(logs, 9)
+    run(logs, out)
+    state = load_manifest(out).clusters["made"].state
+    assert state is not None
+    (out / "current" / "_state" / state).write_bytes(b"rubbish")
+    write(logs, 14)
+    run(logs, out)
+    run(logs, tmp_path / "whole")
+    for name in TABLES:
+        assert table(out, name) == table(tmp_path / "whole", name), name
+
+
+def test_nothing_new_writes_no_version(tmp_path: Path) -> None:
+    write(tmp_path / "logs", 14)
+    assert run(tmp_path / "logs", tmp_path / "out").version == 1
+    again = run(tmp_path / "logs", tmp_path / "out")
+    assert (again.version, again.records, again.unchanged) == (1, 0, ["made"])

@@ -33,6 +33,7 @@ BENCHES = (
     "big",
     "shutdown",
     "decisions",
+    "pipeline",
     "idle",
 )
 ON_DEMAND = frozenset({"idle"})

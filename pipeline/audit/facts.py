@@ -270,7 +270,17 @@ def _partitions(source: TableSource, fleet: Fleet) -> None:
             into[number] += np.bincount(buckets[mask], minlength=BUCKETS)
     few = pc.list_value_length(pc.field("isr")) < highest
     where = (pc.field("leader") < 0) | pc.field("unclean") | few
-    columns = ("topic", "partition", "leader", "isr", "unclean", "from_offset", "from_time", "to_time")
+    columns = (
+        "topic",
+        "partition",
+        "leader",
+        "isr",
+        "replicas",
+        "unclean",
+        "from_offset",
+        "from_time",
+        "to_time",
+    )
     for row in source.rows("partition_states", ("cluster", "topic_id", *columns), where):
         _troubled(fleet, numbers[row["cluster"]], row, min_isr[row["cluster"]])
 
@@ -286,7 +296,7 @@ def _troubled(fleet: Fleet, number: int, row: dict[str, Any], configs: dict[str,
     offset = row["from_offset"]
     own = _value_at(configs.get(row["topic"], ()), offset)
     needed = own if own is not None else (_value_at(configs.get("", ()), offset) or 1)
-    leaderless, short = row["leader"] < 0, len(row["isr"]) < needed
+    leaderless, short = row["leader"] < 0, len(row["isr"]) < min(needed, len(row["replicas"]))
     if not (leaderless or short or row["unclean"]) or row["from_time"] is None:
         return
     key = (row["topic"], row["topic_id"], row["partition"])

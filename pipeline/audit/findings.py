@@ -250,7 +250,9 @@ def lost_directories(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
     """Log directories that went offline."""
     by_broker: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in one.directories_lost:
-        by_broker[row["broker_id"]].append(row)
+        # A broker that was unregistered has no session from there on: its directories were not lost.
+        if any(session.from_offset == row["offset"] for session in one.sessions[row["broker_id"]]):
+            by_broker[row["broker_id"]].append(row)
     for broker, rows in sorted(by_broker.items()):
         replicas = sum(row["replicas"] or 0 for row in rows)
         text = f"lost a log directory {len(rows)} times, with {replicas} replicas in all"

@@ -324,8 +324,8 @@ def lead(cluster: Cluster, leader: int, epoch: int) -> None:
     cluster.epochs.append({"epoch": epoch, "leader": leader, "offset": offset, "time_ms": cluster.log.now_ms})
 
 
-def broken_invariant(cluster: Cluster) -> None:
-    """A bug of a controller, on purpose: a leader that is not in the ISR, put right a little later."""
+def broken_invariant(cluster: Cluster, *, mend: bool = True) -> None:
+    """A bug of a controller, on purpose: a leader that is not in the ISR; mended a little later, or never."""
     partitions, at = cluster.partitions, cluster.partitions.at
     row = int(some_replicated(cluster, 1)[0])
     start, first = cluster.log.now_ms, cluster.log.offset
@@ -342,11 +342,12 @@ def broken_invariant(cluster: Cluster) -> None:
     partitions.totals.isr_shrinks += 1
     partitions.note(row, cluster.log.now_ms, offset, led=True)
     broken_ms = cluster.log.now_ms
-    cluster.idle(cluster.rng.randint(SECOND_MS, 20 * SECOND_MS))
-    cluster.after(1, 500)
-    whole = at.replicas[row][None, :] != NO_BROKER
-    rows = np.array([row], dtype=np.int64)
-    cluster.write(Change(rows, whole, np.array([leader], dtype=np.int32)))
+    if mend:
+        cluster.idle(cluster.rng.randint(SECOND_MS, 20 * SECOND_MS))
+        cluster.after(1, 500)
+        whole = at.replicas[row][None, :] != NO_BROKER
+        rows = np.array([row], dtype=np.int64)
+        cluster.write(Change(rows, whole, np.array([leader], dtype=np.int32)))
     cluster.tell(
         "broken_invariant",
         start,
@@ -355,7 +356,7 @@ def broken_invariant(cluster: Cluster) -> None:
         where=f"topic/{partitions.path(row)}",
         broken_offset=offset,
         broken_ms=broken_ms,
-        mended_offset=cluster.log.offset - 1,
+        mended_offset=cluster.log.offset - 1 if mend else None,
     )
 
 

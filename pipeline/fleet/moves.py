@@ -53,7 +53,8 @@ def _write(cluster: Cluster, row: int, replicas: list[tuple[int, int]], isr: set
     at.isr[row] = np.isin(at.replicas[row], list(isr))
     at.leader[row] = new_leader
     partitions.totals.leader_changes += led
-    partitions.totals.isr_shrinks += bool(before - isr)
+    # A replica that was moved away fell out of no ISR.
+    partitions.totals.isr_shrinks += bool((before - isr) & set(ids))
     partitions.totals.isr_expands += bool(isr - before)
     partitions.note(row, cluster.log.now_ms, offset, led=led)
     return offset

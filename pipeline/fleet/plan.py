@@ -87,7 +87,7 @@ class FleetPlan:
 class ClusterPlan:
     """One cluster. `kinds` is the order in which incidents are taken, again and again, as far as they fit;
     `damage` is what happens to the end of the first node's log, or None; `ends_open`: the log ends while a
-    broker is down and what only it had in sync has no leader."""
+    broker is down and what only it had in sync has no leader; `ends_broken`: with a broken invariant."""
 
     number: int
     name: str
@@ -106,6 +106,7 @@ class ClusterPlan:
     damage: str | None
     default_min_isr: int | None
     ends_open: bool
+    ends_broken: bool
 
     @property
     def controllers(self) -> tuple[int, ...]:
@@ -149,4 +150,7 @@ def _cluster(plan: FleetPlan, number: int, records: int) -> ClusterPlan:
         damage=DAMAGES[number // plan.damaged_every % len(DAMAGES)] if damaged else None,
         default_min_isr=2 if number % 5 == 4 else None,
         ends_open=plan.open_every > 0 and number % plan.open_every == plan.open_every - 1,
+        ends_broken="broken_invariant" in plan.kinds
+        and plan.open_every > 1
+        and number % plan.open_every == 0,
     )

@@ -30,7 +30,7 @@ from storage.uuids import random_uuid
 
 from .batches import LEVEL
 from .cluster import BROKER, MIN_ISR, TOPIC, Cluster
-from .incidents import FLAPS, MAX_DOWN_MS, SECOND_MS, lead
+from .incidents import FLAPS, MAX_DOWN_MS, SECOND_MS, broken_invariant, lead
 from .moves import EVERY, MOST
 from .partitions import NO_BROKER
 from .plan import ClusterPlan
@@ -249,6 +249,8 @@ def _fill(cluster: Cluster) -> Iterator[None]:
     while cluster.room > 2 * SLACK + _reserve(cluster) + 2 * most and _slow_follower(cluster, most):
         cluster.idle(5 * SECOND_MS, keep=_reserve(cluster))
         yield
+    if cluster.plan.ends_broken:
+        broken_invariant(cluster, mend=False)
     if cluster.plan.ends_open:
         broker = cluster.rng.choice(cluster.active())
         start, first = cluster.log.now_ms, cluster.log.offset

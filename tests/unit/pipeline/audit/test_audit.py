@@ -51,7 +51,8 @@ def test_sums_are_those_of_the_truth(tables: Tables) -> None:
         assert one.brokers == len(truth["brokers"])
         assert (one.start_ms, one.end_ms) == (truth["start_ms"], truth["end_ms"])
         assert one.sums["unclean_elections"] == totals["unclean_elections"]
-        assert one.sums["leader_changes"] == totals["leader_changes"]
+        for name in ("leader_changes", "isr_shrinks", "isr_expands"):
+            assert one.sums[name] == totals[name], name
         assert one.sums["leaderless_seconds"] == pytest.approx(totals["leaderless_partition_ms"] / 1000)
         assert one.sums["under_min_isr_seconds"] == pytest.approx(totals["under_min_isr_partition_ms"] / 1000)
         assert [row["from_offset"] for row in one.elections] == [at["offset"] for at in truth["epochs"]]
@@ -106,6 +107,18 @@ def test_every_planted_incident_is_found(tables: Tables) -> None:
         *("flapping_broker", "fence_storm", "unclean_election", "leaderless", "under_min_isr"),
         "directory_failure",
     }
+
+
+def test_an_invariant_that_stays_broken_is_found(tables: Tables) -> None:
+    planted = 0
+    for cluster, truth in tables.truths.items():
+        for incident in truth["incidents"]:
+            if incident["kind"] == "broken_invariant" and incident["mended_offset"] is None:
+                planted += 1
+                found = [one for one in tables.of(cluster, "violation") if incident["rule"] in one.text]
+                assert [one.severity for one in found] == ["error"]
+                assert found[0].count >= 1 and "1 still so" in found[0].text
+    assert planted == 2
 
 
 def test_leaderless_is_an_error_where_the_log_ends_so(tables: Tables) -> None:

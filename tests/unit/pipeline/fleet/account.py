@@ -119,7 +119,7 @@ def _partition(
     old, new = before.topics.partition(*key), after.topics.partition(*key)
     if old is not None and new is not None:
         found.totals["leader_changes"] += old.leader != new.leader
-        found.totals["isr_shrinks"] += bool(set(old.isr) - set(new.isr))
+        found.totals["isr_shrinks"] += bool((set(old.isr) - set(new.isr)) & set(new.replicas))
         found.totals["isr_expands"] += bool(set(new.isr) - set(old.isr))
         if new.leader_recovery_state == 1 and new.leader not in old.isr:
             found.totals["unclean_elections"] += 1
@@ -129,7 +129,7 @@ def _partition(
         topic = after.topics.topic(key[0])
         assert topic is not None
         leaderless = new.leader == -1
-        short = len(new.isr) < min_isr(after, topic.name)
+        short = len(new.isr) < min(min_isr(after, topic.name), len(new.replicas))
         found.states.setdefault(key, []).append(
             {
                 "batch_offset": offset,

@@ -40,7 +40,10 @@ OTHERS_BYTES_PER_TURN = 1 << 18
 call in every second turn, and heartbeats are calls. At most REQUESTS_PER_STREAM_MAX of one caller wait."""
 
 OTHERS_PAUSE_S = 0.002
-"""Between two such turns: half of the loop's time at least is left for everything else."""
+OTHERS_LATE = 4
+OTHERS_PAUSE_MAX_S = 0.1
+"""Between two such turns: so long, and so many times as long as the loop was late for the last one, up to a
+maximum. A loop that has no time to spare answers others later, with more in one answer."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +81,7 @@ class RaftService:
         self._sink = sink
         self._peers = peers
         self._others: deque[tuple[_Stream, int, RaftResponse]] = deque()
+        self._others_due_s = 0.0
         self._keys = itertools.count(1)
         self._callers: dict[int, tuple[_Stream, int]] = {}
 
@@ -93,6 +97,7 @@ class RaftService:
             return
         self._others.append((stream, correlation_id, response))
         if len(self._others) == 1:
+            self._others_due_s = stream.loop.time()
             stream.loop.call_soon(self._answer_others)
 
     def _answer_others(self) -> None:
@@ -106,7 +111,12 @@ class RaftService:
                 size += _payload_bytes(response)
                 count += 1
         if others:
-            others[0][0].loop.call_later(OTHERS_PAUSE_S, self._answer_others)
+            loop = others[0][0].loop
+            now_s = loop.time()
+            late_s = max(0.0, now_s - self._others_due_s)
+            pause_s = min(OTHERS_PAUSE_MAX_S, OTHERS_PAUSE_S + OTHERS_LATE * late_s)
+            self._others_due_s = now_s + pause_s
+            loop.call_later(pause_s, self._answer_others)
 
     def _is_first(self, request: RaftRequest) -> bool:
         if self._peers is None or not isinstance(request, FetchRequest | FetchSnapshotRequest):

@@ -23,7 +23,7 @@ FIRST_BROKER = 100
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns are counted here, not milliseconds."""
-    monkeypatch.setattr(raft_server, "OTHERS_PAUSE_S", 0)
+    monkeypatch.setattr(raft_server, "OTHERS_PAUSE_MAX_S", 0)
 
 
 class Caller:

@@ -1,9 +1,9 @@
 """Measures the pipeline on Spark, local[2], in one warm session: the data source to Parquet, and all tables.
 
 Writes synthetic fleets of several sizes with `pipeline.fleet`, and times the real jobs on them: one record
-type's table, the wide view, and a whole ingest. Cost must grow in proportion to the records: the slowest rate of
-the sizes is compared with the fastest. With --records and --clusters one size of your own, as in the requirement
-(50,000,000 records of 200 clusters).
+type's table, the wide view, and a whole ingest. Cost must grow in proportion to the records: the slowest rate
+of the sizes is compared with the fastest. With --records and --clusters one size of your own, as in the
+requirement (50,000,000 records of 200 clusters).
 """
 
 from __future__ import annotations

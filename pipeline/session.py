@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import py_compile
 import re
 import shutil
 import subprocess
@@ -147,5 +148,16 @@ def ship_packages(session: SparkSession) -> None:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in _PACKAGES:
             for file in sorted((root / package).rglob("*.py")):
-                archive.write(file, file.relative_to(root).as_posix())
+                name = file.relative_to(root).as_posix()
+                archive.write(file, name)
+                # Compiled too, since a worker cannot keep what it compiles from a zip file; another release of
+                # Python takes the source.
+                compiled = py_compile.compile(
+                    str(file),
+                    cfile=str(Path(directory) / "module.pyc"),
+                    invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+                    doraise=True,
+                )
+                if compiled is not None:
+                    archive.write(compiled, name + "c")
     session.sparkContext.addPyFile(str(target))

@@ -93,7 +93,7 @@ def ingest(
         version = manifest.version + 1
         staging = begin(out, version)
         try:
-            tasks = _tasks(plans, out, staging, split_bytes)
+            tasks = _tasks(plans, out, staging)
             results = run_tasks(session, tasks, lambda done, of: show("reading and replaying", done, of))
             made, kept = _next(manifest, version, plans, results, out, staging)
             publish(out, staging, made, kept)
@@ -180,7 +180,7 @@ def _final_below(spine: Spine) -> int:
     return spine.end_offset // CHECK_EVERY * CHECK_EVERY
 
 
-def _tasks(plans: list[_Plan], out: Path, staging: Path, split_bytes: int) -> list[Task]:
+def _tasks(plans: list[_Plan], out: Path, staging: Path) -> list[Task]:
     """Replays first, the longest first, so that no long one is left for the end."""
     replays: list[Task] = []
     records: list[Task] = []
@@ -194,7 +194,6 @@ def _tasks(plans: list[_Plan], out: Path, staging: Path, split_bytes: int) -> li
                 state_file=str(current / "_state" / entry.state) if entry.state is not None else None,
                 staging=str(staging),
                 state_target=_state_name(spine.cluster, staging),
-                split_bytes=split_bytes,
             )
         )
         for stretch in spine.stretches:

@@ -60,7 +60,6 @@ class ReplayTask(msgspec.Struct, tag="replay", kw_only=True):
     state_file: str | None
     staging: str
     state_target: str
-    split_bytes: int
 
 
 class RecordsTask(msgspec.Struct, tag="records", kw_only=True):

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from pipeline.arrow.base import TIME_TYPE, times
 from pipeline.intervals.moments import DAY_MS, MAX_TIME_MS, Row
-from pipeline.tables import PARTITION_COLUMNS, TABLES, TIME, Table, arrow_schema
+from pipeline.tables import PARTITION_COLUMNS, TABLES, Table, arrow_schema
 
 from .layout import WrittenFile, escape
 
@@ -122,8 +122,3 @@ def as_arrow(table: Table, rows: list[Row]) -> pa.RecordBatch:
         else:
             columns.append(pa.array(values, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def has_time(table: Table) -> bool:
-    """Whether rows of the table say their day themselves."""
-    return any(column.type == TIME for column in table.columns)

@@ -33,14 +33,11 @@ _SUMMED = struct.Struct(">qiI")
 
 
 class Split(msgspec.Struct, kw_only=True):
-    """A piece of a segment that begins at a batch boundary. `end` is exclusive, None for the file's end. The
-    times are those of its batches, smallest and largest; None where they were not looked at."""
+    """A piece of a segment that begins at a batch boundary. `end` is exclusive, None for the file's end."""
 
     position: int
     offset: int
     end: int | None = None
-    min_ms: int | None = None
-    max_ms: int | None = None
 
 
 class SegmentSurvey(msgspec.Struct, kw_only=True):
@@ -146,10 +143,7 @@ class _Survey:
                 split.end = header.position
                 split = Split(position=header.position, offset=header.base_offset)
                 found.splits.append(split)
-            time_ms = header.max_ms
-            split.min_ms = time_ms if split.min_ms is None else min(split.min_ms, time_ms)
-            split.max_ms = time_ms if split.max_ms is None else max(split.max_ms, time_ms)
-            found.last_ms = max(found.last_ms, time_ms)
+            found.last_ms = max(found.last_ms, header.max_ms)
             found.end_offset = header.next_offset
             found.readable_bytes = header.position + header.size_bytes
             self._note(header)

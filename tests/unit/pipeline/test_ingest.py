@@ -115,3 +115,18 @@ def test_nothing_new_writes_no_version(tmp_path: Path) -> None:
     assert run(tmp_path / "logs", tmp_path / "out").version == 1
     again = run(tmp_path / "logs", tmp_path / "out")
     assert (again.version, again.records, again.unchanged) == (1, 0, ["made"])
+
+
+@pytest.mark.shared_data
+def test_every_recorded_log_goes_through(shared_data: Path, tmp_path: Path) -> None:
+    report = job.ingest(NOBODY, [str(shared_data)], tmp_path / "out")
+    assert report.unreadable == []
+    assert report.rows["records"] == report.records
+    files = table(tmp_path / "out", "files")
+    assert len({row["cluster"] for row in files}) == len(report.ingested) >= 12
+    records = table(tmp_path / "out", "records")
+    assert len({(row["cluster"], row["offset"], row["epoch"]) for row in records}) >= len(records) - 3
+    ends = load_manifest(tmp_path / "out").clusters
+    golden = [row for row in records if row["cluster"] == "ycvx3IyUTJ2ANvCy7N_YyA"]
+    assert [row["offset"] for row in sorted(golden, key=lambda row: row["offset"])] == list(range(4758))
+    assert ends["ycvx3IyUTJ2ANvCy7N_YyA"].end_offset == 4758

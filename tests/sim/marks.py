@@ -57,7 +57,6 @@ REQUIRED_WITH_LOAD = (
     "id returned after a lost disk",
     "broker id handed out: new",
     "broker id handed out: binding",
-    "broker id handed out: missing",
 )
 
 

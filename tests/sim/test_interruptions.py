@@ -117,6 +117,8 @@ def test_a_failure_at_any_point_ends_in_a_right_state(change: str, failure: str)
         FAILURES[failure](story)
         # What was cut off comes back first: well at once would show nothing.
         story.run_for(3_000 if failure == "controller cut off" else 300)
+        if change == "controlled shutdown":
+            story.until(lambda story=story: story.world.directory[BROKER].process is None)
         for node_id in story.world.directory.hosts:
             story.world.boot(node_id)
         story.until(story.world._is_well)

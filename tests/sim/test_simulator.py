@@ -14,7 +14,7 @@ from tests.sim.marks import REQUIRED, REQUIRED_WITH_LOAD
 from tests.sim.world import run
 
 SEEDS = 240
-LOADED_SEEDS = 40
+LOADED_SEEDS = 55
 
 
 @pytest.mark.timeout(500)

@@ -69,7 +69,8 @@ h1{font-size:22px}.tile b{font-size:20px}figure.wide{overflow-x:auto}figure.wide
 header,main,footer{max-width:none;padding:0}section{border:0;border-top:1px solid var(--line);
 border-radius:0;
 padding:10px 0;margin:10px 0}h2,h3,figcaption,caption{break-after:avoid}figure,tr,.tile{break-inside:avoid}
-thead{display:table-header-group}table{font-size:8pt}code{font-size:7.5pt}th,td{padding:3px 6px 3px 0}
+thead{display:table-header-group;break-inside:avoid}.key{break-after:avoid}
+table{font-size:8pt}code{font-size:7.5pt}th,td{padding:3px 6px 3px 0}
 .tiles{grid-template-columns:repeat(5,1fr);gap:6px}.tile{padding:6px 8px}.tile b{font-size:14pt}
 .scroll{overflow:visible}
 svg rect,svg path,.key i{-webkit-print-color-adjust:exact;print-color-adjust:exact}td.wide{min-width:0}

@@ -150,8 +150,8 @@ def ship_packages(session: SparkSession) -> None:
             for file in sorted((root / package).rglob("*.py")):
                 name = file.relative_to(root).as_posix()
                 archive.write(file, name)
-                # Compiled too, since a worker cannot keep what it compiles from a zip file; another release of
-                # Python takes the source.
+                # Compiled too, since a worker cannot keep what it compiles from a zip file; another release
+                # of Python takes the source.
                 compiled = py_compile.compile(
                     str(file),
                     cfile=str(Path(directory) / "module.pyc"),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from controller.config import ControllerConfig
 from controller.eligible import min_isr_problem, no_longer_eligible
+from controller.repeats import repeated
 from controller.result import ControllerResult
 from controller.topic_names import name_problem
 from metadata.errors import ErrorCode
@@ -47,10 +48,10 @@ def decide_alter_configs(
     """`voters` are controllers, whose configuration may be set like a broker's (as in Kafka)."""
     records: list[Record] = []
     results: list[SettingResult] = []
-    resources = [change.resource for change in request.changes]
+    twice = repeated(change.resource for change in request.changes)
     for change in request.changes:
         subject = resource_title(change.resource)
-        if resources.count(change.resource) > 1:
+        if change.resource in twice:
             refusal: Refusal | None = (
                 ErrorCode.INVALID_REQUEST,
                 f"{subject} is named twice in one request: name it once",
@@ -161,11 +162,11 @@ def _broker_refusal(image: MetadataImage, name: str, voters: frozenset[int]) -> 
 
 
 def _ops_refusal(change: ConfigChange) -> Refusal | None:
-    names = [op.name for op in change.ops]
+    twice = repeated(op.name for op in change.ops)
     for op in change.ops:
         if not op.name:
             return ErrorCode.INVALID_REQUEST, "a configuration key has no name: give one"
-        if names.count(op.name) > 1:
+        if op.name in twice:
             return ErrorCode.INVALID_REQUEST, f"{op.name} is named twice for one resource: name it once"
         if op.value is None and op.kind is not OpKind.DELETE:
             return ErrorCode.INVALID_REQUEST, f"{op.name} has no value: give one, or delete the key"

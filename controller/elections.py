@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
+from controller.columns.elections import electable
 from controller.partition_change import Election, Rules, Target, build_change
 from controller.partitions import rows_without_preferred_leader
 from controller.result import ControllerResult
@@ -16,9 +19,10 @@ from metadata.meaning import merge_change
 from metadata.records import PartitionChangeRecord, Record
 from metadata.requests_partitions import ElectionResult, ElectLeadersRequest, ElectLeadersResponse
 
-ELECTIONS_PER_REQUEST_MAX = 10_000
-"""Elections that one request over all partitions makes; the caller asks again for the rest."""
-REFUSALS_TOLD_MAX = 10_000
+ELECTIONS_PER_REQUEST_MAX = 1_000
+"""Elections that one request over all partitions makes; the caller asks again for the rest. As many as the
+balancer makes in a batch: each is worked out by itself, and heartbeats wait meanwhile."""
+REFUSALS_TOLD_MAX = 1_000
 """Refusals that a request over all partitions is told of; with more, nobody reads them."""
 
 
@@ -62,10 +66,13 @@ def _elect_everywhere(
 ) -> ControllerResult:
     topics = image.topics
     rows = topics.rows_without_leader() if unclean else rows_without_preferred_leader(topics)
+    able = electable(image, rows, rules, unclean=unclean) if rows.size else np.zeros(0, dtype=bool)
+    # The others are refused, whatever their number: only those that are told of are looked at.
+    able[np.flatnonzero(~able)[:REFUSALS_TOLD_MAX]] = True
     records: list[Record] = []
     results: list[ElectionResult] = []
     refused, more = 0, False
-    for partition in _at(image, rows.tolist()):
+    for partition in _at(image, rows[able].tolist()):
         if len(records) == elections_max:
             more = True
             break

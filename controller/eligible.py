@@ -66,6 +66,6 @@ def no_longer_eligible(image: MetadataImage, records: Sequence[Record]) -> list[
         partition = image.topics.at(row)
         if partition.topic_id not in wanted:
             wanted[partition.topic_id] = min_isr(after, partition.topic_id)
-        if partition.isr and len(partition.isr) >= wanted[partition.topic_id]:
+        if len(partition.isr) >= wanted[partition.topic_id]:
             found.append(forget_eligible(partition))
     return found

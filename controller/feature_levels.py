@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from controller.eligible import safety_records
 from controller.features import LEVEL_CONTROLLER_REGISTRATION
 from controller.partitions import eligible_anywhere
+from controller.repeats import repeated
 from controller.result import ControllerResult
 from metadata.errors import ErrorCode
 from metadata.features import (
@@ -43,12 +44,12 @@ def decide_update_features(
     """`node_id` is this controller's; `voters` are all controllers that have to work at the level."""
     records: list[Record] = []
     results: list[SettingResult] = []
-    names = [update.name for update in request.updates]
+    twice = repeated(update.name for update in request.updates)
     wanted = {update.name: update.level for update in request.updates}
     for update in request.updates:
         problem = (
             "it is named twice in one request: name it once"
-            if names.count(update.name) > 1
+            if update.name in twice
             else _problem(image, update, node_id, voters) or _dependency_problem(image, update, wanted)
         )
         if problem is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controller.config import ControllerConfig
+from controller.repeats import repeated
 from controller.result import ControllerResult
 from metadata.errors import ErrorCode
 from metadata.image import MetadataImage, QuotaEntity
@@ -53,11 +54,11 @@ def entity_title(entity: QuotaEntity) -> str:
 def _records(image: MetadataImage, entity: QuotaEntity, change: QuotaChange) -> list[Record] | str:
     """What is written for one entity, or why it is refused. What is so already is not written again."""
     before = image.quotas.get(entity) or {}
-    keys = [op.key for op in change.ops]
+    twice = repeated(op.key for op in change.ops)
     parts = tuple(EntityPart(kind, name) for kind, name in entity)
     records: list[Record] = []
     for op in change.ops:
-        if keys.count(op.key) > 1:
+        if op.key in twice:
             return f"{op.key} is named twice for one entity: name it once"
         if op.value is None:
             if op.key in before:

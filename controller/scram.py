@@ -6,6 +6,7 @@ What arrives is the salted password; only the keys that RFC 5802 lets a server k
 from __future__ import annotations
 
 from controller.features import LEVEL_SCRAM
+from controller.repeats import repeated
 from controller.result import ControllerResult
 from metadata.errors import ErrorCode
 from metadata.image import MetadataImage
@@ -25,13 +26,12 @@ Refusal = tuple[ErrorCode, str]
 def decide_alter_scram(image: MetadataImage, request: AlterScramRequest) -> ControllerResult:
     """A user that a request names twice is left alone, as in Kafka, whatever the mechanisms."""
     changes: tuple[ScramDeletion | ScramUpsertion, ...] = (*request.deletions, *request.upsertions)
-    users = [change.user for change in changes]
+    twice = repeated(change.user for change in changes)
     records: list[Record] = []
     results: list[SettingResult] = []
-    for user in dict.fromkeys(users):
-        change = changes[users.index(user)]
+    for user, change in {change.user: change for change in changes}.items():
         refusal = _refusal(image, change)
-        if users.count(user) > 1:
+        if user in twice:
             text = f"user {user} is changed twice in one request: send one request for each mechanism"
             refusal = (ErrorCode.DUPLICATE_RESOURCE, text)
         if refusal is not None:

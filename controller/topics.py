@@ -6,13 +6,13 @@ request; knows nothing of its bytes (a batch over 8 MiB is refused by whoever en
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
 from controller.config import ControllerConfig
 from controller.new_partitions import NewPartitions, Refusal, ReplicaLists
 from controller.placement import Candidate
+from controller.repeats import repeated
 from controller.result import ControllerResult
 from controller.topic_names import colliding_name, name_problem, normal_form
 from metadata.columnar.bulk import Bulk, in_pieces
@@ -37,13 +37,13 @@ def decide_create_topics(
 ) -> ControllerResult:
     """`candidates` are the brokers that may hold replicas; `rng` draws where the stripes begin."""
     new = NewPartitions(image, candidates, rng)
-    repeated = _repeated([topic.name for topic in request.topics])
+    twice = repeated([topic.name for topic in request.topics])
     records: list[Record | Bulk] = []
     written = 0
     results: list[TopicResult] = []
     accepted: dict[str, str] = {}
     for topic in request.topics:
-        refusal = _name_refusal(image, topic.name, repeated, accepted) or _configs_refusal(topic)
+        refusal = _name_refusal(image, topic.name, twice, accepted) or _configs_refusal(topic)
         assignments = refusal or _assignments(topic, config, new, written)
         if isinstance(assignments, tuple):
             code, message = assignments
@@ -82,7 +82,7 @@ def decide_delete_topics(
     if len(request.topics) > config.records_per_request_max:
         return refuse_all(request.topics, config.records_per_request_max)
     named = [_find(image, topic) for topic in request.topics]
-    repeated = _repeated([info.topic_id for info in named if info is not None])
+    twice = repeated([info.topic_id for info in named if info is not None])
     records: list[Record] = []
     results: list[TopicResult] = []
     for topic, info in zip(request.topics, named, strict=True):
@@ -92,7 +92,7 @@ def decide_delete_topics(
             shown = topic if isinstance(topic, str) else uuid_to_text(topic)
             message = f"there is no topic {shown}: list the topics to see which exist"
             results.append(_refused(topic, code, message))
-        elif info.topic_id in repeated:
+        elif info.topic_id in twice:
             message = f"topic {info.name} is named twice in one request: name it once"
             results.append(_refused(topic, ErrorCode.INVALID_REQUEST, message))
         else:
@@ -125,14 +125,10 @@ def _find(image: MetadataImage, topic: str | bytes) -> TopicInfo | None:
     return image.topics.topic_named(topic) if isinstance(topic, str) else image.topics.topic(topic)
 
 
-def _repeated(keys: Sequence[str] | Sequence[bytes]) -> frozenset[str | bytes]:
-    return frozenset([key for key, count in Counter[str | bytes](keys).items() if count > 1])
-
-
 def _name_refusal(
-    image: MetadataImage, name: str, repeated: frozenset[str | bytes], accepted: dict[str, str]
+    image: MetadataImage, name: str, twice: frozenset[str], accepted: dict[str, str]
 ) -> Refusal | None:
-    if name in repeated:
+    if name in twice:
         return ErrorCode.INVALID_REQUEST, f"topic {name} is named twice in one request: name it once"
     problem = name_problem(name)
     if problem is not None:
@@ -159,8 +155,8 @@ def _name_refusal(
 def _configs_refusal(topic: NewTopic) -> Refusal | None:
     values = dict(topic.configs)
     if len(values) != len(topic.configs):
-        repeated = next(iter(_repeated([name for name, _ in topic.configs])))
-        return ErrorCode.INVALID_REQUEST, f"topic {topic.name} is given {repeated!s} twice: give it once"
+        name = min(repeated(name for name, _ in topic.configs))
+        return ErrorCode.INVALID_REQUEST, f"topic {topic.name} is given {name} twice: give it once"
     try:
         check_topic_values(values)
     except ConfigValueError as error:
@@ -208,14 +204,14 @@ def decide_create_partitions(
     rng: Random,
 ) -> ControllerResult:
     """More partitions for topics that exist (KIP-195); a result for each. Present ones do not move."""
-    repeated = _repeated([topic.name for topic in request.topics])
+    twice = repeated([topic.name for topic in request.topics])
     new = NewPartitions(image, candidates, rng)
     records: list[Record | Bulk] = []
     written = 0
     results: list[TopicResult] = []
     for topic in request.topics:
         info = image.topics.topic_named(topic.name)
-        grown = _growth(image, topic, info, config, new, repeated, written)
+        grown = _growth(image, topic, info, config, new, twice, written)
         if isinstance(grown, tuple):
             code, message = grown
             results.append(_refused(topic.name, code, message))
@@ -246,11 +242,11 @@ def _growth(
     info: TopicInfo | None,
     config: ControllerConfig,
     new: NewPartitions,
-    repeated: frozenset[str | bytes],
+    twice: frozenset[str],
     records_so_far: int,
 ) -> ReplicaLists | Refusal:
     """Replica lists of the partitions to add, or why there are none."""
-    if topic.name in repeated:
+    if topic.name in twice:
         return ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice in one request: name it once"
     if info is None:
         text = f"there is no topic {topic.name}: list the topics to see which exist"

@@ -77,6 +77,18 @@ def with_leader(image: MetadataImage, rows: RowArray, rules: Rules, *, preferred
     return _changes(old, old.isr, unchanged, rules, elected, closer=unchanged)
 
 
+def electable(image: MetadataImage, rows: RowArray, rules: Rules, *, unclean: bool) -> Flags:
+    """Which of `rows` an election may give another leader; it does nothing for the others. `unclean`: one
+    that also takes live replicas that are not in sync, of rows without a leader."""
+    if not unclean:
+        decided = with_leader(image, rows, rules, preferred=True)
+        return decided.changed | decided.odd
+    replicas = _read(image, rows).replicas
+    live = Electorate(image, rules).acceptable(replicas) | (replicas >= DENSE_IDS_MAX)
+    found: Flags = np.logical_or.reduce(live, axis=0)
+    return found
+
+
 def _read(image: MetadataImage, rows: RowArray) -> _Rows:
     columns = image.topics.columns
     chunks = [columns.chunks[at] for at in np.unique(rows >> CHUNK_SHIFT).tolist()]

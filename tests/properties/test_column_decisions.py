@@ -9,9 +9,11 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller import elections
 from controller.columns import slices
 from controller.columns.scan import Scan, listing_rare, naming
 from controller.effective import elr_enabled, rules_of
+from controller.elections import decide_elections
 from controller.encoding import encode_records_batch
 from controller.new_partitions import NewPartitions
 from controller.partitions import (
@@ -37,6 +39,7 @@ from metadata.records import (
     TopicRecord,
 )
 from metadata.replay import ReplayState, replay, replay_records
+from metadata.requests_partitions import ElectLeadersRequest
 from storage.batch import iter_batches
 
 BROKERS = 6
@@ -183,6 +186,25 @@ def test_columns_decide_what_is_decided_one_by_one(seed: int, decide: Decide) ->
     )
     quick = appended(state, fast.records)
     assert not describe_difference(slow.newest, quick.newest)
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 1 << 32), unclean=st.booleans())
+def test_elections_everywhere_are_those_of_every_partition_by_name(seed: int, unclean: bool) -> None:
+    state, live = cluster(seed)
+    topics = state.newest.topics
+    named = tuple(
+        (info.name, each.index) for info in topics.all() for each in topics.partitions_of(info.topic_id)
+    )
+    rules = rules_of(state.newest, live.__contains__)
+    with mock.patch.object(elections, "REFUSALS_TOLD_MAX", 0):
+        everywhere, each = (
+            decide_elections(
+                state.newest, ElectLeadersRequest(unclean=unclean, partitions=wanted), rules, records_max=1000
+            )
+            for wanted in (None, named)
+        )
+    assert as_set(everywhere.records) == as_set(each.records)
 
 
 @settings(max_examples=40, deadline=None)

@@ -436,6 +436,22 @@ def test_controlled_shutdown_moves_leaders_first_and_waits_until_every_active_br
     assert isinstance(quorum.register(1, 2), RegisterBrokerResponse)
 
 
+def test_a_shutdown_waits_for_the_last_move_and_for_nobody_who_is_fenced() -> None:
+    quorum = quorum_of()
+    for broker_id in (1, 2, 3):
+        quorum.start_broker(broker_id)
+    quorum.register(4)
+    quorum.create("t", (1, 2, 3))
+    quorum.heartbeat(1, want_shutdown=True)
+    moved = quorum.leader.end_offset
+    quorum.heartbeat(2, applied_offset=moved)
+    quorum.heartbeat(3, applied_offset=moved - 1)
+    assert not beat(quorum.heartbeat(1, want_shutdown=True)).should_shut_down
+    quorum.heartbeat(3, applied_offset=moved)
+    assert known(quorum, 4).fenced
+    assert beat(quorum.heartbeat(1, want_shutdown=True)).should_shut_down
+
+
 def test_a_broker_in_controlled_shutdown_gets_no_replica_in_sync() -> None:
     quorum = quorum_of()
     quorum.start_broker(1)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from controller import elections
 from controller.alter_partition import decide_alter_partition
 from controller.effective import rules_of
 from controller.elections import decide_elections
@@ -178,6 +179,18 @@ def test_all_is_what_needs_it_and_goes_on_where_it_stopped() -> None:
     assert len(whole.records) == 4
 
 
+@pytest.mark.parametrize("unclean", [False, True])
+def test_of_many_refusals_only_the_first_are_told_and_what_can_be_done_is_done(
+    monkeypatch: pytest.MonkeyPatch, unclean: bool
+) -> None:
+    monkeypatch.setattr(elections, "REFUSALS_TOLD_MAX", 2)
+    stuck = [partition(n, (3, 4), (3,), -1) for n in range(40)]
+    image = cluster(*stuck, partition(40, (1, 3), (1,), -1), fenced=(3, 4))
+    result, answer = elect(image, unclean=unclean)
+    assert result.records == (change(partition_id=40, leader=1),)
+    assert [each.partition for each in answer.results] == [0, 1, 40] and not answer.more
+
+
 def test_the_balancer_moves_only_who_can_take_it_and_in_bounded_batches() -> None:
     image = cluster(
         *[partition(n, (1, 2), (1, 2), 2) for n in range(5)], partition(5, (1, 2), (2,), 2), fenced=(3,)
@@ -249,6 +262,14 @@ def test_refused_alterations_change_nothing(wanted: PartitionAlteration, code: E
     answer = result.response.results[0]
     assert (answer.error, result.records) == (code, ())
     assert answer.message
+
+
+def test_a_partition_that_is_named_twice_is_changed_once() -> None:
+    image = cluster(partition(0, (1, 2), (1, 2), 1))
+    result = alter(image, GOOD, GOOD)
+    assert result.records == (change(isr=(1,)),)
+    assert isinstance(result.response, AlterPartitionResponse)
+    assert [each.error for each in result.response.results] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
 
 
 def test_only_the_leader_and_only_its_present_incarnation_may_alter() -> None:

@@ -8,6 +8,7 @@ import hmac
 import itertools
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from controller.config import ControllerConfig
@@ -130,6 +131,46 @@ def test_a_topic_is_configured_with_what_changes_and_nothing_else() -> None:
         config("cleanup.policy", "delete,compact"),
     )
     assert alter(image, NAME, (SET, "flush.ms", "1"), validate_only=True).records == ()
+
+
+class Watched(str):
+    """A name that counts how often it is compared."""
+
+    comparisons = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Watched.comparisons += 1
+        return str.__eq__(self, other)
+
+
+def test_a_request_that_names_many_is_looked_through_once() -> None:
+    names = [Watched(f"name{n}") for n in range(500)]
+    one = ConfigOp(kind=SET, name="retention.ms", value="1")
+    requests = (
+        AlterConfigsRequest(
+            changes=tuple(ConfigChange(resource=ConfigResource(2, name), ops=(one,)) for name in names)
+        ),
+        AlterConfigsRequest(
+            changes=(
+                ConfigChange(
+                    resource=NAME, ops=tuple(ConfigOp(kind=SET, name=name, value="1") for name in names)
+                ),
+            )
+        ),
+        AlterScramRequest(deletions=tuple(ScramDeletion(user=name, mechanism=1) for name in names)),
+        AlterQuotasRequest(
+            changes=(
+                QuotaChange(
+                    entity=(("user", "u"),), ops=tuple(QuotaOp(key=name, value=1.0) for name in names)
+                ),
+            )
+        ),
+    )
+    for request in requests:
+        Watched.comparisons = 0
+        assert ErrorCode.NONE not in errors(decide(image_of(TOPIC), request))
+        assert Watched.comparisons < 10 * len(names)
 
 
 def test_append_and_subtract_start_from_the_value_or_the_default() -> None:
@@ -346,6 +387,22 @@ def test_levels_that_are_refused(image, level, change, text) -> None:
     result = update(image, level, change)
     assert errors(result) == [ErrorCode.INVALID_UPDATE_VERSION] and result.records == ()
     assert text in result.response.results[0].message
+
+
+def test_levels_of_one_request_are_held_against_each_other() -> None:
+    both = tuple(
+        FeatureUpdate(name=name, level=level, change=LevelChange.UPGRADE)
+        for name, level in (("metadata.version", 22), ("eligible.leader.replicas.version", 1))
+    )
+    eligible = ControllerFeature("eligible.leader.replicas.version", 0, 1)
+    able = [msgspec.structs.replace(each, features=(*each.features, eligible)) for each in ALL]
+    image = image_of(*able)
+    refused = decide(image, UpdateFeaturesRequest(updates=both))
+    assert [str(each.message).split(": ", 1)[1] for each in refused.response.results] == [
+        "eligible.leader.replicas.version 1 needs 4.0-IV1: downgrade eligible.leader.replicas.version first",
+        "it needs metadata.version 4.0-IV1: upgrade that first",
+    ]
+    assert refused.records == ()
 
 
 def test_a_downgrade_that_loses_nothing() -> None:

@@ -101,16 +101,12 @@ class ControllerCalls:
 
     async def _beat(self, stub: Any, target: int, request: Any) -> Any:
         """One heartbeat on the stream to a controller. A stream on which one failed is never used again, so
-        that no late answer is taken for another one's."""
+        that no late answer is taken for another one's: it goes with its channel."""
         call = self._heartbeats.pop(target, None)
         if call is None:
             call = stub.Heartbeats()
-        try:
-            await call.write(request)
-            answer = await call.read()
-        except BaseException:
-            call.cancel()
-            raise
+        await call.write(request)
+        answer = await call.read()
         if answer is END_OF_STREAM:
             raise ConnectionError(f"controller {target} ended the stream of heartbeats")
         self._heartbeats[target] = call

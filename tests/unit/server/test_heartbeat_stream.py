@@ -7,9 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from broker.events import ControllerRequestFailed, ControllerResponseArrived, SendToController
+from broker.events import (
+    ControllerRequestFailed,
+    ControllerResponseArrived,
+    LifecycleRequest,
+    SendToController,
+)
 from broker.server.controllers import ControllerCalls
-from metadata.requests import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from metadata.requests import BrokerHeartbeatRequest, BrokerHeartbeatResponse, RegisterBrokerRequest
 from proto import broker_pb2 as pb
 from proto.broker_pb2_grpc import BrokerLifecycleServicer, add_BrokerLifecycleServicer_to_server
 from runtime.channels import END_OF_STREAM, bind, new_server
@@ -50,6 +55,21 @@ class Broker:
     async def beat(self, number: int, timeout_ms: int = 10_000) -> Outcome:
         """A heartbeat whose answer repeats `number`."""
         request = BrokerHeartbeatRequest(broker_id=1, broker_epoch=number, applied_offset=0)
+        return await self._send(number, request, timeout_ms)
+
+    async def register(self, number: int) -> Outcome:
+        request = RegisterBrokerRequest(
+            broker_id=1,
+            cluster_id="c",
+            incarnation_id=bytes(16),
+            endpoints=(),
+            features=(),
+            rack=None,
+            directories=(),
+        )
+        return await self._send(number, request, 10_000)
+
+    async def _send(self, number: int, request: LifecycleRequest, timeout_ms: int) -> Outcome:
         self.calls.send(
             SendToController(
                 target=CONTROLLER, correlation_id=number, request=request, timeout_ms=timeout_ms, attempt=1
@@ -108,6 +128,15 @@ async def test_a_stream_that_the_controller_ends_fails_one_heartbeat() -> None:
         assert failed.reason == "controller 3000 ended the stream of heartbeats"
         lifecycle.hang_up = False
         assert answered(await broker.beat(3)) == 3
+
+
+async def test_a_registration_that_fails_takes_the_stream_with_it() -> None:
+    async with pair() as (lifecycle, broker):
+        answered(await broker.beat(1))
+        failed = await broker.register(2)
+        assert isinstance(failed, ControllerRequestFailed) and "UNIMPLEMENTED" in failed.reason
+        assert answered(await broker.beat(3)) == 3
+        assert lifecycle.streams == 2
 
 
 async def test_a_controller_that_is_gone_is_a_failure_with_a_reason() -> None:

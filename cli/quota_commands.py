@@ -102,7 +102,11 @@ def describe(
 ) -> None:
     """Show quotas, all of them by default."""
     parts: list[tuple[str, str | EllipsisType | None]] = list(_entity(words))
-    parts += [(kind, ...) for kind in _KINDS if words[f"any_{kind.replace('-', '_')}"]]
+    for kind in _KINDS:
+        if words[f"any_{kind.replace('-', '_')}"]:
+            if any(named == kind for named, _ in parts):
+                raise click.UsageError(f"give --any-{kind} or one {kind}, not both")
+            parts.append((kind, ...))
     wanted = QuotaFilter(parts=tuple(parts), strict=strict)
     with options.open() as cluster:
         found = cluster.settings(lambda settings: settings.describe_quotas(wanted, stale=stale))

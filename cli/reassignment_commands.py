@@ -6,6 +6,7 @@ Plans are files in the JSON format of Kafka's reassignment tool, so that either 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cli.errors import EXIT_FAILED, Failure
 from cli.output import echo_json, echo_table, json_option
 from controller.plans import Assignment, PlanError, PlanSize, drain, plan_size, spread
 from metadata.errors import ErrorCode
+from metadata.image.types import BrokerRegistration
 from metadata.requests_reassignments import (
     AlterReassignmentsRequest,
     OngoingReassignment,
@@ -60,14 +62,14 @@ def reassign(options: ClientOptions, path: Path, dry_run: bool, keep_factor: boo
 @json_option
 def reassignments(options: ClientOptions, names: tuple[str, ...], cancel_all: bool, as_json: bool) -> int:
     """List the reassignments that are under way and what they wait for, or cancel some."""
+    if names and cancel_all:
+        raise click.UsageError("say which to cancel: either --cancel-all, or --cancel for each of some")
     with options.open() as cluster:
         found = cluster.call(list_reassignments)
         if not names and not cancel_all:
             _show(found, as_json)
             return 0
-        chosen = (
-            [(one.topic, one.partition) for one in found] if cancel_all else [_named(one) for one in names]
-        )
+        chosen = [_named(one) for one in names] or [(one.topic, one.partition) for one in found]
         wanted = tuple([WantedReplicas(topic=name, partition=at, replicas=None) for name, at in chosen])
         request = AlterReassignmentsRequest(wanted=wanted)
         results = cluster.call(lambda client: alter_reassignments(client, request)) if wanted else ()
@@ -85,13 +87,24 @@ def plan(options: ClientOptions, broker_id: int | None, evenly: bool, topics: tu
         raise click.UsageError("say what to plan: either --drain BROKER or --spread")
     with options.open() as cluster:
         current = _current(cluster, topics)
-        racks = {one.broker_id: one.rack for one in cluster.brokers() if one.is_active}
+        brokers = cluster.brokers()
+    for name in set(topics).difference(topic for topic, _ in current):
+        raise Failure(f"topic {name} does not exist; see: metaquorum topics list")
+    if broker_id is not None and not _is_known(broker_id, brokers, current):
+        raise Failure(f"broker {broker_id} is not registered and holds nothing; see: metaquorum brokers list")
+    racks = {one.broker_id: one.rack for one in brokers if one.is_active}
     try:
         planned = spread(current, racks) if broker_id is None else drain(current, racks, broker_id)
     except PlanError as error:
         raise Failure(str(error)) from error
     click.echo(json.dumps(plan_json(planned), indent=2))
     click.echo(size_text(plan_size(current, planned)), err=True)
+
+
+def _is_known(broker_id: int, brokers: Sequence[BrokerRegistration], current: Assignment) -> bool:
+    """A broker that died for good and was unregistered is still drained."""
+    registered = any(one.broker_id == broker_id for one in brokers)
+    return registered or any(broker_id in held for held in current.values())
 
 
 def _current(cluster: Cluster, topics: Any) -> Assignment:

@@ -10,17 +10,13 @@ import itertools
 from collections.abc import Callable
 
 from controller.events import Answer, RequestArrived
-from metadata.errors import ApiError, ErrorCode
+from controller.workbench import busy
+from metadata.errors import ApiError
 from metadata.requests import ControllerRequest, ControllerResponse
 from runtime.clock import Clock
 
 WAITING_MAX = 20_000
 """Requests whose answer is outstanding; more are told to come back."""
-
-
-def busy(what: str) -> ApiError:
-    """BUSY, as Kafka's protocol says it."""
-    return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"busy: {what}; ask again in a moment")
 
 
 class WaitingRequests:

@@ -41,8 +41,8 @@ ELIGIBLE_BUGS = (
         breaks="where min.insync.replicas is lowered to what an ISR has, nobody else is eligible",
         source="KIP-966",
         file="controller/eligible.py",
-        old="if partition.isr and len(partition.isr) >= wanted[partition.topic_id]:",
-        new="if partition.isr and len(partition.isr) > wanted[partition.topic_id]:",
+        old="if len(partition.isr) >= wanted[partition.topic_id]:",
+        new="if len(partition.isr) > wanted[partition.topic_id]:",
         caught_by=(ELIGIBLE,),
     ),
     Bug(

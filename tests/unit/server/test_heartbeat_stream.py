@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from broker.events import (
     ControllerRequestFailed,
@@ -14,11 +14,18 @@ from broker.events import (
     SendToController,
 )
 from broker.server.controllers import ControllerCalls
+from controller.server.services import BrokerLifecycleService
 from metadata.requests import BrokerHeartbeatRequest, BrokerHeartbeatResponse, RegisterBrokerRequest
 from proto import broker_pb2 as pb
-from proto.broker_pb2_grpc import BrokerLifecycleServicer, add_BrokerLifecycleServicer_to_server
-from runtime.channels import END_OF_STREAM, bind, new_server
+from proto.broker_pb2_grpc import (
+    BrokerLifecycleServicer,
+    BrokerLifecycleStub,
+    add_BrokerLifecycleServicer_to_server,
+)
+from runtime.api_codec import Hints
+from runtime.channels import END_OF_STREAM, bind, new_server, open_channel
 from runtime.raft_client import PeerAddress
+from runtime.requests import WaitingRequests
 
 CONTROLLER = 3000
 Outcome = ControllerResponseArrived | ControllerRequestFailed
@@ -105,6 +112,42 @@ async def test_heartbeats_share_a_stream() -> None:
     async with pair() as (lifecycle, broker):
         assert [answered(await broker.beat(number)) for number in range(1, 6)] == [1, 2, 3, 4, 5]
         assert lifecycle.streams == 1
+
+
+async def test_a_controller_answers_every_heartbeat_of_a_stream_and_refuses_what_it_cannot_read() -> None:
+    asked: list[int] = []
+
+    class Requests:
+        async def ask(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+            asked.append(request.broker_epoch)
+            return BrokerHeartbeatResponse(
+                is_caught_up=True,
+                is_fenced=False,
+                should_shut_down=False,
+                in_controlled_shutdown=False,
+                session_timeout_ms=9,
+            )
+
+    server = new_server()
+    port = bind(server, "127.0.0.1", 0, None)
+    service = BrokerLifecycleService(cast(WaitingRequests, Requests()), Hints(()))
+    add_BrokerLifecycleServicer_to_server(service, server)
+    await server.start()
+    async with open_channel("127.0.0.1", port, None) as channel:
+        stub: Any = BrokerLifecycleStub(channel)
+        call = stub.Heartbeats()
+        good = pb.BrokerHeartbeatRequest(broker_id=1, broker_epoch=5)
+        bad = pb.BrokerHeartbeatRequest(broker_id=1, broker_epoch=6, offline_directories=[b"short"])
+        answers = []
+        for request in (good, bad, good):
+            await call.write(request)
+            answers.append(await call.read())
+        assert [each.HasField("error") for each in answers] == [False, True, False]
+        assert "short" in answers[1].error.message or "16" in answers[1].error.message
+        assert asked == [5, 5]
+        await call.done_writing()
+        assert await call.read() is END_OF_STREAM
+    await server.stop(None)
 
 
 async def test_a_late_answer_is_not_taken_for_the_next_ones() -> None:

@@ -109,6 +109,10 @@ async def test_the_commands(site: Site, tmp_path: Path) -> None:
         assert run("reassignments", "--cancel-all")[0] == "t-1 is no longer being reassigned\n"
         assert run("plan", "--spread")[1].startswith("1 partitions change, 1 replicas are copied")
         run("plan", expect=2)
+        for wrong in (("--drain", "77"), ("--spread", "--topic", "nope")):
+            text, error = run("plan", *wrong, expect=1)
+            assert not text and wrong[-1] in error and error.count("\n") == 1
+        assert "either --cancel-all" in run("reassignments", "--cancel-all", "--cancel", "t-0", expect=2)[1]
 
     async with running_controller(site.controller_file()):
         async with AdminClient([("127.0.0.1", site.controller_port)]) as client:

@@ -288,6 +288,7 @@ async def test_entries_users_quotas_and_tokens_on_the_command_line(site: Site) -
     shown = (await run(site, "quotas", "describe", "--any-user")).stdout
     assert shown == "Quota configs for the default user-principal are producer_byte_rate=1024.0\n"
     await run(site, "quotas", "alter", "--set", "producer_byte_rate=1", code=2)
+    await run(site, "quotas", "describe", "--any-user", "--user", "bob", code=2)
     await run(site, "quotas", "alter", "--user-default", "--delete", "producer_byte_rate")
     assert json.loads((await run(site, "quotas", "describe", "--json")).stdout) == []
 

@@ -7,12 +7,12 @@ Costs time in proportion to what changed; a broker that turned inactive puts its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from .delta import MetadataDelta, diff
-from .image import TOPIC_RESOURCE, BrokersImage, ConfigResource, MetadataImage
+from .image import TOPIC_RESOURCE, BrokersImage, ConfigResource, MetadataImage, TopicsImage
 from .image.columns import N_ISR, NO_RARE_FIELDS, Chunk, RowArray
 from .invariants import (
     COLUMN_RULES,
@@ -52,10 +52,14 @@ def check_changes(
 
 def _topic_violations(delta: MetadataDelta) -> Iterator[Violation]:
     """Partitions of new and grown topics are numbered without gaps."""
-    topics = delta.new.topics
     grown = {topic_id for topic_id, _ in delta.partitions.added}
     grown |= {topic.topic_id for topic in delta.topics_added}
-    for topic_id in sorted(grown):
+    yield from topic_violations(delta.new.topics, grown)
+
+
+def topic_violations(topics: TopicsImage, topic_ids: Iterable[bytes]) -> Iterator[Violation]:
+    """What is wrong with the names and the numbering of some topics; those that are gone are passed over."""
+    for topic_id in sorted(topic_ids):
         entry = topics.by_id.get(topic_id)
         if entry is None:
             continue
@@ -77,9 +81,15 @@ def _partition_violations(delta: MetadataDelta) -> Iterator[Violation]:
         rows.update(topics.rows_with_replica(broker_id).tolist())
         rows.update(topics.rows_with_isr(broker_id).tolist())
         rows.update(topics.rows_led_by(broker_id).tolist())
-    if not rows:
-        return
+    yield from row_violations(image, rows)
+
+
+def row_violations(image: MetadataImage, rows: Iterable[int]) -> Iterator[Violation]:
+    """What is wrong with the partitions in some live rows."""
+    topics = image.topics
     chosen = np.array(sorted(rows), dtype=np.int64)
+    if not len(chosen):
+        return
     yield from _column_violations(image, chosen)
     columns = topics.columns
     without_isr = columns.gather(N_ISR, chosen) == 0

@@ -29,6 +29,7 @@ from storage.types import LogPosition
 
 from .availability import Availability
 from .brokers import SHUTDOWN, BrokerSessions, DirectoryEvents, state_of
+from .errors import Question, is_plainly_sound, registration_is_new, topic_is_plainly_sound
 from .failovers import Failovers, is_unclean
 from .moments import DAY_MS, Clock, Moment, Row
 from .partitions import PartitionStates
@@ -63,6 +64,7 @@ class ClusterReplay:
         self._log_end = log_end
         self._clock = Clock()
         self._touched = Touched()
+        self._question = Question()
         self._quorum = QuorumEpochs()
         self._brokers = BrokerSessions()
         self._directories = DirectoryEvents()
@@ -155,6 +157,7 @@ class ClusterReplay:
         for topic_id, (offset, name) in touched.topics.items():
             if topic_id in self._engine.builder.topics.by_id and topic_id not in self._topics.names:
                 self._topics.created(topic_id, name, moment.at(offset))
+            self._ask_about_topic(topic_id, name)
         if touched.configs:
             self._settle_configs(moment)
         if touched.partitions:
@@ -165,12 +168,17 @@ class ClusterReplay:
                 self._remove_topic(topic_id, moment.at(offset))
         self._failovers.forget_late(moment.now_ms)
         touched.clear()
+        if self._question:
+            self._violations.judge(self._question, self._engine.state().image, moment)
+            self._question = Question()
 
     def _settle_brokers(self, moment: Moment, epoch: int) -> None:
         for broker_id, (offset, by) in self._touched.brokers.items():
             before = self._brokers.registrations.get(broker_id)
             now = self._engine.builder.brokers.get(broker_id)
             there = moment.at(offset)
+            if registration_is_new(before, now):
+                self._question.brokers = True
             if now is not None and now.rack != self._brokers.racks.get(broker_id):
                 self._availability.racks_changed()
             self._directories.registered(broker_id, before, now, there, epoch, self._replicas_in)
@@ -200,7 +208,7 @@ class ClusterReplay:
             self._availability.judge((info.topic_id, info.index), info, min_isr)
 
     def _settle_partitions(self, moment: Moment) -> None:
-        topics = self._engine.builder.topics
+        topics, broken = self._engine.builder.topics, self._violations.broken
         name = ""
         last_id = b""
         for key, offset in self._touched.partitions.items():
@@ -214,11 +222,20 @@ class ClusterReplay:
             before = self._partitions.changed(name, now, there)
             if before == now:
                 continue
+            if not is_plainly_sound(now) or (broken and f"topic/{name}/{key[1]}" in broken):
+                self._question.partitions.add(key)
+            if before is None:
+                self._ask_about_topic(key[0], name)
             self._availability.partition(key, before, now, self._configs.min_isr(name))
             if before is None or before.directories != now.directories:
                 self._directories.partition(before, now, offset)
             if before is not None and before.leader_epoch != now.leader_epoch:
                 self._elected(key, name, before, now, there)
+
+    def _ask_about_topic(self, topic_id: bytes, name: str) -> None:
+        is_sound = topic_is_plainly_sound(self._engine.builder.topics, topic_id)
+        if not is_sound or f"topic/{name}" in self._violations.broken:
+            self._question.topics.add(topic_id)
 
     def _elected(
         self, key: tuple[bytes, int], name: str, before: PartitionInfo, now: PartitionInfo, moment: Moment
@@ -239,6 +256,8 @@ class ClusterReplay:
             self._failovers.removed(key, moment)
             self._availability.removed(key)
         self._topics.removed(topic_id, len(gone), moment)
+        if self._violations.broken:
+            self._question.gone |= {f"topic/{name}", *(f"topic/{name}/{info.index}" for info in gone)}
         if name not in self._engine.builder.topics.by_name:
             self._configs.topic_removed(name, moment)
 

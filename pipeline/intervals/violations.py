@@ -1,10 +1,12 @@
-"""Broken invariants over a log, found without judging every batch.
+"""Broken invariants over a log, found without judging every image whole.
 
-Owns when an image is judged: at the first batch boundary at or after every CHECK_EVERY offsets, and at the
-end. Where the answers at two boundaries differ, the batches between are replayed again from the image of the
-first, halving, until the batch that made each difference is found. A state that comes and goes between two
-boundaries is not told. The rules between two images are judged at every batch with a record that could break
-them. All rules are those of `metadata.invariants`.
+Owns when what is judged. Errors that a record can make (`errors`) are judged at every batch, for what it
+touched: each is told from the batch that broke the rule to the one that mended it. Warnings are states that a
+correct cluster passes through between two batches, so only those are told that last: the whole image is
+judged at the first batch boundary at or after every CHECK_EVERY offsets, and at the end. Where the answers at
+two boundaries differ, the batches between are replayed again from the image of the first, halving, until the
+batch that made each difference is found. The rules between two images are judged at every batch with a
+record that could break them. All rules are those of `metadata.invariants`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from metadata.invariants import ERROR, Violation, check_image, check_step
 from metadata.replay import Replayer, ReplayState
 from storage.batch import RecordBatch
 
+from .errors import MAX_OPEN, Question, is_judged_by_batch
 from .moments import Moment, Row
 from .rows import Intervals
 
@@ -42,13 +45,40 @@ class Violations:
         self._rows: Intervals[tuple[str, str]] = Intervals()
         self._events: list[Row] = []
         self._anchor = _Place(state, {})
+        self.broken: dict[str, set[str]] = {}
+        """Path: rules, of the errors that are judged at every batch and have not been mended."""
+        self._broken_count = 0
         self._since: list[tuple[RecordBatch, Moment]] = []
         self.next_check = (state.end_offset // CHECK_EVERY + 1) * CHECK_EVERY
 
     def start_from_snapshot(self, state: ReplayState, moment: Moment) -> None:
         self._anchor = _Place(state, _judge(state))
-        for key, violation in self._anchor.found.items():
-            self._rows.start(key, _value(violation), moment, known=False)
+        for violation in check_image(state.image, limit=MAX_VIOLATIONS):
+            key = (violation.rule, violation.where)
+            if key not in self._rows.open:
+                self._rows.start(key, _value(violation), moment, known=False)
+                if is_judged_by_batch(violation):
+                    self._note(violation.where, violation.rule)
+
+    def _note(self, where: str, rule: str) -> None:
+        self.broken.setdefault(where, set()).add(rule)
+        self._broken_count += 1
+
+    def judge(self, question: Question, image: MetadataImage, moment: Moment) -> None:
+        """Judges what a batch touched: `image` is what it left."""
+        found = {(one.rule, one.where): one for one in question.found(image)}
+        for path in sorted({*question.paths(image, set(self.broken))} & self.broken.keys()):
+            for rule in sorted(self.broken[path]):
+                if (rule, path) not in found:
+                    self._rows.end((rule, path), moment)
+                    self.broken[path].discard(rule)
+                    self._broken_count -= 1
+            if not self.broken[path]:
+                del self.broken[path]
+        for key, violation in found.items():
+            if self._broken_count < MAX_OPEN and key[0] not in self.broken.get(key[1], ()):
+                self._rows.start(key, _value(violation), moment)
+                self._note(key[1], key[0])
 
     def batch(self, batch: RecordBatch, moment: Moment) -> None:
         """A batch that was replayed; `moment` is that of its first record."""
@@ -111,13 +141,21 @@ class Violations:
     def load(self, saved: Any, state: ReplayState) -> None:
         """`state` is the one that was saved with this."""
         self._rows.load(saved)
+        for rule, where in self._rows.open:
+            violation = Violation(rule, self._rows.open[rule, where].value[1], where, "")
+            if is_judged_by_batch(violation):
+                self._note(where, rule)
         self._anchor = _Place(state, _judge(state))
         self.next_check = (state.end_offset // CHECK_EVERY + 1) * CHECK_EVERY
 
 
 def _judge(state: ReplayState) -> Found:
-    found = check_image(state.image, limit=MAX_VIOLATIONS)
-    return {(violation.rule, violation.where): violation for violation in found}
+    """What is judged at boundaries only."""
+    return {
+        (violation.rule, violation.where): violation
+        for violation in check_image(state.image, limit=MAX_VIOLATIONS)
+        if not is_judged_by_batch(violation)
+    }
 
 
 def _value(violation: Violation) -> Row:

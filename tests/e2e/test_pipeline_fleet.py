@@ -135,18 +135,18 @@ def test_sampled_partitions_have_every_state_of_the_truth(spark: SparkSession, f
     assert compared > 50
 
 
-def test_an_invariant_that_stays_broken_is_told_where_it_broke(spark: SparkSession, fleet: Fleet) -> None:
-    query = (
-        "SELECT cluster, rule, `where`, from_offset FROM violations "
-        "WHERE severity = 'error' AND to_offset IS NULL"
-    )
+def test_every_broken_invariant_is_told_from_where_it_broke_to_where_it_was_mended(
+    spark: SparkSession, fleet: Fleet
+) -> None:
+    query = "SELECT cluster, rule, `where`, from_offset, to_offset FROM violations WHERE severity = 'error'"
     told = {
-        (cluster, one["rule"], one["where"], one["broken_offset"])
+        (cluster, one["rule"], one["where"], one["broken_offset"], one["mended_offset"])
         for cluster, truth in fleet.truths.items()
         for one in truth["incidents"]
-        if one["kind"] == "broken_invariant" and one["mended_offset"] is None
+        if one["kind"] == "broken_invariant"
     }
-    assert set(rows(spark, query)) == told and told
+    assert set(rows(spark, query)) == told
+    assert {one[-1] is None for one in told} == {True, False}
 
 
 def test_damage_is_told_where_it_was_made(spark: SparkSession, fleet: Fleet) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from controller.config import ControllerConfig
 from metadata.errors import ApiError, ErrorCode
 from metadata.offline import offline_replicas
@@ -28,15 +30,16 @@ from metadata.requests_partitions import (
 )
 from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration
 
-A, B = b"dir-a" + bytes(10) + b"a", b"dir-b" + bytes(10) + b"b"
+A, B, C = (b"dir-" + name + bytes(10) + name for name in (b"a", b"b", b"c"))
 
 
-def quorum_of(slice_max: int = 1_000, interval_ms: int = 0) -> Quorum:
+def quorum_of(slice_max: int = 1_000, interval_ms: int = 0, *, rebalance: bool = True) -> Quorum:
     config = ControllerConfig(
         cluster_id=CLUSTER,
         node_id=0,
         records_per_slice_max=slice_max,
         leader_imbalance_check_interval_ms=interval_ms,
+        auto_leader_rebalance_enable=rebalance,
     )
     quorum = Quorum(config=config)
     quorum.elect()
@@ -114,6 +117,41 @@ def test_a_dead_directory_goes_in_slices_and_counts_as_dead_from_the_first() -> 
     assert leader.node.sessions.failing == {}
 
 
+def test_a_second_directory_that_dies_meanwhile_is_looked_through_from_the_beginning() -> None:
+    quorum = quorum_of(slice_max=2)
+    quorum.register(1, directories=(A, B, C))
+    quorum.heartbeat(1)
+    epoch = quorum.image().brokers[1].epoch
+    quorum.start_broker(2)
+    topic = quorum.create("t", *[(1, 2)] * 9)
+    assigned = tuple(
+        ReplicaAssignment(directory_id=(A, B, C)[n % 3], topic_id=topic, partition=n) for n in range(9)
+    )
+    quorum.call(AssignReplicasToDirsRequest(broker_id=1, broker_epoch=epoch, assignments=assigned))
+    leader = quorum.leader
+    leader.node.next_deadline_ms()
+    quorum.request(quorum.heartbeat_request(1, offline_directories=(B,)))
+    leader.step()
+    quorum.heartbeat(1, offline_directories=(B, C))
+    quorum.advance(100)
+    assert quorum.image().brokers[1].directories == (A,) and not quorum.image().brokers[1].fenced
+    assert [quorum.partition(topic, n).leader for n in range(9)] == [1, 2, 2] * 3
+
+
+def test_directories_that_die_one_after_the_other_fence_the_broker_with_the_last() -> None:
+    quorum = quorum_of(slice_max=2)
+    _, topic = two_directories(quorum, partitions=10)
+    leader = quorum.leader
+    leader.node.next_deadline_ms()
+    quorum.request(quorum.heartbeat_request(1, offline_directories=(B,)))
+    leader.step()
+    assert quorum.image().brokers[1].directories == (A, B)
+    quorum.heartbeat(1, offline_directories=(A,))
+    quorum.advance(100)
+    assert quorum.image().brokers[1].fenced
+    assert [quorum.partition(topic, n).leader for n in range(10)] == [2] * 10
+
+
 def test_a_broker_that_registers_again_without_a_directory_leads_nothing_in_it() -> None:
     """The same incarnation lost its lease by its own clock and a directory meanwhile: no image on the way has
     a leader in a directory that is not registered."""
@@ -182,8 +220,9 @@ def test_a_dead_directory_with_the_last_copy_keeps_the_isr_and_leads_again_with_
     assert quorum.partition(topic).leader == 1
 
 
-def test_leaders_go_back_to_the_preferred_replica_on_request_and_by_the_clock() -> None:
-    quorum = quorum_of(interval_ms=60_000)
+@pytest.mark.parametrize("rebalance", [True, False])
+def test_leaders_go_back_to_the_preferred_replica_on_request_and_by_the_clock(rebalance: bool) -> None:
+    quorum = quorum_of(interval_ms=60_000, rebalance=rebalance)
     quorum.start_broker(1)
     quorum.start_broker(2)
     topic = quorum.create("t", (1, 2), (1, 2))
@@ -205,7 +244,7 @@ def test_leaders_go_back_to_the_preferred_replica_on_request_and_by_the_clock() 
     assert isinstance(answer, ElectLeadersResponse) and answer.results[0].leader == 1
     assert [quorum.partition(topic, n).leader for n in range(2)] == [1, 2]
     quorum.beat_for(61_000, 1, 2)
-    assert [quorum.partition(topic, n).leader for n in range(2)] == [1, 1]
+    assert [quorum.partition(topic, n).leader for n in range(2)] == [1, 1 if rebalance else 2]
 
 
 def test_an_unclean_election_that_is_allowed_later_happens_with_the_next_look() -> None:

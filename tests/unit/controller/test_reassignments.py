@@ -144,6 +144,13 @@ def test_cancelling_returns_to_what_it_was() -> None:
     ]
 
 
+def test_a_move_that_only_takes_replicas_away_can_be_cancelled() -> None:
+    waiting = plain(1, 2, 3, isr=(1, 3), removing_replicas=(3,))
+    records, error, _ = decide(image_with(waiting), None)
+    assert error is ErrorCode.NONE
+    assert records == [PartitionChangeRecord(0, TOPIC, removing_replicas=())]
+
+
 def test_cancelling_loses_nothing_unless_that_is_allowed() -> None:
     moving = plain(4, 2, isr=(4,), leader=4, adding_replicas=(4,))
     records, error, text = decide(image_with(moving), None)

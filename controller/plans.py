@@ -12,6 +12,10 @@ from dataclasses import dataclass
 
 PartitionName = tuple[str, int]
 Assignment = dict[PartitionName, tuple[int, ...]]
+Held = dict[int, list[PartitionName | None]]
+"""Partitions by broker, in the order in which they are looked at; None: it has moved away."""
+Passed = dict[tuple[int, int], int]
+"""By broker and goal: how many of what the broker holds cannot go there, as far as was looked."""
 
 
 class PlanError(ValueError):
@@ -57,46 +61,59 @@ def spread(current: Assignment, racks: Mapping[int, str | None]) -> Assignment:
     by one at most or no move helps."""
     load = _load(current, racks)
     planned: Assignment = {}
-    held: dict[int, list[PartitionName]] = {broker: [] for broker in racks}
+    held: Held = {broker: [] for broker in racks}
     for name, replicas in sorted(current.items()):
         for replica in replicas:
             if replica in held:
                 held[replica].append(name)
     now = dict(current)
+    passed: Passed = {}
+    looked_again: set[int] = set()
     stuck: set[int] = set()
     while True:
         movable = [one for one in load if one not in stuck]
         fullest = max(movable, key=lambda one: (load[one], -one), default=None)
         if fullest is None or load[fullest] - min(load.values()) <= 1:
             return planned
-        move = _best_move(held[fullest], now, racks, load, fullest)
+        move = _best_move(held[fullest], now, racks, load, fullest, passed)
         if move is None:
-            stuck.add(fullest)
+            # What stood in the way when a partition was passed may have moved since.
+            (stuck if fullest in looked_again else looked_again).add(fullest)
+            for goal in racks:
+                passed.pop((fullest, goal), None)
             continue
+        looked_again.discard(fullest)
         name, chosen = move
         now[name] = planned[name] = tuple([chosen if one == fullest else one for one in now[name]])
-        held[fullest].remove(name)
         held[chosen].append(name)
         load[fullest] -= 1
         load[chosen] += 1
 
 
 def _best_move(
-    names: Sequence[PartitionName],
+    names: list[PartitionName | None],
     now: Assignment,
     racks: Mapping[int, str | None],
     load: Mapping[int, int],
     source: int,
+    passed: Passed,
 ) -> tuple[PartitionName, int] | None:
-    """A partition of `source` and who takes it, so that the numbers come closer; None if no move does."""
+    """A partition of `source`, which leaves `names`, and who takes it, so that the numbers come closer; None
+    if no move does. Goes on where the last look for the same goal ended, so that a plan costs O(replicas)."""
     for goal in sorted(load, key=lambda one: (load[one], one)):
         if load[source] - load[goal] <= 1:
             return None
-        for name in names:
+        for at in range(passed.get((source, goal), 0), len(names)):
+            name = names[at]
+            if name is None:
+                continue
             others = [one for one in now[name] if one != source]
             if goal in others or _crowding(goal, others, racks) > _crowding(source, others, racks):
                 continue
+            names[at] = None
+            passed[source, goal] = at + 1
             return name, goal
+        passed[source, goal] = len(names)
     return None
 
 

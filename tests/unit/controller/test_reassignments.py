@@ -306,6 +306,23 @@ def test_draining_without_a_broker_to_go_to_says_so() -> None:
         drain({("t", 0): (1, 2)}, {1: None, 2: None}, 1)
 
 
+def test_spreading_looks_at_a_partition_a_few_times_however_many_there_are() -> None:
+    looks = 0
+
+    class Name(tuple[str, int]):
+        def __hash__(self) -> int:
+            nonlocal looks
+            looks += 1
+            return super().__hash__()
+
+    # Whatever moved to broker 3 is passed over whenever another partition is looked for.
+    current = {Name(("t", n)): (n % 3, (n + 1) % 3, (n + 2) % 3) for n in range(1_000)}
+    looks = 0
+    planned = spread(current, dict.fromkeys(range(4)))
+    assert len(planned) == 750
+    assert looks < 20 * len(current)
+
+
 def test_spreading_moves_as_little_as_it_takes_and_crowds_no_rack() -> None:
     racks = {1: "a", 2: "b", 3: "a", 4: "b"}
     current = {("t", at): (1, 2) for at in range(8)}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,17 @@ def shared_data() -> Path:
     if path is None:
         pytest.skip("recorded logs are absent: put them at ../shared/data or set METAQUORUM_SHARED_DATA")
     return path
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command that sets up logging inside a test must not write into what the next test captures."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
+    for handler in [one for one in root.handlers if type(one) is logging.StreamHandler]:
+        root.removeHandler(handler)
 
 
 @pytest.hookimpl(optionalhook=True)

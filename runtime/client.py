@@ -243,7 +243,7 @@ class AdminClient:
                 found[each.name] = TopicDescription(
                     info=TopicInfo(each.topic_id, each.name),
                     partitions=(earlier.partitions if earlier else ()) + partitions,
-                    configs=dict(each.configs),
+                    configs=dict(sorted(each.configs.items())),
                 )
             if not answer.HasField("next"):
                 break

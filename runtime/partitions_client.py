@@ -10,6 +10,7 @@ from proto.partitions_pb2_grpc import PartitionsStub
 from runtime import partitions_codec as codec
 from runtime.api_codec import topics_from_pb
 from runtime.client import AdminClient
+from runtime.reassignments_client import PARTITIONS_PER_REQUEST
 
 
 async def create_partitions(
@@ -26,17 +27,22 @@ async def create_partitions(
 async def elect_leaders(
     client: AdminClient, *, unclean: bool, partitions: Sequence[tuple[str, int]] | None
 ) -> tuple[api.ElectionResult, ...]:
-    """A result for each (topic, partition); `partitions` None: for all that are not led as wanted, asked
-    again until everything is done. Of a partition that was told twice, the last result counts."""
-    named = None if partitions is None else tuple(partitions)
-    message = codec.elect_to_pb(api.ElectLeadersRequest(unclean=unclean, partitions=named))
+    """A result for each (topic, partition), asked for in parts; `partitions` None: for all that are not led
+    as wanted, asked again until everything is done. Of a partition that was told twice, the last counts."""
+    parts: list[tuple[tuple[str, int], ...] | None] = [None]
+    if partitions is not None:
+        firsts = range(0, len(partitions), PARTITIONS_PER_REQUEST)
+        parts = [tuple(partitions[first : first + PARTITIONS_PER_REQUEST]) for first in firsts]
     found: dict[tuple[str, int], api.ElectionResult] = {}
-    while True:
-        answer = await client.ask(lambda channel: PartitionsStub(channel).ElectLeaders, message)
-        response = codec.elected_from_pb(answer)
-        found.update({(each.topic, each.partition): each for each in response.results})
-        if not response.more:
-            return tuple(found.values())
+    for part in parts:
+        message = codec.elect_to_pb(api.ElectLeadersRequest(unclean=unclean, partitions=part))
+        more = True
+        while more:
+            answer = await client.ask(lambda channel: PartitionsStub(channel).ElectLeaders, message)
+            response = codec.elected_from_pb(answer)
+            found.update({(each.topic, each.partition): each for each in response.results})
+            more = response.more
+    return tuple(found.values())
 
 
 async def alter_partition(

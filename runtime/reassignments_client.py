@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from metadata.requests_reassignments import (
     AlterReassignmentsRequest,
@@ -14,13 +15,23 @@ from proto.reassignments_pb2_grpc import ReassignmentsStub
 from runtime import reassignments_codec as codec
 from runtime.client import AdminClient
 
+PARTITIONS_PER_REQUEST = 2_000
+"""A plan may name more partitions than a batch holds records. Each is decided for itself: in parts, so that
+heartbeats need not wait for all of them."""
+
 
 async def alter_reassignments(
     client: AdminClient, request: AlterReassignmentsRequest
 ) -> tuple[ReassignmentResult, ...]:
-    """A result for each partition. Repeating it is safe: it says where replicas are to be."""
-    answer = await client.ask(lambda channel: ReassignmentsStub(channel).Alter, codec.alter_to_pb(request))
-    return codec.altered_from_pb(answer).results
+    """A result for each partition, asked for in parts. Repeating it is safe: it says where replicas are to
+    be."""
+    results: list[ReassignmentResult] = []
+    for first in range(0, len(request.wanted), PARTITIONS_PER_REQUEST):
+        part = replace(request, wanted=request.wanted[first : first + PARTITIONS_PER_REQUEST])
+        message = codec.alter_to_pb(part)
+        answer = await client.ask(lambda channel: ReassignmentsStub(channel).Alter, message)
+        results += codec.altered_from_pb(answer).results
+    return tuple(results)
 
 
 async def list_reassignments(

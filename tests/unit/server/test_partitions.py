@@ -20,6 +20,7 @@ from metadata.requests_partitions import (
     ReplicaAssignment,
     TopicGrowth,
 )
+from runtime import partitions_client
 from runtime.client import AdminClient
 from runtime.partitions_client import alter_partition, assign_replicas, create_partitions, elect_leaders
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
@@ -46,7 +47,10 @@ async def command(site: Site, *arguments: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, main, line, standalone_mode=False)
 
 
-async def test_the_round_trip_of_every_request_and_the_commands(site: Site) -> None:
+async def test_the_round_trip_of_every_request_and_the_commands(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions_client, "PARTITIONS_PER_REQUEST", 1)
     async with (
         running_controller(site.controller_file()),
         running_broker(site.broker_file()),

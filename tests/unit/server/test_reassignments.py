@@ -15,6 +15,7 @@ from metadata.records import BrokerEndpoint, BrokerFeature
 from metadata.requests import BrokerHeartbeatRequest, NewTopic, RegisterBrokerRequest
 from metadata.requests_reassignments import AlterReassignmentsRequest, WantedReplicas
 from proto.broker_pb2_grpc import BrokerLifecycleStub
+from runtime import reassignments_client
 from runtime.api_codec import heartbeat_to_pb, register_to_pb
 from runtime.client import AdminClient
 from runtime.reassignments_client import alter_reassignments, list_reassignments
@@ -49,7 +50,11 @@ async def start_brokers(client: AdminClient, *broker_ids: int) -> None:
         await client.ask(lambda channel: BrokerLifecycleStub(channel).Heartbeat, beat)
 
 
-async def test_a_reassignment_is_started_listed_and_cancelled(site: Site) -> None:
+@pytest.mark.parametrize("a_request", [1, 2_000])
+async def test_a_reassignment_is_started_listed_and_cancelled(
+    site: Site, monkeypatch: pytest.MonkeyPatch, a_request: int
+) -> None:
+    monkeypatch.setattr(reassignments_client, "PARTITIONS_PER_REQUEST", a_request)
     address = [("127.0.0.1", site.controller_port)]
     async with running_controller(site.controller_file()), AdminClient(address) as client:
         await start_brokers(client, 1, 2, 3)

@@ -7,7 +7,7 @@ Knows no records: `metadata.replay` says what a record changes.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import numpy as np
@@ -26,17 +26,21 @@ from .columns import (
     RARE_FLAG,
     RECOVERING_FLAG,
     TOPIC,
+    Chunk,
     ColumnsBuilder,
     PartitionColumns,
     RareFields,
     RowArray,
     RowLists,
+    split_by_chunk,
 )
 from .directories import DirectoryTable
 from .maps import MapBuilder, ShardedMap
 from .types import NO_LEADER, PartitionInfo, TopicInfo
 
 IntArray = npt.NDArray[np.int32]
+_FEW_ROWS = 6
+"""So few rows are faster read one by one."""
 Run = tuple[int, int, int]
 """(first partition index, count, first row): consecutive indexes in consecutive rows."""
 
@@ -223,6 +227,13 @@ def partition_at(
     """The partition in a live row of `columns`."""
     chunk = columns.chunks[row >> CHUNK_SHIFT]
     values = chunk.data[:, row & CHUNK_MASK].tolist()
+    return _partition(columns, by_slot[values[TOPIC]], row, chunk, values)
+
+
+def _partition(
+    columns: PartitionColumns | ColumnsBuilder, topic_id: bytes, row: int, chunk: Chunk, values: list[int]
+) -> PartitionInfo:
+    """The partition with a row's values of all columns of its chunk."""
     n_replicas, n_isr, flags = values[N_REPLICAS], values[N_ISR], values[FLAGS]
     directories = LISTS + chunk.replica_width
     isr = directories + chunk.replica_width
@@ -230,7 +241,7 @@ def partition_at(
     if flags & RARE_FLAG:
         rare = columns.rare.get(row) or NO_RARE_FIELDS
     return PartitionInfo(
-        topic_id=by_slot[values[TOPIC]],
+        topic_id=topic_id,
         index=values[INDEX],
         replicas=tuple(values[LISTS : LISTS + n_replicas]),
         isr=tuple(values[isr : isr + n_isr]),
@@ -316,3 +327,27 @@ class TopicsBuilder:
 
     def at(self, row: int) -> PartitionInfo:
         return partition_at(self.columns, self.by_slot, row)
+
+    def partitions(self, keys: Iterable[tuple[bytes, int]]) -> list[PartitionInfo | None]:
+        """The partitions of many keys (topic id, index) in their order, None where there is none. Faster than
+        one by one, and fastest when a topic's keys follow each other."""
+        rows: list[int] = []
+        topic_ids: list[bytes] = []
+        last: bytes | None = None
+        entry: TopicEntry | None = None
+        for topic_id, index in keys:
+            if topic_id != last:
+                last, entry = topic_id, self.by_id.get(topic_id)
+            rows.append(-1 if entry is None else entry.row_of(index))
+            topic_ids.append(topic_id)
+        if len(rows) < _FEW_ROWS:
+            return [None if row < 0 else self.at(row) for row in rows]
+        found: list[PartitionInfo | None] = [None] * len(rows)
+        there = [place for place, row in enumerate(rows) if row >= 0]
+        columns = self.columns
+        for at, within, local in split_by_chunk(np.array([rows[place] for place in there], dtype=np.int64)):
+            chunk = columns.chunks[at]
+            for n, values in zip(within.tolist(), chunk.data[:, local].T.tolist(), strict=True):
+                place = there[n]
+                found[place] = _partition(columns, topic_ids[place], rows[place], chunk, values)
+        return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,6 +24,15 @@ _KEPT_SCOPES = 4_096
 
 Scope = tuple[str, str]
 PartitionKey = tuple[bytes, int]
+
+
+@lru_cache(maxsize=65536)
+def _isr_moves(
+    before: tuple[int, ...], now: tuple[int, ...], replicas: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Brokers that fell out of an ISR and still hold a replica, and those that came into it."""
+    out = tuple([at for at in before if at not in now and at in replicas])
+    return out, tuple([at for at in now if at not in before])
 
 
 class Cell(msgspec.Struct):
@@ -132,8 +142,7 @@ class Availability:
             for cell in self._cells_of(day, lost):
                 cell.leader_changes += 1
         if before.isr != now.isr:
-            out = tuple([at for at in before.isr if at not in now.isr and at in now.replicas])
-            back = tuple([at for at in now.isr if at not in before.isr])
+            out, back = _isr_moves(before.isr, now.isr, now.replicas)
             for cell in self._cells_of(day, out) if out else ():
                 cell.isr_shrinks += 1
             for cell in self._cells_of(day, back) if back else ():
@@ -141,12 +150,12 @@ class Availability:
 
     def judge(self, key: PartitionKey, now: PartitionInfo, min_isr: int) -> None:
         """Whether the partition is below min ISR: it changed, or what it needs did."""
-        needed = min(min_isr, len(now.replicas))
-        short = self._short.get(key)
-        if len(now.isr) >= needed:
-            if short is not None:
+        in_sync = len(now.isr)
+        if in_sync >= min_isr or in_sync >= len(now.replicas):
+            if self._short and key in self._short:
                 self._count_short(self._short.pop(key), self._now_ms)
             return
+        short = self._short.get(key)
         missing = tuple([at for at in now.replicas if at not in now.isr])
         if short is None or short.missing != missing:
             if short is not None:

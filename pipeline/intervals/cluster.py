@@ -19,6 +19,7 @@ from metadata.image import MetadataImage, PartitionInfo, Provenance
 from metadata.records import (
     BrokerRecord,
     FeatureLevelRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     UnknownRecord,
@@ -40,6 +41,9 @@ from .touched import Touched
 from .violations import Violations
 
 RowsByTable = dict[str, list[Row]]
+_COULD_TURN_BACK = frozenset({BrokerRecord, ProducerIdsRecord, FeatureLevelRecord})
+_UNKNOWN = frozenset({UnknownRecord, UnknownControlRecord})
+_CHANGES = {PartitionChangeRecord}
 COLUMN_RECORDS = 24
 """Batches of so many records are replayed in columns, smaller ones record by record."""
 
@@ -109,8 +113,12 @@ class ClusterReplay:
                     self._quorum.elected(decoded.record)
             self._engine.apply_batch(batch)
         else:
-            self._apply_judged(batch, records, moment)
-            self._touched.add(records)
+            kinds = {type(at.record) for at in records}
+            self._apply_judged(batch, records, kinds, moment)
+            if kinds == _CHANGES:
+                self._touched.add_changes(records)
+            else:
+                self._touched.add(records)
             if not self._touched.is_open:
                 self._settle(moment, header.leader_epoch)
         self._violations.batch(batch, moment)
@@ -120,28 +128,33 @@ class ClusterReplay:
             if self._violations.next_check > self._log_end:
                 self._remember(state)
 
-    def _apply_judged(self, batch: RecordBatch, records: tuple[DecodedRecord, ...], moment: Moment) -> None:
+    def _apply_judged(
+        self, batch: RecordBatch, records: tuple[DecodedRecord, ...], kinds: set[type], moment: Moment
+    ) -> None:
         """Applies a batch; one with a record that could turn something back is judged by itself."""
-        if not any(self._could_turn_back(at.record) for at in records):
-            self._apply(batch, records)
+        if kinds.isdisjoint(_COULD_TURN_BACK) and not (
+            PartitionRecord in kinds and any(self._is_there_already(at.record) for at in records)
+        ):
+            self._apply(batch, records, kinds)
             return
         before = self._engine.state().image
-        self._apply(batch, records)
+        self._apply(batch, records, kinds)
         self._violations.step(before, self._engine.state().image, moment)
 
-    def _could_turn_back(self, record: object) -> bool:
-        if isinstance(record, PartitionRecord):
-            return self._partitions.info(record.topic_id, record.partition_id) is not None
-        return isinstance(record, BrokerRecord | ProducerIdsRecord | FeatureLevelRecord)
+    def _is_there_already(self, record: object) -> bool:
+        return (
+            isinstance(record, PartitionRecord)
+            and self._partitions.info(record.topic_id, record.partition_id) is not None
+        )
 
-    def _apply(self, batch: RecordBatch, records: tuple[DecodedRecord, ...]) -> None:
+    def _apply(self, batch: RecordBatch, records: tuple[DecodedRecord, ...], kinds: set[type]) -> None:
         header, engine = batch.header, self._engine
-        known = [at for at in records if not isinstance(at.record, UnknownRecord | UnknownControlRecord)]
-        if len(known) == len(records) and len(records) >= COLUMN_RECORDS:
+        if len(records) >= COLUMN_RECORDS and kinds.isdisjoint(_UNKNOWN):
             engine.apply_batch(batch)
             return
-        for at in known:
-            engine.apply(at.record, at.offset, header.leader_epoch, header.max_timestamp_ms)
+        for at in records:
+            if type(at.record) not in _UNKNOWN:
+                engine.apply(at.record, at.offset, header.leader_epoch, header.max_timestamp_ms)
         builder = engine.builder
         builder.offset, builder.epoch = header.next_offset, header.leader_epoch
         builder.timestamp_ms = header.max_timestamp_ms
@@ -208,29 +221,31 @@ class ClusterReplay:
             self._availability.judge((info.topic_id, info.index), info, min_isr)
 
     def _settle_partitions(self, moment: Moment) -> None:
-        topics, broken = self._engine.builder.topics, self._violations.broken
-        name = ""
-        last_id = b""
-        for key, offset in self._touched.partitions.items():
-            row = topics.row_of(*key)
-            if row < 0:
+        broken = self._violations.broken
+        changed, time_ms = self._partitions.changed, moment.time_ms
+        name, last_id, min_isr = "", b"", 0
+        touched = self._touched.partitions
+        after = self._engine.builder.topics.partitions(touched)
+        for (key, offset), now in zip(touched.items(), after, strict=True):
+            if now is None:
                 continue
-            now = topics.at(row)
             if key[0] != last_id:
                 last_id, name = key[0], self._topics.name(key[0])
-            there = moment.at(offset)
-            before = self._partitions.changed(name, now, there)
-            if before == now:
+                min_isr = self._configs.min_isr(name)
+            before = changed(name, now, offset, time_ms)
+            if before is now:
                 continue
             if not is_plainly_sound(now) or (broken and f"topic/{name}/{key[1]}" in broken):
                 self._question.partitions.add(key)
+            self._availability.partition(key, before, now, min_isr)
             if before is None:
                 self._ask_about_topic(key[0], name)
-            self._availability.partition(key, before, now, self._configs.min_isr(name))
-            if before is None or before.directories != now.directories:
                 self._directories.partition(before, now, offset)
-            if before is not None and before.leader_epoch != now.leader_epoch:
-                self._elected(key, name, before, now, there)
+                continue
+            if before.directories != now.directories:
+                self._directories.partition(before, now, offset)
+            if before.leader_epoch != now.leader_epoch:
+                self._elected(key, name, before, now, moment.at(offset))
 
     def _ask_about_topic(self, topic_id: bytes, name: str) -> None:
         is_sound = topic_is_plainly_sound(self._engine.builder.topics, topic_id)

@@ -57,20 +57,24 @@ class PartitionStates:
     def all(self) -> list[PartitionInfo]:
         return [at.info for topic in self._topics.values() for at in topic.values()]
 
-    def changed(self, topic: str, now: PartitionInfo, moment: Moment) -> PartitionInfo | None:
-        """What a batch left of a partition; the state before, None for a new partition."""
+    def changed(
+        self, topic: str, now: PartitionInfo, offset: int, time_ms: int | None
+    ) -> PartitionInfo | None:
+        """What a batch left of a partition; the state before, None for a new one, `now` itself if it is the
+        same."""
         states = self._topics.get(now.topic_id)
         was = states.get(now.index) if states is not None else None
-        if was is None:
-            self._put(now, _Open(now, moment.offset, moment.time_ms, _KNOWN, _CREATED))
+        if states is None or was is None:
+            self._put(now, _Open(now, offset, time_ms, _KNOWN, _CREATED))
             return None
         before = was.info
         if now == before:
-            return before
-        self._closed.append(_row(topic, was, False, moment.offset, moment.time_ms))
-        flags = _KNOWN | (_UNCLEAN if is_unclean(before, now) else 0)
-        opened = _Open(now, moment.offset, moment.time_ms, flags, _differences(before, now))
-        self._topics[now.topic_id][now.index] = opened
+            return now
+        self._closed.append(_row(topic, was, False, offset, time_ms))
+        flags = _KNOWN
+        if now.leader_epoch != before.leader_epoch and is_unclean(before, now):
+            flags |= _UNCLEAN
+        states[now.index] = _Open(now, offset, time_ms, flags, _differences(before, now))
         return before
 
     def topic_removed(self, topic_id: bytes, topic: str, moment: Moment) -> list[PartitionInfo]:

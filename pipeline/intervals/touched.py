@@ -7,6 +7,7 @@ with a key is that of the last record about it; in a transaction, of the record 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from metadata import records as r
 from metadata.batches import DecodedRecord
@@ -44,6 +45,16 @@ class Touched:
                 self.is_open = True
             else:
                 self._add(record, decoded.offset)
+
+    def add_changes(self, records: Iterable[DecodedRecord]) -> None:
+        """Takes the records of a batch that has only PartitionChangeRecords: most records of most logs."""
+        if self.is_open:
+            self.add(records)
+            return
+        partitions = self.partitions
+        for decoded in records:
+            record: Any = decoded.record
+            partitions[record.topic_id, record.partition_id] = decoded.offset
 
     def _add_inside(self, decoded: DecodedRecord) -> None:
         match decoded.record:

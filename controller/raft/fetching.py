@@ -101,7 +101,7 @@ def on_fetch_response(
     if role.snapshot is not None or request.fetch_offset < state.log.start_offset:
         return  # the answer to a keep-alive: what comes next is decided by the snapshot, or was by now
     if response.snapshot is not None:
-        snapshots.redirect(state, now_ms, role, response.snapshot)
+        snapshots.redirect(state, now_ms, role, response.snapshot, request.fetch_offset)
     elif response.diverging is not None:
         _truncate(state, response.diverging)
     else:

@@ -56,13 +56,25 @@ def on_fetch_snapshot(state: RaftState, now_ms: int, key: int, request: FetchSna
 # ---- follower and observer -----------------------------------------------------------------------
 
 
-def redirect(state: RaftState, now_ms: int, role: Follower, snapshot: LogPosition) -> None:
-    """The leader said that this log can only go on from a snapshot."""
-    if snapshot.offset < state.log.high_watermark or snapshot == state.log.end_position:
+def holds(state: RaftState, snapshot: LogPosition) -> bool:
+    """Whether this log has everything that the snapshot covers (log matching: Raft paper 5.3)."""
+    log = state.log
+    return (
+        log.start_offset <= snapshot.offset <= log.end_offset
+        and log.epoch_before(snapshot.offset) == snapshot.epoch
+    )
+
+
+def redirect(state: RaftState, now_ms: int, role: Follower, snapshot: LogPosition, fetched_from: int) -> None:
+    """The leader said that the log up to `fetched_from` can only go on from a snapshot."""
+    log = state.log
+    if fetched_from < log.end_offset and holds(state, snapshot):
+        return  # the fetch said what was synced then, which was less: the next one goes on from there
+    if snapshot.offset < log.high_watermark or snapshot == log.end_position:
         role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
         state.warn_once(
             f"the leader sends this node to snapshot {snapshot}, which is not ahead of it (log end "
-            f"{state.log.end_position}, high watermark {state.log.high_watermark}); compare this node's "
+            f"{log.end_position}, high watermark {log.high_watermark}); compare this node's "
             "metadata directory with the leader's"
         )
         return

@@ -195,3 +195,27 @@ def test_an_answer_from_before_the_snapshot_does_nothing_to_the_log_after_it(lat
     effects = core.on_response(5 + quarter, 2, fetch.correlation_id, answer(**late))
     assert not any(isinstance(effect, AppendLog | TruncateLog | ResetLog) for effect in effects)
     assert (core.log_start_offset, core.log_end_offset, core.high_watermark) == (9, 9, 9)
+
+
+@pytest.mark.parametrize("snapshot", [LogPosition(4, 2), LogPosition(4, 3)])
+def test_a_snapshot_of_what_the_unsynced_log_holds_is_not_fetched(snapshot: LogPosition) -> None:
+    """The fetch said what was synced; a leader that trimmed its log meanwhile answers with a snapshot."""
+    core, fetch = follower()
+    core.on_response(1, 2, fetch.correlation_id, answer(records=batches(0, 3, 4)))
+    keepalive = sent(core.tick(1 + core.state.config.fetch_timeout_ms // 4))
+    now = 2 + core.state.config.fetch_timeout_ms // 4
+    effects = core.on_response(now, 2, keepalive.correlation_id, answer(snapshot=snapshot, high_watermark=3))
+    assert effects == []
+    following = sent(core.on_log_synced(now + 1, 3)).request
+    assert isinstance(following, FetchRequest) and following.fetch_offset == 3
+
+
+@pytest.mark.parametrize("snapshot", [LogPosition(4, 4), LogPosition(5, 2)])
+def test_a_snapshot_of_what_the_unsynced_log_lacks_is_fetched(snapshot: LogPosition) -> None:
+    core, fetch = follower()
+    core.on_response(1, 2, fetch.correlation_id, answer(records=batches(0, 3, 4)))
+    keepalive = sent(core.tick(1 + core.state.config.fetch_timeout_ms // 4))
+    now = 2 + core.state.config.fetch_timeout_ms // 4
+    effects = core.on_response(now, 2, keepalive.correlation_id, answer(snapshot=snapshot))
+    request = sent(effects).request
+    assert isinstance(request, FetchSnapshotRequest) and request.snapshot == snapshot

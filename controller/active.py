@@ -45,7 +45,6 @@ from metadata.requests_broker_ids import BROKER_ID_REQUESTS, BrokerIdRequest
 from metadata.requests_partitions import PARTITIONS_REQUESTS, PartitionsRequest
 from metadata.requests_reassignments import AlterReassignmentsRequest
 from metadata.requests_settings import SETTINGS_REQUESTS, SettingsRequest, UpdateFeaturesRequest
-from storage.errors import BatchError
 from storage.uuids import random_uuid
 
 EXPIRIES_PER_STEP_MAX = 100
@@ -174,11 +173,7 @@ class ActiveController:
             wall_ms=port.wall_ms,
             new_id=lambda: random_uuid(self._rng),
         )
-        try:
-            self._bench.finish(key, decide_settings(self.ledger.newest, request, around), now_ms)
-        except BatchError as error:
-            text = f"the request would write more than one batch holds ({error}): split it into several"
-            port.reply(key, ApiError(ErrorCode.POLICY_VIOLATION, text))
+        self._bench.finish(key, decide_settings(self.ledger.newest, request, around), now_ms)
         if isinstance(request, UpdateFeaturesRequest):
             self._register_self(now_ms)
             self._forget_eligible()
@@ -198,11 +193,8 @@ class ActiveController:
 
     def _reassign(self, key: int, request: AlterReassignmentsRequest, now_ms: int) -> None:
         image, most = self.ledger.newest, self.config.records_per_request_max
-        try:
-            rules = self._bench.rules(image)
-            self._bench.finish(key, decide_reassignments(image, request, rules, records_max=most), now_ms)
-        except BatchError:
-            self._bench.finish(key, refuse_reassignments(request, most), now_ms)
+        result = decide_reassignments(image, request, self._bench.rules(image), records_max=most)
+        self._bench.finish(key, result, now_ms, lambda: refuse_reassignments(request, most))
 
     def _create_topics(self, key: int, request: CreateTopicsRequest, now_ms: int) -> None:
         image = self.ledger.newest
@@ -214,11 +206,8 @@ class ActiveController:
             new_topic_id=lambda: random_uuid(self._rng),
             rng=self._rng,
         )
-        try:
-            self._bench.finish(key, result, now_ms)
-        except BatchError:
-            names = [topic.name for topic in request.topics]
-            self._bench.finish(key, refuse_all(names, self.config.records_per_request_max), now_ms)
+        names, most = [topic.name for topic in request.topics], self.config.records_per_request_max
+        self._bench.finish(key, result, now_ms, lambda: refuse_all(names, most))
 
     def _candidates(self, image: MetadataImage) -> tuple[Candidate, ...]:
         """Brokers that may hold new replicas. Brokers change rarely: the last answer is kept."""

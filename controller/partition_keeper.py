@@ -17,8 +17,7 @@ from controller.placement import Candidate
 from controller.result import ControllerResult
 from controller.topics import decide_create_partitions, refuse_all
 from controller.work import BalanceLeaders, ElectLeaders
-from controller.workbench import Workbench
-from metadata.errors import ApiError, ErrorCode
+from controller.workbench import Workbench, too_large_for_a_batch
 from metadata.image import MetadataImage
 from metadata.requests_partitions import (
     AlterPartitionRequest,
@@ -27,7 +26,6 @@ from metadata.requests_partitions import (
     ElectLeadersRequest,
     PartitionsRequest,
 )
-from storage.errors import BatchError
 
 
 class PartitionKeeper:
@@ -52,10 +50,7 @@ class PartitionKeeper:
 
     def handle(self, key: int, request: PartitionsRequest, now_ms: int) -> None:
         """Decides one request; its answer goes out now or with a commit."""
-        try:
-            self._bench.finish(key, self._decide(request), now_ms)
-        except BatchError:
-            self._bench.finish(key, self._too_large(request), now_ms)
+        self._bench.finish(key, self._decide(request), now_ms, lambda: self._too_large(request))
 
     def _decide(self, request: PartitionsRequest) -> ControllerResult:
         bench, records_max = self._bench, self._config.records_per_request_max
@@ -79,8 +74,7 @@ class PartitionKeeper:
         records_max = self._config.records_per_request_max
         if isinstance(request, CreatePartitionsRequest):
             return refuse_all([topic.name for topic in request.topics], records_max)
-        text = "the request would write more than the 8 MiB that one batch holds: split it into several"
-        return ControllerResult(response=ApiError(ErrorCode.POLICY_VIOLATION, text), depends_on_image=False)
+        return too_large_for_a_batch()
 
     def balance(self, now_ms: int) -> None:
         """Once an interval: leaderless partitions are looked at again (an unclean election may have been

@@ -29,6 +29,7 @@ from metadata.errors import ApiError, ErrorCode, RecordEncodeError
 from metadata.image import MetadataImage
 from metadata.records import Record
 from metadata.requests import ControllerResponse, Done
+from storage.errors import BatchError
 
 PENDING_BATCHES_MAX = 16
 """Work in slices waits while so many batches are uncommitted."""
@@ -52,6 +53,12 @@ class Port(Protocol):
 
     def warn(self, message: str) -> None:
         """Tells operators, before what is appended after it."""
+
+
+def too_large_for_a_batch() -> ControllerResult:
+    """The refusal of a request whose answer has no place for one by one."""
+    text = "the request would write more than the 8 MiB that one batch holds: split it into several"
+    return ControllerResult(response=ApiError(ErrorCode.POLICY_VIOLATION, text), depends_on_image=False)
 
 
 class Workbench:
@@ -152,14 +159,24 @@ class Workbench:
         self.last_append_ms = now_ms
         return self.port.append(records, replies)
 
-    def finish(self, key: int, result: ControllerResult, now_ms: int) -> bool:
+    def finish(
+        self,
+        key: int,
+        result: ControllerResult,
+        now_ms: int,
+        too_large: Callable[[], ControllerResult] = too_large_for_a_batch,
+    ) -> bool:
         """Writes the records; the answer goes out when what it says is committed (DESIGN 6).
 
-        False: the request holds a value that no record can carry, and that was the answer.
+        False: no batch can hold them, and that was the answer: that of `too_large`, which has no records, or
+        that the request holds a value which no record can carry.
         """
         if result.records:
             try:
                 self.append(result.records, [(key, result.response)], now_ms)
+            except BatchError:
+                self.finish(key, too_large(), now_ms)
+                return False
             except RecordEncodeError as error:
                 self.port.reply(key, ApiError(ErrorCode.INVALID_REQUEST, f"{error}: correct the request"))
                 return False

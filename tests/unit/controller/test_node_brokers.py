@@ -95,6 +95,18 @@ def test_a_broker_joins_fenced_and_is_unfenced_when_it_has_applied_its_registrat
     assert quorum.leader.end_offset == before  # a heartbeat that changes nothing writes nothing
 
 
+def test_a_registration_that_no_batch_can_hold_is_refused_and_harms_nothing() -> None:
+    quorum = quorum_of()
+    quorum.start_broker(1)
+    end = quorum.leader.end_offset
+    many = tuple(number.to_bytes(16, "big") for number in range(1_000, 601_000))
+    answer = quorum.register(2, directories=many)
+    assert isinstance(answer, ApiError) and answer.code is ErrorCode.POLICY_VIOLATION
+    assert quorum.leader.end_offset == end and 2 not in quorum.image().brokers
+    assert quorum.leader.node.sessions.get(2) is None
+    assert not beat(quorum.heartbeat(1)).is_fenced
+
+
 def test_a_broker_that_wants_to_stay_fenced_stays_fenced() -> None:
     quorum = quorum_of()
     quorum.register(1)

@@ -222,6 +222,7 @@ class LogReader:
         self._expected = batch.header.next_offset
         self._epoch = batch.header.leader_epoch
         if batch.header.next_offset > self._skip_below:
+            self._skip_below = 0  # found: what goes back to lower offsets behind it is no longer left out
             items.append(batch)
 
     def _take_one(self, file: DiskFile, buf: bytes, size: int, items: list[RecordBatch | Damage]) -> int:
@@ -241,7 +242,7 @@ class LogReader:
         if damages and header.last_offset_delta < 0:
             items += damages  # offsets that cannot be counted on: the batch itself is left out
             return len(whole)
-        if header.next_offset > self._skip_below:
+        if max(header.next_offset, (self._expected or 0) + 1) > self._skip_below:
             items += damages
         self._give(RecordBatch(header, whole, self._position, self._name), items)
         return len(whole)

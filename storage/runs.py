@@ -116,7 +116,7 @@ class RunReader(LogReader):
         taken = cast("list[RecordBatch | BatchRun | Damage]", items)  # only `found` hands them out
         for one in split_runs(buf, walk, self._position, self._name):
             if isinstance(one, BatchRun) and one.base_offset >= self._skip_below:
-                self._expected, self._epoch = one.next_offset, one.epoch
+                self._expected, self._epoch, self._skip_below = one.next_offset, one.epoch, 0
                 taken.append(one)
                 continue
             for batch in one.batches() if isinstance(one, BatchRun) else (one,):

@@ -32,8 +32,11 @@ def parse_point(text: str | None) -> Point:
         return Point(offset=int(text))
     try:
         return Point(time_ms=parse_time_ms(text))
-    except ValueError as error:
-        raise ValueError(f"{error}, an offset, or end") from None
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no time and no offset; write 4321, 2026-11-21T03:07:57Z, 2026-11-21, @ and"
+            " milliseconds since 1970, or end"
+        ) from None
 
 
 def parse_time_ms(text: str) -> int:

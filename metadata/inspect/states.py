@@ -39,6 +39,9 @@ __all__ = [
 SHOWN_PROBLEMS = 20
 """So many problems are kept as lines; those after them are counted."""
 
+_LIKELY_MS = 10**12
+"""A number from here on was hardly meant as an offset: as Unix ms it is a time from 2001 on."""
+
 OnProblem = Callable[[str], None]
 """Takes one line about something damaged, left out or not applied, as it is met."""
 
@@ -199,6 +202,7 @@ class _Walk:
         self._pending: RecordBatch | Damage | None = None
         self._damage: Damage | None = None
         self._moved = found.snapshot is not None
+        self._reached = False
         self.header: SnapshotHeaderRecord | None = None
         self.footer = False
 
@@ -247,7 +251,7 @@ class _Walk:
         if point.offset is not None and point.offset > found.end_offset and not found.problems:
             raise InspectError(
                 f"{self._log.path} ends at offset {found.end_offset}, before {point.offset};"
-                f" give {found.end_offset} or less"
+                f" give {found.end_offset} or less{_ms_hint(point.offset)}"
             )
         last_ms = self.engine.builder.timestamp_ms
         if point.time_ms is not None and point.time_ms > last_ms:
@@ -264,6 +268,7 @@ class _Walk:
             if item is None:
                 return None
             if isinstance(item, BatchRun):
+                self._reached = self._reached or item.next_offset > self._start_offset
                 if whole_runs and self._fits(item, limit):
                     self._moved = True
                     self.engine.apply_run(item)
@@ -275,8 +280,9 @@ class _Walk:
                     self._damage = item
                     self._notes.add(damage_line(item))
                 continue
-            if item.header.next_offset <= self._start_offset:
+            if item.header.next_offset <= self._start_offset and not self._reached:
                 continue
+            self._reached = True
             if _is_past(item.header, limit):
                 self._pending = item
                 return None
@@ -305,7 +311,7 @@ class _Walk:
     def _goes_on(self, batch: RecordBatch) -> bool:
         """At a batch that does not follow: whether to go on with it. Stops the walk if not."""
         expected, base = self.engine.end_offset, batch.header.base_offset
-        lost = f"offsets {expected} to {base - 1} are missing" if base > expected else "offsets go back"
+        lost = _missing(expected, base) if base > expected else "offsets go back"
         if not self._past_corruption:
             self.found.stopped = self._damage or Damage(
                 file=batch.file, position=batch.position, offset=expected, reason=lost
@@ -344,6 +350,15 @@ class _Walk:
                     self.header = decoded.record
                 case SnapshotFooterRecord():
                     self.footer = True
+
+
+def _ms_hint(offset: int) -> str:
+    return f" (a time in milliseconds is written @{offset})" if offset >= _LIKELY_MS else ""
+
+
+def _missing(expected: int, found: int) -> str:
+    last = found - 1
+    return f"offset {last} is missing" if last == expected else f"offsets {expected} to {last} are missing"
 
 
 def _is_past(header: BatchHeader, limit: Point) -> bool:

@@ -46,7 +46,7 @@ def test_an_odd_log_is_shown_whole_and_every_oddity_is_told() -> None:
     assert all(f"{path}/00000000000000000000.log at byte" in line for line in told)
     stopped = run("log", "state", "--json", path)
     assert json.loads(stopped.stdout)["topic"] == {}
-    assert "stopped at offset 0: offsets 0 to 0 are missing" in stopped.stderr
+    assert "stopped at offset 0: offset 0 is missing" in stopped.stderr
     state = run("log", "state", "--json", "--past-corruption", path)
     named = {record["data"]["name"] for record in records if record["type"] == "TOPIC_RECORD"}
     assert set(json.loads(state.stdout)["topic"]) == named == {"foo", "pax", "paz"}

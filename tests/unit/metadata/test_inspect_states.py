@@ -92,7 +92,7 @@ def test_a_place_is_an_offset_a_time_or_the_end() -> None:
     assert parse_point("1970-01-01T00:00:01") == Point(time_ms=1000)
     assert parse_point(None) == parse_point("end") == END
     assert END.is_end
-    with pytest.raises(ValueError, match=r"is no time; write .* an offset, or end"):
+    with pytest.raises(ValueError, match=r"is no time and no offset; write .*, or end"):
         parse_point("yesterday")
     assert utc_text(1001) == "1970-01-01T00:00:01.001Z"
     assert utc_text(10**18) == f"{10**18}ms"

@@ -5,22 +5,23 @@ Owns options, output and exit codes: 0 found, 12 it never turns false. `metadata
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from cli.errors import EXIT_FAILED, EXIT_NEVER_FALSE, EXIT_UNKNOWN_RECORDS, EXIT_USAGE
 from cli.log_live import LiveCommand
-from cli.log_options import PATH, POINT, Complaints, clear_progress, past_corruption_option
-from cli.log_source import open_path
+from cli.log_options import PATH, POINT, Complaints, clear_progress, past_corruption_option, tell_unknown
+from cli.log_source import MetadataLog, open_path
 from cli.log_time_text import change_json, fields_text, value_text
 from cli.output import json_line, json_option, utc_text
 from metadata.dump import payload_json
 from metadata.inspect.bisect import BINARY, Bisection, bisect
-from metadata.inspect.checks import HEALTH, IMAGE_RULES, STEP_RULES, Check, named_check, predicate_check
+from metadata.inspect.checks import HEALTH, STEP_RULES, Check, named_check, predicate_check
 from metadata.inspect.diff import ADDED, CHANGED, EntityChange
 from metadata.inspect.points import END, Point
-from metadata.inspect.predicate import HELPERS, PredicateError, compile_predicate
+from metadata.inspect.predicate import HELPERS, IMAGE_RULES, PredicateError, compile_predicate
 
 _SHOWN_CHANGES = 20
 
@@ -76,9 +77,22 @@ def bisect_command(
             click.echo(line)
     if found.is_found:
         return 0
-    if complaints.count:
+    for line in _unreached(log, found, end):
+        click.echo(f"metaquorum: {line}", err=True)
+    if complaints.count or found.never_defined:
         return EXIT_FAILED
+    tell_unknown(found.unknown)
     return EXIT_UNKNOWN_RECORDS if found.unknown else EXIT_NEVER_FALSE
+
+
+def _unreached(log: MetadataLog, found: Bisection, end: Point | None) -> Iterator[str]:
+    """Where nothing was found: that less was searched than --to says."""
+    if end is None:
+        return
+    if end.offset is not None and end.offset > found.end_offset and log.end_offset < end.offset:
+        yield f"{log.path} ends at offset {log.end_offset}, before {end.offset}"
+    elif not found.batches and found.method != BINARY:
+        yield "no batch lies between --from and --to: nothing but the state at --from was looked at"
 
 
 def _check(name: str | None, predicate: str | None, monotone: bool) -> Check:
@@ -111,6 +125,9 @@ def bisection_lines(found: Bisection, limit: int | None) -> list[str]:
     if step is None:
         if found.always_false:
             return [*lines, f"false from the first state on, at offset {found.from_offset}: {found.check}"]
+        if found.never_defined:
+            asks = "neither true nor false in any state, it asks for what is not there"
+            return [*lines, f"{asks}: {found.check}"]
         return [*lines, f"never turns false up to offset {found.end_offset}: {found.check}"]
     offset = step.offset if found.record is None else found.record.offset
     lines.append(

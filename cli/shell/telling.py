@@ -36,13 +36,7 @@ def diff(session: Session, arguments: list[str]) -> Iterator[str]:
     else:
         old = _state(session, points[0])
         new = here if len(points) == 1 else _state(session, points[1])
-    changes = diff_points(
-        session.log,
-        old,
-        new,
-        EVERYTHING if entity is None else Wanted(entity),
-        past_corruption=session.past_corruption,
-    )
+    changes = diff_points(session.log, old, new, EVERYTHING if entity is None else Wanted(entity))
     yield f"from offset {old.end_offset} to {new.end_offset}: {len(changes) or 'no'} changes"
     yield from (change_line(change) for change in changes)
 

@@ -37,7 +37,8 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     `step` is the batch by which the check turned false, with the states around it, and `record` the first of
     its records after which it is false (None: the batch as a whole). Both are None when it never turns false
     (`always_false` False) and when it is false from the first state on (`always_false` True, at
-    `from_offset`). `method` is BINARY, SCAN or HEADERS, `reason` says why that one. `snapshots` were there,
+    `from_offset`). `never_defined`: what it asks for is in no state, so it was neither true nor false.
+    `method` is BINARY, SCAN or HEADERS, `reason` says why that one. `snapshots` were there,
     `loaded` of them were read; `batches` is how many batches were looked at one by one,
     and `unknown` how many of their records are from the future.
     """
@@ -50,6 +51,7 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     step: Step | None = None
     record: DecodedRecord | None = None
     always_false: bool = False
+    never_defined: bool = False
     snapshots: int = 0
     loaded: int = 0
     batches: int = 0
@@ -155,7 +157,11 @@ class _Search:
             false_first = false_first or (verdict is Verdict.FALSE and not was_true)
             was_true = was_true or verdict is Verdict.TRUE
         always = false_first and not was_true
-        return msgspec.structs.replace(self._result(method, reason, end_offset), always_false=always)
+        return msgspec.structs.replace(
+            self._result(method, reason, end_offset),
+            always_false=always,
+            never_defined=not (always or was_true),
+        )
 
     def _after(self, step: Step, was_true: bool) -> Verdict:
         """A step is judged by what it changed only where the state before it was fine."""

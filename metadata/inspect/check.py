@@ -233,6 +233,9 @@ class _Checker:
         found = state_at(snapshot)
         for line in found.problems:
             self._problem(line)
+        if found.problems:
+            self._problem(f"{snapshot.path} is not whole, it was not compared with the log")
+            return
         self._report.snapshots += 1
         if position.epoch != step.epoch:
             text = f"its name says epoch {position.epoch}, the record before its end has {step.epoch}"

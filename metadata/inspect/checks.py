@@ -13,20 +13,12 @@ from metadata.delta import diff
 from metadata.image import MetadataImage
 from metadata.image.columns import N_ISR, N_REPLICAS, TOPIC
 from metadata.inspect.causes import was_unclean
-from metadata.inspect.predicate import Place, Predicate, Verdict
+from metadata.inspect.predicate import IMAGE_RULES, Place, Predicate, Verdict
 from metadata.inspect.quorum import QuorumView
 from metadata.inspect.spans import under_min_isr
 from metadata.invariants import ERROR, Violation, check_image, check_step
 from metadata.invariants_changes import check_changes
 
-IMAGE_RULES = (
-    *("topic-name-id-bijection", "rows-match-index", "replica-counts", "partition-indexes-dense"),
-    *("partition-has-replicas", "replicas-distinct", "isr-distinct", "isr-within-replicas", "isr-not-empty"),
-    *("leader-in-isr", "directories-parallel", "epochs-not-negative", "reassignment-within-replicas"),
-    *("elr-outside-isr", "leader-active", "isr-active", "replicas-registered"),
-    *("broker-registered-as-itself", "directories-distinct", "directories-not-reserved", "config-of-topic"),
-    "feature-supported",
-)
 STEP_RULES = (
     *("provenance-grows", "producer-ids-grow", "metadata-version-grows", "broker-epoch-grows"),
     *("incarnation-has-own-epoch", "partitions-stay", "partition-epoch-grows", "leader-epoch-grows"),

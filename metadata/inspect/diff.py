@@ -159,8 +159,6 @@ def diff_points(
     new: FoundState,
     wanted: Wanted = EVERYTHING,
     on_problem: OnProblem | None = None,
-    *,
-    past_corruption: bool = False,
 ) -> list[EntityChange]:
     """What differs between two states of one log, each change with its record. `old` may be the later one:
     the changes are then those of going back, with the records that made what is gone."""
@@ -173,7 +171,8 @@ def diff_points(
     first, last = (old, new) if forward else (new, old)
     tracker = CauseTracker({change.entity for change in changes}, first)
     start, end = Point(offset=first.end_offset), Point(offset=last.end_offset)
-    for step in steps(log, start, end, on_problem, past_corruption=past_corruption):
+    # Where replay stopped at a gap, `last` stands before it; a snapshot leads past it, and so do causes.
+    for step in steps(log, start, end, on_problem, past_corruption=True):
         tracker.step(step)
     return [_with_causes(change, tracker, None) for change in changes]
 

@@ -35,24 +35,35 @@ class Span:
     ended_by: Cause | None = None
 
 
+@dataclass(slots=True)
+class Future:
+    """Counts `records` of a type or version that is not known here, as rows are made."""
+
+    records: int = 0
+
+
 def history(
     log: MetadataLog,
     wanted: Wanted = EVERYTHING,
     start: Point | None = None,
     end: Point = END,
     on_problem: OnProblem | None = None,
+    future: Future | None = None,
     *,
     past_corruption: bool = False,
 ) -> Iterator[Span]:
     """The rows of every wanted entity, in the order in which they ended; those that still hold come last.
 
-    Only what is visible counts: records inside an open metadata transaction make no row. Raises InspectError
-    for a checkpoint, which is one state, and as `steps` does.
+    `future` counts records from the future, which changed nothing. Only what is visible counts: records
+    inside an open metadata transaction make no row. Raises InspectError for a checkpoint, which is one state,
+    and as `steps` does.
     """
     if log.is_checkpoint:
         raise InspectError(f"{log.path} is one state, not a history; give the directory of its log")
     follower = _Follower(wanted)
     for step in steps(log, start, end, on_problem, past_corruption=past_corruption):
+        if future is not None:
+            future.records += sum(one.record.type_name.startswith("UNKNOWN") for one in step.records)
         yield from follower.step(step)
     yield from follower.open.values()
 

@@ -11,6 +11,7 @@ import ast
 import builtins
 import difflib
 import enum
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, TracebackType
@@ -38,6 +39,15 @@ SAFE_BUILTINS = (
     *("sorted", "str", "sum", "tuple", "zip"),
 )
 """Builtins that only compute."""
+
+IMAGE_RULES = (
+    *("topic-name-id-bijection", "rows-match-index", "replica-counts", "partition-indexes-dense"),
+    *("partition-has-replicas", "replicas-distinct", "isr-distinct", "isr-within-replicas", "isr-not-empty"),
+    *("leader-in-isr", "directories-parallel", "epochs-not-negative", "reassignment-within-replicas"),
+    *("elr-outside-isr", "leader-active", "isr-active", "replicas-registered"),
+    *("broker-registered-as-itself", "directories-distinct", "directories-not-reserved", "config-of-topic"),
+    "feature-supported",
+)
 
 HELPERS: dict[str, str] = {
     "image": "the whole image",
@@ -141,7 +151,7 @@ class Predicate:
         return Verdict.TRUE if value else Verdict.FALSE
 
     def _mistake(self, error: Exception) -> PredicateError:
-        reason = str(error) if isinstance(error, _Mistake) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, _Mistake) else _python_reason(error)
         start, end = _columns(error.__traceback__)
         if isinstance(error, AttributeError) and error.name and end - len(error.name) > start:
             start = end - len(error.name)
@@ -150,6 +160,17 @@ class Predicate:
 
 class _Mistake(Exception):
     """Raised by a helper that was called wrongly; the text is the whole message."""
+
+
+def _python_reason(error: Exception) -> str:
+    """Python's own words, without the places of our code, and what there is in place of a wrong attribute."""
+    text = re.sub(r"\b\w+\.<locals>\.", "", str(error))
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if not isinstance(error, AttributeError) or error.obj is None or not error.name:
+        return reason
+    names = [name for name in dir(error.obj) if not name.startswith("_")]
+    close = difflib.get_close_matches(error.name, names, n=1)
+    return f"{reason}; " + (f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}")
 
 
 _BUILTINS: Mapping[str, Any] = {name: getattr(builtins, name) for name in SAFE_BUILTINS}
@@ -322,6 +343,10 @@ def _partitions_of(image: MetadataImage) -> Callable[..., list[PartitionInfo]]:
 
 def _violations_of(image: MetadataImage) -> Callable[..., list[Violation]]:
     def violations(rule: str | None = None) -> list[Violation]:
+        if rule is not None and rule not in IMAGE_RULES:
+            close = difflib.get_close_matches(str(rule), IMAGE_RULES, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(IMAGE_RULES)}"
+            raise _Mistake(f"violations({rule!r}): no such rule; {hint}")
         return [found for found in check_image(image) if rule is None or found.rule == rule]
 
     return violations
@@ -337,6 +362,13 @@ def _config_of(image: MetadataImage) -> Callable[[str, str], str | None]:
         return (image.configs.get(ConfigResource(kinds[kind], name)) or {}).get(key)
 
     return config
+
+
+class _Brokers(dict[int, BrokerRegistration]):
+    """All registrations; one that is not there makes the expression undefined, as `broker(3)` does."""
+
+    def __missing__(self, broker_id: object) -> BrokerRegistration:
+        raise Absent
 
 
 class _TopicNames:
@@ -359,7 +391,7 @@ _HELPERS: dict[str, Callable[[Place], Any]] = {
     "image": lambda place: place.image,
     "quorum": lambda place: place.quorum,
     "metadata_version": lambda place: place.image.features.metadata_version,
-    "brokers": lambda place: dict(place.image.brokers.items()),
+    "brokers": lambda place: _Brokers(place.image.brokers.items()),
     "broker": lambda place: _broker_of(place.image),
     "controller": lambda place: _controller_of(place.image),
     "topics": lambda place: _TopicNames(place.image),

@@ -37,6 +37,7 @@ class Target:
 def parse_target(text: str) -> Target:
     """`topic/orders/7.leader`, `broker/3`, `config/topic/orders/retention.ms`... Raises ValueError, which
     says what to write instead."""
+    text = text.removesuffix("/") if text.count("/") > 1 else text
     match = _PARTITION.fullmatch(text) or _NODE.fullmatch(text)
     entity, name = (match[1], match[2]) if match else (text, None)
     problem = entity_problem(entity)

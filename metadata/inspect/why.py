@@ -27,12 +27,14 @@ from metadata.inspect.causes import (
 from metadata.inspect.changes import BatchChanges, ChangeFeed
 from metadata.inspect.entities import EntityNamer, is_below
 from metadata.inspect.log import InspectError, MetadataLog, ReadBatch, damage_line
-from metadata.inspect.points import END, Point
+from metadata.inspect.points import END, Point, utc_text
 from metadata.inspect.states import OnProblem, earliest, state_at
 from metadata.inspect.targets import Target
 from metadata.inspect.views import Wanted, entities_below, scram_path
 from metadata.tree import broker_tree, partition_tree, quota_path
 from storage.reader import Damage
+
+_QUORUM_RECORDS = (control.LeaderChangeMessage, control.VotersRecord, control.KRaftVersionRecord)
 
 MAX_LINKS = 100_000
 """Links that are kept; older ones are counted."""
@@ -106,9 +108,11 @@ def batches_until(
 ) -> Iterator[ReadBatch]:
     """Decoded batches behind `image` and before `point`; damage is told, and is the end unless
     `past_corruption`."""
-    expected = log.start_offset if image is None else image.provenance.offset
+    first = expected = log.start_offset if image is None else image.provenance.offset
+    damaged = False
     for item in log.items(expected or None):
         if isinstance(item, Damage):
+            damaged = True
             if (point.offset is None or item.offset < point.offset) and on_problem is not None:
                 on_problem(damage_line(item))
             continue
@@ -118,6 +122,11 @@ def batches_until(
         if point.offset is not None and header.next_offset > point.offset:
             return
         if point.time_ms is not None and header.max_timestamp_ms > point.time_ms:
+            if expected == first and image is None:
+                raise InspectError(
+                    f"{log.path} begins at {utc_text(header.max_timestamp_ms)}, after"
+                    f" {utc_text(point.time_ms)}; give a later time, or an offset from {first} on"
+                )
             return
         if header.base_offset > expected and not past_corruption:
             if on_problem is not None:
@@ -128,6 +137,10 @@ def batches_until(
             return
         expected = header.next_offset
         yield item
+    if point.offset is not None and point.offset > expected and not damaged:
+        raise InspectError(
+            f"{log.path} ends at offset {expected}, before {point.offset}; give {expected} or less"
+        )
 
 
 class Chain:
@@ -245,11 +258,13 @@ class Chain:
         refused = {error.offset for error in changes.refused}
         for offset, record in changes.records:
             names = (*self._namer.entities(record), *_other_names(record))
+            # Every election is followed, also those of others: the next one's cause is told by them.
+            causes = self._causes_of(changes, record) if isinstance(record, _QUORUM_RECORDS) else None
             if offset in refused or not self._concerns(record, names):
                 continue
             if isinstance(record, r.PartitionChangeRecord):
                 continue
-            causes = self._causes_of(changes, record)
+            causes = self._causes_of(changes, record) if causes is None else causes
             if self._target.field is not None:
                 before = self._quorum_before
                 if before.get(self._target.field) == self._quorum.get(self._target.field):

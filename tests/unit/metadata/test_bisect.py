@@ -8,10 +8,10 @@ import pytest
 
 from metadata import records as r
 from metadata.inspect.bisect import BINARY, HEADERS, SCAN, Bisection, bisect
-from metadata.inspect.checks import HEALTH, IMAGE_RULES, STEP_RULES, named_check, predicate_check
+from metadata.inspect.checks import HEALTH, STEP_RULES, named_check, predicate_check
 from metadata.inspect.log import InspectError, open_log
 from metadata.inspect.points import END, Point
-from metadata.inspect.predicate import PredicateError, compile_predicate
+from metadata.inspect.predicate import IMAGE_RULES, PredicateError, compile_predicate
 from storage.disk import join, read_file
 from storage.posix_disk import PosixDisk
 from storage.snapshots import snapshot_name

@@ -14,7 +14,7 @@ import click
 
 from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS, EXIT_VIOLATIONS
 from cli.log_live import LiveCommand
-from cli.log_options import PATH, clear_progress, past_corruption_option
+from cli.log_options import PATH, clear_progress, past_corruption_option, tell_unknown
 from cli.log_source import MetadataLog, open_path
 from cli.output import json_line, json_option, utc_text
 from metadata.inspect.check import Finding, LogReport
@@ -69,7 +69,9 @@ def _exit_code(report: QuorumReport, strict: bool) -> int:
         return EXIT_VIOLATIONS
     if report.not_compared is not None or any(one.problems for one in report.logs):
         return EXIT_FAILED
-    return EXIT_UNKNOWN_RECORDS if any(one.unknown for one in report.logs) else 0
+    unknown = sum(one.unknown for one in report.logs)
+    tell_unknown(unknown)
+    return EXIT_UNKNOWN_RECORDS if unknown else 0
 
 
 def report_lines(report: QuorumReport, show_all: bool) -> Iterator[str]:
@@ -80,7 +82,8 @@ def report_lines(report: QuorumReport, show_all: bool) -> Iterator[str]:
     if len(report.lags) > 1:
         yield (
             f"{len(report.lags)} logs side by side: {report.compared} batches compared,"
-            f" {report.snapshots_compared} snapshots compared, {len(report.divergences)} differences"
+            f" {report.snapshots_compared} snapshots compared,"
+            f" {len(report.divergences)} {'difference' if len(report.divergences) == 1 else 'differences'}"
         )
         longest = next(path for path, lag in report.lags.items() if lag == 0)
         yield from (
@@ -99,7 +102,8 @@ def _log_line(one: LogReport) -> str:
     if not one.log.is_checkpoint:
         parts += [f"{one.batches} batches", f"{one.records} records", f"{one.snapshots} snapshots compared"]
     more = f", {one.dropped} findings more" if one.dropped else ""
-    damage = f", {len(one.problems)} problems" if one.problems else ""
+    count = len(one.problems)
+    damage = f", {count} {'problem' if count == 1 else 'problems'}" if one.problems else ""
     return f"{one.log.path}: {', '.join(parts)}: {errors} errors, {warnings} warnings{damage}{more}"
 
 

@@ -58,3 +58,14 @@ def clear_progress(log: MetadataLog) -> None:
     """Takes the progress line off the terminal, before anything else is printed."""
     if isinstance(log.on_read, Progress):
         log.on_read.clear()
+
+
+def tell_unknown(count: int, what: str = "changed nothing here") -> None:
+    """Says on standard error that records from the future were met, if any were; `what` became of them."""
+    if count:
+        records, they = ("record is", "it") if count == 1 else ("records are", "they")
+        click.echo(
+            f"metaquorum: {count} {records} of a type or version that this program does not know;"
+            f" {they} {what}",
+            err=True,
+        )

@@ -21,6 +21,7 @@ from metadata.inspect.log_copy import NodeFiles, node_files
 from metadata.inspect.repair import RepairReport, RepairRequest, plan_repair, write_repair
 from metadata.inspect.states import state_at
 
+SHOWN_REMAINING = 10
 SHOWN_DIFFERENCES = 50
 """Entities of the state diff that are shown as text; --json has them all."""
 
@@ -113,8 +114,12 @@ def _show(report: RepairReport, changes: list[EntityChange], target: str | None)
         click.echo(f"  {change_line(entity)}")
     if len(changes) > SHOWN_DIFFERENCES:
         click.echo(f"  ... and {len(changes) - SHOWN_DIFFERENCES} more (--json has all)")
-    for line in (*report.remaining, *report.notes):
+    for line in (*report.remaining[:SHOWN_REMAINING], *report.notes):
         click.echo(f"metaquorum: {line}", err=True)
+    if len(report.remaining) > SHOWN_REMAINING:
+        click.echo(
+            "metaquorum: more records cannot be applied; --drop-failing takes all of them out", err=True
+        )
     end = f"offsets {report.start_offset} to {report.end.offset - 1}, epoch {report.end.epoch}"
     snapshots = f"{len(report.kept_snapshots)} snapshots"
     if target is None:

@@ -94,7 +94,9 @@ def record_type(text: str) -> str:
 
 
 def entity_path(text: str) -> str:
-    """A checked entity path. Raises ValueError, saying what a path looks like."""
+    """A checked entity path; a slash at its end says nothing. Raises ValueError, saying what a path looks
+    like."""
+    text = text.removesuffix("/") if text.count("/") > 1 else text
     problem = entity_problem(text)
     if problem is not None:
         raise ValueError(problem)

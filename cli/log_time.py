@@ -13,14 +13,23 @@ from typing import Any
 import click
 
 from cli import log_state
-from cli.errors import EXIT_DIFFERENT, EXIT_FAILED, Failure
+from cli.errors import EXIT_DIFFERENT, EXIT_FAILED, EXIT_UNKNOWN_RECORDS, Failure
 from cli.log_live import LiveCommand
-from cli.log_options import ENTITY, PATH, POINT, Complaints, clear_progress, past_corruption_option
+from cli.log_options import (
+    ENTITY,
+    PATH,
+    POINT,
+    Complaints,
+    clear_progress,
+    past_corruption_option,
+    tell_unknown,
+)
 from cli.log_select import entity_path
 from cli.log_source import MetadataLog, ReadBatch, open_path
 from cli.log_time_text import change_json, change_text, entity_tables, span_json, span_text
 from cli.output import json_line, json_option
 from metadata.inspect.diff import diff_logs, diff_points
+from metadata.inspect.history import Future
 from metadata.inspect.history import history as rows_of
 from metadata.inspect.log import require_one_cluster
 from metadata.inspect.points import Point, parse_point
@@ -76,12 +85,7 @@ def state(
     for line in found.notes:
         click.echo(f"metaquorum: {line}", err=True)
     _show_state(found, entity or below, "json" if as_json else form or "tree", secrets)
-    if found.unknown:
-        click.echo(
-            f"metaquorum: {found.unknown} records are of a type or version that this program does not know;"
-            " they changed nothing here",
-            err=True,
-        )
+    tell_unknown(found.unknown)
     return log_state.exit_code(found)
 
 
@@ -115,7 +119,7 @@ def _branch(found: FoundState, path: str | None, secrets: bool) -> Any:
     try:
         return image_branch(found.image, path, secrets=secrets)
     except KeyError as error:
-        raise Failure(f"no {error.args[0]} in the state at offset {found.end_offset}") from error
+        raise Failure(f"no {path} in the state at offset {found.end_offset}") from error
 
 
 def _is_alias(path: str | None) -> bool:
@@ -157,7 +161,7 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
         after = state_at(new.log, new.point, complain, past_corruption=past_corruption)
         wanted = Wanted(None if entity is None else resolved(resolved(entity, before.image), after.image))
         if same:
-            changes = diff_points(old.log, before, after, wanted, complain, past_corruption=past_corruption)
+            changes = diff_points(old.log, before, after, wanted, complain)
         else:
             changes = diff_logs(old.log, before, new.log, after, wanted, past_corruption=past_corruption)
     finally:
@@ -165,13 +169,23 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
         clear_progress(new.log)
     for line in (*before.notes, *after.notes):
         click.echo(f"metaquorum: {line}", err=True)
-    if not changes and not as_json:
-        click.echo(f"no difference between offset {before.end_offset} and {after.end_offset}")
+    if not changes:
+        nowhere = entity is not None and not (_holds(before, wanted) or _holds(after, wanted))
+        if not as_json:
+            what = f": neither holds {entity}" if nowhere else ""
+            click.echo(f"no difference between offset {before.end_offset} and {after.end_offset}{what}")
+        elif nowhere:
+            click.echo(f"metaquorum: neither state holds {entity}", err=True)
     for change in changes:
         _echo_all([json_line(change_json(change))] if as_json else change_text(change))
+    tell_unknown(max(before.unknown, after.unknown))
     if complain.count:
         return EXIT_FAILED
     return EXIT_DIFFERENT if changes else max(log_state.exit_code(before), log_state.exit_code(after))
+
+
+def _holds(found: FoundState, wanted: Wanted) -> bool:
+    return next(iter(entities_below(found.image, wanted, found.quorum)), None) is not None
 
 
 def _sides(places: tuple[str, ...]) -> tuple[_Side, _Side, str | None]:
@@ -245,16 +259,24 @@ def history(
     complain = Complaints()
     wanted = Wanted(entity if entity is None else _named(log, entity))
     shown = 0
+    future = Future()
     try:
-        for span in rows_of(log, wanted, start, end or Point(), complain, past_corruption=past_corruption):
+        for span in rows_of(
+            log, wanted, start, end or Point(), complain, future, past_corruption=past_corruption
+        ):
             clear_progress(log)
             click.echo(json_line(span_json(span)) if as_json else span_text(span))
             shown += 1
     finally:
         clear_progress(log)
     if not shown and not complain.count and entity is not None:
+        if start is not None or end is not None:
+            raise Failure(f"{log.path} holds no row of {entity} between --from and --to; give other places")
         raise Failure(f"{log.path} never holds {entity}; see what there is with: metaquorum log state {path}")
-    return EXIT_FAILED if complain.count else 0
+    tell_unknown(future.records)
+    if complain.count:
+        return EXIT_FAILED
+    return EXIT_UNKNOWN_RECORDS if future.records else 0
 
 
 def _named(log: MetadataLog, entity: str) -> str:

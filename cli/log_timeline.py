@@ -6,6 +6,7 @@ Owns options, colours and exit codes; what is an event and how severe is `metada
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ import click
 from cli import log_source
 from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS
 from cli.log_live import LiveCommand
-from cli.log_options import ENTITY, PATH, POINT, Complaints, clear_progress
+from cli.log_options import ENTITY, PATH, POINT, Complaints, clear_progress, tell_unknown
 from cli.log_source import MetadataLog, ReadBatch
 from cli.output import json_line, json_option, utc_text
 from metadata.inspect.points import END, Point
@@ -73,25 +74,71 @@ def timeline(
     complaints = Complaints()
     log = log_source.open_path(path)
     shown = at_least(severity)
-    unknown = False
+    seen = Seen()
+    told = 0
     try:
-        for event in events(log, complaints, end=end or END, gap_ms=int(gap_s * 1000)):
-            unknown = unknown or event.kind == "unknown record"
+        for event in events(log, complaints, end=end or END, gap_ms=int(gap_s * 1000), seen=seen):
             if event.severity not in shown or (start is not None and _is_before(event, start)):
                 continue
             if entities and not any(event.is_about(wanted) for wanted in entities):
                 continue
             clear_progress(log)
             click.echo(json_line(event_json(event)) if as_json else coloured(event))
+            told += 1
     finally:
         clear_progress(log)
+    reached = [
+        line for point in (start, end) if point is not None and (line := seen.outside(log.path, point))
+    ]
+    if not told and not reached and not complaints.count:
+        about = f" about {' or '.join(entities)}" if entities else ""
+        where = "" if start is None and end is None else " in that range"
+        reached = [f"no event was shown: none of severity {severity} or above{about}{where}"]
+    for line in reached:
+        click.echo(f"metaquorum: {line}", err=True)
+    tell_unknown(seen.unknown)
     if complaints.count:
         return EXIT_FAILED
-    return EXIT_UNKNOWN_RECORDS if unknown else 0
+    return EXIT_UNKNOWN_RECORDS if seen.unknown else 0
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was read on the way to a timeline: from when to when (Unix ms), up to which offset (exclusive),
+    and how many records from the future."""
+
+    first_ms: int | None = None
+    last_ms: int | None = None
+    end_offset: int = 0
+    unknown: int = 0
+
+    def take(self, item: ReadBatch) -> None:
+        """Takes one batch in, also the one behind the wanted range."""
+        header = item.batch.header
+        self.first_ms = header.max_timestamp_ms if self.first_ms is None else self.first_ms
+        self.last_ms = max(header.max_timestamp_ms, self.last_ms or 0)
+        self.end_offset = max(header.next_offset, self.end_offset)
+
+    def outside(self, path: str, point: Point) -> str | None:
+        """Why the log does not reach `point`; None where it does."""
+        if point.offset is not None and point.offset > self.end_offset:
+            return f"{path} ends at offset {self.end_offset}, before {point.offset}"
+        if point.time_ms is None or self.first_ms is None:
+            return None
+        if point.time_ms < self.first_ms:
+            return f"{path} begins at {utc_text(self.first_ms)}, after {utc_text(point.time_ms)}"
+        if self.last_ms is not None and point.time_ms > self.last_ms:
+            return f"{path} ends at {utc_text(self.last_ms)}, before {utc_text(point.time_ms)}"
+        return None
 
 
 def events(
-    log: MetadataLog | str, on_problem: OnProblem, *, end: Point = END, gap_ms: int = GAP_MS
+    log: MetadataLog | str,
+    on_problem: OnProblem,
+    *,
+    end: Point = END,
+    gap_ms: int = GAP_MS,
+    seen: Seen | None = None,
 ) -> Iterator[TimelineEvent]:
     """Every event of a log up to `end`, in order, of all severities. Lines about what could not be read go to
     `on_problem`, and reading goes on behind it."""
@@ -109,10 +156,14 @@ def events(
         header = item.batch.header
         if header.next_offset <= first:
             continue
+        if seen is not None:
+            seen.take(item)
         if end.offset is not None and header.base_offset >= end.offset:
             break
         if end.time_ms is not None and header.max_timestamp_ms > end.time_ms:
             break
+        if seen is not None:
+            seen.unknown += sum(one.record.type_name.startswith("UNKNOWN") for one in item.records)
         records = [(decoded.offset, decoded.record) for decoded in item.records]
         yield from timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
     yield from timeline.finish()

@@ -11,7 +11,15 @@ import click
 
 from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS
 from cli.log_live import LiveCommand
-from cli.log_options import PATH, POINT, Checked, Complaints, clear_progress, past_corruption_option
+from cli.log_options import (
+    PATH,
+    POINT,
+    Checked,
+    Complaints,
+    clear_progress,
+    past_corruption_option,
+    tell_unknown,
+)
 from cli.log_source import open_path
 from cli.output import json_line, json_option, utc_text
 from metadata.inspect.points import END, Point
@@ -58,6 +66,7 @@ def why(
     else:
         for line in explanation_lines(found, links):
             click.echo(line)
+    tell_unknown(found.unknown)
     if complaints.count:
         return EXIT_FAILED
     return EXIT_UNKNOWN_RECORDS if found.unknown else 0

@@ -114,7 +114,7 @@ def test_a_state_can_be_asked_for_by_entity_and_form(tmp_path: Path) -> None:
     assert "topic/orders/1  1" in table
     assert "config/topic/orders  retention.ms" in table
     none = run("log", "state", tmp_path, "broker/7")
-    assert (none.exit_code, none.stderr) == (1, "metaquorum: no 7 (in broker/7) in the state at offset 9\n")
+    assert (none.exit_code, none.stderr) == (1, "metaquorum: no broker/7 in the state at offset 9\n")
     assert run("log", "state", tmp_path, "broker/7", "--format", "table").exit_code == 1
     assert run("log", "state", tmp_path, "quorum").exit_code == 1
     wrong = run("log", "state", tmp_path, "brokers")
@@ -196,7 +196,7 @@ def test_records_from_the_future_are_told_by_the_exit_code(tmp_path: Path) -> No
     maker.batch(feature(7), raw=[FUTURE])
     result = run("log", "state", tmp_path, "feature/metadata.version")
     assert (result.exit_code, result.stdout) == (3, "7\n")
-    assert "1 records are of a type or version that this program does not know" in result.stderr
+    assert "1 record is of a type or version that this program does not know" in result.stderr
 
 
 def test_a_topic_that_is_gone_is_found_by_its_id(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ class MetadataLines:
                 if line is not None:
                     log_metadata(_log, line, offset=offset, source=source)
         if image.features is not old.features:
-            for name, level in sorted(image.features.finalized.items()):
+            for name in sorted({*old.features.finalized, *image.features.finalized}):
+                level = image.features.level(name)
                 if old.features.level(name) != level:
                     log_metadata(_log, f"{name} is at level {level}", offset=offset, source=source)
         if _log.isEnabledFor(logging.DEBUG) and image.topics is not old.topics:

@@ -32,7 +32,8 @@ from runtime.raft_client import RaftClient
 from runtime.transport import EventSink
 
 REQUESTS_PER_STREAM_MAX = 1024
-"""Unanswered requests of one caller; a caller that goes beyond loses its stream."""
+"""Requests of one caller whose answers are not written yet; a caller that goes beyond, or sends on without
+reading, loses its stream."""
 
 OTHERS_PER_TURN = 4
 OTHERS_BYTES_PER_TURN = 1 << 18
@@ -51,13 +52,14 @@ _log = logging.getLogger(__name__)
 class _Stream:
     """One caller: what it waits for, and the answers that are on their way to it."""
 
-    __slots__ = ("idle", "is_first", "keys", "loop", "open", "outbound")
+    __slots__ = ("idle", "is_first", "keys", "loop", "open", "outbound", "unwritten")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_first = True
         self.open = True
         self.keys: set[int] = set()
         self.outbound: deque[bytes] = deque()
+        self.unwritten = 0
         self.loop = loop
         self.idle: asyncio.Future[None] | None = None
 
@@ -151,14 +153,16 @@ class RaftService:
             if envelope is END_OF_STREAM:
                 return
             request = raft_codec.decode_request(envelope)
-            if len(stream.keys) >= REQUESTS_PER_STREAM_MAX:
+            if stream.unwritten >= REQUESTS_PER_STREAM_MAX:
                 raise raft_codec.EnvelopeError(f"more than {REQUESTS_PER_STREAM_MAX} requests are unanswered")
             stream.is_first = self._is_first(request)
             key = next(self._keys)
             stream.keys.add(key)
+            stream.unwritten += 1
             self._callers[key] = (stream, envelope.correlation_id)
             if not self._sink(RaftRequestArrived(key=key, request=request)):
                 stream.keys.discard(key)
+                stream.unwritten -= 1
                 del self._callers[key]
 
     async def _write(
@@ -167,6 +171,7 @@ class RaftService:
         while True:
             while stream.outbound:
                 await context.write(stream.outbound.popleft())
+                stream.unwritten -= 1
             stream.idle = stream.loop.create_future()
             await stream.idle
             stream.idle = None

@@ -142,3 +142,40 @@ async def test_a_broker_that_went_away_is_passed_over() -> None:
     await served.settle(100)
     assert served.written == [broker for broker in brokers if broker != gone.node_id]
     await served.end()
+
+
+async def test_a_caller_that_sends_on_without_reading_loses_its_stream(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(raft_server, "REQUESTS_PER_STREAM_MAX", 5)
+    asked: list[int] = []
+
+    def sink(event: TransportEvent) -> bool:
+        if isinstance(event, RaftRequestArrived):
+            asked.append(event.key)
+            service.respond(event.key, response())
+        return True
+
+    class Deaf:
+        """Takes one answer, and then no more."""
+
+        reason = ""
+        taken = 0
+
+        async def read(self) -> Any:
+            await asyncio.sleep(0)
+            return raft_codec.encode(1, fetch(PEER))
+
+        async def write(self, envelope: bytes) -> None:
+            if self.taken:
+                await asyncio.Event().wait()
+            self.taken += 1
+
+        async def abort(self, code: object, reason: str) -> None:
+            self.reason = reason
+
+    service, caller = RaftService(sink), Deaf()
+    await service.exchange(nothing(), caller)  # type: ignore[arg-type]
+    assert caller.reason == "more than 5 requests are unanswered"
+    assert len(asked) == caller.taken + 5
+    assert "its stream is closed" in caplog.text

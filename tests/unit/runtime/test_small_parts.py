@@ -12,7 +12,7 @@ import pytest
 
 from controller.events import Answer, RequestArrived
 from metadata.errors import ApiError, ErrorCode
-from metadata.image import MetadataImage
+from metadata.image import FeaturesImage, MetadataImage
 from metadata.image.cluster import BrokersImage
 from metadata.image.types import BrokerRegistration, Provenance
 from metadata.requests import DescribeQuorumRequest, Done
@@ -150,6 +150,16 @@ def test_lines_about_brokers_say_whether_they_are_replayed(caplog: pytest.LogCap
         ("broker 3 is in controlled shutdown", 13, "live"),
         ("broker 3 was unregistered", 14, "live"),
     ]
+
+
+def test_a_feature_that_goes_up_and_off_again_is_told_both_times(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    lines = MetadataLines(MetadataImage())
+    on = MetadataImage(features=FeaturesImage(finalized={"eligible.leader.replicas.version": 1}))
+    lines.moved(on, 1)
+    lines.moved(MetadataImage(), 2)
+    told = [entry.message for entry in caplog.records]
+    assert told == [f"eligible.leader.replicas.version is at level {level}" for level in (1, 0)]
 
 
 def replace_broker(broker: BrokerRegistration, **changes: object) -> BrokerRegistration:

@@ -35,11 +35,6 @@ class Mechanism(IntEnum):
         return "sha256" if self is Mechanism.SCRAM_SHA_256 else "sha512"
 
 
-def mechanism_named(title: str) -> Mechanism | None:
-    """The mechanism that a text such as `SCRAM-SHA-512` names."""
-    return next((each for each in Mechanism if each.title == title.upper()), None)
-
-
 def salted_password(mechanism: Mechanism, password: str, salt: bytes, iterations: int) -> bytes:
     """Hi(password, salt, iterations) of RFC 5802, which is PBKDF2."""
     return hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)

@@ -11,7 +11,7 @@ from cli.setting_results import pairs
 from cli.topic_text import describe_json, describe_text
 from metadata.errors import ErrorCode
 from metadata.requests import NewTopic, TopicResult
-from storage.uuids import uuid_to_text
+from storage.uuids import ZERO_UUID, uuid_to_text
 
 
 @click.group()
@@ -105,11 +105,13 @@ def report_topics(results: tuple[TopicResult, ...], done: str, as_json: bool) ->
     """One line a topic; the refused ones on standard error. Returns the exit code."""
     refused = [result for result in results if result.error != ErrorCode.NONE]
     for result in results:
+        # What was only validated has none.
+        topic_id = uuid_to_text(result.topic_id) if result.topic_id not in {None, ZERO_UUID} else None
         if as_json:
             echo_json(
                 {
                     "name": result.name,
-                    "topicId": uuid_to_text(result.topic_id) if result.topic_id else None,
+                    "topicId": topic_id,
                     "error": result.error.name,
                     "message": result.message,
                     "partitions": result.partitions,

@@ -138,7 +138,10 @@ async def configured(site: Site) -> None:
     made = ("topics", "create", "c", "--config", "retention.ms=5", "--config", "flush.ms=1")
     dry = await command(site, *made, "--validate-only")
     assert (dry.return_value, dry.output) == (0, "c: could be created, with flush.ms=1, retention.ms=5\n")
+    dry = await command(site, *made, "--validate-only", "--json")
+    assert json.loads(dry.output)["topicId"] is None
     created = await command(site, *made, "--json")
+    assert json.loads(created.output)["topicId"] is not None
     assert json.loads(created.output)["configs"] == {"flush.ms": "1", "retention.ms": "5"}
     shown = await command(site, "topics", "describe", "c")
     assert "Configs: flush.ms=1,retention.ms=5" in shown.output

@@ -111,12 +111,13 @@ def spark_session(
     require_pyspark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     from .source import MetadataLogSource
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    chosen = master or ("" if submitted else DEFAULT_MASTER)
+    chosen = (SparkConf().get("spark.master", "") or "") if submitted else (master or DEFAULT_MASTER)
     if not submitted:
         require_java()
         if chosen.startswith("local"):

@@ -15,11 +15,14 @@ import pyarrow.dataset as ds
 import pytest
 
 from metadata.dump import payload_json
+from metadata.inspect.history import history
+from metadata.inspect.log import open_log
 from pipeline.ingest.job import IngestReport, ingest
 from pipeline.logs.survey import hop
 from pipeline.session import SessionError, require_java, spark_session
 from pipeline.tables import TABLES
 from storage.disk import name_of
+from storage.posix_disk import PosixDisk
 from tests.conftest import REPOSITORY
 from tests.unit.pipeline.intervals.telling import read_log, replayed, tables_of
 
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.e2e, pytest.mark.shared_data, pytest.mark.timeout(300)]
 GOLDEN = "kafka-3.7/controller-3000"
+GOLDEN_CLUSTER = "ycvx3IyUTJ2ANvCy7N_YyA"
 LOG = "__cluster_metadata-0"
+TIMES = ("from_time", "to_time")
 WILD = "kraft-wild/kafka-3.3-three-nodes-lagging"
 
 
@@ -164,7 +169,7 @@ def whole(spark: SparkSession, shared_data: Path, tmp_path_factory: pytest.TempP
 
 def test_the_tables_are_what_the_replay_tells(whole: Path, shared_data: Path, spark: SparkSession) -> None:
     expected = tables_of(replayed(read_log(shared_data / GOLDEN / LOG)))
-    cluster = "ycvx3IyUTJ2ANvCy7N_YyA"
+    cluster = GOLDEN_CLUSTER
     for name, rows in expected.items():
         found = [row for row in table(whole, name) if row["cluster"] == cluster]
         assert len(found) == len(rows), name
@@ -177,6 +182,86 @@ def test_the_tables_are_what_the_replay_tells(whole: Path, shared_data: Path, sp
     assert sorted(row["used"] for row in lagging) == [False, False, True]
     assert table(whole, "damage") == []
     assert sorted(at.name for at in whole.iterdir()) == sorted([*TABLES, "current", "versions"])
+
+
+def state_word(fields: Any) -> str:
+    if fields["fenced"]:
+        return "fenced"
+    return "controlled_shutdown" if fields["inControlledShutdown"] else "active"
+
+
+def test_the_tables_are_what_log_history_tells(whole: Path, shared_data: Path) -> None:
+    """Spark's rows of partitions and brokers against those of `metaquorum log history` on the same log."""
+    partitions, brokers = set(), set()
+    for span in history(open_log(PosixDisk(), str(shared_data / GOLDEN))):
+        at = span.fields
+        assert span.cause is not None
+        begun = (span.cause.offset, span.from_ms)
+        ended = (None, None) if span.ended_by is None else (span.ended_by.offset, span.to_ms)
+        match span.entity.split("/"):
+            case ["topic", topic, index]:
+                epochs = (at["leader"], at["leaderEpoch"], at["partitionEpoch"])
+                lists = (tuple(at["replicas"]), tuple(at["isr"]), tuple(at["directories"]))
+                partitions.add((topic, int(index), *epochs, *lists, *begun, *ended))
+            case ["broker", broker_id]:
+                types = (span.cause.type_name, span.ended_by.type_name if span.ended_by else None)
+                told = (at["epoch"], at.get("rack"), state_word(at), tuple(sorted(at["logDirs"])))
+                brokers.add((int(broker_id), *told, *types, *begun, *ended))
+            case _:
+                pass
+
+    def times(row: dict[str, Any]) -> tuple[int | None, ...]:
+        moments = [None if row[at] is None else round(row[at].timestamp() * 1000) for at in TIMES]
+        return (row["from_offset"], moments[0], row["to_offset"], moments[1])
+
+    def rows_of(name: str) -> list[dict[str, Any]]:
+        return [row for row in table(whole, name) if row["cluster"] == GOLDEN_CLUSTER]
+
+    columns = ("topic", "partition", "leader", "leader_epoch", "partition_epoch")
+    lists = ("replicas", "isr", "directories")
+    found = [
+        (*(row[at] for at in columns), *(tuple(row[at]) for at in lists), *times(row))
+        for row in rows_of("partition_states")
+    ]
+    assert len(found) == len(partitions) > 3000
+    assert set(found) == partitions
+    sessions = {
+        (
+            *(row[at] for at in ("broker_id", "broker_epoch", "rack", "state")),
+            *(tuple(sorted(row["directories"])), row["began_by"], row["ended_by"], *times(row)),
+        )
+        for row in rows_of("broker_sessions")
+    }
+    assert sessions == brokers
+    assert len(brokers) > 40
+
+
+def test_spark_submit_makes_the_same_tables(whole: Path, shared_data: Path, tmp_path: Path) -> None:
+    """Started by Spark's own script, in a folder where nothing of the project can be imported by chance."""
+    submit = Path(sys.executable).with_name("spark-submit")
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [
+            *(str(submit), "--master", "local[2]", str(REPOSITORY / "pipeline" / "submit.py")),
+            *("--out", str(out), str(shared_data / GOLDEN)),
+        ],
+        cwd=tmp_path,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "version 1: 4758 records, 1 clusters read" in done.stdout
+    for name in TABLES:
+        assert table(out, name) == [row for row in table(whole, name) if row["cluster"] == GOLDEN_CLUSTER]
 
 
 def test_runs_over_growing_logs_give_the_tables_of_one_run(
@@ -271,5 +356,5 @@ def test_executors_that_share_nothing_make_the_same_tables(
         assert ".zip/" in tasks
         assert ".zip/" in replay
     for name in TABLES:
-        rows = [row for row in table(whole, name) if row["cluster"] == "ycvx3IyUTJ2ANvCy7N_YyA"]
+        rows = [row for row in table(whole, name) if row["cluster"] == GOLDEN_CLUSTER]
         assert table(out, name) == rows, name

@@ -116,6 +116,7 @@ def examine(files: NodeFiles) -> Survivor:
     if newest and newest[0].offset > end.offset:
         end = newest[0]  # a snapshot was fetched, and the log has not gone on from it yet
         epochs = EpochTable.reset(end)
+        time_ms = max(time_ms, log.snapshot(end).snapshot_timestamp_ms())
     if end.offset == 0:
         raise InspectError(f"{log.path} holds no whole record; leave it out")
     voted = 0 if files.quorum is None else files.quorum.epoch
@@ -167,7 +168,11 @@ def _stored_voters(ordered: Sequence[Survivor]) -> tuple[int, ...]:
 def _damage_lines(one: Survivor) -> list[str]:
     if one.damage is None:
         return []
-    return [f"{one.files.home}: only what is before the damage counts: {damage_line(one.damage)}"]
+    home = one.files.home
+    return [
+        f"{home}: nothing behind offset {one.end.offset} counts: {damage_line(one.damage)}; if more can be"
+        f" read behind it, keep that first with: metaquorum log repair {home} --past-corruption --to NEW"
+    ]
 
 
 def _parting(best: Survivor, other: Survivor) -> list[str]:

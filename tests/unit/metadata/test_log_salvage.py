@@ -119,7 +119,8 @@ def test_only_what_lies_before_damage_counts() -> None:
     whole = survivor(disk, 3001, STORY[:6])
     ranking = rank([found, whole])
     assert ranking.best is whole
-    assert "/3000: only what is before the damage counts" in ranking.warnings[0]
+    assert "/3000: nothing behind offset 4 counts" in ranking.warnings[0]
+    assert "metaquorum log repair /3000 --past-corruption --to NEW" in ranking.warnings[0]
 
 
 def test_what_cannot_be_salvaged_is_refused() -> None:
@@ -241,3 +242,13 @@ def test_members_that_lag_rank_behind_and_diverge_nowhere(folder: str) -> None:
     assert ends[0] > ends[-1]
     assert ranking.warnings == []
     assert ranking.has_majority
+
+
+def test_a_snapshot_behind_damage_is_as_new_as_its_last_record() -> None:
+    node = make_node(memory_disk(), STORY, home="/3000")
+    (last,) = (one for one in strict(node.log) if one.header.next_offset == 10)
+    add_snapshot(node, 10)
+    flip(node, 4)
+    found = examine(node)
+    assert found.end == LogPosition(1, 10)
+    assert found.time_ms == last.header.max_timestamp_ms

@@ -148,11 +148,13 @@ def gather(source: TableSource) -> Fleet:
 
 
 def _small_tables(source: TableSource, facts: Any) -> None:
+    counts = source.row_counts("records")
     for row in source.rows("files", ("cluster", "node_id", "file", "bytes", "end_offset", "used")):
         one = facts(row["cluster"])
         one.nodes += 1
         one.bytes += row["bytes"] or 0
-        one.records = max(one.records, row["end_offset"] or 0)
+        # Without the records themselves (they may be kept elsewhere) the end of the log is the best guess.
+        one.records = counts.get(row["cluster"], 0) if counts else max(one.records, row["end_offset"] or 0)
     epochs = ("cluster", "epoch", "leader_id", "from_offset", "from_time", "to_time", "skipped_epochs")
     for row in source.rows("quorum_epochs", epochs):
         facts(row["cluster"]).elections.append(row)

@@ -78,6 +78,17 @@ class TableSource:
             for low, high in zip([0, *bounds.tolist()], [*bounds.tolist(), len(codes)], strict=True):
                 yield str(clusters[low].as_py()), batch.slice(low, high - low)
 
+    def row_counts(self, name: str) -> dict[str, int]:
+        """Rows by cluster, from the files' footers alone; empty for a table without rows."""
+        import pyarrow.dataset as ds
+
+        counts: dict[str, int] = {}
+        if name in self.present:
+            for fragment in self._dataset(name).get_fragments():
+                cluster = str(ds.get_partition_keys(fragment.partition_expression)["cluster"])
+                counts[cluster] = counts.get(cluster, 0) + fragment.count_rows()
+        return counts
+
     def rows(self, name: str, columns: Iterable[str], where: Any | None = None) -> Iterator[dict[str, Any]]:
         """Rows one by one, times as ms since 1970. For tables that are small a cluster."""
         wanted = tuple(columns)

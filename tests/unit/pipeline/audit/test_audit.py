@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -18,7 +20,8 @@ from pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from pipeline.fleet.plan import FleetPlan
 from tests.unit.pipeline.local_tables import write_tables
 
-pytest.importorskip("pyarrow")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 PLAN = FleetPlan(clusters=4, records=9000, seed=3, damaged_every=2)
 
 
@@ -198,3 +201,16 @@ def test_mistakes_are_one_line(tables: Tables, tmp_path: Path) -> None:
         ((str(tables.path), "--cluster", "nobody"), "no cluster nobody"),
     ):
         assert said in str(run(*arguments).exception)
+
+
+def test_records_are_counted_where_they_are_kept(tables: Tables, tmp_path: Path) -> None:
+    """A log that was trimmed, or lost bytes, has fewer records than its end says."""
+    root = tmp_path / "tables"
+    shutil.copytree(tables.path, root)
+    first, second = (one.cluster for one in tables.fleet.clusters[:2])
+    for date, rows in (("2026-01-01", 3), ("2026-01-02", 4)):
+        folder = root / "records" / f"cluster={quote(first, safe='')}" / f"date={date}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"offset": list(range(100, 100 + rows))}), folder / "part.parquet")
+    counted = {one.cluster: one.records for one in gather(TableSource(root)).clusters}
+    assert (counted[first], counted[second]) == (7, 0)

@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from cli.main import main
@@ -82,3 +83,21 @@ async def test_on_and_off_and_a_clean_stop_in_between(tmp_path: Path) -> None:
             await run(site, "features", "downgrade", f"{NAME}=0")
             refused = await run(site, "features", "downgrade", "metadata.version=22", code=1)
             assert "could lose metadata" in refused.output
+
+
+class DiskGaveUp(Exception):
+    """Ends a running broker as a failure does: the process goes, and nobody is asked."""
+
+
+async def test_a_broker_that_fails_leaves_no_proof_of_a_clean_stop(tmp_path: Path) -> None:
+    site = new_site(tmp_path)
+    marker = site.root / "broker" / FILE_NAME
+    async with running_controller(site.controller_file()):
+        with pytest.raises(DiskGaveUp):
+            async with running_broker(site.broker_file()):
+                await health_is(site.broker_port, SERVING)
+                raise DiskGaveUp
+        assert not marker.exists()
+        async with running_broker(site.broker_file()):
+            await health_is(site.broker_port, SERVING)
+        assert marker.exists()

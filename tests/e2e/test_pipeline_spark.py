@@ -321,8 +321,8 @@ def where(batches):
         yield pa.RecordBatch.from_arrays([pa.array(said)], names=["said"])
 
 if __name__ == "__main__":
-    session = spark_session("local-cluster[2,1,1024]")
-    places = session.range(0, 4, 1, 4).mapInArrow(where, "said STRING").distinct().collect()
+    session = spark_session("local-cluster[2,1,1024]", extra={"spark.sql.shuffle.partitions": "2"})
+    places = session.range(0, 2, 1, 2).mapInArrow(where, "said STRING").distinct().collect()
     report = ingest(session, sys.argv[2:], Path(sys.argv[1]))
     wide = session.read.format("metadata_log").load(sys.argv[2]).count()
     print(json.dumps({"places": [row.said for row in places], "records": report.records, "wide": wide}))

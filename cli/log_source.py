@@ -30,7 +30,8 @@ __all__ = [
     "open_reader",
 ]
 
-_SHOWN_FROM_BYTES = 32 << 20
+_SHOWN_FROM_BYTES = 2 << 20
+"""A `check` of so much takes a few seconds; what is ready within _INTERVAL_S draws nothing."""
 _INTERVAL_S = 0.2
 
 

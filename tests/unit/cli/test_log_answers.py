@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from cli.log_source import Progress, open_path
 from cli.main import main
 from metadata import records as r
 from metadata.inspect.points import Point
@@ -226,6 +227,18 @@ def test_a_mistake_in_an_expression_says_what_to_write(tmp_path: Path, expressio
     assert (result.exit_code, result.stdout) == (2, "")
     assert reason in result.stderr
     assert "locals" not in result.stderr
+
+
+def test_a_log_that_takes_seconds_shows_progress_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story(tmp_path)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert open_path(str(tmp_path)).on_read is None
+    with (tmp_path / f"{0:020}.log").open("ab") as file:
+        file.truncate(4 << 20)
+    assert isinstance(open_path(str(tmp_path)).on_read, Progress)
+    assert open_path(str(tmp_path), progress=False).on_read is None
 
 
 def test_repair_names_the_first_records_that_do_not_fit_and_says_that_more_follow(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ _QUORUM = (
     ),
     ms_key(
         "controller.quorum.high.watermark.linger.ms",
-        2,
+        10,
         "How long the leader keeps the high watermark from the other voters when nothing else is new: under "
         "load it then travels with the next records. Brokers are told at once, and so are all with 0.",
         minimum=0,

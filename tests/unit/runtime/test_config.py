@@ -50,7 +50,7 @@ def test_a_controllers_file(tmp_path: Path) -> None:
         Voter(node_id=3, host="::1", port=9095),
     )
     assert config.metadata_log_dir == Path("/data/a")
-    assert config.raft == RaftConfig(high_watermark_linger_ms=2)
+    assert config.raft == RaftConfig(high_watermark_linger_ms=10)
     assert config.controller("c", ()) == ControllerConfig(
         cluster_id="c",
         node_id=1,

@@ -38,6 +38,7 @@ class RemoveBroker:
     `parked`: requests to be decided when it is done (a new incarnation registers after the old one failed).
     `unregister_keys`: requests that the last batch answers.
     `unclean`: what it had may be lost, so that it is no eligible leader any more either (K8, KIP-966).
+    `told_ms`: when the other brokers were last told of a slice; at first, when the work began.
     """
 
     broker_id: int
@@ -46,6 +47,7 @@ class RemoveBroker:
     unregister_keys: list[int] = field(default_factory=list)
     parked: list[RequestArrived] = field(default_factory=list)
     unclean: bool = field(init=False, default=False)
+    told_ms: int | None = field(init=False, default=None)
     scan: Scan = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -34,6 +34,10 @@ from storage.errors import BatchError
 PENDING_BATCHES_MAX = 16
 """Work in slices waits while so many batches are uncommitted."""
 
+BROKERS_TOLD_MS = 100
+"""While a broker is being removed in slices, the others are told of what is committed so often, and with the
+last slice: hundreds of answers for each slice would take longer than the slices."""
+
 
 class Port(Protocol):
     """What the active controller needs of its node. `wall_ms` is Unix time as of the step; `voters` are the
@@ -117,7 +121,7 @@ class Workbench:
         keys = work.unregister_keys if batch.done and isinstance(work, RemoveBroker) else []
         replies: list[Reply] = [(key, Done()) for key in keys]
         if batch.records:
-            end_offset = self.append(batch.records, replies, now_ms)
+            end_offset = self._append_slice(work, batch.records, replies, now_ms, is_last=batch.done)
         else:
             end_offset = self.ledger.newest_state.end_offset
             for key, response in replies:
@@ -129,6 +133,17 @@ class Workbench:
             self.sessions.failing.pop(work.broker_id, None)
         elif isinstance(work, RemoveBroker):
             self._end_removal(work, end_offset, now_ms)
+
+    def _append_slice(
+        self, work: Work, records: Sequence[Record], replies: list[Reply], now_ms: int, *, is_last: bool
+    ) -> int:
+        tell = True
+        if isinstance(work, RemoveBroker):  # its last slice has a record; that of other work may have none
+            work.told_ms = now_ms if work.told_ms is None else work.told_ms
+            tell = is_last or now_ms - work.told_ms >= BROKERS_TOLD_MS
+            work.told_ms = now_ms if tell else work.told_ms
+        self.last_append_ms = now_ms
+        return self.port.append(records, replies, wake_observers=tell)
 
     def _end_removal(self, work: RemoveBroker, end_offset: int, now_ms: int) -> None:
         self.sessions.fencing.pop(work.broker_id, None)

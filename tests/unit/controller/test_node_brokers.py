@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from controller.config import ControllerConfig
+from controller.ledger import Reply
 from controller.lifecycle import BrokerState
 from controller.raft.config import RaftConfig
 from controller.sessions import ARRIVAL_DRAIN_MS
-from controller.workbench import PENDING_BATCHES_MAX
+from controller.workbench import BROKERS_TOLD_MS, PENDING_BATCHES_MAX
 from metadata.errors import ApiError, ErrorCode
 from metadata.image import MIGRATING, BrokerRegistration
 from metadata.records import (
@@ -18,6 +21,7 @@ from metadata.records import (
     FenceBrokerRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    Record,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
@@ -217,6 +221,32 @@ def test_a_long_fencing_goes_in_slices_and_the_broker_counts_as_fenced_from_the_
     assert all(
         quorum.partition(quorum.image().topics.topic_named("t").topic_id, n).leader == 2 for n in range(5)
     )
+
+
+def test_brokers_are_told_of_a_long_fencing_in_intervals_and_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hundreds of answers for each slice would take longer than the slices."""
+    quorum = quorum_of(slice_max=2)
+    quorum.start_broker(1)
+    quorum.start_broker(2)
+    quorum.create("t", *[(1, 2)] * 9)
+    node = quorum.leader.node
+    append, told = node.append, []
+
+    def noted(records: Sequence[Record], replies: list[Reply], *, wake_observers: bool = True) -> int:
+        told.append((len(records), wake_observers))
+        return append(records, replies, wake_observers=wake_observers)
+
+    monkeypatch.setattr(node, "append", noted)
+    quorum.request(quorum.heartbeat_request(1, want_fence=True))
+    quorum.leader.step()
+    quorum.leader.tick()
+    quorum.now_ms += BROKERS_TOLD_MS
+    while node.active is not None and node.active.work:
+        quorum.leader.tick()
+        quorum.settle()
+    assert told == [(2, False), (2, False), (2, True), (2, False), (2, True)]
 
 
 def test_a_return_that_makes_many_leaders_possible_goes_in_slices() -> None:

@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    # There the same examples every time: what is new is found while somebody works on it.
+    settings.load_profile("ci")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

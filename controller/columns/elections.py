@@ -78,14 +78,15 @@ def with_leader(image: MetadataImage, rows: RowArray, rules: Rules, *, preferred
 
 
 def electable(image: MetadataImage, rows: RowArray, rules: Rules, *, unclean: bool) -> Flags:
-    """Which of `rows` an election may give another leader; it does nothing for the others. `unclean`: one
+    """Which of `rows` an election may change; it does nothing for the others. `unclean`: one
     that also takes live replicas that are not in sync, of rows without a leader."""
     if not unclean:
         decided = with_leader(image, rows, rules, preferred=True)
         return decided.changed | decided.odd
-    replicas = _read(image, rows).replicas
-    live = Electorate(image, rules).acceptable(replicas) | (replicas >= DENSE_IDS_MAX)
-    found: Flags = np.logical_or.reduce(live, axis=0)
+    old = _read(image, rows)
+    live = Electorate(image, rules).acceptable(old.replicas) | (old.replicas >= DENSE_IDS_MAX)
+    # One that is being moved may be done with it, leader or not.
+    found: Flags = np.logical_or.reduce(live, axis=0) | (old.flags != 0)
     return found
 
 

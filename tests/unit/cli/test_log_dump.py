@@ -257,7 +257,7 @@ def test_one_branch_of_the_state(log_copy: Path) -> None:
     assert len(result.stdout.splitlines()) == 4
     missing = run("log", "state", log_copy, "--below", "topic/nope")
     assert missing.exit_code == 1
-    assert missing.stderr.startswith("metaquorum: no nope (in topic/nope) in the state at offset 261")
+    assert missing.stderr.startswith("metaquorum: no topic/nope in the state at offset 261")
 
 
 def test_the_timeline_tells_the_story_with_offsets(log_copy: Path) -> None:

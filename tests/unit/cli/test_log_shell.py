@@ -375,13 +375,18 @@ def test_a_person_types_completes_interrupts_and_leaves() -> None:
     os.close(child)
     screen = ""
 
-    def until(part: str) -> str:
+    def until(part: str, again: bytes = b"") -> str:
+        """Reads up to `part`; `again` is typed once more wherever nothing comes for a while."""
         nonlocal screen
         deadline = time.monotonic() + 60
         while part not in screen:
-            ready, _, _ = select.select([parent], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, screen
-            screen += os.read(parent, 65536).decode()
+            left_s = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([parent], [], [], min(left_s, 3.0) if again else left_s)
+            assert ready or (again and left_s), screen
+            if ready:
+                screen += os.read(parent, 65536).decode()
+            else:
+                os.write(parent, again)
         before, screen = screen[: screen.index(part) + len(part)], screen[screen.index(part) + len(part) :]
         return before
 
@@ -390,10 +395,14 @@ def test_a_person_types_completes_interrupts_and_leaves() -> None:
         assert "help lists the commands" in greeting
         os.write(parent, b"cat feature/metadata.v\t\n")
         assert "level" in until("/> ")
-        os.write(parent, b"half a line\x03")
-        until("/> ")
+        os.write(parent, b"half a line")
+        until("half a line")
+        # The interpreter's line editor can miss an interrupt that comes just before it waits for a key.
+        os.write(parent, b"\x03")
+        until("/> ", again=b"\x03")
         os.write(parent, b"frob\n")
-        assert "metaquorum: no command is called frob" in until("/> ")
+        until("metaquorum: no command is called frob")
+        until("/> ")
         os.write(parent, b"\x04")
         assert process.wait(60) == 0
     finally:

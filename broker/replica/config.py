@@ -1,0 +1,32 @@
+"""What a broker's replicas are configured with. Names are Kafka's keys in snake case (K16)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaConfig:
+    """Durations in ms, sizes in bytes. `log_flush_before_ack`: a replica counts towards acks=all, and a
+    follower says that it holds a record, only when it is durable; False is what Kafka does.
+    `log_dir_assignment_timeout_ms`: how long a lost directory may go untold before the broker stops (S3.6).
+    """
+
+    broker_id: int
+    log_flush_before_ack: bool = True
+    replica_lag_time_max_ms: int = 30_000
+    replica_fetch_max_bytes: int = 1024 * 1024
+    replica_fetch_response_max_bytes: int = 10 * 1024 * 1024
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_backoff_ms: int = 1_000
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    replica_request_timeout_ms: int = 30_000
+    log_retention_check_interval_ms: int = 300_000
+    log_dir_assignment_timeout_ms: int = 30_000
+    controller_request_timeout_ms: int = 1_000
+    fetch_max_bytes: int = 55 * 1024 * 1024
+    max_incremental_fetch_session_cache_slots: int = 1_000
+    producer_id_expiration_ms: int = 86_400_000
+    produce_purgatory_max_requests: int = 10_000
+    fetch_purgatory_max_requests: int = 10_000

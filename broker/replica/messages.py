@@ -1,0 +1,248 @@
+"""What is asked of a broker about partition data, and its answers, as values.
+
+The shapes follow Kafka's messages of the same names; every service in front of the core (gRPC, another
+protocol) translates to and from these. Topics are named by id (16 bytes): names are the service's business.
+Offsets are exclusive ends where they end something. A request that fails as a whole is answered with an
+`ApiError`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metadata.errors import ErrorCode
+from storage.types import LogPosition
+
+PartitionKey = tuple[bytes, int]
+"""(topic id, partition index)."""
+
+CONSUMER = -1
+"""`replica_id` of a client."""
+
+ACKS_NONE = 0
+ACKS_LEADER = 1
+ACKS_ALL = -1
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+
+NO_PRODUCER_ID = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducePartition:
+    """`records`: one whole record batch (magic 2), as the producer made it; its base offset and leader epoch
+    are the leader's to fill in."""
+
+    key: PartitionKey
+    records: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRequest:
+    """Produce (key 0). `acks`: 0, 1 or -1 (all). `timeout_ms` bounds the wait for the others."""
+
+    acks: int
+    timeout_ms: int
+    partitions: tuple[ProducePartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceResult:
+    """`error` NONE: `base_offset` is that of the first record (of a duplicate: as it was stored first).
+    Else -1. `leader`, `leader_epoch`: whom to ask instead, where it is known."""
+
+    key: PartitionKey
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    leader: int | None = None
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceResponse:
+    results: tuple[ProduceResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPartition:
+    """Where to read. `current_leader_epoch` -1: not known (a client may leave it out, a follower not).
+    `last_fetched_epoch` -1: nothing fetched yet, or unknown; else divergence is looked for (KIP-595).
+    A follower's `fetch_offset` says that it holds everything below it, durably (`log.flush.before.ack`)."""
+
+    key: PartitionKey
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    """Fetch (key 1) with sessions (KIP-227). `session_id` 0, `session_epoch` -1: no session, all partitions
+    are named. `session_epoch` 0: begin one. Later epochs: `partitions` are those that changed, `forgotten`
+    those that left, and the answer holds only partitions with something to say. A session belongs to one
+    (follower, its local directory); `replica_epoch` is the follower's broker epoch (KIP-903)."""
+
+    replica_id: int = CONSUMER
+    replica_epoch: int = -1
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    session_id: int = 0
+    session_epoch: int = -1
+    partitions: tuple[FetchPartition, ...]
+    forgotten: tuple[PartitionKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedPartition:
+    """`records`: whole batches, the first of which holds the fetch offset. `diverging`: the caller must cut
+    its log there first, and there are no records (KIP-595)."""
+
+    key: PartitionKey
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    diverging: LogPosition | None = None
+    leader: int | None = None
+    leader_epoch: int = -1
+    records: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponse:
+    """`session_id` 0: there is no session. A session that the broker does not know (any more) is answered
+    with an ApiError (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH): begin a new one."""
+
+    session_id: int
+    partitions: tuple[FetchedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOffsetsPartition:
+    """`timestamp_ms`: -1 the high watermark, -2 the log's start, else the first record not older."""
+
+    key: PartitionKey
+    timestamp_ms: int
+    current_leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOffsetsRequest:
+    """ListOffsets (key 2)."""
+
+    partitions: tuple[ListOffsetsPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedOffset:
+    """`offset` -1 with `timestamp_ms` -1: no record is so young."""
+
+    key: PartitionKey
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    offset: int = -1
+    timestamp_ms: int = -1
+    leader_epoch: int = -1
+    leader: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOffsetsResponse:
+    results: tuple[ListedOffset, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitProducerIdRequest:
+    """InitProducerId (key 22) without transactions. `producer_id` -1: a new one; else the next epoch of it
+    (KIP-360)."""
+
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitProducerIdResponse:
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeLogDirsRequest:
+    """DescribeLogDirs (key 35). `topic_ids` None: all."""
+
+    topic_ids: tuple[bytes, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaDescription:
+    """`lag`: offsets behind the high watermark that this replica knows; `leads`: it is the leader."""
+
+    key: PartitionKey
+    topic: str
+    size_bytes: int
+    start_offset: int
+    end_offset: int
+    high_watermark: int
+    lag: int
+    leads: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirDescription:
+    """`error` NONE: usable; KAFKA_STORAGE_ERROR: bad, for the reason in `message`. `directory_id` None: it
+    could not be read. Sizes in bytes, -1 unknown. `replicas` of a bad directory are those that the metadata
+    log says lie there."""
+
+    path: str
+    directory_id: bytes | None
+    error: ErrorCode
+    message: str | None
+    total_bytes: int
+    usable_bytes: int
+    replicas: tuple[ReplicaDescription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeLogDirsResponse:
+    directories: tuple[LogDirDescription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkLogDirOfflineRequest:
+    """An operator gives a directory up (S3.39): as if it had failed. Path, or the id."""
+
+    path: str | None = None
+    directory_id: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkLogDirOfflineResponse:
+    """`was_offline`: it was bad before."""
+
+    directory_id: bytes | None
+    was_offline: bool
+
+
+DataRequest = (
+    ProduceRequest
+    | FetchRequest
+    | ListOffsetsRequest
+    | InitProducerIdRequest
+    | DescribeLogDirsRequest
+    | MarkLogDirOfflineRequest
+)
+DataResponse = (
+    ProduceResponse
+    | FetchResponse
+    | ListOffsetsResponse
+    | InitProducerIdResponse
+    | DescribeLogDirsResponse
+    | MarkLogDirOfflineResponse
+)

@@ -1,7 +1,8 @@
 """What comes into a broker node and what goes out of it, as values.
 
 In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, executed in
-order by whoever drives the node; what had to wait for a disk has been held back already.
+order by whoever drives the node; what had to wait for a disk has been held back already. What concerns
+partition data is in `broker.replica.events`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.lifecycle import BrokerState
+from broker.replica.events import DataEffect, DataEvent
 from controller.raft import effects as raft
 from controller.raft.events import (
     LogRead,
@@ -46,6 +48,7 @@ __all__ = [
     "LogRead",
     "LogSynced",
     "LogTrimmed",
+    "MetadataEvent",
     "PublishImage",
     "QuorumStatePersisted",
     "RaftRequestFailed",
@@ -86,7 +89,7 @@ class ControllerRequestFailed:
     reason: str
 
 
-Event = (
+MetadataEvent = (
     RaftResponseArrived
     | RaftRequestFailed
     | QuorumStatePersisted
@@ -100,6 +103,7 @@ Event = (
     | ControllerRequestFailed
     | ShutdownRequested
 )
+Event = MetadataEvent | DataEvent
 
 # ---- out -----------------------------------------------------------------------------------------
 
@@ -158,4 +162,5 @@ Effect = (
     | WriteSnapshot[MetadataImage]
     | TrimLog
     | Stop
+    | DataEffect
 )

@@ -21,6 +21,7 @@ from broker.events import (
     LogRead,
     LogSynced,
     LogTrimmed,
+    MetadataEvent,
     PublishImage,
     QuorumStatePersisted,
     RaftRequestFailed,
@@ -32,6 +33,8 @@ from broker.events import (
     Stop,
 )
 from broker.follower import MetadataFollower
+from broker.replica.events import DataEffect, DataEvent, OfflineDirectoriesChanged
+from broker.replica.manager import ReplicaManager
 from broker.session import BrokerSession
 from broker.status import BrokerStatus
 from controller.raft import effects as raft_effects
@@ -48,7 +51,9 @@ from storage.errors import CorruptLogError
 class BrokerNode:
     """See the module. `image` is what the shell loaded from the newest snapshot on disk (or an empty one);
     its provenance says where the log goes on. `voters` are the ids of the controllers.
-    `previous_broker_epoch`: that of the process before this one, if it stopped in order."""
+    `previous_broker_epoch`: that of the process before this one, if it stopped in order. `replicas`: the
+    broker's partition data; None: it holds none. The broker registers those of `config.directories` that
+    `replicas` found good."""
 
     def __init__(
         self,
@@ -61,9 +66,11 @@ class BrokerNode:
         rng: random.Random,
         now_ms: int,
         previous_broker_epoch: int | None = None,
+        replicas: ReplicaManager | None = None,
     ) -> None:
         self._config = config
         self._raft = raft
+        self._replicas = replicas
         self._gate = EffectGate()
         self._follower = MetadataFollower(config, image, now_ms=now_ms)
         self._incarnation_id = incarnation_id
@@ -74,7 +81,9 @@ class BrokerNode:
             rng=rng,
             applied_offset=self._follower.applied_offset,
             previous_broker_epoch=previous_broker_epoch,
+            offline_directories=() if replicas is None else replicas.offline_directories,
         )
+        self._now_ms, self._wall_ms = now_ms, 0
         self._stopped = False
         self._out: list[Effect] = []
 
@@ -82,16 +91,21 @@ class BrokerNode:
 
     def start(self, now_ms: int, wall_ms: int) -> list[Effect]:
         """Begin to fetch the metadata log. Call once, before anything else."""
-        self._raft.wall_ms = wall_ms
+        self._note_time(now_ms, wall_ms)
         self._lifecycle(self._session.start(now_ms))
-        self._raft_effects(now_ms, self._raft.start(now_ms))
+        if self._replicas is not None:
+            self._data(now_ms, self._replicas.start(now_ms=now_ms, wall_ms=wall_ms))
+        if not self._stopped:
+            self._raft_effects(now_ms, self._raft.start(now_ms))
         return self._settle(now_ms)
 
     def handle(self, event: Event, *, now_ms: int, wall_ms: int) -> list[Effect]:
         """Take one event; returns what is to be done, in order. After `Stop` nothing more comes."""
         if self._stopped:
             return []
-        self._raft.wall_ms = wall_ms
+        if isinstance(event, DataEvent):
+            return self._handle_data(event, now_ms, wall_ms)
+        self._note_time(now_ms, wall_ms)
         self._lifecycle(self._session.tick(now_ms))
         if not self._stopped:
             try:
@@ -105,21 +119,28 @@ class BrokerNode:
         """Let time pass. A broker's deadlines only ever fence it, so they need no drained inbox."""
         if self._stopped:
             return []
-        self._raft.wall_ms = wall_ms
+        self._note_time(now_ms, wall_ms)
         self._lifecycle(self._session.tick(now_ms))
         if not self._stopped:
             self._raft_effects(now_ms, self._raft.tick(now_ms))
+        if not self._stopped and self._replicas is not None:
+            self._data(now_ms, self._replicas.tick(now_ms=now_ms, wall_ms=wall_ms))
         return self._settle(now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due; None: no timer is needed."""
         if self._stopped:
             return None
-        parts = (self._session, self._raft, self._follower)
-        deadlines = [part.next_deadline_ms() for part in parts]
+        parts = (self._session, self._raft, self._follower, self._replicas)
+        deadlines = [part.next_deadline_ms() for part in parts if part is not None]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     # ---- asked by the shell ----------------------------------------------------------------------
+
+    @property
+    def replicas(self) -> ReplicaManager | None:
+        """For figures and for what is read outside of the inbox; never to be told anything."""
+        return self._replicas
 
     @property
     def vouched_epoch(self) -> int | None:
@@ -164,7 +185,7 @@ class BrokerNode:
 
     # ---- events ----------------------------------------------------------------------------------
 
-    def _dispatch(self, event: Event, now_ms: int) -> None:
+    def _dispatch(self, event: MetadataEvent, now_ms: int) -> None:
         match event:
             case RaftResponseArrived():
                 self._on_raft_response(event, now_ms)
@@ -239,7 +260,57 @@ class BrokerNode:
             and image.features.metadata_version >= LEVEL_DIRECTORIES
         )
 
+    def _published(self, moved: PublishImage, now_ms: int) -> None:
+        """The replicas follow before the cluster hears how far this broker is (S4.10, K9)."""
+        broker_epoch = self._session.broker_epoch
+        if self._replicas is not None and broker_epoch is not None:
+            effects = self._replicas.publish(
+                moved.image,
+                moved.previous,
+                broker_epoch=broker_epoch,
+                now_ms=now_ms,
+                wall_ms=self._wall_ms,
+            )
+            self._data(now_ms, effects)
+        if not self._stopped and self._is_waited_for(moved):
+            self._lifecycle(self._session.waited_for(now_ms))
+        if not self._stopped and self._is_half_told(moved.image):
+            self._lifecycle(self._session.amend(now_ms))
+
+    # ---- partition data --------------------------------------------------------------------------
+
+    def _handle_data(self, event: DataEvent, now_ms: int, wall_ms: int) -> list[Effect]:
+        """The way of every produce and fetch: the clock of the lease, and nothing of the metadata log."""
+        if self._replicas is None:
+            raise InvariantViolation(
+                f"broker {self._config.node_id} holds no data and was given {type(event).__name__}: report"
+                " this with the broker's log"
+            )
+        self._now_ms, self._wall_ms = now_ms, wall_ms
+        self._lifecycle(self._session.tick(now_ms))
+        if not self._stopped:
+            serving = self._session.serves(now_ms)
+            effects = self._replicas.handle(event, serving=serving, now_ms=now_ms, wall_ms=wall_ms)
+            self._data(now_ms, effects)
+        out, self._out = self._out, []
+        return out
+
+    def _data(self, now_ms: int, effects: list[DataEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case OfflineDirectoriesChanged(directories=directories):
+                    self._lifecycle(self._session.directories_failed(now_ms, directories))
+                case Stop(reason=reason):
+                    self._lifecycle(self._session.fail(now_ms, reason))
+                    return
+                case _:
+                    self._out.append(effect)
+
     # ---- effects ---------------------------------------------------------------------------------
+
+    def _note_time(self, now_ms: int, wall_ms: int) -> None:
+        self._raft.wall_ms = self._wall_ms = wall_ms
+        self._now_ms = now_ms
 
     def _raft_effects(self, now_ms: int, effects: list[RaftEffect]) -> None:
         for effect in effects:
@@ -279,9 +350,16 @@ class BrokerNode:
 
     def _lifecycle(self, effects: list[LifecycleEffect]) -> None:
         for effect in effects:
-            self._out.append(effect)
-            if isinstance(effect, Stop):
+            if isinstance(effect, Stop) and not self._stopped:
                 self._stopped = True
+                self._stop_replicas()
+            self._out.append(effect)
+
+    def _stop_replicas(self) -> None:
+        """Before the last effect: who waits is answered, and what a restart needs is written."""
+        if self._replicas is not None:
+            last = self._replicas.stop(now_ms=self._now_ms, wall_ms=self._wall_ms)
+            self._out += [effect for effect in last if not isinstance(effect, Stop)]
 
     def _settle(self, now_ms: int) -> list[Effect]:
         """What follows from any event: apply further, tell the session, publish, write a snapshot."""
@@ -294,9 +372,7 @@ class BrokerNode:
                 self._follower.snapshot_due(now_ms),
             )
             self._out += [effect for effect in parts if effect is not None]
-            if isinstance(parts[0], PublishImage) and self._is_waited_for(parts[0]):
-                self._lifecycle(self._session.waited_for(now_ms))
-            if isinstance(parts[0], PublishImage) and self._is_half_told(parts[0].image):
-                self._lifecycle(self._session.amend(now_ms))
+            if isinstance(parts[0], PublishImage):
+                self._published(parts[0], now_ms)
         effects, self._out = self._out, []
         return effects

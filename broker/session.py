@@ -59,8 +59,10 @@ class BrokerSession:
         rng: random.Random,
         applied_offset: int = 0,
         previous_broker_epoch: int | None = None,
+        offline_directories: tuple[bytes, ...] = (),
     ) -> None:
         self._config = config
+        self._offline_directories = offline_directories
         self._incarnation_id = incarnation_id
         self._targets = ControllerTargets(voters, rng)
         self._rng = rng
@@ -140,6 +142,16 @@ class BrokerSession:
         if self.registered and not self.state.wants_shutdown:
             self._amends = True
             self._hasten(now_ms)
+        return self._finish(now_ms)
+
+    def directories_failed(self, now_ms: int, offline: tuple[bytes, ...]) -> list[LifecycleEffect]:
+        """`offline` are all bad directories now: a heartbeat says so at once, every later one repeats it, and
+        no later registration names them (KIP-858, S3.14)."""
+        self._look_at_clock(now_ms)
+        if set(offline) != set(self._offline_directories):
+            self._offline_directories = offline
+            if self.registered:
+                self._next_send_ms = now_ms
         return self._finish(now_ms)
 
     def _hasten(self, now_ms: int) -> None:
@@ -345,6 +357,15 @@ class BrokerSession:
             self._next_send_ms = max(now_ms, sent.sent_ms + interval_ms)
             if self._is_waited_for:
                 self._hasten(now_ms)
+        self._tell_directories(now_ms, sent.request)
+
+    def _tell_directories(self, now_ms: int, sent: LifecycleRequest) -> None:
+        """A directory failed while the heartbeat was under way: the next one goes at once."""
+        untold = isinstance(sent, BrokerHeartbeatRequest) and (
+            sent.offline_directories != self._offline_directories
+        )
+        if untold:
+            self._next_send_ms = now_ms
 
     def _on_error(self, now_ms: int, sent: _InFlight, error: ApiError) -> None:
         registering = isinstance(sent.request, RegisterBrokerRequest) and not self.registered
@@ -483,6 +504,7 @@ class BrokerSession:
             broker_epoch=self.broker_epoch,
             applied_offset=self.applied_offset,
             want_shutdown=self.state.wants_shutdown,
+            offline_directories=self._offline_directories,
         )
 
     def _registration(self) -> RegisterBrokerRequest:
@@ -494,7 +516,7 @@ class BrokerSession:
             endpoints=config.endpoints,
             features=config.features,
             rack=config.rack,
-            directories=config.directories,
+            directories=tuple([each for each in config.directories if each not in self._offline_directories]),
             binding_key=config.binding_key,
             previous_broker_epoch=self.vouched_epoch,
         )

@@ -1,0 +1,37 @@
+"""A broker's replicas as it sees them at one moment: figures for metrics. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStatus:
+    """Counts of this broker's replicas. `under_replicated`, `under_min_isr`: partitions that it leads with fewer
+    in sync than replicas, or than `min.insync.replicas`. `offline`: replicas that the metadata log places here
+    and that cannot be served (S3.24). `unassigned`: placed here, and the log does not say where yet.
+    `waiting_produces`, `waiting_fetches`: requests that are parked. `fetchers`: loops that fetch from other
+    leaders; `max_lag`: the largest lag of a follower here, in offsets. `offline_directories`: paths."""
+
+    replicas: int = 0
+    leaders: int = 0
+    followers: int = 0
+    offline: int = 0
+    unassigned: int = 0
+    under_replicated: int = 0
+    under_min_isr: int = 0
+    offline_directories: tuple[str, ...] = ()
+    waiting_produces: int = 0
+    waiting_fetches: int = 0
+    fetch_sessions: int = 0
+    fetchers: int = 0
+    max_lag: int = 0
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    pending_isr_changes: int = 0
+    pending_reconciliations: int = 0
+    produced_bytes: int = 0
+    produced_records: int = 0
+    failed_produces: int = 0
+    fetched_bytes: int = 0
+    replicated_bytes: int = 0

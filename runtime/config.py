@@ -15,6 +15,7 @@ from typing import cast
 import javaproperties
 
 from broker.config import BrokerConfig
+from broker.replica.config import ReplicaConfig
 from controller.config import ControllerConfig
 from controller.raft.config import RaftConfig, Voter
 from metadata.records import BrokerEndpoint, BrokerFeature, ControllerEndpoint, Record
@@ -170,6 +171,46 @@ class NodeConfig:
             raise ConfigError(f"{self.path}: {problem}")
         return config
 
+    def replicas(self) -> ReplicaConfig:
+        """What a broker's replicas are configured with. Raises ConfigError if the values do not fit
+        together."""
+        config = ReplicaConfig(
+            broker_id=self.node_id,
+            log_flush_before_ack=self.text("log.flush.before.ack") == "true",
+            replica_lag_time_max_ms=self.number("replica.lag.time.max.ms"),
+            replica_fetch_max_bytes=self.number("replica.fetch.max.bytes"),
+            replica_fetch_response_max_bytes=self.number("replica.fetch.response.max.bytes"),
+            replica_fetch_min_bytes=self.number("replica.fetch.min.bytes"),
+            replica_fetch_wait_max_ms=self.number("replica.fetch.wait.max.ms"),
+            replica_fetch_backoff_ms=self.number("replica.fetch.backoff.ms"),
+            replica_high_watermark_checkpoint_interval_ms=self.number(
+                "replica.high.watermark.checkpoint.interval.ms"
+            ),
+            replica_request_timeout_ms=self.number("replica.socket.timeout.ms"),
+            log_retention_check_interval_ms=self.number("log.retention.check.interval.ms"),
+            log_dir_assignment_timeout_ms=self.number("log.dir.failure.timeout.ms"),
+            controller_request_timeout_ms=self.number("controller.request.timeout.ms"),
+            fetch_max_bytes=self.number("fetch.max.bytes"),
+            max_incremental_fetch_session_cache_slots=self.number(
+                "max.incremental.fetch.session.cache.slots"
+            ),
+            producer_id_expiration_ms=self.number("producer.id.expiration.ms"),
+            produce_purgatory_max_requests=self.number("produce.purgatory.max.requests"),
+            fetch_purgatory_max_requests=self.number("fetch.purgatory.max.requests"),
+        )
+        for longer, shorter in (
+            ("replica.lag.time.max.ms", "replica.fetch.wait.max.ms"),
+            ("replica.socket.timeout.ms", "replica.fetch.wait.max.ms"),
+            ("socket.request.max.bytes", "fetch.max.bytes"),
+            ("socket.request.max.bytes", "replica.fetch.response.max.bytes"),
+        ):
+            if self.number(shorter) >= self.number(longer):
+                raise ConfigError(
+                    f"{self.path}: {shorter} ({self.number(shorter)}) must be below {longer}"
+                    f" ({self.number(longer)})"
+                )
+        return config
+
 
 def load_config(path: Path, role: str | None = None, node_id: int | None = None) -> NodeConfig:
     """Reads and checks the file. `role`: what the process is to be (`controller` or `broker`), if known;
@@ -301,6 +342,7 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     _check_tls(config)
     if role == BROKER:
         (config.with_node_id(0) if node_id == UNKNOWN_NODE_ID else config).broker("", (), ())
+        config.replicas()
     return config
 
 

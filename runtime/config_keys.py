@@ -18,6 +18,7 @@ from runtime.config_key import (
     bytes_key,
     ms_key,
 )
+from runtime.config_keys_data import DATA
 from runtime.errors import ConfigError
 
 _NODE = (
@@ -433,6 +434,7 @@ GROUPS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("The metadata log", _METADATA_LOG),
     ("Controllers", _CONTROLLER),
     ("Brokers", _BROKER),
+    ("Partition data", DATA),
     ("TLS", _SECURITY),
     ("The process", _PROCESS),
 )

@@ -168,20 +168,25 @@ class ReplicaRemoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRead:
-    """The answer to a `ReadPartition`: whole batches, or None where the log no longer holds the offset."""
+    """The answer to a `ReadPartition`: whole batches, or None where the log no longer holds the offset.
+    `problem` (one line, `data` is None then): the bytes there are damaged; nothing may be concluded about the
+    log's ends, and the reader is to be told KAFKA_STORAGE_ERROR with it."""
 
     token: int
     data: bytes | None
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFound:
-    """The answer to a `FindOffset`: the first record not older, below the bound; None: there is none."""
+    """The answer to a `FindOffset`: the first record not older, below the bound; None: there is none.
+    `problem`: as for `PartitionRead`."""
 
     token: int
     offset: int | None
     timestamp_ms: int
     leader_epoch: int
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,12 +325,13 @@ class ChangeLogSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnforceRetention:
     """Remove old segments that end at or below `below_offset` (the high watermark) as the settings allow:
-    `LogTrimmed` if any went."""
+    `LogTrimmed` if any went. `wall_ms`: the wall clock, against which records' timestamps are old."""
 
     directory_id: bytes
     key: PartitionKey
     incarnation: int
     below_offset: int
+    wall_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

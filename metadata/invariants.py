@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from .delta import diff
+from .delta import MetadataDelta, diff
 from .image import METADATA_VERSION, TOPIC_RESOURCE, MetadataImage, TopicsImage
 from .image.columns import (
     CHUNK_SHIFT,
@@ -152,12 +152,20 @@ def check_image(image: MetadataImage, *, limit: int = MAX_VIOLATIONS) -> list[Vi
 
 
 def check_step(
-    before: MetadataImage, after: MetadataImage, *, limit: int = MAX_VIOLATIONS
+    before: MetadataImage,
+    after: MetadataImage,
+    *,
+    limit: int = MAX_VIOLATIONS,
+    delta: MetadataDelta | None = None,
 ) -> list[Violation]:
-    """Every broken rule between an image and a later one of the same log, at most `limit`."""
+    """Every broken rule between an image and a later one of the same log, at most `limit`. `delta` is their
+    difference, where the caller has it already."""
     found: list[Violation] = []
-    for part in (_progress_violations, _partition_step_violations):
-        for violation in part(before, after):
+    for part in (
+        _progress_violations(before, after),
+        _partition_step_violations(diff(before, after) if delta is None else delta),
+    ):
+        for violation in part:
             if len(found) == limit:
                 return found
             found.append(violation)
@@ -218,8 +226,7 @@ def _count_violations(topics: TopicsImage) -> Iterator[Violation]:
 
 
 def _column_violations(image: MetadataImage) -> Iterator[Violation]:
-    known = np.array(list(image.brokers), dtype=np.int64)
-    active = np.array([at for at, broker in image.brokers.items() if broker.is_active], dtype=np.int64)
+    known, active = image.brokers.ids()
     for number, chunk in enumerate(image.topics.columns.chunks):
         view = ChunkView(chunk, known, active)
         for rule, (severity, text, broken) in COLUMN_RULES.items():
@@ -311,9 +318,11 @@ def _progress_violations(before: MetadataImage, after: MetadataImage) -> Iterato
         yield Violation("producer-ids-grow", ERROR, "producerIds", "the next producer id went down")
     if after.features.metadata_version < before.features.metadata_version:
         yield Violation("metadata-version-grows", WARNING, f"feature/{METADATA_VERSION}", "it was downgraded")
+    if before.brokers is after.brokers:
+        return
     for broker_id, broker in after.brokers.items():
         known = before.brokers.get(broker_id)
-        if known is None:
+        if known is None or known is broker:
             continue
         if broker.epoch < known.epoch:
             yield Violation(
@@ -328,8 +337,8 @@ def _progress_violations(before: MetadataImage, after: MetadataImage) -> Iterato
             )
 
 
-def _partition_step_violations(before: MetadataImage, after: MetadataImage) -> Iterator[Violation]:
-    changes = diff(before, after).partitions
+def _partition_step_violations(delta: MetadataDelta) -> Iterator[Violation]:
+    before, after, changes = delta.old, delta.new, delta.partitions
     for topic_id, index in changes.removed:
         if after.topics.topic(topic_id) is not None:
             path = _key_path(after.topics, topic_id, index)

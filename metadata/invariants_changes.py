@@ -13,7 +13,20 @@ import numpy as np
 
 from .delta import MetadataDelta, diff
 from .image import TOPIC_RESOURCE, BrokersImage, ConfigResource, MetadataImage, TopicsImage
-from .image.columns import N_ISR, NO_RARE_FIELDS, Chunk, RowArray
+from .image.columns import (
+    CHUNK_MASK,
+    CHUNK_SHIFT,
+    LEADER,
+    LEADER_EPOCH,
+    LISTS,
+    N_ISR,
+    N_REPLICAS,
+    NO_RARE_FIELDS,
+    PADDING,
+    PARTITION_EPOCH,
+    Chunk,
+    RowArray,
+)
 from .invariants import (
     COLUMN_RULES,
     ERROR,
@@ -22,20 +35,38 @@ from .invariants import (
     ChunkView,
     Violation,
     broker_violations,
+    check_step,
     feature_violations,
     partition_path,
     rare_row_violations,
 )
 
+FEW_ROWS = 16
+"""So few rows are looked at one by one first."""
+
+
+def check_batch(before: MetadataImage, after: MetadataImage) -> list[Violation]:
+    """What `check_step` and `check_changes` find for one step; both compare the same two images."""
+    if before is after:
+        return check_step(before, after)
+    delta = diff(before, after)
+    found = check_step(before, after, delta=delta)
+    return found if delta.is_empty else [*found, *check_changes(before, after, delta=delta)]
+
 
 def check_changes(
-    before: MetadataImage, after: MetadataImage, *, limit: int = MAX_VIOLATIONS
+    before: MetadataImage,
+    after: MetadataImage,
+    *,
+    limit: int = MAX_VIOLATIONS,
+    delta: MetadataDelta | None = None,
 ) -> list[Violation]:
     """Broken rules of `after` that the step from `before` can have broken, at most `limit`.
 
-    Rules that a partition or broker broke before and still breaks are found again only if it changed.
+    Rules that a partition or broker broke before and still breaks are found again only if it changed. `delta`
+    is the difference, where the caller has it already.
     """
-    delta = diff(before, after)
+    delta = diff(before, after) if delta is None else delta
     found: list[Violation] = []
     for part in (
         _topic_violations(delta),
@@ -86,17 +117,49 @@ def _partition_violations(delta: MetadataDelta) -> Iterator[Violation]:
 
 def row_violations(image: MetadataImage, rows: Iterable[int]) -> Iterator[Violation]:
     """What is wrong with the partitions in some live rows."""
-    topics = image.topics
-    chosen = np.array(sorted(rows), dtype=np.int64)
-    if not len(chosen):
-        return
-    yield from _column_violations(image, chosen)
-    columns = topics.columns
-    without_isr = columns.gather(N_ISR, chosen) == 0
-    for row, is_empty in zip(chosen.tolist(), without_isr.tolist(), strict=True):
+    columns = image.topics.columns
+    listed = sorted(rows)
+    if len(listed) <= FEW_ROWS:
+        yield from _few_column_violations(image, listed)
+        without_isr = [columns.chunks[at >> CHUNK_SHIFT].data[N_ISR, at & CHUNK_MASK] == 0 for at in listed]
+    else:
+        chosen = np.array(listed, dtype=np.int64)
+        yield from _column_violations(image, chosen)
+        without_isr = (columns.gather(N_ISR, chosen) == 0).tolist()
+    for row, is_empty in zip(listed, without_isr, strict=True):
         rare = columns.rare.get(row)
         if is_empty or rare is not None:
             yield from rare_row_violations(image, row, rare or NO_RARE_FIELDS, is_empty)
+
+
+def broken_column_rules(image: MetadataImage, row: int) -> list[str]:
+    """Names of the COLUMN_RULES that a live row breaks, in their order: the same answer without numpy, whose
+    calls cost more than one row is worth."""
+    chunk = image.topics.columns.chunks[row >> CHUNK_SHIFT]
+    values = chunk.data[:, row & CHUNK_MASK].tolist()
+    n_replicas, n_isr, leader = values[N_REPLICAS], values[N_ISR], values[LEADER]
+    width = chunk.replica_width
+    replicas = [at for at in values[LISTS : LISTS + width] if at != PADDING]
+    isr = [at for at in values[chunk.isr_start :] if at != PADDING]
+    directories = width - values[LISTS + width : LISTS + 2 * width].count(PADDING)
+    holders, members, brokers = set(replicas), set(isr), image.brokers
+    led = leader != PADDING
+    broken = (
+        ("partition-has-replicas", n_replicas == 0),
+        ("replicas-distinct", len(holders) != len(replicas)),
+        ("isr-distinct", len(members) != len(isr)),
+        ("isr-within-replicas", not members <= holders),
+        ("leader-in-isr", led and leader not in members),
+        (
+            "directories-parallel",
+            len(replicas) != n_replicas or directories != n_replicas or len(isr) != n_isr,
+        ),
+        ("epochs-not-negative", values[LEADER_EPOCH] < 0 or values[PARTITION_EPOCH] < 0),
+        ("leader-active", led and not brokers.is_active(leader)),
+        ("isr-active", n_isr > 1 and not all(map(brokers.is_active, isr))),
+        ("replicas-registered", not all(at in brokers for at in replicas)),
+    )
+    return [rule for rule, is_broken in broken if is_broken]
 
 
 def _turned(old: BrokersImage, new: BrokersImage) -> set[int]:
@@ -108,9 +171,21 @@ def _turned(old: BrokersImage, new: BrokersImage) -> set[int]:
     }
 
 
+def _few_column_violations(image: MetadataImage, rows: list[int]) -> Iterator[Violation]:
+    """`_column_violations` of a few rows, in the same order: by chunk, rule and row."""
+    order = list(COLUMN_RULES)
+    found = [
+        (row >> CHUNK_SHIFT, order.index(rule), row)
+        for row in rows
+        for rule in broken_column_rules(image, row)
+    ]
+    for _, number, row in sorted(found):
+        severity, text, _ = COLUMN_RULES[order[number]]
+        yield Violation(order[number], severity, partition_path(image.topics, row), text)
+
+
 def _column_violations(image: MetadataImage, rows: RowArray) -> Iterator[Violation]:
-    known = np.array(list(image.brokers), dtype=np.int64)
-    active = np.array([at for at, broker in image.brokers.items() if broker.is_active], dtype=np.int64)
+    known, active = image.brokers.ids()
     for chunk, place, local in image.topics.columns.by_chunk(rows):
         part = Chunk(chunk.data[:, local], chunk.replica_width, chunk.isr_width)
         view = ChunkView(part, known, active)

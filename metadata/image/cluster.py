@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
+
 from .types import BrokerRegistration
 
 
@@ -14,11 +17,12 @@ class BrokersImage:
     kept beside them for the caught-up rule (K10) and are not known to a snapshot.
     """
 
-    __slots__ = ("_by_id", "_offsets")
+    __slots__ = ("_arrays", "_by_id", "_offsets")
 
     def __init__(self, by_id: dict[int, BrokerRegistration], offsets: dict[int, int]) -> None:
         self._by_id = by_id
         self._offsets = offsets
+        self._arrays: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
 
     def get(self, broker_id: int) -> BrokerRegistration | None:
         return self._by_id.get(broker_id)
@@ -45,6 +49,15 @@ class BrokersImage:
         """Registered, unfenced and not shutting down."""
         registration = self._by_id.get(broker_id)
         return registration is not None and registration.is_active
+
+    def ids(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """(all ids, those of active brokers), rising; made once, for whoever looks at many partitions."""
+        if self._arrays is None:
+            listed = self.items()
+            known = np.array([at for at, _ in listed], dtype=np.int64)
+            active = np.array([at for at, broker in listed if broker.is_active], dtype=np.int64)
+            self._arrays = known, active
+        return self._arrays
 
     def registration_offset(self, broker_id: int) -> int | None:
         """Offset of the broker's registration record in force; after a snapshot load, the last offset

@@ -11,6 +11,8 @@ reads contiguous memory. Lists are padded to the widest list of the chunk; direc
 from __future__ import annotations
 
 import itertools
+import operator
+import weakref
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -99,7 +101,10 @@ def new_chunk(replica_width: int, isr_width: int) -> Chunk:
 class PartitionColumns:
     """Every partition row of one image. Immutable."""
 
-    __slots__ = ("chunks", "count", "directories", "free", "rare", "replica_counts", "row_limit")
+    __slots__ = (
+        *("__weakref__", "_parent", "_touched"),
+        *("chunks", "count", "directories", "free", "rare", "replica_counts", "row_limit"),
+    )
 
     def __init__(
         self,
@@ -120,6 +125,24 @@ class PartitionColumns:
         self.count = count
         self.replica_counts: dict[int, int] = {} if replica_counts is None else replica_counts
         """How many replicas each broker holds, 0 left out: who is named by partitions, without a scan."""
+        self._parent: weakref.ref[PartitionColumns] | None = None
+        self._touched: frozenset[int] = frozenset()
+
+    def came_from(self, parent: PartitionColumns, touched: frozenset[int]) -> None:
+        """Notes that only the chunks numbered `touched` are not those of `parent`, which is not kept alive."""
+        self._parent = weakref.ref(parent)
+        self._touched = touched
+
+    def differing_chunks(self, other: PartitionColumns) -> list[int]:
+        """Numbers of the chunks that are not shared with `other`: of neighbours in a log, without a look at
+        the others."""
+        for one, two in ((self, other), (other, self)):
+            if one._parent is not None and one._parent() is two:
+                return sorted(one._touched)
+        mine, theirs = self.chunks, other.chunks
+        both = min(len(mine), len(theirs))
+        found = list(itertools.compress(range(both), map(operator.is_not, mine, theirs)))
+        return [*found, *range(both, max(len(mine), len(theirs)))]
 
     def rare_fields(self, row: int) -> RareFields:
         return self.rare.get(row) or NO_RARE_FIELDS
@@ -204,6 +227,7 @@ class ColumnsBuilder:
     __slots__ = (
         "_frozen",
         "_owns_counts",
+        "_parent",
         "chunks",
         "count",
         "directories",
@@ -216,6 +240,7 @@ class ColumnsBuilder:
 
     def __init__(self, base: PartitionColumns) -> None:
         self._frozen: PartitionColumns | None = base
+        self._parent = weakref.ref(base)
         self.directories = base.directories
         self.chunks = base.chunks
         self.rare: MapBuilder[int, RareFields] = base.rare.builder()
@@ -230,6 +255,7 @@ class ColumnsBuilder:
         if self._frozen is None:
             for at in self.owned:
                 self.chunks[at].data.flags.writeable = False
+            touched = frozenset(self.owned)
             self.owned = set()
             self._frozen = PartitionColumns(
                 self.directories,
@@ -241,6 +267,10 @@ class ColumnsBuilder:
                 replica_counts=self.replica_counts,
             )
             self._owns_counts = False
+            parent = self._parent()
+            if parent is not None:
+                self._frozen.came_from(parent, touched)
+            self._parent = weakref.ref(self._frozen)
         return self._frozen
 
     def _thaw(self) -> None:

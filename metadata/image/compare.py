@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .columns import (
+    CHUNK_MASK,
     CHUNK_ROWS,
     CHUNK_SHIFT,
     FLAGS,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int32]
 FEW_CHUNKS = 4
 """So many chunks are compared whole faster than topic by topic, also where none is shared."""
+FEW_ROWS = 6
+"""So few rows are looked up faster one by one."""
 PartitionKey = tuple[bytes, int]
 
 
@@ -60,12 +63,12 @@ def partition_changes(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
     """
     if old.columns is new.columns:
         return PartitionChanges()
-    shared = {id(chunk) for chunk in old.columns.chunks}
-    common = sum(id(chunk) in shared for chunk in new.columns.chunks)
-    lineage = old.columns.directories is new.columns.directories
-    few = len(new.columns.chunks) <= FEW_CHUNKS
-    if lineage and (2 * common >= len(new.columns.chunks) or (few and _same_slots(old, new))):
-        return _by_chunk(old, new)
+    count = len(new.columns.chunks)
+    if old.columns.directories is new.columns.directories:
+        differing = new.columns.differing_chunks(old.columns)
+        common = count - sum(at < count for at in differing)
+        if 2 * common >= count or (count <= FEW_CHUNKS and _same_slots(old, new)):
+            return _by_chunk(old, new, differing)
     return _by_topic(old, new)
 
 
@@ -76,8 +79,8 @@ def _same_slots(old: TopicsImage, new: TopicsImage) -> bool:
     )
 
 
-def _by_chunk(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
-    rows = _differing_rows(old.columns, new.columns)
+def _by_chunk(old: TopicsImage, new: TopicsImage, differing: list[int]) -> PartitionChanges:
+    rows = _differing_rows(old.columns, new.columns, differing)
     gone = _keys(old, rows)
     here = _keys(new, rows)
     added, changed = [], []
@@ -94,18 +97,29 @@ def _by_chunk(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
 
 
 def _keys(topics: TopicsImage, rows: RowArray) -> list[PartitionKey]:
+    if len(rows) <= FEW_ROWS:
+        columns = topics.columns
+        return [
+            topics.key_at(row)
+            for row in rows.tolist()
+            if row < columns.row_limit
+            and columns.chunks[row >> CHUNK_SHIFT].data[TOPIC, row & CHUNK_MASK] >= 0
+        ]
     rows = rows[rows < topics.columns.row_limit]
     return topics.keys_at(rows[topics.columns.gather(TOPIC, rows) >= 0])
 
 
-def _differing_rows(old: PartitionColumns, new: PartitionColumns) -> RowArray:
-    found = [np.fromiter(old.rare.changed_keys(new.rare), dtype=np.int64)]
-    for at in range(max(len(old.chunks), len(new.chunks))):
+def _differing_rows(old: PartitionColumns, new: PartitionColumns, differing: list[int]) -> RowArray:
+    """Rows whose values differ; `differing` are the (rising) numbers of the chunks that are not shared."""
+    found = []
+    for at in differing:
         mine = old.chunks[at] if at < len(old.chunks) else None
         theirs = new.chunks[at] if at < len(new.chunks) else None
-        if mine is not theirs:
-            found.append(_differing_in_chunk(mine, theirs) + (at << CHUNK_SHIFT))
-    return np.unique(np.concatenate(found))
+        found.append(_differing_in_chunk(mine, theirs) + (at << CHUNK_SHIFT))
+    if old.rare is not new.rare:
+        found.append(np.fromiter(old.rare.changed_keys(new.rare), dtype=np.int64))
+        return np.unique(np.concatenate(found))
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
 def _differing_in_chunk(mine: Chunk | None, theirs: Chunk | None) -> RowArray:

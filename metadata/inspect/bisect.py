@@ -174,9 +174,7 @@ class _Search:
             self._log, first, self._end, self._on_problem, past_corruption=self._past_corruption
         ):
             self._batches += 1
-            self._unknown += sum(
-                isinstance(one.record, UnknownRecord | UnknownControlRecord) for one in step.records
-            )
+            self._unknown += step.unknown
             yield step
 
     def _binary(self, first: FoundState, reason: str) -> Bisection:

@@ -16,8 +16,8 @@ from metadata.inspect.causes import was_unclean
 from metadata.inspect.predicate import IMAGE_RULES, Place, Predicate, Verdict
 from metadata.inspect.quorum import QuorumView
 from metadata.inspect.spans import under_min_isr
-from metadata.invariants import ERROR, Violation, check_image, check_step
-from metadata.invariants_changes import check_changes
+from metadata.invariants import ERROR, Violation, check_image
+from metadata.invariants_changes import check_batch
 
 STEP_RULES = (
     *("provenance-grows", "producer-ids-grow", "metadata-version-grows", "broker-epoch-grows"),
@@ -76,9 +76,7 @@ def named_check(name: str) -> Check:
         image=None
         if name in STEP_RULES
         else lambda place: _verdict(not any(map(wants, check_image(place.image)))),
-        step=lambda before, after, quorum: _verdict(
-            not any(map(wants, (*check_step(before, after), *check_changes(before, after))))
-        ),
+        step=lambda before, after, quorum: _verdict(not any(map(wants, check_batch(before, after)))),
     )
 
 

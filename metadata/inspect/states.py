@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from metadata.batches import DecodedRecord, decode_readable
 from metadata.control_records import SnapshotFooterRecord, SnapshotHeaderRecord, UnknownControlRecord
 from metadata.errors import ReplayError, UnknownRecordError
@@ -74,20 +76,28 @@ class FoundState:
         return self.state.end_offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One batch and what it did. Images are immutable and share what did not change.
 
-    `problems` are lines about records of this batch that could not be read or applied.
+    `problems` are lines about records of this batch that could not be read or applied; `unknown` of them are
+    from the future.
     """
 
     batch: RecordBatch
-    records: tuple[DecodedRecord, ...]
     state_before: ReplayState
     state_after: ReplayState
     quorum_before: QuorumView
     quorum_after: QuorumView
     problems: tuple[str, ...] = ()
+    unknown: int = 0
+    _decoded: list[tuple[DecodedRecord, ...]] = msgspec.field(default_factory=list)
+
+    @property
+    def records(self) -> tuple[DecodedRecord, ...]:
+        """The batch's records, decoded when they are first asked for."""
+        if not self._decoded:
+            self._decoded.append(decode_readable(self.batch))
+        return self._decoded[0]
 
     @property
     def before(self) -> MetadataImage:
@@ -217,12 +227,12 @@ class _Walk:
         while (batch := self._next(limit)) is not None:
             quorum = self.found.quorum
             self._notes.begin_step()
-            records = decode_readable(batch)
-            self._apply(batch, records)
+            unknown = self._notes.unknown
+            self._apply(batch)
             after = self.engine.state()
             yield Step(
                 batch=batch,
-                records=records,
+                unknown=self._notes.unknown - unknown,
                 state_before=before,
                 state_after=after,
                 quorum_before=quorum,
@@ -325,10 +335,10 @@ class _Walk:
         self.engine.builder.offset = base
         return True
 
-    def _apply(self, batch: RecordBatch, records: tuple[DecodedRecord, ...] | None = None) -> None:
+    def _apply(self, batch: RecordBatch) -> None:
         self._moved = True
         if batch.header.is_control:
-            self._control(batch.header, decode_readable(batch) if records is None else records)
+            self._control(batch.header, decode_readable(batch))
         try:
             self.engine.apply_batch(batch)
         except BatchError as error:

@@ -1,6 +1,7 @@
-"""Topic settings that decisions read: the topic's own, else the cluster's default for brokers, else Kafka's.
+"""Topic settings that decisions read, as values; where nobody set one, Kafka's default.
 
-Owns the order of the sources and the reading of their text. Validates nothing: what stands in the log stands.
+Owns the reading of their text; where a text comes from is `metadata.settings.effective`. Validates nothing:
+what stands in the log stands.
 """
 
 from __future__ import annotations
@@ -10,23 +11,13 @@ from typing import TypeVar
 
 from controller.partition_change import MayLead, Rules
 from metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
-from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
+from metadata.image import MetadataImage
+from metadata.settings.effective import topic_setting
 
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
-CLUSTER_DEFAULT = ConfigResource(BROKER_RESOURCE, "")
-
 T = TypeVar("T")
-
-
-def topic_setting(image: MetadataImage, topic_name: str, key: str) -> str | None:
-    """The value in force for a topic; None: nobody set it."""
-    for resource in (ConfigResource(TOPIC_RESOURCE, topic_name), CLUSTER_DEFAULT):
-        value = (image.configs.get(resource) or {}).get(key)
-        if value is not None:
-            return value
-    return None
 
 
 def unclean_allowed(image: MetadataImage, topic_id: bytes) -> bool:

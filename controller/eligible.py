@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.effective import CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS, elr_enabled, min_isr
+from controller.effective import MIN_INSYNC_REPLICAS, elr_enabled, min_isr
 from controller.partition_change import forget_eligible
 from metadata.image import BROKER_RESOURCE, ConfigResource, MetadataImage
 from metadata.records import ConfigRecord, PartitionChangeRecord, Record
 from metadata.replay import ReplayState, replay_records
+from metadata.settings.effective import CLUSTER_DEFAULT
 
 MIN_INSYNC_REPLICAS_DEFAULT = "1"
 

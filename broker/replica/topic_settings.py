@@ -9,9 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from broker.replica.events import LogSettings
+from metadata.features import ELR_VERSION
 from metadata.image import MetadataImage
+from metadata.settings.effective import topic_setting
+from metadata.settings.keys import ConfigValueError
+from metadata.settings.topic_keys import TOPIC_KEYS
 
 MAX_LONG = 2**63 - 1
+LOG_APPEND_TIME = "LogAppendTime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,4 +36,43 @@ class TopicSettings:
 
 def topic_settings(image: MetadataImage, topic: str) -> TopicSettings:
     """What is in force for a topic: its own settings, else the cluster's default, else Kafka's."""
-    raise NotImplementedError
+
+    def number(key: str) -> int:
+        return _int(_value(image, topic, key))
+
+    # The older key bounds both directions where the newer one was not set (KIP-937).
+    difference = number("message.timestamp.difference.max.ms")
+    policy = _value(image, topic, "cleanup.policy")
+    return TopicSettings(
+        min_insync_replicas=number("min.insync.replicas"),
+        max_message_bytes=number("max.message.bytes"),
+        log_append_time=_value(image, topic, "message.timestamp.type") == LOG_APPEND_TIME,
+        timestamp_before_max_ms=min(difference, number("message.timestamp.before.max.ms")),
+        timestamp_after_max_ms=min(difference, number("message.timestamp.after.max.ms")),
+        holds_back_high_watermark=image.features.level(ELR_VERSION) >= 1,
+        log=LogSettings(
+            segment_bytes=number("segment.bytes"),
+            segment_ms=number("segment.ms"),
+            retention_bytes=number("retention.bytes"),
+            retention_ms=number("retention.ms"),
+            file_delete_delay_ms=number("file.delete.delay.ms"),
+            deletes=isinstance(policy, tuple) and "delete" in policy,
+        ),
+    )
+
+
+def _value(image: MetadataImage, topic: str, key: str) -> object:
+    known = TOPIC_KEYS[key]
+    text = topic_setting(image, topic, key)
+    if text is not None:
+        try:
+            return known.parse(text)
+        except ConfigValueError:
+            pass
+    return known.parse(known.default or "")
+
+
+def _int(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is no number: the table of topic keys and this module differ")
+    return value

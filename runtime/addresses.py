@@ -127,6 +127,27 @@ def parse_listeners(key: str, entries: tuple[str, ...], protocols: Mapping[str, 
     return tuple(listeners)
 
 
+def parse_metrics_listener(text: str | None, taken: tuple[Listener, ...]) -> Listener | None:
+    """The entry of `metrics.listener`; None or nothing: there is none. `taken`: the node's own listeners."""
+    if not text:
+        return None
+    match = _LISTENER.match(text)
+    if match is None or match[1].lower() != "http":
+        raise ConfigError(
+            f"metrics.listener has {text!r}: write http://host:port, for example http://127.0.0.1:9404"
+        )
+    port = _port("metrics.listener", text, match[3], lowest=1)
+    listener = Listener(
+        name="http", host=match[2].strip("[]") or "127.0.0.1", port=port, protocol="PLAINTEXT"
+    )
+    for other in taken:
+        if (other.host, other.port) == (listener.host, listener.port):
+            raise ConfigError(
+                f"metrics.listener has the address of the listener {other.name}: give it a port of its own"
+            )
+    return listener
+
+
 def check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener, ...]) -> None:
     """Raises ConfigError for an advertised name that nobody listens under."""
     known = {listener.name for listener in listeners}

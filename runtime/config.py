@@ -24,6 +24,7 @@ from runtime.addresses import (
     Listener,
     check_advertised,
     parse_listeners,
+    parse_metrics_listener,
     parse_protocols,
     parse_voters,
     protocol_of,
@@ -57,6 +58,7 @@ class NodeConfig:
     voters: tuple[Voter, ...]
     listeners: tuple[Listener, ...]
     advertised: tuple[Listener, ...]
+    metrics_listener: Listener | None
     controllers_use_tls: bool
     log_dirs: tuple[Path, ...]
     metadata_log_dir: Path
@@ -324,6 +326,7 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
         voters=voters,
         listeners=listeners,
         advertised=advertised or listeners,
+        metrics_listener=parse_metrics_listener(cast("str | None", values["metrics.listener"]), listeners),
         controllers_use_tls=protocol_of(controller_name, protocols) == "SSL",
         log_dirs=log_dirs,
         metadata_log_dir=Path(cast(str, metadata_dir)) if metadata_dir else log_dirs[0],

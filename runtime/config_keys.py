@@ -402,6 +402,14 @@ _SECURITY = (
 
 _PROCESS = (
     Key(
+        "metrics.listener",
+        "text",
+        None,
+        "Where this process shows its figures to Prometheus, as `http://host:port` (without a host: "
+        "127.0.0.1); see metrics.md. Without it there are none.",
+        own=True,
+    ),
+    Key(
         "inbox.max.events",
         "int",
         20_000,

@@ -1,0 +1,166 @@
+"""The HTTP address at which a process shows its figures: GET /metrics, and nothing else.
+
+Owns the socket, the connections and their bounds. HTTP itself is h11's. Knows nothing of what it serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+
+import h11
+
+from runtime.addresses import Listener
+from runtime.errors import StartError
+
+CONNECTIONS_MAX = 16
+"""Open connections; a further one is closed at once. A scraper needs one."""
+
+HEADER_BYTES_MAX = 16 * 1024
+READ_BYTES = 16 * 1024
+IDLE_S = 60.0
+"""A connection that sends nothing, or takes nothing, for so long is closed."""
+
+INDEX = b"metaquorum: the figures are at /metrics\n"
+
+_log = logging.getLogger(__name__)
+
+
+def bind_metrics(listener: Listener | None) -> socket.socket | None:
+    """The socket of `metrics.listener`, bound before anything else begins; None: there is none. Raises
+    StartError, in one line, if it cannot be had."""
+    if listener is None:
+        return None
+    host, port = listener.host, listener.port
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise StartError(
+            f"cannot resolve the host of metrics.listener {host!r}: {error.strerror}; correct it"
+        ) from error
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        # A second process can bind an address that nobody listens at yet.
+        bound.listen(CONNECTIONS_MAX)
+    except OSError as error:
+        bound.close()
+        raise StartError(
+            f"cannot listen on {host}:{port} for metrics: {error.strerror}; "
+            "stop the process that uses it, or choose another port in metrics.listener"
+        ) from error
+    bound.setblocking(False)
+    return bound
+
+
+class MetricsEndpoint:
+    """Serves `render` at /metrics on a bound socket until it is closed."""
+
+    def __init__(self, render: Callable[[], Awaitable[bytes]], content_type: str) -> None:
+        self._render = render
+        self._content_type = content_type
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self, bound: socket.socket) -> None:
+        self._server = await asyncio.start_server(self._accept, sock=bound, limit=HEADER_BYTES_MAX)
+        host, port = bound.getsockname()[:2]
+        _log.info("metrics at http://%s:%d/metrics", f"[{host}]" if ":" in host else host, port)
+
+    async def close(self) -> None:
+        """Ends every connection."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None or len(self._connections) >= CONNECTIONS_MAX:
+            writer.close()
+            return
+        self._connections.add(task)
+        try:
+            async with asyncio.timeout(None) as limit:
+                await _Connection(reader, writer, limit, self._answer).serve()
+        except (TimeoutError, OSError):
+            pass  # it was idle for too long, or went away
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _answer(self, method: bytes, target: bytes) -> tuple[int, bytes, str]:
+        """Status, body and content type."""
+        path = target.split(b"?", 1)[0]
+        if method not in (b"GET", b"HEAD"):
+            return 405, b"only GET and HEAD are answered here\n", "text/plain; charset=utf-8"
+        if path == b"/metrics":
+            return 200, await self._render(), self._content_type
+        if path == b"/":
+            return 200, INDEX, "text/plain; charset=utf-8"
+        return 404, b"nothing is here: the figures are at /metrics\n", "text/plain; charset=utf-8"
+
+
+class _Connection:
+    """One HTTP/1.1 connection: requests one after another."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        limit: asyncio.Timeout,
+        answer: Callable[[bytes, bytes], Awaitable[tuple[int, bytes, str]]],
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._limit = limit
+        self._answer = answer
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
+
+    async def serve(self) -> None:
+        """Until the caller closes, or sends what is no request."""
+        try:
+            while (request := await self._request()) is not None:
+                status, body, content_type = await self._answer(request.method, request.target)
+                await self._send(status, body, content_type, head=request.method == b"HEAD")
+                if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+                    return
+                self._http.start_next_cycle()
+        except h11.RemoteProtocolError as error:
+            if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+                text = f"{error}\n".encode()
+                await self._send(error.error_status_hint, text, "text/plain; charset=utf-8", head=False)
+
+    async def _request(self) -> h11.Request | None:
+        """The next request, its body read and dropped; None: the caller has closed."""
+        request: h11.Request | None = None
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                self._touch()
+                self._http.receive_data(await self._reader.read(READ_BYTES))
+            elif isinstance(event, h11.Request):
+                request = event
+            elif isinstance(event, h11.EndOfMessage):
+                return request
+            elif event is h11.PAUSED or isinstance(event, h11.ConnectionClosed):
+                return None
+
+    async def _send(self, status: int, body: bytes, content_type: str, *, head: bool) -> None:
+        headers = [("content-type", content_type), ("content-length", str(len(body)))]
+        if status == 405:
+            headers.append(("allow", "GET, HEAD"))
+        parts = [self._http.send(h11.Response(status_code=status, headers=headers))]
+        if not head:
+            parts.append(self._http.send(h11.Data(data=body)))
+        parts.append(self._http.send(h11.EndOfMessage()))
+        self._touch()
+        self._writer.write(b"".join(part for part in parts if part))
+        await self._writer.drain()
+
+    def _touch(self) -> None:
+        self._limit.reschedule(asyncio.get_running_loop().time() + IDLE_S)

@@ -1,0 +1,112 @@
+"""Figures at one moment, and where a process takes them from. Values only: the text format is `page`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from runtime.metrics import catalogue as names
+from runtime.metrics.catalogue import Metric
+from runtime.metrics.node import METADATA, NodeStatistics
+from runtime.metrics.statistics import Histogram
+
+Value = float | Histogram
+
+
+@dataclass(slots=True)
+class Family:
+    """One metric with its values, each under the values of the metric's labels, in their order."""
+
+    metric: Metric
+    samples: list[tuple[tuple[str, ...], Value]] = field(default_factory=list)
+
+
+class Source(Protocol):
+    """Where figures come from. `prepare` may wait and may take several turns of the loop; `families` must be
+    quick: everything that it returns is of one moment. Times: monotonic ms, and Unix ms."""
+
+    async def prepare(self) -> None: ...
+
+    def families(self, now_ms: int, wall_ms: int) -> Iterable[Family]: ...
+
+
+def one(metric: Metric, value: Value | None) -> Family:
+    """A metric without labels. None, which means unknown, is -1 as in Kafka."""
+    return Family(metric, [((), -1.0 if value is None else value)])
+
+
+def labelled(metric: Metric, values: Mapping[str, Value]) -> Family:
+    """A metric with one label, by its value."""
+    return Family(metric, [((key,), value) for key, value in values.items()])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumView:
+    """What Raft says of itself at one moment. Offsets are exclusive; -1 is unknown."""
+
+    role: str
+    is_observer: bool
+    leader_id: int | None
+    voted_id: int | None
+    epoch: int
+    high_watermark: int
+    log_end_offset: int
+    log_end_epoch: int
+    unknown_voters: int = 0
+
+    @property
+    def state(self) -> str:
+        """Kafka's word for it: a follower that does not vote is an observer, and a voter that knows no leader
+        and gave its vote away has voted."""
+        if self.is_observer and self.role == "follower":
+            return "observer"
+        if self.role == "unattached" and self.voted_id is not None:
+            return "voted"
+        return self.role
+
+
+def quorum_families(view: QuorumView, stats: NodeStatistics, now_ms: int) -> Iterable[Family]:
+    """raft-metrics, and our own histograms of the same times."""
+    states = {state: float(state == view.state) for state in names.STATES}
+    yield labelled(names.CURRENT_STATE, states)
+    yield one(names.CURRENT_LEADER, view.leader_id)
+    yield one(names.CURRENT_VOTE, view.voted_id)
+    yield one(names.CURRENT_EPOCH, view.epoch)
+    yield one(names.HIGH_WATERMARK, view.high_watermark)
+    yield one(names.LOG_END_OFFSET, view.log_end_offset)
+    yield one(names.LOG_END_EPOCH, view.log_end_epoch)
+    yield one(names.UNKNOWN_VOTERS, view.unknown_voters)
+    yield one(names.COMMIT_AVG, stats.commit_window.average(now_ms))
+    yield one(names.COMMIT_MAX, stats.commit_window.maximum(now_ms))
+    yield one(names.ELECTION_AVG, stats.election_window.average(now_ms))
+    yield one(names.ELECTION_MAX, stats.election_window.maximum(now_ms))
+    yield one(names.FETCH_RATE, stats.fetched.per_second(now_ms))
+    yield one(names.APPEND_RATE, stats.appended.per_second(now_ms))
+    yield one(names.IDLE_RATIO, stats.idle_ratio(now_ms))
+    yield one(names.COMMIT_TIME, stats.commit_ms)
+    yield one(names.ELECTION_TIME, stats.elections.by_ms)
+    yield one(names.FETCHED_RECORDS, stats.fetched_records)
+    yield one(names.APPENDED_RECORDS, stats.appended_records)
+
+
+def image_families(metadata_version: int, stats: NodeStatistics, now_ms: int) -> Iterable[Family]:
+    """MetadataLoader and SnapshotEmitter."""
+    yield one(names.METADATA_VERSION, metadata_version)
+    yield one(names.LOAD_SNAPSHOTS, stats.snapshots.loads)
+    yield one(names.SNAPSHOT_BYTES, stats.snapshots.generated_bytes)
+    yield one(names.SNAPSHOT_AGE, now_ms - stats.snapshots.generated_ms)
+
+
+def work_families(stats: NodeStatistics) -> Iterable[Family]:
+    """Requests and syncs, by name and by directory. `metadata` comes first."""
+    yield labelled(names.REQUEST_TIME, dict(sorted(stats.requests.times_ms.items())))
+    yield Family(names.REQUEST_ERRORS, [(key, count) for key, count in sorted(stats.requests.errors.items())])
+    flushes = stats.flushes.times_ms
+    ordered = sorted(flushes, key=lambda directory: (directory != METADATA, directory))
+    yield labelled(names.FLUSH_TIME, {directory: flushes[directory] for directory in ordered})
+
+
+def applied_age_ms(timestamp_ms: int, wall_ms: int) -> int:
+    """How old the last applied record is; -1: nothing is applied. A clock that went back gives 0."""
+    return -1 if timestamp_ms < 0 else max(0, wall_ms - timestamp_ms)

@@ -1,0 +1,213 @@
+"""Record batches as a consumer takes them apart. Knows one fetched run of batches, no position and no broker.
+
+Owns the check of lengths and CRC, gzip, and the text for codecs that are not opened here. This is the hot
+path of a consumer: varints of one byte are read in place.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from storage.batch import HEADER_BYTES, MAX_BATCH_BYTES, BatchHeader, Compression, batch_problem, parse_header
+from storage.batch_format import LOG_APPEND_TIME
+from storage.errors import BatchError, CompressedBatchError
+from storage.varint import decode_varint, encode_varint
+
+_UNPACKED_MAX_BYTES = 16 * MAX_BATCH_BYTES
+_PLAIN_MAX = 4096
+
+
+def _plain(delta: int) -> bytes:
+    """Offset delta and null key of a plain record."""
+    return encode_varint(delta) + b"\x01"
+
+
+_PLAIN = tuple(map(_plain, range(_PLAIN_MAX)))
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One record. `timestamp_ms`: the producer's, or the broker's where the topic says so."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...]
+
+
+class Batch(NamedTuple):
+    """A whole batch, checked; `data` is header and payload."""
+
+    header: BatchHeader
+    data: bytes
+
+    def records(self, from_offset: int = 0) -> list[Record]:
+        """Its records from `from_offset` on. Raises CompressedBatchError for a codec that is not opened
+        here, BatchError when the records do not fill the batch."""
+        found = _split(self.header, self._payload())
+        return (
+            found if from_offset <= self.header.base_offset else [r for r in found if r.offset >= from_offset]
+        )
+
+    def _payload(self) -> bytes:
+        codec = self.header.compression
+        if codec == Compression.NONE:
+            return self.data[HEADER_BYTES:]
+        if codec == Compression.GZIP:
+            return _gunzip(self.data[HEADER_BYTES:], self.header.base_offset)
+        name = Compression(codec).name.lower() if codec in set(Compression) else f"codec {codec}"
+        raise CompressedBatchError(
+            f"the batch at offset {self.header.base_offset} is compressed with {name}, which this client does not"
+            " open (it opens gzip): read it with Kafka's tools, or begin behind it, at offset"
+            f" {self.header.next_offset}"
+        )
+
+
+def split_batches(data: bytes) -> Iterator[Batch]:
+    """The batches of a fetched run, whole ones with the right CRC. Raises BatchError at the first other."""
+    position = 0
+    while position < len(data):
+        problem = batch_problem(data, position, min_epoch=-1, check_count=False)
+        if problem is not None:
+            raise BatchError(
+                f"the fetched data is damaged at byte {position}: {problem}; fetch it again, and if that"
+                " does not help, look at the leader's disk"
+            )
+        header = parse_header(data, position)
+        after = position + header.size_bytes
+        yield Batch(header, data if not position and after == len(data) else data[position:after])
+        position = after
+
+
+def _gunzip(payload: bytes, base_offset: int) -> bytes:
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        data = unpacker.decompress(payload, _UNPACKED_MAX_BYTES)
+    except zlib.error as error:
+        raise BatchError(
+            f"the gzip payload of the batch at offset {base_offset} is damaged: {error}"
+        ) from error
+    if not unpacker.eof:
+        raise BatchError(
+            f"the gzip payload of the batch at offset {base_offset} is cut off or over {_UNPACKED_MAX_BYTES} bytes"
+        )
+    return data
+
+
+def _split(header: BatchHeader, data: bytes) -> list[Record]:
+    records: list[Record] = []
+    add = records.append
+    base, stamp_base = header.base_offset, header.base_timestamp_ms
+    fixed = bool(header.attributes & LOG_APPEND_TIME)
+    position = 0
+    try:
+        for delta in range(header.records_count):
+            # Nearly every record is plain: a length of one or two bytes, then bytes that are known before,
+            # a value with a length of one or two bytes, no headers. Everything else is taken apart below.
+            size = data[position]
+            if size < 0x80:
+                at = position + 1
+            else:
+                size = (data[position + 1] << 7) | (size & 0x7F)
+                at = position + 2
+            stop = at + (size >> 1)
+            stamp = data[at + 1]
+            plain = _PLAIN[delta] if delta < _PLAIN_MAX else _plain(delta)
+            at += 2
+            if stamp < 0x80 and not stamp & 1 and not fixed and data.startswith(plain, at):
+                at += len(plain)
+                length = data[at]
+                if length < 0x80:
+                    at += 1
+                else:
+                    length = ((data[at + 1] << 7) | (length & 0x7F)) if data[at + 1] < 0x80 else 1
+                    at += 2
+                end = at + (length >> 1)
+                if not length & 1 and end + 1 == stop and not data[end]:
+                    add(Record(base + delta, stamp_base + (stamp >> 1), None, data[at:end], ()))
+                    position = stop
+                    continue
+            record, position = _record(header, data, position)
+            add(record)
+    except IndexError:
+        position = -1
+    if position != len(data):
+        raise BatchError(
+            f"record {len(records)} of the batch at offset {header.base_offset} does not end where the batch"
+            " says: the producer made it wrong"
+        )
+    return records
+
+
+def _record(header: BatchHeader, data: bytes, position: int) -> tuple[Record, int]:
+    """The record at `position` and where it ends. Raises IndexError or BatchError."""
+    length = data[position]
+    if length < 0x80:
+        length >>= 1
+        position += 1
+    else:
+        length, position = decode_varint(data, position)
+    end = position + length
+    position += 1  # attributes
+    stamp = data[position]
+    if stamp < 0x80:
+        stamp = (stamp >> 1) ^ -(stamp & 1)
+        position += 1
+    else:
+        stamp, position = decode_varint(data, position)
+    delta = data[position]
+    if delta < 0x80:
+        delta >>= 1
+        position += 1
+    else:
+        delta, position = decode_varint(data, position)
+    key: bytes | None = None
+    if data[position] == 1:
+        position += 1
+    else:
+        key, position = _bytes(data, position)
+    length = data[position]
+    if length < 0x80 and not length & 1:
+        position += 1
+        value: bytes | None = data[position : position + (length >> 1)]
+        position += length >> 1
+    else:
+        value, position = _bytes(data, position)
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+    if data[position]:
+        headers, position = _headers(data, position)
+    else:
+        position += 1
+    if position != end:
+        raise BatchError(
+            f"a record of the batch at offset {header.base_offset} has another length than it says"
+        )
+    timestamp_ms = (
+        header.max_timestamp_ms if header.attributes & LOG_APPEND_TIME else header.base_timestamp_ms + stamp
+    )
+    return Record(header.base_offset + delta, timestamp_ms, key, value, headers), end
+
+
+def _bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
+    length, position = decode_varint(data, position)
+    if length < 0:
+        return None, position
+    return data[position : position + length], position + length
+
+
+def _headers(data: bytes, position: int) -> tuple[tuple[tuple[bytes, bytes | None], ...], int]:
+    count, position = decode_varint(data, position)
+    if not 0 <= count <= len(data):
+        raise BatchError(f"a record says that it has {count} headers")
+    found: list[tuple[bytes, bytes | None]] = []
+    for _ in range(count):
+        name, position = _bytes(data, position)
+        content, position = _bytes(data, position)
+        if name is None:
+            raise BatchError("a record header has no name")
+        found.append((name, content))
+    return tuple(found), position

@@ -40,6 +40,7 @@ from metadata.errors import InvariantViolation, RecordDecodeError, ReplayError
 from metadata.image import MetadataImage
 from runtime.clock import Clock
 from runtime.disk_thread import DiskThread
+from runtime.metrics.node import METADATA, NodeStatistics
 from runtime.transport import RaftTransport
 from storage.errors import DiskError, StorageError
 from storage.log import SyncTicket
@@ -122,7 +123,7 @@ def paced(batches: Iterable[bytes]) -> Iterator[bytes]:
 
 class Driver:
     """See the module. `on_effect` gets what is not the replica's; `after_step` runs behind every step;
-    `load` says how many clients wait for an answer."""
+    `load` says how many clients wait for an answer; `watch` counts for metrics, None: nobody looks."""
 
     def __init__(
         self,
@@ -136,6 +137,7 @@ class Driver:
         after_step: Callable[[int], None] = lambda now_ms: None,
         load: Callable[[], int] = lambda: 0,
         inbox_max: int = 20_000,
+        watch: NodeStatistics | None = None,
     ) -> None:
         self.node = node
         self.statistics = LoopStatistics()
@@ -148,6 +150,7 @@ class Driver:
         self._load = load
         self._inbox: deque[Any] = deque()
         self._inbox_max = inbox_max
+        self._watch = watch
         self._loop = asyncio.get_running_loop()
         self._disk = DiskThread(self._loop)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshots")
@@ -191,6 +194,8 @@ class Driver:
     def post(self, event: Any) -> None:
         """Takes an event that answers what this node asked for; what it asks bounds their number."""
         self._inbox.append(event)
+        if self._watch is not None:
+            self._watch.queued()
         if not self._scheduled:
             self._schedule()
         elif self._lingering is not None and len(self._inbox) >= LINGER_ENOUGH:
@@ -234,12 +239,25 @@ class Driver:
         await self._loop.run_in_executor(None, self._disk.close)
         await self._loop.run_in_executor(None, self._worker.shutdown)
 
+    @property
+    def waiting(self) -> int:
+        """Events in the inbox."""
+        return len(self._inbox)
+
     # --- the step
 
     def _step(self) -> None:
         self._scheduled = False
         if self._ended.done():
             return
+        if self._watch is None:
+            self._work()
+            return
+        begun_ns = time.monotonic_ns()
+        self._work()
+        self._watch.stepped(begun_ns, self._clock.monotonic_ms())
+
+    def _work(self) -> None:
         now_ms = started_ms = self._clock.monotonic_ms()
         if self._timer is not None and now_ms > self._timer_ms:
             self._note_gap(now_ms - self._timer_ms, now_ms)
@@ -263,13 +281,16 @@ class Driver:
         self._after_effects(finished_ms, deadline_ms)
 
     def _handle_inbox(self) -> None:
-        inbox, handle, clock = self._inbox, self.node.handle, self._clock
+        inbox, handle, clock, watch = self._inbox, self.node.handle, self._clock, self._watch
         wall_ms, now_ms = clock.wall_ms(), clock.monotonic_ms()
         until_ms = now_ms + STEP_MAX_MS
         count = 0
         while inbox and count < EVENTS_PER_STEP_MAX and now_ms <= until_ms and not self._ended.done():
             count += 1
+            begun_ns = 0 if watch is None else time.monotonic_ns()
             self._carry_out(handle(inbox.popleft(), now_ms=now_ms, wall_ms=wall_ms))
+            if watch is not None:
+                watch.handled(begun_ns)
             now_ms = clock.monotonic_ms()
         self.statistics.events += count
         self.statistics.steps += 1
@@ -355,8 +376,12 @@ class Driver:
         except DiskError as error:
             self.end(f"stopped: {error}; repair the disk, then start again", failed=True)
         except (StorageError, ReplayError, RecordDecodeError) as error:
+            if self._watch is not None:
+                self._watch.load_errors += 1
             self.end(f"stopped: {error}", failed=True)
         except InvariantViolation as error:
+            if self._watch is not None:
+                self._watch.apply_errors += 1
             _log.exception("a rule of this program was broken")
             self.end(f"stopped by a bug, before it spreads: {error}", failed=True)
         except Exception as error:
@@ -368,6 +393,8 @@ class Driver:
     def _append(self, effect: raft.AppendLog) -> None:
         self._store.execute(effect)
         self._unsynced = True
+        if self._watch is not None:
+            self._watch.appended_batch(effect.base_offset, effect.end_offset, self._clock.monotonic_ms())
 
     def _change_log(self, effect: raft.TruncateLog | raft.ResetLog | raft.WriteSnapshotChunk) -> None:
         self._store.execute(effect)
@@ -386,13 +413,22 @@ class Driver:
         self._unsynced = False
         self._sync_running = True
         self.statistics.syncs += 1
-        self._disk.submit(ticket.run, lambda failure: self._synced(ticket, failure))
+        times_ns: list[int] = []
 
-    def _synced(self, ticket: SyncTicket, failure: BaseException | None) -> None:
+        def run() -> None:
+            begun_ns = time.monotonic_ns()
+            ticket.run()
+            times_ns.append(time.monotonic_ns() - begun_ns)
+
+        self._disk.submit(run, lambda failure: self._synced(ticket, failure, times_ns))
+
+    def _synced(self, ticket: SyncTicket, failure: BaseException | None, times_ns: list[int]) -> None:
         self._sync_running = False
         if failure is not None:
             self._disk_failed(failure)
             return
+        if self._watch is not None and times_ns:
+            self._watch.flushes.observe(METADATA, times_ns[0] / 1e6)
         self.post(LogSynced(end_offset=self._store.sync_completed(ticket)))
         if self._unsynced:
             self._start_sync()
@@ -458,6 +494,8 @@ class Driver:
             return
         took_ms = self._clock.monotonic_ms() - begun_ms
         _log.info("wrote snapshot %s: %d bytes in %d ms", effect.position, size, took_ms)
+        if self._watch is not None:
+            self._watch.snapshot_written(size, self._clock.monotonic_ms())
         self.post(SnapshotWritten(position=effect.position, size_bytes=size))
 
     def _finish_snapshot(self, effect: raft.FinishSnapshot) -> None:
@@ -478,10 +516,14 @@ class Driver:
             self._disk_failed(error)
         except (StorageError, RecordDecodeError, ReplayError, ValueError) as error:
             self._store.drop_snapshot()
+            if self._watch is not None:
+                self._watch.snapshot_rejected()
             self.post(SnapshotRejected(position=effect.snapshot, reason=str(error)))
         except Exception as error:
             self.end(f"stopped by a bug: cannot load snapshot {effect.snapshot}: {error!r}", failed=True)
         else:
+            if self._watch is not None:
+                self._watch.snapshot_loaded(effect.size_bytes)
             self.post(SnapshotLoaded(position=effect.snapshot, image=image))
 
     def _spawn(self, work: Any) -> None:

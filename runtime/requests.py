@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable
 
 from controller.events import Answer, RequestArrived
@@ -14,16 +15,25 @@ from controller.workbench import busy
 from metadata.errors import ApiError
 from metadata.requests import ControllerRequest, ControllerResponse
 from runtime.clock import Clock
+from runtime.metrics.statistics import RequestStatistics
+
+_KAFKA_NAMES = {"RegisterBroker": "BrokerRegistration"}
 
 WAITING_MAX = 20_000
 """Requests whose answer is outstanding; more are told to come back."""
 
 
 class WaitingRequests:
-    """`ask` for the services, `answer` for the driver's effects."""
+    """`ask` for the services, `answer` for the driver's effects; `statistics` counts requests and times."""
 
-    def __init__(self, submit: Callable[[RequestArrived], bool], clock: Clock) -> None:
+    def __init__(
+        self,
+        submit: Callable[[RequestArrived], bool],
+        clock: Clock,
+        statistics: RequestStatistics | None = None,
+    ) -> None:
         self._submit = submit
+        self._statistics = statistics
         self._clock = clock
         self._keys = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[ControllerResponse | ApiError]] = {}
@@ -33,6 +43,21 @@ class WaitingRequests:
 
     async def ask(self, request: ControllerRequest) -> ControllerResponse | ApiError:
         """The node's answer. A caller that goes away is forgotten; what it asked for may still happen."""
+        statistics = self._statistics
+        if statistics is None:
+            return await self._ask(request)
+        name = request_name(request)
+        begun_ns = time.monotonic_ns()
+        try:
+            response = await self._ask(request)
+        except asyncio.CancelledError:
+            statistics.abandon(name)
+            raise
+        error = response.code.name if isinstance(response, ApiError) else None
+        statistics.observe(name, (time.monotonic_ns() - begun_ns) / 1e6, error)
+        return response
+
+    async def _ask(self, request: ControllerRequest) -> ControllerResponse | ApiError:
         arrived_ms = self._clock.monotonic_ms()
         if len(self._waiting) >= WAITING_MAX:
             return busy(f"{WAITING_MAX} requests wait for an answer")
@@ -58,3 +83,9 @@ class WaitingRequests:
         for future in waiting.values():
             if not future.done():
                 future.set_result(error)
+
+
+def request_name(request: ControllerRequest) -> str:
+    """Kafka's name of the API, where Kafka has it."""
+    name = type(request).__name__.removesuffix("Request")
+    return _KAFKA_NAMES.get(name, name)

@@ -84,7 +84,7 @@ class Page:
 
 
 def prometheus_family(family: Family) -> PrometheusMetric:
-    """One family as prometheus_client has it. Raises ValueError for a value of another kind than its metric."""
+    """One family as prometheus_client has it. Raises ValueError for a value of another kind."""
     metric = family.metric
     help_text = f"{metric.text} Unit: {metric.unit}."
     if metric.kind == "histogram":

@@ -1,8 +1,8 @@
 """Counts over all partitions of an image, kept by chunk: only chunks that changed are counted again.
 
-Owns the cache and the slices in which it is brought up to date. An image shares every chunk that did not change
-with the one before it, and a chunk is never written to, so that identity says whether a count still holds. The
-cache keeps the chunks of the last counted image alive until the next count.
+Owns the cache and the slices in which it is brought up to date. An image shares every chunk that did not
+change with the one before it, and a chunk is never written to, so that identity says whether a count still
+holds. The cache keeps the chunks of the last counted image alive until the next count.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ class PartitionCounts:
         chunks = topics.columns.chunks
         self._resize(len(chunks))
         seen = self._chunks
-        for at in [at for at, chunk in enumerate(chunks) if seen[at] is not chunk]:
+        changed = [at for at, chunk in enumerate(chunks) if seen[at] is not chunk]
+        for done, at in enumerate(changed):
             seen[at] = chunks[at]
             self._counted[:, at] = count_chunk(chunks[at])
-            if at % CHUNKS_PER_LOOK == 0 and (time.perf_counter() - begun) * 1000 >= SLICE_MS:
+            if done % CHUNKS_PER_LOOK == 0 and (time.perf_counter() - begun) * 1000 >= SLICE_MS:
                 await asyncio.sleep(0)
                 begun = time.perf_counter()
         leaderless, not_preferred, under_replicated = self._counted.sum(axis=1).tolist()
@@ -81,10 +82,11 @@ def count_chunk(chunk: Chunk) -> npt.NDArray[np.int64]:
     data = chunk.data
     live = data[TOPIC] >= 0
     leader = data[LEADER]
+    preferred = data[LISTS] if chunk.replica_width else leader
     return np.array(
         (
             np.count_nonzero((leader < 0) & live),
-            np.count_nonzero((leader != data[LISTS]) & live),
+            np.count_nonzero((leader != preferred) & live),
             np.count_nonzero((data[N_ISR] < data[N_REPLICAS]) & live),
         ),
         dtype=np.int64,

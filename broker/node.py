@@ -44,7 +44,7 @@ from controller.raft.gate import EffectGate
 from controller.raft.messages import FetchResponse, RaftError
 from metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
 from metadata.features import LEVEL_DIRECTORIES
-from metadata.image import MetadataImage
+from metadata.image import MetadataImage, Provenance
 from storage.errors import CorruptLogError
 
 
@@ -141,6 +141,16 @@ class BrokerNode:
     def replicas(self) -> ReplicaManager | None:
         """For figures and for what is read outside of the inbox; never to be told anything."""
         return self._replicas
+
+    @property
+    def provenance(self) -> Provenance:
+        """How far this broker has applied the metadata log, and when that was written."""
+        return self._follower.image.provenance
+
+    @property
+    def metadata_version(self) -> int:
+        """The finalized level in its image."""
+        return self._follower.image.features.metadata_version
 
     @property
     def vouched_epoch(self) -> int | None:

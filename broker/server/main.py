@@ -6,15 +6,23 @@ Owns the order in which a broker comes up and goes down. Everything that decides
 from __future__ import annotations
 
 import logging
-from typing import Any
+import socket
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
 from broker.events import PublishImage, SendToController, StateChanged
 from broker.node import BrokerNode
+from broker.replica.manager import ReplicaManager
 from broker.server.controllers import ControllerCalls
+from broker.server.data_open import LogDirectory, open_directories
+from broker.server.data_plane import DataPlane
+from broker.server.data_service import DataService
+from broker.server.disk_faults import configured_faults
 from broker.server.identity import settle_identity
+from broker.server.metrics import BrokerFigures
 from broker.server.status_service import BrokerSelfService
+from broker.server.watched_disk import Faults
 from controller.raft.core import RaftCore
 from metadata.errors import ApiError, ErrorCode
 from metadata.features import KNOWN_FEATURES
@@ -22,6 +30,7 @@ from metadata.records import BrokerFeature
 from metadata.settings.broker_keys import BROKER_KEYS
 from proto import metadata_pb2 as pb
 from proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
+from proto.data_pb2_grpc import add_DataServicer_to_server
 from proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from proto.settings_pb2_grpc import add_SettingsViewServicer_to_server
 from runtime.api_codec import Hints
@@ -33,15 +42,20 @@ from runtime.health import Health
 from runtime.image_service import ImageRead, MetadataService
 from runtime.logging import set_up_logging
 from runtime.metadata_log import MetadataLines
-from runtime.process import handle_signals, run_process
+from runtime.metrics.node import NodeStatistics
+from runtime.metrics.service import bind_metrics, note_first_snapshot, open_endpoint
+from runtime.process import handle_signals, leave_at_once, run_process
 from runtime.raft_client import PeerAddress, RaftClient
 from runtime.raft_server import GrpcRaftTransport
-from runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
+from runtime.replica import OpenReplica, SnapshotFiles, check_metadata_directory, open_replica
 from runtime.settings_view import SettingsViewService
 from storage.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
 from storage.errors import DiskError
 from storage.posix_disk import PosixDisk
 from storage.uuids import random_uuid
+
+if TYPE_CHECKING:
+    from runtime.metrics.endpoint import MetricsEndpoint
 
 STOP_GRACE_S = 0.1
 
@@ -59,30 +73,41 @@ async def serve(config: NodeConfig) -> Ending:
     tls = TlsMaterial.load(config.tls) if needs_tls else None
     config = await settle_identity(config, tls if config.controllers_use_tls else None)
     set_up_logging(config.text("log.format"), config.text("log.level"), role="broker", node_id=config.node_id)
-    own, directories = check_directories(config)
-    server = new_server()
+    own = check_metadata_directory(config)
+    server = new_server(message_max_bytes=config.number("socket.request.max.bytes"))
     try:
         for listener in config.listeners:
             bind(server, listener.host, listener.port, tls if listener.is_tls else None)
+        metrics = bind_metrics(config.metrics_listener)
         replica = open_replica(config, own, directories)
-        process = BrokerProcess(config, replica, server, tls if config.controllers_use_tls else None)
+        process = BrokerProcess(config, replica, server, tls if config.controllers_use_tls else None, metrics)
         return await process.run()
     finally:
         await server.stop(None)
 
 
 class BrokerProcess:
-    """The parts of a running broker and how they are tied together."""
+    """The parts of a running broker and how they are tied together. `metrics`: the bound socket for its
+    figures; None: they are not kept."""
 
     def __init__(
-        self, config: NodeConfig, replica: OpenReplica, server: grpc.aio.Server, tls: TlsMaterial | None
+        self,
+        config: NodeConfig,
+        replica: OpenReplica,
+        server: grpc.aio.Server,
+        tls: TlsMaterial | None,
+        metrics: socket.socket | None = None,
     ) -> None:
         clock, rng = SystemClock(), process_rng()
         now_ms = clock.monotonic_ms()
         self._config = config
-        self._directories = [str(path) for path in config.log_dirs]
+        good = [each.found for each in directories if each.store is not None]
         self._store = replica.store
         self._server = server
+        self._clock = clock
+        self._cluster_id = replica.identity.cluster_id
+        self._metrics = metrics
+        self._stats = None if metrics is None else NodeStatistics(now_ms)
         self._raft = RaftCore(
             config.raft,
             replica.identity,
@@ -93,17 +118,30 @@ class BrokerProcess:
             _no_leader_change,
         )
         self.node = BrokerNode(
-            config.broker(replica.identity.cluster_id, replica.directories, _features()),
+            config.broker(
+                replica.identity.cluster_id,
+                tuple(each.directory_id for each in good if each.directory_id is not None),
+                _features(),
+            ),
             self._raft,
             replica.image,
             voters=tuple(voter.node_id for voter in config.voters),
             incarnation_id=random_uuid(rng),
             rng=rng,
             now_ms=now_ms,
-            previous_broker_epoch=take_clean_shutdown(PosixDisk(), self._directories),
+            previous_broker_epoch=take_clean_shutdown(PosixDisk(), [each.path for each in good]),
+            replicas=ReplicaManager(
+                config.replicas(),
+                [each.found for each in directories],
+                rng=rng,
+                now_ms=now_ms,
+                metadata_directory=(
+                    replica.identity.directory_id if config.metadata_log_dir in config.log_dirs else None
+                ),
+            ),
         )
         controllers = {voter.node_id: PeerAddress(voter.host, voter.port) for voter in config.voters}
-        client = RaftClient(controllers, self._on_transport_event, tls=tls, rng=rng)
+        client = RaftClient(controllers, self._on_transport_event, tls=controllers_tls, rng=rng)
         self._transport = GrpcRaftTransport(client, None)
         self.driver = Driver(
             self.node,
@@ -114,8 +152,10 @@ class BrokerProcess:
             on_effect=self._on_effect,
             after_step=self._after_step,
             inbox_max=config.number("inbox.max.events"),
+            watch=self._stats,
         )
-        self._calls = ControllerCalls(controllers, self.driver.post, tls)
+        self._calls = ControllerCalls(controllers, self.driver.post, controllers_tls)
+        self._data = DataPlane(config, directories, self.driver, replica.image, tls=tls, faults=faults)
         self._health = Health(server)
         self._lines = MetadataLines(replica.image)
         images = BrokerImages(self.node, clock)
@@ -135,35 +175,61 @@ class BrokerProcess:
             lambda: self.node.status(now_ms=clock.monotonic_ms()), cluster_id=replica.identity.cluster_id
         )
         add_BrokerSelfServicer_to_server(own, server)
+        add_DataServicer_to_server(DataService(self._data.requests, lambda: self._data.image), server)
 
     async def run(self) -> Ending:
         """Serves until the node stops or the process cannot go on; then closes everything in order."""
         ending = Ending(reason="cancelled", failed=True)
+        endpoint = None
         try:
             await self._server.start()
+            endpoint = await self._open_metrics()
             handle_signals(self.driver)
+            self._data.start()
             self.driver.start()
             ports = ", ".join(f"{each.name} {each.host}:{each.port}" for each in self._config.listeners)
             _log.info("broker %d listens on %s", self._config.node_id, ports)
             ending = await self.driver.wait()
         finally:
             self._health.update(False)
+            self._data.refuse_clients()
             await self._server.stop(STOP_GRACE_S)
             await self._calls.close()
+            closed = await self._data.close()
+            if self._data.metadata_hangs:
+                leave_at_once(f"broker {self._config.node_id}: {ending.reason}")
             await self._transport.close()
             await self.driver.close()
+            if endpoint is not None:
+                await endpoint.close()
             self._store.close(clean=not ending.failed)
             if not ending.failed:
-                self._leave_proof()
+                self._leave_proof(closed)
         return ending
 
-    def _leave_proof(self) -> None:
-        """Everything is on disk: the next process may say so."""
+    async def _open_metrics(self) -> MetricsEndpoint | None:
+        if self._metrics is None or self._stats is None:
+            return None
+        self._stats.watch(self._raft)
+        note_first_snapshot(self._stats, self._config.metadata_log_dir)
+        figures = BrokerFigures(
+            self.node,
+            self._raft,
+            self.driver,
+            self._stats,
+            cluster_id=self._cluster_id,
+            addresses=[voter.node_id for voter in self._config.voters],
+            directories=self._directories,
+        )
+        return await open_endpoint(self._metrics, (figures,), self._clock)
+
+    def _leave_proof(self, directories: Sequence[str]) -> None:
+        """Everything in these directories is on disk: the next process may say so."""
         epoch = self.node.vouched_epoch
         if epoch is None:
             return
         try:
-            leave_clean_shutdown(PosixDisk(), self._directories, epoch)
+            leave_clean_shutdown(PosixDisk(), directories, epoch)
         except DiskError as error:
             _log.warning("the next start cannot prove that this stop was clean: %s", error)
 
@@ -173,10 +239,13 @@ class BrokerProcess:
         return self.driver.take_transport_event(event)
 
     def _on_effect(self, effect: Any) -> None:
+        if self._data.carry_out(effect):
+            return
         match effect:
             case SendToController():
                 self._calls.send(effect)
             case PublishImage(image=image):
+                self._data.image = image
                 self._lines.moved(image, self._raft.high_watermark)
             case StateChanged(old=old, new=new, reason=reason):
                 _log.info("%s -> %s: %s", old.name, new.name, reason)

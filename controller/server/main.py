@@ -6,7 +6,8 @@ Owns the order in which a controller comes up and goes down. Everything that dec
 from __future__ import annotations
 
 import logging
-from typing import Any
+import socket
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
@@ -17,6 +18,7 @@ from controller.raft.core import RaftCore
 from controller.raft.events import RaftResponseArrived
 from controller.raft.messages import FetchResponse, RaftError
 from controller.server.broker_ids_service import BrokerIdsService
+from controller.server.metrics import ControllerFigures
 from controller.server.partitions_service import PartitionsService
 from controller.server.reassignments_service import ReassignmentsService
 from controller.server.registration import SelfRegistration
@@ -40,6 +42,8 @@ from runtime.driver import Driver, Ending
 from runtime.health import Health
 from runtime.image_service import MetadataService
 from runtime.metadata_log import MetadataLines
+from runtime.metrics.node import NodeStatistics
+from runtime.metrics.service import bind_metrics, note_first_snapshot, open_endpoint
 from runtime.node_codec import NodeReport
 from runtime.process import handle_signals, run_process
 from runtime.raft_client import PeerAddress, RaftClient
@@ -47,6 +51,9 @@ from runtime.raft_server import GrpcRaftTransport, RaftService, add_raft_service
 from runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
 from runtime.requests import WaitingRequests
 from runtime.settings_view import SettingsViewService
+
+if TYPE_CHECKING:
+    from runtime.metrics.endpoint import MetricsEndpoint
 
 STOP_GRACE_S = 0.1
 """How long calls that are under way may take when the server closes; their answers have been given."""
@@ -67,24 +74,34 @@ async def serve(config: NodeConfig) -> Ending:
     try:
         listener = config.listeners[0]
         bind(server, listener.host, listener.port, tls if listener.is_tls else None)
+        metrics = bind_metrics(config.metrics_listener)
         replica = open_replica(config, own, directories)
-        process = ControllerProcess(config, replica, server, tls)
+        process = ControllerProcess(config, replica, server, tls, metrics)
         return await process.run()
     finally:
         await server.stop(None)
 
 
 class ControllerProcess:
-    """The parts of a running controller and how they are tied together."""
+    """The parts of a running controller and how they are tied together. `metrics`: the bound socket for its
+    figures; None: they are not kept."""
 
     def __init__(
-        self, config: NodeConfig, replica: OpenReplica, server: grpc.aio.Server, tls: TlsMaterial | None
+        self,
+        config: NodeConfig,
+        replica: OpenReplica,
+        server: grpc.aio.Server,
+        tls: TlsMaterial | None,
+        metrics: socket.socket | None = None,
     ) -> None:
         clock, rng = SystemClock(), process_rng()
         now_ms = clock.monotonic_ms()
         self._config = config
         self._store = replica.store
         self._server = server
+        self._clock = clock
+        self._metrics = metrics
+        self._stats = None if metrics is None else NodeStatistics(now_ms)
         self._raft = RaftCore(
             config.raft,
             replica.identity,
@@ -120,8 +137,11 @@ class ControllerProcess:
             after_step=self._after_step,
             load=lambda: len(self._requests),
             inbox_max=config.number("inbox.max.events"),
+            watch=self._stats,
         )
-        self._requests = WaitingRequests(self.driver.submit, clock)
+        self._requests = WaitingRequests(
+            self.driver.submit, clock, None if self._stats is None else self._stats.requests
+        )
         self._health = Health(server)
         addresses = [(voter.host, voter.port) for voter in config.voters]
         self._registration = SelfRegistration(self.node, AdminClient(addresses, tls=tls, rng=rng), rng)
@@ -147,8 +167,10 @@ class ControllerProcess:
     async def run(self) -> Ending:
         """Serves until the node stops or the process cannot go on; then closes everything in order."""
         ending = Ending(reason="cancelled", failed=True)
+        endpoint = None
         try:
             await self._server.start()
+            endpoint = await self._open_metrics()
             handle_signals(self.driver)
             self.driver.start()
             _log.info("controller %d listens on %s", self._config.node_id, self._config.listeners[0].port)
@@ -165,8 +187,24 @@ class ControllerProcess:
             await self._server.stop(STOP_GRACE_S)
             await self._transport.close()
             await self.driver.close()
+            if endpoint is not None:
+                await endpoint.close()
             self._store.close(clean=not ending.failed)
         return ending
+
+    async def _open_metrics(self) -> MetricsEndpoint | None:
+        if self._metrics is None or self._stats is None:
+            return None
+        self._stats.watch(self._raft)
+        note_first_snapshot(self._stats, self._config.metadata_log_dir)
+        figures = ControllerFigures(
+            self.node,
+            self.driver,
+            self._requests,
+            self._stats,
+            addresses=[voter.node_id for voter in self._config.voters],
+        )
+        return await open_endpoint(self._metrics, (figures,), self._clock)
 
     def _report(self) -> NodeReport:
         return NodeReport(status=self.node.status(), loop=self.driver.statistics)

@@ -272,8 +272,31 @@ UNDER_MIN_ISR = _replica(
     "partitions",
     "Led here, with fewer replicas in sync than min.insync.replicas.",
 )
-AT_MIN_ISR = _replica(
-    "AtMinIsrPartitionCount", "partitions", "Led here, with just min.insync.replicas replicas in sync."
+UNASSIGNED_REPLICAS = Metric(
+    name="metaquorum_broker_unassigned_replicas",
+    kind="gauge",
+    unit="replicas",
+    text="Replicas of this broker whose directory is not committed yet.",
+    roles=(BROKER,),
+)
+MAX_LAG = _kafka(
+    "kafka.server",
+    "ReplicaFetcherManager",
+    "MaxLag",
+    "offsets",
+    "How far the replica that is furthest behind its leader is.",
+    roles=(BROKER,),
+    tags=",clientId=Replica",
+)
+PURGATORY = _kafka(
+    "kafka.server",
+    "DelayedOperationPurgatory",
+    "PurgatorySize",
+    "requests",
+    "Requests that wait for their records to be replicated, or for new records.",
+    roles=(BROKER,),
+    labels=("delayedOperation",),
+    tags=",delayedOperation=...",
 )
 ISR_SHRINKS = _replica("IsrShrinksPerSec", "changes", "ISRs that this broker has made smaller.", "counter")
 ISR_EXPANDS = _replica("IsrExpandsPerSec", "changes", "ISRs that this broker has made larger.", "counter")
@@ -318,7 +341,7 @@ BYTES_OUT = _traffic("BytesOutPerSec", "bytes", "Records that were sent to consu
 REPLICATION_IN = _traffic(
     "ReplicationBytesInPerSec", "bytes", "Records that were fetched from leaders and appended."
 )
-REPLICATION_OUT = _traffic("ReplicationBytesOutPerSec", "bytes", "Records that were sent to followers.")
+FAILED_PRODUCES = _traffic("FailedProduceRequestsPerSec", "requests", "Produce requests that failed.")
 MESSAGES_IN = _traffic(
     "MessagesInPerSec", "records", "Records that producers' requests brought and that were appended."
 )
@@ -494,10 +517,17 @@ GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     (
         "Replicas and log directories",
         (
-            *(LEADER_COUNT, PARTITION_COUNT, OFFLINE_REPLICAS, UNDER_REPLICATED, UNDER_MIN_ISR, AT_MIN_ISR),
+            *(
+                LEADER_COUNT,
+                PARTITION_COUNT,
+                OFFLINE_REPLICAS,
+                UNDER_REPLICATED,
+                UNDER_MIN_ISR,
+                UNASSIGNED_REPLICAS,
+            ),
             *(ISR_SHRINKS, ISR_EXPANDS, OFFLINE_DIRECTORIES, OFFLINE_DIRECTORIES_KIP),
-            *(OFFLINE_DIRECTORIES_ALIAS, DIRECTORY_OFFLINE),
-            *(BYTES_IN, BYTES_OUT, REPLICATION_IN, REPLICATION_OUT, MESSAGES_IN),
+            *(OFFLINE_DIRECTORIES_ALIAS, DIRECTORY_OFFLINE, MAX_LAG, PURGATORY),
+            *(BYTES_IN, BYTES_OUT, REPLICATION_IN, MESSAGES_IN, FAILED_PRODUCES),
         ),
     ),
     ("Requests and disks", (REQUEST_TIME, REQUEST_ERRORS, FLUSH_TIME)),

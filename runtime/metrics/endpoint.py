@@ -12,9 +12,6 @@ from collections.abc import Awaitable, Callable
 
 import h11
 
-from runtime.addresses import Listener
-from runtime.errors import StartError
-
 CONNECTIONS_MAX = 16
 """Open connections; a further one is closed at once. A scraper needs one."""
 
@@ -26,34 +23,6 @@ IDLE_S = 60.0
 INDEX = b"metaquorum: the figures are at /metrics\n"
 
 _log = logging.getLogger(__name__)
-
-
-def bind_metrics(listener: Listener | None) -> socket.socket | None:
-    """The socket of `metrics.listener`, bound before anything else begins; None: there is none. Raises
-    StartError, in one line, if it cannot be had."""
-    if listener is None:
-        return None
-    host, port = listener.host, listener.port
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror as error:
-        raise StartError(
-            f"cannot resolve the host of metrics.listener {host!r}: {error.strerror}; correct it"
-        ) from error
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        # A second process can bind an address that nobody listens at yet.
-        bound.listen(CONNECTIONS_MAX)
-    except OSError as error:
-        bound.close()
-        raise StartError(
-            f"cannot listen on {host}:{port} for metrics: {error.strerror}; "
-            "stop the process that uses it, or choose another port in metrics.listener"
-        ) from error
-    bound.setblocking(False)
-    return bound
 
 
 class MetricsEndpoint:

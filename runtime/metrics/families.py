@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from controller.raft.core import RaftCore
 from runtime.metrics import catalogue as names
 from runtime.metrics.catalogue import Metric
 from runtime.metrics.node import METADATA, NodeStatistics
@@ -41,42 +42,31 @@ def labelled(metric: Metric, values: Mapping[str, Value]) -> Family:
     return Family(metric, [((key,), value) for key, value in values.items()])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumView:
-    """What Raft says of itself at one moment. Offsets are exclusive; -1 is unknown."""
-
-    role: str
-    is_observer: bool
-    leader_id: int | None
-    voted_id: int | None
-    epoch: int
-    high_watermark: int
-    log_end_offset: int
-    log_end_epoch: int
-    unknown_voters: int = 0
-
-    @property
-    def state(self) -> str:
-        """Kafka's word for it: a follower that does not vote is an observer, and a voter that knows no leader
-        and gave its vote away has voted."""
-        if self.is_observer and self.role == "follower":
-            return "observer"
-        if self.role == "unattached" and self.voted_id is not None:
-            return "voted"
-        return self.role
+def quorum_state(raft: RaftCore) -> str:
+    """Kafka's word for it: a follower that does not vote is an observer, and a voter that knows no leader and
+    gave its vote away has voted."""
+    if raft.is_observer and raft.role == "follower":
+        return "observer"
+    if raft.role == "unattached" and raft.voted_id is not None:
+        return "voted"
+    return raft.role
 
 
-def quorum_families(view: QuorumView, stats: NodeStatistics, now_ms: int) -> Iterable[Family]:
-    """raft-metrics, and our own histograms of the same times."""
-    states = {state: float(state == view.state) for state in names.STATES}
+def quorum_families(
+    raft: RaftCore, addresses: frozenset[int], stats: NodeStatistics, now_ms: int
+) -> Iterable[Family]:
+    """raft-metrics, and our own histograms of the same times. `addresses`: the voters whose address is known
+    here, this node itself included."""
+    own = quorum_state(raft)
+    states = {state: float(state == own) for state in names.STATES}
     yield labelled(names.CURRENT_STATE, states)
-    yield one(names.CURRENT_LEADER, view.leader_id)
-    yield one(names.CURRENT_VOTE, view.voted_id)
-    yield one(names.CURRENT_EPOCH, view.epoch)
-    yield one(names.HIGH_WATERMARK, view.high_watermark)
-    yield one(names.LOG_END_OFFSET, view.log_end_offset)
-    yield one(names.LOG_END_EPOCH, view.log_end_epoch)
-    yield one(names.UNKNOWN_VOTERS, view.unknown_voters)
+    yield one(names.CURRENT_LEADER, raft.leader_id)
+    yield one(names.CURRENT_VOTE, raft.voted_id)
+    yield one(names.CURRENT_EPOCH, raft.epoch)
+    yield one(names.HIGH_WATERMARK, raft.high_watermark)
+    yield one(names.LOG_END_OFFSET, raft.log_end_offset)
+    yield one(names.LOG_END_EPOCH, raft.epochs.last_epoch if raft.log_end_offset else -1)
+    yield one(names.UNKNOWN_VOTERS, len(frozenset(raft.state.voters) - addresses))
     yield one(names.COMMIT_AVG, stats.commit_window.average(now_ms))
     yield one(names.COMMIT_MAX, stats.commit_window.maximum(now_ms))
     yield one(names.ELECTION_AVG, stats.election_window.average(now_ms))

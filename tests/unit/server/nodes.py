@@ -17,6 +17,7 @@ from controller.server.main import ControllerProcess
 from runtime.channels import TlsMaterial, bind, new_server
 from runtime.config import NodeConfig, load_config
 from runtime.driver import Ending
+from runtime.metrics.service import bind_metrics
 from runtime.replica import check_directories, open_replica
 from storage.meta_properties import MetaProperties, store_meta_properties
 from storage.posix_disk import PosixDisk
@@ -104,7 +105,10 @@ async def running_controller(path: Path) -> AsyncIterator[ControllerProcess]:
     tls = TlsMaterial.load(config.tls) if config.controllers_use_tls else None
     server = new_server()
     bind(server, config.listeners[0].host, config.listeners[0].port, tls)
-    process = ControllerProcess(config, open_replica(config, *check_directories(config)), server, tls)
+    metrics = bind_metrics(config.metrics_listener)
+    process = ControllerProcess(
+        config, open_replica(config, *check_directories(config)), server, tls, metrics
+    )
     async with _running(process):
         yield process
 
@@ -122,7 +126,8 @@ async def running_broker_config(config: NodeConfig) -> AsyncIterator[BrokerProce
     server = new_server()
     for listener in config.listeners:
         bind(server, listener.host, listener.port, tls if listener.is_tls else None)
-    process = BrokerProcess(config, open_replica(config, *check_directories(config)), server, tls)
+    metrics = bind_metrics(config.metrics_listener)
+    process = BrokerProcess(config, open_replica(config, *check_directories(config)), server, tls, metrics)
     async with _running(process):
         yield process
 

@@ -1,0 +1,117 @@
+"""The figures of a broker, read from its node between two of its inputs.
+
+Owns which value is which figure. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from broker.node import BrokerNode
+from broker.replica.status import ReplicaStatus
+from broker.status import BrokerStatus
+from controller.raft.core import RaftCore
+from runtime.driver import Driver
+from runtime.metrics import catalogue as names
+from runtime.metrics.families import (
+    Family,
+    applied_age_ms,
+    image_families,
+    labelled,
+    one,
+    quorum_families,
+    work_families,
+)
+from runtime.metrics.node import NodeStatistics
+from runtime.metrics.service import node_info
+
+
+class BrokerFigures:
+    """A `Source`. `addresses`: the controllers that this broker can reach; `directories`: those of
+    `log.dirs`."""
+
+    def __init__(
+        self,
+        node: BrokerNode,
+        raft: RaftCore,
+        driver: Driver,
+        stats: NodeStatistics,
+        *,
+        cluster_id: str,
+        addresses: Collection[int],
+        directories: Sequence[str],
+    ) -> None:
+        self._node = node
+        self._raft = raft
+        self._driver = driver
+        self._stats = stats
+        self._cluster_id = cluster_id
+        self._addresses = frozenset(addresses)
+        self._directories = tuple(directories)
+
+    async def prepare(self) -> None:
+        """Everything is at hand."""
+
+    def families(self, now_ms: int, wall_ms: int) -> Iterable[Family]:
+        node, stats = self._node, self._stats
+        status = node.status(now_ms=now_ms)
+        yield node_info(status.node_id, "broker", self._cluster_id)
+        yield from quorum_families(self._raft, self._addresses, stats, now_ms)
+        yield from image_families(node.metadata_version, stats, now_ms)
+        yield from self._metadata(wall_ms)
+        yield from _standing(status)
+        if node.replicas is not None:
+            replicas = node.replicas.status()
+            yield from _replica_families(replicas)
+            yield from _traffic(replicas)
+            yield from self._directory_families(replicas)
+        loop = self._driver.statistics
+        yield one(names.INBOX, self._driver.waiting)
+        yield one(names.REFUSED, loop.refused)
+        yield one(names.GAPS, loop.gaps)
+        yield from work_families(stats)
+
+    def _metadata(self, wall_ms: int) -> Iterable[Family]:
+        provenance = self._node.provenance
+        yield one(names.BROKER_APPLIED_OFFSET, provenance.offset - 1)
+        yield one(names.BROKER_APPLIED_TIMESTAMP, provenance.timestamp_ms)
+        yield one(names.BROKER_APPLIED_LAG, applied_age_ms(provenance.timestamp_ms, wall_ms))
+        yield one(names.BROKER_LOAD_ERRORS, self._stats.load_errors)
+        yield one(names.BROKER_APPLY_ERRORS, self._stats.apply_errors)
+
+    def _directory_families(self, replicas: ReplicaStatus) -> Iterable[Family]:
+        bad = frozenset(replicas.offline_directories)
+        yield one(names.OFFLINE_DIRECTORIES, len(bad))
+        yield one(names.OFFLINE_DIRECTORIES_KIP, len(bad))
+        yield one(names.OFFLINE_DIRECTORIES_ALIAS, len(bad))
+        states = {path: float(path in bad) for path in dict.fromkeys((*self._directories, *bad))}
+        yield labelled(names.DIRECTORY_OFFLINE, states)
+
+
+def _standing(status: BrokerStatus) -> Iterable[Family]:
+    yield one(names.BROKER_STATE, int(status.process_state))
+    yield one(names.BROKER_FENCED, float(status.fenced))
+    yield one(names.BROKER_EPOCH, status.broker_epoch)
+    yield one(names.BROKER_LEASE, status.lease_left_ms)
+
+
+def _replica_families(replicas: ReplicaStatus) -> Iterable[Family]:
+    yield one(names.LEADER_COUNT, replicas.leaders)
+    yield one(names.PARTITION_COUNT, replicas.replicas)
+    yield one(names.OFFLINE_REPLICAS, replicas.offline)
+    yield one(names.UNASSIGNED_REPLICAS, replicas.unassigned)
+    yield one(names.UNDER_REPLICATED, replicas.under_replicated)
+    yield one(names.UNDER_MIN_ISR, replicas.under_min_isr)
+    yield one(names.ISR_SHRINKS, replicas.isr_shrinks)
+    yield one(names.ISR_EXPANDS, replicas.isr_expands)
+    yield one(names.MAX_LAG, replicas.max_lag)
+    waiting = {"Produce": float(replicas.waiting_produces), "Fetch": float(replicas.waiting_fetches)}
+    yield labelled(names.PURGATORY, waiting)
+
+
+def _traffic(replicas: ReplicaStatus) -> Iterable[Family]:
+    yield one(names.BYTES_IN, replicas.produced_bytes)
+    yield one(names.MESSAGES_IN, replicas.produced_records)
+    yield one(names.FAILED_PRODUCES, replicas.failed_produces)
+    yield one(names.BYTES_OUT, replicas.fetched_bytes)
+    yield one(names.REPLICATION_IN, replicas.replicated_bytes)

@@ -1,0 +1,89 @@
+"""How a process comes to its figures: the socket of `metrics.listener`, and the endpoint on it.
+
+Owns that nothing of HTTP or of the text format is loaded where no listener is configured.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runtime.addresses import Listener
+from runtime.clock import Clock
+from runtime.errors import StartError
+from runtime.metrics import catalogue as names
+from runtime.metrics.families import Family, Source
+from runtime.metrics.node import NodeStatistics
+from storage.disk import join
+from storage.log_config import METADATA_DIRECTORY
+from storage.posix_disk import PosixDisk
+from storage.snapshots import latest_snapshot, snapshot_path
+
+if TYPE_CHECKING:
+    from runtime.metrics.endpoint import MetricsEndpoint
+
+BACKLOG = 16
+"""Connections that the kernel takes before the endpoint runs."""
+
+
+def bind_metrics(listener: Listener | None) -> socket.socket | None:
+    """The socket of `metrics.listener`, bound before anything else begins; None: there is none. Raises
+    StartError, in one line, if it cannot be had."""
+    if listener is None:
+        return None
+    host, port = listener.host, listener.port
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise StartError(
+            f"cannot resolve the host of metrics.listener {host!r}: {error.strerror}; correct it"
+        ) from error
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        # Another process can bind an address, too, as long as nobody listens there.
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise StartError(
+            f"cannot listen on {host}:{port} for metrics: {error.strerror}; "
+            "stop the process that uses it, or choose another port in metrics.listener"
+        ) from error
+    bound.setblocking(False)
+    return bound
+
+
+async def open_endpoint(bound: socket.socket, sources: Sequence[Source], clock: Clock) -> MetricsEndpoint:
+    """Serves the figures of `sources` on a bound socket until it is closed."""
+    from runtime.metrics.endpoint import MetricsEndpoint
+    from runtime.metrics.page import CONTENT_TYPE, Page
+
+    endpoint = MetricsEndpoint(Page(sources, clock).render, CONTENT_TYPE)
+    await endpoint.start(bound)
+    return endpoint
+
+
+def note_first_snapshot(stats: NodeStatistics, metadata_log_dir: Path) -> None:
+    """The snapshot that the process started from, if there was one."""
+    directory = join(str(metadata_log_dir), METADATA_DIRECTORY)
+    newest = latest_snapshot(PosixDisk(), directory)
+    if newest is not None:
+        stats.snapshot_loaded(Path(snapshot_path(directory, newest)).stat().st_size)
+
+
+def node_info(node_id: int, role: str, cluster_id: str) -> Family:
+    """Who shows the page."""
+    return Family(names.INFO, [((str(node_id), role, cluster_id, _version()), 1.0)])
+
+
+@functools.cache
+def _version() -> str:
+    try:
+        return version("metaquorum")
+    except PackageNotFoundError:
+        return "unknown"

@@ -10,6 +10,7 @@ names (created, renamed, removed) after `sync_directory` of the directory that h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -50,6 +51,18 @@ class DiskFile(Protocol):
         """Gives the file back without a sync; a second call does nothing."""
 
 
+class FileSystem(Protocol):
+    """The file system under one directory, held open so that it tells of errors of its own write-back too."""
+
+    def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
+        """Makes the contents of these files and the names in these directories durable: with one call for
+        the whole file system when they are many and the system can, else one after the other. A file that
+        was closed in the meantime is left out. After a failure every later call fails too."""
+
+    def close(self) -> None:
+        """Gives it back; a second call does nothing."""
+
+
 class Disk(Protocol):
     """Blocking operations on directories and files."""
 
@@ -76,13 +89,20 @@ class Disk(Protocol):
         `sync_directory` of its parent."""
 
     def rename(self, source: str, target: str) -> None:
-        """Moves a file within one directory, replacing the target in one step."""
+        """Moves a file within one directory, replacing the target in one step; or a directory, with all that
+        is in it, to a name that is free. Durable after `sync_directory` of the directory that holds both."""
 
     def remove(self, path: str) -> None:
         """Removes a file."""
 
+    def remove_directory(self, path: str) -> None:
+        """Removes an empty directory."""
+
     def sync_directory(self, path: str) -> None:
         """Makes the names in a directory durable."""
+
+    def file_system(self, directory: str) -> FileSystem:
+        """The file system that holds an existing directory."""
 
     def lock(self, directory: str) -> Lock:
         """Takes the writer's lock of a directory (file `.lock` in it).
@@ -90,6 +110,9 @@ class Disk(Protocol):
 
     def free_bytes(self, path: str) -> int:
         """Bytes that can still be written below this directory."""
+
+    def total_bytes(self, path: str) -> int:
+        """Bytes of the file system that holds this directory."""
 
     def mutex(self) -> AbstractContextManager[object]:
         """A new mutual exclusion for the threads that use this disk; `with` holds it. Not reentrant."""

@@ -8,10 +8,11 @@ gives one history. It knows no file format. One conformance suite runs on it and
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from .disk import join, name_of, parent_of
+from .disk import DiskFile, join, name_of, parent_of
 from .errors import DiskError, FileMissingError, LogDirectoryLockedError
 
 
@@ -53,6 +54,12 @@ class _Inode:
     intact: int = 0
     dirty: bool = False
     poisoned: bool = False
+
+    def settle(self) -> None:
+        """Its bytes of now are on the disk."""
+        self.durable = bytes(self.data)
+        self.intact = len(self.data)
+        self.dirty = False
 
 
 @dataclass(slots=True)
@@ -136,9 +143,7 @@ class FaultyFile:
         except DiskError:
             self._inode.poisoned = True
             raise
-        self._inode.durable = bytes(self._inode.data)
-        self._inode.intact = len(self._inode.data)
-        self._inode.dirty = False
+        self._inode.settle()
 
     def close(self) -> None:
         """Closes without a sync."""
@@ -158,6 +163,32 @@ class FaultyFile:
     def _check_open(self) -> None:
         if not self._open:
             raise DiskError(parent_of(self._path), f"use of {self._path}", "the file is closed")
+
+
+class FaultyFileSystem:
+    """The file system below one directory. A sync is one operation: a power loss during it leaves what a
+    power loss before it leaves."""
+
+    def __init__(self, disk: FaultyDisk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._open = True
+        self._poisoned = False
+
+    def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
+        """Makes exactly what was named durable, or refuses for ever."""
+        if not self._open or self._poisoned:
+            reason = "an earlier sync failed; stop and check the disk" if self._poisoned else "it was closed"
+            raise DiskError(self._directory, f"sync of the file system of {self._directory}", reason)
+        try:
+            self._disk.sync_paths(self._directory, [file.path for file in files], directories)
+        except DiskError:
+            self._poisoned = True
+            raise
+
+    def close(self) -> None:
+        """No more syncs."""
+        self._open = False
 
 
 class FaultyLock:
@@ -190,6 +221,9 @@ class FaultyDisk:
         self._durable_files: dict[str, _Inode] = {}
         self._durable_directories: set[str] = {"/", "."}
         self._pending: dict[str, list[_NameStep]] = {}
+        # Moves (source, target) and removals (source, None) of directories that their parent's sync has yet
+        # to make durable, in order. `_files`, `_directories` and `_pending` go by the present names.
+        self._moves: list[tuple[str, str | None]] = []
         self._locked: set[str] = set()
         self._injections: list[_Injection] = []
 
@@ -263,7 +297,7 @@ class FaultyDisk:
         for steps in self._pending.values():
             for gone, came, inode in steps:
                 if self.rng.random() < self.profile.keep_name:
-                    _apply_step(names, gone, came, inode)
+                    _apply_step(names, self._durable_path(gone), self._durable_path(came), inode)
         survivor = FaultyDisk(self.rng, replace(self.profile))
         survivor._directories = self._surviving_directories(names)
         survivor._durable_directories = set(survivor._directories)
@@ -286,7 +320,7 @@ class FaultyDisk:
             self._durable_files,
             self._durable_directories,
         )
-        survivor._pending = self._pending
+        survivor._pending, survivor._moves = self._pending, self._moves
         for inode in self._files.values():
             inode.poisoned = False
         self._dead = True
@@ -294,9 +328,13 @@ class FaultyDisk:
 
     def _surviving_directories(self, names: dict[str, _Inode]) -> set[str]:
         kept = set(self._durable_directories)
-        for directory in sorted(self._directories - kept, key=len):
+        present = {self._durable_path(one) for one in self._directories} if self._moves else self._directories
+        for directory in sorted(present - kept, key=_depth_first):
             if parent_of(directory) in kept and self.rng.random() < self.profile.keep_name:
                 kept.add(directory)
+        for source, target in self._moves:
+            if self.rng.random() < self.profile.keep_name:
+                _move_below(names, kept, source, target)
         for path in [path for path in names if parent_of(path) not in kept]:
             del names[path]
         return kept
@@ -379,8 +417,11 @@ class FaultyDisk:
         self._directories.update(missing)
 
     def rename(self, source: str, target: str) -> None:
-        """Moves a file in one step, within one directory."""
+        """Moves a file or a directory in one step, within one directory."""
         old, new = _normal(source), _normal(target)
+        if old in self._directories:
+            self._rename_directory(old, new)
+            return
         inode = self._inode(source)
         self.begin("rename", parent_of(old), source)
         del self._files[old]
@@ -395,15 +436,79 @@ class FaultyDisk:
         del self._files[normal]
         self._pending.setdefault(parent_of(normal), []).append((normal, None, None))
 
+    def _rename_directory(self, old: str, new: str) -> None:
+        self.begin("rename", parent_of(old), old)
+        if new in self._directories or new in self._files:
+            raise DiskError(parent_of(old), f"rename of {old}", f"{new} exists; move it away")
+        _move_below(self._files, self._directories, old, new)
+        self._pending = {
+            _moved(directory, old, new): [
+                (_moved(gone, old, new), _moved(came, old, new), inode) for gone, came, inode in steps
+            ]
+            for directory, steps in self._pending.items()
+        }
+        self._moves.append((old, new))
+
+    def remove_directory(self, path: str) -> None:
+        """Removes an empty directory."""
+        normal = _normal(path)
+        if normal not in self._directories:
+            raise FileMissingError(path)
+        self.begin("remove", parent_of(normal), path)
+        if any(parent_of(one) == normal for one in (*self._files, *self._directories)):
+            raise DiskError(
+                parent_of(normal), f"remove of {path}", "the directory still holds files; move them away"
+            )
+        self._directories.discard(normal)
+        self._pending.pop(normal, None)
+        self._moves.append((normal, None))
+
     def sync_directory(self, path: str) -> None:
         """Makes the names in a directory durable."""
         normal = _normal(path)
         if normal not in self._directories:
             raise FileMissingError(path)
         self.begin("sync_directory", path, path)
+        self._sync_names(normal)
+
+    def _sync_names(self, normal: str) -> None:
         for gone, came, inode in self._pending.pop(normal, ()):
-            _apply_step(self._durable_files, gone, came, inode)
-        self._durable_directories.update(one for one in self._directories if parent_of(one) == normal)
+            _apply_step(self._durable_files, self._durable_path(gone), self._durable_path(came), inode)
+        inside = [one for one in self._directories if parent_of(one) == normal]
+        if self._moves:
+            self._durable_directories.update(self._durable_path(one) for one in inside)
+            due = [move for move in self._moves if parent_of(move[0]) == normal]
+            self._moves = [move for move in self._moves if parent_of(move[0]) != normal]
+            for source, target in due:
+                _move_below(self._durable_files, self._durable_directories, source, target)
+        self._durable_directories.update(inside)
+
+    def _durable_path(self, path: str | None) -> str:
+        """Where a path of now lies on the disk while moves of directories above it are not durable."""
+        found = path or ""
+        for source, target in reversed(self._moves):
+            if target is not None:
+                found = _moved(found, target, source)
+        return found
+
+    def sync_paths(self, directory: str, files: Sequence[str], directories: Sequence[str]) -> None:
+        """For FaultyFileSystem: one operation. Files that were removed meanwhile are left out."""
+        self.begin("sync", directory, directory)
+        inodes = [self._files[_normal(path)] for path in files if _normal(path) in self._files]
+        for inode in inodes:
+            if inode.poisoned:
+                raise DiskError(directory, f"sync of {directory}", "an earlier sync failed; check the disk")
+        for inode in inodes:
+            inode.settle()
+        for path in directories:
+            if _normal(path) in self._directories:
+                self._sync_names(_normal(path))
+
+    def file_system(self, directory: str) -> FaultyFileSystem:
+        """The part of this disk below a directory."""
+        if not self.is_directory(directory):
+            raise FileMissingError(directory)
+        return FaultyFileSystem(self, directory)
 
     def lock(self, directory: str) -> FaultyLock:
         """Takes the writer's lock."""
@@ -426,6 +531,12 @@ class FaultyDisk:
             raise FileMissingError(path)
         room = self.room_bytes()
         return 1 << 40 if room is None else room
+
+    def total_bytes(self, path: str) -> int:
+        """The capacity; a large number without one."""
+        if not self.is_directory(path):
+            raise FileMissingError(path)
+        return self.profile.capacity_bytes or 1 << 41
 
     def mutex(self) -> AbstractContextManager[object]:
         """Nothing: this disk lives in one thread."""
@@ -456,7 +567,33 @@ def _is_below(path: str, directory: str) -> bool:
 
 
 def _apply_step(names: dict[str, _Inode], gone: str | None, came: str | None, inode: _Inode | None) -> None:
-    if gone is not None:
+    if gone:
         names.pop(gone, None)
-    if came is not None and inode is not None:
+    if came and inode is not None:
         names[came] = inode
+
+
+def _depth_first(path: str) -> tuple[int, str]:
+    return len(path), path
+
+
+def _moved(path: str | None, source: str, target: str) -> str:
+    """The path with the directory `source`, if it lies in it, replaced by `target`; "" stays so."""
+    if path is None or not _is_below(path, source):
+        return path or ""
+    return target + path[len(source) :]
+
+
+def _move_below(names: dict[str, _Inode], directories: set[str], source: str, target: str | None) -> None:
+    """Moves (target None: removes) a directory and all that is in it, unless something stands in the way, as
+    when an earlier step did not survive."""
+    if source not in directories or target in directories:
+        return
+    for one in [one for one in directories if _is_below(one, source)]:
+        directories.discard(one)
+        if target is not None:
+            directories.add(_moved(one, source, target))
+    for path in [path for path in names if _is_below(path, source)]:
+        inode = names.pop(path)
+        if target is not None:
+            names[_moved(path, source, target)] = inode

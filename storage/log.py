@@ -339,7 +339,7 @@ class SegmentedLog:
 
     def _cut(self, keep: Segment, position: int, end: int) -> None:
         epochs = self.epochs.truncate_to(end)
-        if end == self.start_offset and end > 0:
+        if end == self.start_offset and end > 0 and self.start_epoch >= 0:
             epochs = EpochTable.reset(LogPosition(self.start_epoch, end))
         point = RecoveryPoint(
             offset=end,
@@ -397,7 +397,8 @@ class SegmentedLog:
         self.start_epoch = point.start_epoch
         self.end_offset = self.synced_offset = point.offset
         position = LogPosition(point.start_epoch, point.offset)
-        self.epochs = EpochTable.reset(position) if point.offset else EpochTable()
+        known = point.offset and point.start_epoch >= 0
+        self.epochs = EpochTable.reset(position) if known else EpochTable()
         self._unpointed_bytes = 0
         self._last_timestamp_ms = None
         self._stored_epochs = None
@@ -463,9 +464,8 @@ class SegmentedLog:
                 f"{self.directory}: a reset to offset {point.offset} had been cut short and was finished"
             )
             return
-        found = examine(
-            self._disk, self.directory, point, index_interval_bytes=self.config.index_interval_bytes
-        )
+        bases = list_segments(self._disk, self.directory)
+        found = examine(self._disk, self.directory, point, bases, self._open_segment)
         self._segments = found.segments
         repair(self._disk, self.directory, found, on_warning)
         if not self._segments:

@@ -16,7 +16,7 @@ from .epochs import EpochTable
 from .errors import CorruptLogError, FileMissingError
 from .recovery import FILE_NAME as POINT_FILE
 from .recovery import RecoveryPoint, find_valid_batch, scan_file
-from .segment import Segment, list_segments, segment_name
+from .segment import Segment, segment_name
 from .types import LogPosition
 from .walk import Hop
 
@@ -56,15 +56,19 @@ class Examined:
 
 
 def examine(
-    disk: Disk, directory: str, point: RecoveryPoint | None, *, index_interval_bytes: int
+    disk: Disk,
+    directory: str,
+    point: RecoveryPoint | None,
+    bases: list[int],
+    open_segment: Callable[[int], Segment],
 ) -> Examined:
-    """Verifies everything above the recovery point (without one: everything) and changes nothing.
+    """Verifies everything above the recovery point (without one: everything) and changes nothing. `bases`:
+    base offsets of the segments that are there, rising.
 
     Raises CorruptLogError for damage below the point or before a later valid batch, CorruptFileError for an
     unreadable epoch table, DiskError.
     """
     examined = Examined()
-    bases = list_segments(disk, directory)
     if point is not None:
         _check_pointed(disk, directory, point, bases)
         examined.leftovers = [base for base in bases if base < point.start_offset]
@@ -72,9 +76,7 @@ def examine(
     trusted = _load_start(disk, directory, point, bases, examined)
     try:
         for base in bases:
-            examined.segments.append(
-                Segment(disk, directory, base, index_interval_bytes=index_interval_bytes)
-            )
+            examined.segments.append(open_segment(base))
         if bases:
             _scan(examined, trusted)
         _check_reached(examined, point)
@@ -120,7 +122,7 @@ def _load_start(
         trusted: RecoveryPoint | None = point
     else:
         trusted = None
-    if start > 0 and not examined.epochs.entries:
+    if start > 0 and not examined.epochs.entries and examined.start_epoch >= 0:
         examined.epochs = EpochTable.reset(LogPosition(examined.start_epoch, start))
     return trusted
 
@@ -180,8 +182,11 @@ def _check_reached(examined: Examined, point: RecoveryPoint | None) -> None:
     raise CorruptLogError(path, position, examined.end_offset, expected, _MOVED_ADVICE)
 
 
-def repair(disk: Disk, directory: str, examined: Examined, on_warning: Callable[[str], None]) -> None:
-    """Finishes an interrupted trim, cuts the torn tail, and syncs every byte that may not have been."""
+def repair(
+    disk: Disk, directory: str, examined: Examined, on_warning: Callable[[str], None], *, sync: bool = True
+) -> None:
+    """Finishes an interrupted trim, cuts the torn tail, and syncs every byte that may not have been; without
+    `sync` the caller does that, for many logs at once."""
     for base in examined.leftovers:
         disk.remove(join(directory, segment_name(base)))
         disk.sync_directory(directory)
@@ -201,6 +206,8 @@ def repair(disk: Disk, directory: str, examined: Examined, on_warning: Callable[
                 f"{torn.position} (offset {examined.end_offset}): {torn.problem}"
             )
             torn.segment.cut(torn.position)
+    if not sync:
+        return
     # What a killed process wrote may still be in the page cache only.
     for segment in examined.segments:
         if segment.base_offset >= examined.unsynced_from:

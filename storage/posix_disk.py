@@ -6,14 +6,15 @@ Owns the translation of errno into DiskError texts and the flock. Knows no file 
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from .disk import join, parent_of
+from .disk import DiskFile, join, parent_of
 from .errors import DiskError, FileMissingError, LogDirectoryLockedError
 
 _ADVICE = {
@@ -25,6 +26,7 @@ _ADVICE = {
     errno.EIO: "the device reports an I/O error; check or replace the disk before starting again",
     errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
     errno.ENOTDIR: "a part of the path is a file, not a directory; correct the configured directory",
+    errno.ENOTEMPTY: "the directory still holds files; move them away",
     errno.EISDIR: "a directory stands where a file must be; move it away",
 }
 
@@ -120,6 +122,69 @@ class PosixFile:
                 os.close(descriptor)
 
 
+MANY_FILES = 8
+"""From so many files and directories on, one syncfs(2) is cheaper than a sync of each."""
+
+# Older kernels do not report write-back errors through syncfs(2).
+_SYNCFS_REPORTS_ERRORS_FROM = (5, 8)
+
+
+def _find_syncfs() -> Callable[[int], int] | None:
+    """syncfs(2) of the C library; None where there is none, or none that can be trusted."""
+    try:
+        release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+        call = ctypes.CDLL(None, use_errno=True).syncfs
+    except (ValueError, OSError, AttributeError):
+        return None
+    call.argtypes, call.restype = [ctypes.c_int], ctypes.c_int
+    return call if os.uname().sysname == "Linux" and release >= _SYNCFS_REPORTS_ERRORS_FROM else None
+
+
+_syncfs = _find_syncfs()
+
+
+class PosixFileSystem:
+    """A descriptor of the directory: syncfs(2) on it tells of every write-back error since it was opened."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        with _translated(directory, "open", directory):
+            self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._poisoned = False
+
+    def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
+        """syncfs for `MANY_FILES` and more; else fdatasync and fsync of each."""
+        if self._poisoned:
+            raise DiskError(
+                self._directory,
+                f"sync of the file system of {self._directory}",
+                "an earlier sync failed; stop, check the disk, start again",
+            )
+        try:
+            if _syncfs is not None and len(files) + len(directories) >= MANY_FILES:
+                self._sync_all(_syncfs)
+                return
+            for file in files:
+                file.sync()
+            for directory in directories:
+                PosixDisk().sync_directory(directory)
+        except DiskError:
+            self._poisoned = True
+            raise
+
+    def _sync_all(self, call: Callable[[int], int]) -> None:
+        with _translated(self._directory, "sync", f"the file system of {self._directory}"):
+            if call(self._descriptor) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code))
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
 class PosixLock:
     """A flock on `.lock`; the kernel drops it when the process ends, however it ends."""
 
@@ -187,6 +252,15 @@ class PosixDisk:
         with _translated(parent_of(path), "remove", path):
             os.unlink(path)
 
+    def remove_directory(self, path: str) -> None:
+        """rmdir(2)."""
+        with _translated(parent_of(path), "remove", path):
+            os.rmdir(path)
+
+    def file_system(self, directory: str) -> PosixFileSystem:
+        """Opens the directory."""
+        return PosixFileSystem(directory)
+
     def sync_directory(self, path: str) -> None:
         """fsync of the directory itself."""
         with _translated(path, "sync", path):
@@ -215,6 +289,12 @@ class PosixDisk:
         with _translated(path, "statvfs", path):
             status = os.statvfs(path)
             return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        """Bytes of the file system."""
+        with _translated(path, "statvfs", path):
+            status = os.statvfs(path)
+            return status.f_blocks * status.f_frsize
 
     def mutex(self) -> AbstractContextManager[object]:
         """A threading.Lock."""

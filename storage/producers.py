@@ -86,6 +86,10 @@ class ProducerTable:
     def copy(self) -> ProducerTable:
         return ProducerTable(self._producers)
 
+    def all(self) -> tuple[KnownProducer, ...]:
+        """Every producer, by rising id."""
+        return tuple(self._producers[producer_id] for producer_id in sorted(self._producers))
+
     def get(self, producer_id: int) -> KnownProducer | None:
         return self._producers.get(producer_id)
 

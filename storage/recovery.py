@@ -45,7 +45,8 @@ _ADVICE = "restore it from a backup, or remove it to have the whole log verified
 class RecoveryPoint:
     """`offset` begins at byte `position` of the segment with base offset `segment`; all before it is durable.
 
-    `start_offset` is where the log starts and `start_epoch` the leader epoch of the record before it.
+    `start_offset` is where the log starts and `start_epoch` the leader epoch of the record before it (-1: not
+    known, in a partition's log that was emptied to begin elsewhere).
     `resetting` marks a reset that had begun: every segment is to go, and the log is empty at `offset`.
     """
 
@@ -87,7 +88,13 @@ class RecoveryPoint:
             resetting = fields["resetting"]
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(file, f"is no recovery point ({error})", _ADVICE) from None
-        if any(type(number) is not int or number < 0 for number in numbers) or type(resetting) is not bool:
+        lowest = (0, 0, 0, 0, -1)
+        whole = all(type(number) is int for number in numbers)
+        if (
+            not whole
+            or any(number < least for number, least in zip(numbers, lowest, strict=True))
+            or type(resetting) is not bool
+        ):
             raise CorruptFileError(file, "has fields that are no offsets", _ADVICE)
         offset, segment, position, start_offset, start_epoch = numbers
         if not start_offset <= segment <= offset:

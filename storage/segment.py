@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterable
 
 from .batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, hop_headers, parse_header
 from .disk import Disk, DiskFile, join
@@ -21,7 +22,7 @@ from .walk import Hop, walk_batches
 
 LOG_SUFFIX = ".log"
 _NAME = re.compile(r"(\d{20})\.log")
-_HOP_WINDOW_BYTES = 64 * 1024
+HOP_WINDOW_BYTES = 64 * 1024
 _ADVICE = "restore this file from another node or a backup; no byte was changed"
 
 
@@ -36,10 +37,15 @@ def parse_segment_name(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
+def segment_bases(names: Iterable[str]) -> list[int]:
+    """Base offsets of the segments among these file names, rising."""
+    found = (parse_segment_name(name) for name in names)
+    return sorted(base for base in found if base is not None)
+
+
 def list_segments(disk: Disk, directory: str) -> list[int]:
     """Base offsets of the segments in a directory, rising."""
-    found = (parse_segment_name(name) for name in disk.list_directory(directory))
-    return sorted(base for base in found if base is not None)
+    return segment_bases(disk.list_directory(directory))
 
 
 class Segment:
@@ -47,11 +53,17 @@ class Segment:
     segment and for the others once the next one's base is."""
 
     def __init__(
-        self, disk: Disk, directory: str, base_offset: int, *, index_interval_bytes: int = 4096
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        index_interval_bytes: int = 4096,
+        file: DiskFile | None = None,
     ) -> None:
         self.base_offset = base_offset
         self.path = join(directory, segment_name(base_offset))
-        self.file: DiskFile = disk.open_append(self.path)
+        self.file: DiskFile = disk.open_append(self.path) if file is None else file
         self.size = self.file.size()
         self.closed = False
         self._interval = index_interval_bytes
@@ -109,7 +121,7 @@ class Segment:
         new_offsets, new_positions = array("q"), array("q")
         found: tuple[int, int] | None = None
         while found is None:
-            buf = self.file.read_at(position, min(_HOP_WINDOW_BYTES, self.size - position))
+            buf = self._read_window(position)
             hops = hop_headers(buf)
             if not hops:
                 self._fail(position, expected, f"a batch header on the way to offset {offset}")
@@ -132,6 +144,9 @@ class Segment:
         self._positions[slot + 1 : slot + 1] = new_positions
         self._drop_overlap(slot + 1 + len(new_offsets))
         return found
+
+    def _read_window(self, position: int) -> bytes:
+        return self.file.read_at(position, min(HOP_WINDOW_BYTES, self.size - position))
 
     def _drop_overlap(self, slot: int) -> None:
         # A hop that passed the next known entry may have added it a second time.

@@ -1,0 +1,78 @@
+"""`.index` and `.timeindex` of a full segment: Kafka's formats, written once, when the segment is left.
+
+Owns the two texts. What they say can always be found again by hopping over the segment's headers, so a file
+that is missing or makes no sense is no damage: `decode_*` gives None and the caller hops.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+_TIME = struct.Struct(">qi")
+
+
+def index_name(base_offset: int, suffix: str) -> str:
+    """The segment's file name with another suffix."""
+    return f"{base_offset:020d}{suffix}"
+
+
+def parse_index_name(name: str) -> int | None:
+    """The base offset in the name of either file; None for any other."""
+    stem, _, suffix = name.partition(".")
+    known = suffix in ("index", "timeindex") and len(stem) == 20 and stem.isascii() and stem.isdigit()
+    return int(stem) if known else None
+
+
+def encode_index(base_offset: int, offsets: Sequence[int], positions: Sequence[int]) -> bytes:
+    """Entries of (offset less base offset, byte position), 4 bytes each, big endian."""
+    flat = array("i")
+    for offset, position in zip(offsets, positions, strict=True):
+        flat.append(offset - base_offset)
+        flat.append(position)
+    flat.byteswap()
+    return flat.tobytes()
+
+
+def decode_index(
+    data: bytes, base_offset: int, *, end_offset: int, size: int
+) -> tuple[array[int], array[int]] | None:
+    """(offsets, positions), both strictly rising, below the segment's ends; None for anything else."""
+    if len(data) % 8:
+        return None
+    flat = array("i", data)
+    flat.byteswap()
+    offsets = array("q", (base_offset + each for each in flat[::2]))
+    positions = array("q", flat[1::2])
+    if offsets and not (offsets[0] >= base_offset and offsets[-1] < end_offset):
+        return None
+    if positions and not (positions[0] >= 0 and positions[-1] < size):
+        return None
+    return (offsets, positions) if _rises(offsets) and _rises(positions) else None
+
+
+def encode_times(base_offset: int, times_ms: Sequence[int], offsets: Sequence[int]) -> bytes:
+    """Entries of (newest timestamp so far, offset of its batch's end less base offset): 8 and 4 bytes."""
+    pack = _TIME.pack
+    return b"".join(pack(time, offset - base_offset) for time, offset in zip(times_ms, offsets, strict=True))
+
+
+def decode_times(data: bytes, base_offset: int, *, end_offset: int) -> tuple[array[int], array[int]] | None:
+    """(timestamps in ms, offsets), both strictly rising; None for anything else, and where there is none."""
+    if not data or len(data) % _TIME.size:
+        return None
+    times, offsets = array("q"), array("q")
+    for time, offset in _TIME.iter_unpack(data):
+        times.append(time)
+        offsets.append(base_offset + offset)
+    if offsets[0] < base_offset or offsets[-1] >= end_offset:
+        return None
+    return (times, offsets) if _rises(times) and _rises(offsets) else None
+
+
+def _rises(numbers: Sequence[int]) -> bool:
+    return all(one < other for one, other in pairwise(numbers))

@@ -1,6 +1,7 @@
 """`python -m tests.sim SEED` replays one seed with a readable trace; `--seeds A..B` runs a range.
 
-Seeds from 1000 on add a load of topics, elections, moving replicas, dying directories and broker ids.
+Seeds from 1000 on add a load of topics, elections, moving replicas, dying directories and broker ids; seeds
+from 2000 on run brokers that hold data, with producers and consumers.
 
 Exit codes: 0 all well, 1 a law was broken, 2 not well after healing, 3 the simulator or the program crashed.
 """
@@ -13,6 +14,7 @@ import time
 import traceback
 from collections import Counter
 
+from tests.sim.data_load import DATA_FROM
 from tests.sim.errors import LivenessError, SafetyError
 from tests.sim.load import LOADED_FROM
 from tests.sim.world import run
@@ -30,7 +32,11 @@ def main() -> int:
         first, _, end = arguments.seeds.partition("..")
         return _swarm(int(first), int(end))
     if arguments.seed is None:
-        return max(_swarm(0, 200), _swarm(LOADED_FROM, LOADED_FROM + 100))
+        return max(
+            _swarm(0, 200),
+            _swarm(LOADED_FROM, LOADED_FROM + 100),
+            _swarm(DATA_FROM, DATA_FROM + 100),
+        )
     return _one(arguments.seed, quiet=arguments.quiet)
 
 

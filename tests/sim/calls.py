@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker.replica.events import DataRequestArrived, DataRequestCancelled
 from controller.events import RequestArrived
 from controller.raft.effects import SendRequest
 from controller.raft.events import (
@@ -42,10 +43,11 @@ class Calls:
 
     def __init__(self, engine: Engine, network: Network) -> None:
         self._engine = engine
-        self._network = network
+        self.network = network
         self._next_key = 0
         self._raft: dict[int, _Call] = {}
         self._clients: dict[int, _Call] = {}
+        self._data: dict[int, _Call] = {}
 
     def raft(self, caller: Process, target: Host, target_id: int, effect: SendRequest) -> None:
         """Send a Raft request; the caller hears `RaftResponseArrived` or `RaftRequestFailed`."""
@@ -93,6 +95,28 @@ class Calls:
         call = _Call(source, target, finish, fail)
         self._start(call, arrived, timeout_ms, once=once)
 
+    def data(
+        self,
+        source: str,
+        target: Host,
+        request: Any,
+        timeout_ms: int,
+        finish: Callable[[Any], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        """Send a client's or a follower's request for partition data to a broker. It arrives once, perhaps
+        long after it was sent, or never; whoever gives it up says so to the broker if the network lets it."""
+
+        def arrived(process: Process, key: int) -> None:
+            self._data[key] = call
+            process.deliver(lambda: DataRequestArrived(key=key, request=request))
+
+        call = _Call(source, target, lambda response, _outright: finish(response), fail)
+        self._start(call, arrived, timeout_ms, once=True)
+
+    def answered_data(self, key: int, response: Any) -> None:
+        self._answered(self._data.pop(key, None), response)
+
     def _start(
         self, call: _Call, arrived: Callable[[Process, int], None], timeout_ms: int, *, once: bool = False
     ) -> None:
@@ -105,8 +129,8 @@ class Calls:
             call.servers.append((process, self._next_key))
             arrived(process, self._next_key)
 
-        self._network.send(call.source, call.target.name, reach, once=once)
-        if not once and self._network.repeats_late():
+        self.network.send(call.source, call.target.name, reach, once=once)
+        if not once and self.network.repeats_late():
             # A copy that was held up somewhere for seconds: its sender may have bounced meanwhile.
             self._engine.after(self._engine.rng.random() * LATE_COPY_MS, reach)
         self._engine.after(timeout_ms, lambda: self._expire(call))
@@ -127,7 +151,7 @@ class Calls:
                 call.done = True
                 deliver()
 
-        self._network.send(call.target.name, call.source, once)
+        self.network.send(call.target.name, call.source, once)
 
     def _expire(self, call: _Call) -> None:
         if not call.done:
@@ -137,10 +161,18 @@ class Calls:
             self._clients.pop(key, None)
             if self._raft.pop(key, None) is not None:
                 process.deliver(lambda key=key: RaftRequestAbandoned(key=key))
+            if self._data.pop(key, None) is not None:
+                cancelled = DataRequestCancelled(key=key)
+                self.network.send(
+                    call.source,
+                    call.target.name,
+                    lambda process=process, cancelled=cancelled: process.deliver(lambda: cancelled),
+                    once=True,
+                )
 
     def process_died(self, process: Process) -> None:
         """Its connections are reset: who waits for it hears so, where the network lets the reset through."""
-        for table in (self._raft, self._clients):
+        for table in (self._raft, self._clients, self._data):
             for key, call in sorted(table.items()):
                 if any(server is process for server, _ in call.servers):
                     del table[key]

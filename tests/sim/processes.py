@@ -15,6 +15,7 @@ from broker.events import (
     StateChanged,
 )
 from broker.node import BrokerNode
+from broker.replica.manager import ReplicaManager
 from controller.config import ControllerConfig
 from controller.encoding import encode_leader_change
 from controller.events import Answer
@@ -272,7 +273,12 @@ class BrokerProcess(Process):
             incarnation_id=self.incarnation_id,
             rng=random.Random(host.rng.getrandbits(64)),
             now_ms=now_ms,
+            replicas=self.make_replicas(now_ms),
         )
+
+    def make_replicas(self, now_ms: int) -> ReplicaManager | None:
+        """The partition data of this broker; None: it holds none."""
+        return None
 
     def make_config(self) -> BrokerConfig:
         node_id = self.node_id

@@ -17,6 +17,7 @@ from metadata.requests import TransferLeadershipRequest
 from tests.sim.calls import Calls
 from tests.sim.checks import Checks
 from tests.sim.clients import NAMES, Client
+from tests.sim.data_load import DATA_FROM
 from tests.sim.engine import Engine
 from tests.sim.errors import LivenessError, SafetyError
 from tests.sim.host import Host, Process
@@ -190,12 +191,16 @@ class World:
         self.calls.process_died(process)
         stopped = process.stopped
         if stopped is not None:
-            if stopped.failed and "disk" not in stopped.reason.lower():
+            if stopped.failed and not self.may_fail(node_id, stopped.reason):
                 raise SafetyError(f"{host.name} stopped by itself: {stopped.reason}")
             process.store.close(clean=not stopped.failed)
             if node_id in self.broker_ids and not stopped.failed:
                 self.marks.add("controlled shutdown finished")
         self.engine.after(self.engine.rng.randint(*self.profile.down_ms), lambda: self.boot(node_id))
+
+    def may_fail(self, node_id: int, reason: str) -> bool:
+        """Whether a process may end itself for this reason."""
+        return "disk" in reason.lower()
 
     # ---- faults ----------------------------------------------------------------------------------
 
@@ -339,11 +344,13 @@ class World:
 
 
 def run(seed: int, on_line: Callable[[str], None] | None = None) -> Outcome:
-    """One whole run, with load from `LOADED_FROM` on. Raises SafetyError or LivenessError with the world's
-    last lines as a note."""
+    """One whole run, with load from `LOADED_FROM` on, with data from `DATA_FROM` on. Raises SafetyError or
+    LivenessError with the world's last lines as a note."""
+    from tests.sim.data_world import DataWorld
     from tests.sim.loaded import LoadedWorld  # it is a World
 
-    world = LoadedWorld(seed, on_line) if seed >= LOADED_FROM else World(seed, on_line)
+    kind = DataWorld if seed >= DATA_FROM else LoadedWorld if seed >= LOADED_FROM else World
+    world = kind(seed, on_line)
     try:
         return world.run()
     except Exception as error:

@@ -1,0 +1,192 @@
+"""A broker process that holds data: the real node, manager and directory stores on simulated threads.
+
+Plays the shell's part: gives work to the workers of the directories, sends fetches to peers and questions to
+the controller, and answers whoever asked. What must hold is `data_laws`'.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from broker.config import BrokerConfig
+from broker.events import PublishImage
+from broker.replica.config import ReplicaConfig
+from broker.replica.events import (
+    AskController,
+    ControllerAnswered,
+    DataRequestArrived,
+    DataRequestCancelled,
+    DataRespond,
+    DiskWork,
+    FoundDirectory,
+    PeerFetched,
+    PeerFetchFailed,
+    SendFetch,
+)
+from broker.replica.manager import ReplicaManager
+from broker.replica.messages import DataRequest, PartitionKey
+from broker.replica.partition import Partition
+from broker.replica.store import DirectoryStore, ExpectedIdentity, StoreOptions
+from metadata.errors import ApiError, ErrorCode
+from metadata.image import MetadataImage
+from storage.errors import StorageError
+from tests.sim.data_disks import DataDirectories, DataDirectory
+from tests.sim.data_load import DataLoad
+from tests.sim.data_workers import DirectoryWorker
+from tests.sim.processes import CLUSTER_ID, BrokerProcess
+
+if TYPE_CHECKING:
+    from tests.sim.data_laws import DataLaws
+
+
+class DataBroker(BrokerProcess):
+    """`found`: what the directories held when the process began."""
+
+    def __init__(self, load: DataLoad, directories: DataDirectories, laws: DataLaws, *parts: Any) -> None:
+        self.load = load
+        self.directories = directories
+        self.laws = laws
+        self.workers: dict[bytes, DirectoryWorker] = {}
+        self.found: tuple[FoundDirectory, ...] = ()
+        self.image: MetadataImage | None = None
+        self.asked: dict[object, DataRequest] = {}
+        super().__init__(*parts)
+
+    # ---- its parts -------------------------------------------------------------------------------
+
+    def make_config(self) -> BrokerConfig:
+        return replace(super().make_config(), directories=self.directories.ids())
+
+    def replica_config(self) -> ReplicaConfig:
+        return ReplicaConfig(
+            broker_id=self.node_id,
+            log_flush_before_ack=self.load.flush_before_ack,
+            replica_lag_time_max_ms=self.load.replica_lag_ms,
+            replica_fetch_max_bytes=4_096,
+            replica_fetch_response_max_bytes=8_192,
+            replica_fetch_wait_max_ms=100,
+            replica_fetch_backoff_ms=80,
+            replica_high_watermark_checkpoint_interval_ms=700,
+            replica_request_timeout_ms=1_000,
+            log_retention_check_interval_ms=500,
+            log_dir_assignment_timeout_ms=6_000,
+            controller_request_timeout_ms=800,
+            max_incremental_fetch_session_cache_slots=8,
+        )
+
+    def make_replicas(self, now_ms: int) -> ReplicaManager:
+        self.found = tuple([self._open(each) for each in self.directories.all])
+        manager = ReplicaManager(
+            self.replica_config(), self.found, rng=random.Random(self.host.rng.getrandbits(64)), now_ms=now_ms
+        )
+        self.manager = manager
+        return manager
+
+    def _open(self, directory: DataDirectory) -> FoundDirectory:
+        if directory.hung:
+            return FoundDirectory(path=directory.path, directory_id=None, problem="opening it does not end")
+        store, found = DirectoryStore.open(
+            directory.disk,
+            directory.path,
+            ExpectedIdentity(
+                cluster_id=CLUSTER_ID, node_id=self.node_id, directory_id=directory.directory_id
+            ),
+            lambda text: self.host.engine.trace(self.host.name, f"opens: {text}"),
+            rng=random.Random(self.host.rng.getrandbits(64)),
+            options=StoreOptions(max_open_files=8),
+        )
+        if store is None:
+            self.host.engine.trace(self.host.name, f"{directory.path} is bad: {found.problem}")
+            return found
+        self.laws.opened(self, directory, store, found)
+        worker = DirectoryWorker(
+            self, self.host.engine, self.load, directory, store, lambda event: self.laws.reported(self, event)
+        )
+        self.workers[directory.directory_id] = worker
+        return found
+
+    def partitions(self) -> dict[PartitionKey, Partition]:
+        """The replicas that the manager has in good directories."""
+        return self.manager.partitions
+
+    def close(self, *, clean: bool) -> None:
+        """What the shell does last."""
+        for worker in self.workers.values():
+            if clean:
+                worker.drain()
+            if worker.failed is None and not worker.abandoned and not worker.directory.hung:
+                try:
+                    worker.store.close(clean=clean)
+                except StorageError as error:
+                    self.host.engine.trace(self.host.name, f"closing: {error}")
+
+    # ---- events and effects ----------------------------------------------------------------------
+
+    def before_event(self, event: Any) -> None:
+        super().before_event(event)
+        if isinstance(event, DataRequestArrived):
+            self.asked[event.key] = event.request
+        elif isinstance(event, DataRequestCancelled):
+            self.asked.pop(event.key, None)
+
+    def execute_own(self, effect: Any) -> None:
+        match effect:
+            case DataRespond(key=key, response=response):
+                request = self.asked.pop(key, None)
+                if request is not None:
+                    self.laws.responds(self, request, response)
+                    self._calls.answered_data(key, response)
+            case SendFetch():
+                self._fetch(effect)
+            case AskController():
+                self.laws.asks(effect)
+                self._ask(effect)
+            case PublishImage(image=image):
+                self.image = image
+                super().execute_own(effect)
+            case _ if isinstance(effect, DiskWork):
+                self.laws.works(self, effect)
+                worker = self.workers.get(effect.directory_id)
+                if worker is not None:
+                    worker.submit(effect)
+            case _:
+                super().execute_own(effect)
+
+    def _fetch(self, effect: SendFetch) -> None:
+        at, target = effect.correlation_id, effect.target
+
+        def finish(response: Any) -> None:
+            self.deliver(lambda: PeerFetched(target=target, correlation_id=at, response=response))
+
+        def fail(reason: str) -> None:
+            self.deliver(lambda: PeerFetchFailed(target=target, correlation_id=at, reason=reason))
+
+        host = self._directory.hosts.get(target)
+        if host is None or effect.port != 9000 + target:
+            fail(f"nobody listens at {effect.host}:{effect.port}")
+            return
+        self._calls.data(self.host.name, host, effect.request, effect.timeout_ms, finish, fail)
+
+    def _ask(self, effect: AskController) -> None:
+        voters = sorted(self.core.state.voters)
+        target = self.core.leader_id if effect.target is None else effect.target
+        if target is None:
+            target = self.host.engine.rng.choice(voters)
+        at = effect.correlation_id
+
+        def answer(response: Any) -> None:
+            self.deliver(lambda: ControllerAnswered(correlation_id=at, response=response))
+
+        def fail(reason: str) -> None:
+            answer(ApiError(ErrorCode.NETWORK_EXCEPTION, f"the controller was not reached: {reason}"))
+
+        self._calls.client(
+            self.host.name,
+            self._directory[target],
+            effect.request,
+            effect.timeout_ms,
+            lambda response, _outright: answer(response),
+            fail,
+        )

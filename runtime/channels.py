@@ -23,8 +23,6 @@ END_OF_STREAM: Final[object] = EOF
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 _COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -116,17 +114,27 @@ def _blocks(content: bytes, label: bytes, name: str, path: Path, what: str) -> b
     return b"\n".join(found) + b"\n"
 
 
-def open_channel(host: str, port: int, tls: TlsMaterial | None) -> grpc.aio.Channel:
+def open_channel(
+    host: str, port: int, tls: TlsMaterial | None, *, message_max_bytes: int = MAX_MESSAGE_BYTES
+) -> grpc.aio.Channel:
     """A channel to one address; nothing is connected before the first call."""
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    options = (*_CHANNEL_OPTIONS, *_message_options(message_max_bytes))
     if tls is None:
-        return grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(target, tls.channel_credentials(), options=_CHANNEL_OPTIONS)
+        return grpc.aio.insecure_channel(target, options=options)
+    return grpc.aio.secure_channel(target, tls.channel_credentials(), options=options)
 
 
-def new_server() -> grpc.aio.Server:
+def new_server(*, message_max_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
     """A server without services; call `bind` before any file is touched."""
-    return grpc.aio.server(options=_SERVER_OPTIONS)
+    return grpc.aio.server(options=(*_SERVER_OPTIONS, *_message_options(message_max_bytes)))
+
+
+def _message_options(max_bytes: int) -> tuple[tuple[str, int], ...]:
+    return (
+        ("grpc.max_receive_message_length", max_bytes),
+        ("grpc.max_send_message_length", max_bytes),
+    )
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, tls: TlsMaterial | None) -> int:

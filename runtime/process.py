@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -56,6 +57,13 @@ def run_process(
         return EXIT_FAILED
     _log.info("%s: %s", who, _one_line(ending.reason))
     return EXIT_OK
+
+
+def leave_at_once(last_line: str) -> None:
+    """Ends the process without waiting for threads that hang in the kernel; exit code 1."""
+    _log.error("%s", _one_line(last_line))
+    logging.shutdown()
+    os._exit(EXIT_FAILED)
 
 
 def _one_line(error: object) -> str:

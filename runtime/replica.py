@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +74,12 @@ class OpenReplica:
     image: MetadataImage
     bootstrap: tuple[Record, ...]
     directories: tuple[bytes, ...]
+
+
+def check_metadata_directory(config: NodeConfig) -> MetaProperties:
+    """The identity of the directory without which a node cannot start; reads only. Raises StartError."""
+    own, _ = check_directories(replace(config, log_dirs=(config.metadata_log_dir,)))
+    return own
 
 
 def check_directories(config: NodeConfig) -> tuple[MetaProperties, tuple[bytes, ...]]:

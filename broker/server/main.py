@@ -6,7 +6,10 @@ Owns the order in which a broker comes up and goes down. Everything that decides
 from __future__ import annotations
 
 import logging
+import os
+import random
 import socket
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -15,14 +18,13 @@ from broker.events import PublishImage, SendToController, StateChanged
 from broker.node import BrokerNode
 from broker.replica.manager import ReplicaManager
 from broker.server.controllers import ControllerCalls
-from broker.server.data_open import LogDirectory, open_directories
+from broker.server.data_open import OpenData, open_directories
 from broker.server.data_plane import DataPlane
 from broker.server.data_service import DataService
 from broker.server.disk_faults import configured_faults
 from broker.server.identity import settle_identity
 from broker.server.metrics import BrokerFigures
 from broker.server.status_service import BrokerSelfService
-from broker.server.watched_disk import Faults
 from controller.raft.core import RaftCore
 from metadata.errors import ApiError, ErrorCode
 from metadata.features import KNOWN_FEATURES
@@ -79,8 +81,11 @@ async def serve(config: NodeConfig) -> Ending:
         for listener in config.listeners:
             bind(server, listener.host, listener.port, tls if listener.is_tls else None)
         metrics = bind_metrics(config.metrics_listener)
-        replica = open_replica(config, own, directories)
-        process = BrokerProcess(config, replica, server, tls if config.controllers_use_tls else None, metrics)
+        replica = open_replica(config, own, ())
+        faults = configured_faults(os.environ)
+        directories = await open_directories(config, own, faults=faults, observe=None)
+        data = OpenData(directories=directories, faults=faults)
+        process = BrokerProcess(config, replica, data, server, tls, metrics)
         return await process.run()
     finally:
         await server.stop(None)
@@ -94,6 +99,7 @@ class BrokerProcess:
         self,
         config: NodeConfig,
         replica: OpenReplica,
+        data: OpenData,
         server: grpc.aio.Server,
         tls: TlsMaterial | None,
         metrics: socket.socket | None = None,
@@ -101,7 +107,7 @@ class BrokerProcess:
         clock, rng = SystemClock(), process_rng()
         now_ms = clock.monotonic_ms()
         self._config = config
-        good = [each.found for each in directories if each.store is not None]
+        self._directories = [str(path) for path in config.log_dirs]
         self._store = replica.store
         self._server = server
         self._clock = clock
@@ -117,29 +123,8 @@ class BrokerProcess:
             now_ms,
             _no_leader_change,
         )
-        self.node = BrokerNode(
-            config.broker(
-                replica.identity.cluster_id,
-                tuple(each.directory_id for each in good if each.directory_id is not None),
-                _features(),
-            ),
-            self._raft,
-            replica.image,
-            voters=tuple(voter.node_id for voter in config.voters),
-            incarnation_id=random_uuid(rng),
-            rng=rng,
-            now_ms=now_ms,
-            previous_broker_epoch=take_clean_shutdown(PosixDisk(), [each.path for each in good]),
-            replicas=ReplicaManager(
-                config.replicas(),
-                [each.found for each in directories],
-                rng=rng,
-                now_ms=now_ms,
-                metadata_directory=(
-                    replica.identity.directory_id if config.metadata_log_dir in config.log_dirs else None
-                ),
-            ),
-        )
+        self.node = _node(config, replica, data, self._raft, rng, now_ms)
+        controllers_tls = tls if config.controllers_use_tls else None
         controllers = {voter.node_id: PeerAddress(voter.host, voter.port) for voter in config.voters}
         client = RaftClient(controllers, self._on_transport_event, tls=controllers_tls, rng=rng)
         self._transport = GrpcRaftTransport(client, None)
@@ -155,7 +140,7 @@ class BrokerProcess:
             watch=self._stats,
         )
         self._calls = ControllerCalls(controllers, self.driver.post, controllers_tls)
-        self._data = DataPlane(config, directories, self.driver, replica.image, tls=tls, faults=faults)
+        self._data = DataPlane(config, data, self.driver, replica.image, tls)
         self._health = Health(server)
         self._lines = MetadataLines(replica.image)
         images = BrokerImages(self.node, clock)
@@ -283,6 +268,35 @@ class BrokerImages:
             epoch=status.quorum_epoch,
             linearizable=False,
         )
+
+
+def _node(
+    config: NodeConfig,
+    replica: OpenReplica,
+    data: OpenData,
+    raft: RaftCore,
+    rng: random.Random,
+    now_ms: int,
+) -> BrokerNode:
+    """The pure node on what was found in the directories. Takes the proof of a clean stop away."""
+    own = replica.identity.directory_id
+    return BrokerNode(
+        config.broker(replica.identity.cluster_id, data.good_ids, _features()),
+        raft,
+        replica.image,
+        voters=tuple(voter.node_id for voter in config.voters),
+        incarnation_id=random_uuid(rng),
+        rng=rng,
+        now_ms=now_ms,
+        previous_broker_epoch=take_clean_shutdown(PosixDisk(), data.good_paths),
+        replicas=ReplicaManager(
+            config.replicas(),
+            data.found,
+            rng=rng,
+            now_ms=now_ms,
+            metadata_directory=own if config.metadata_log_dir in config.log_dirs else None,
+        ),
+    )
 
 
 def _features() -> tuple[BrokerFeature, ...]:

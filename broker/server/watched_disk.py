@@ -77,10 +77,6 @@ class WatchedFile:
         self._watch = watch
 
     @property
-    def unwatched(self) -> DiskFile:
-        return self._file
-
-    @property
     def path(self) -> str:
         return self._file.path
 
@@ -120,22 +116,6 @@ class WatchedFileSystem:
         self._file_system.close()
 
 
-class WatchedFileSystem:
-    """The file system of a watched disk: one sync of it is one call."""
-
-    def __init__(self, system: FileSystem, watch: DiskWatch, directory: str) -> None:
-        self._system = system
-        self._watch = watch
-        self._directory = directory
-
-    def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
-        inner = [each.unwatched if isinstance(each, WatchedFile) else each for each in files]
-        self._watch.run("sync", self._directory, self._system.sync, inner, directories)
-
-    def close(self) -> None:
-        self._watch.run("close", self._directory, self._system.close)
-
-
 class WatchedDisk:
     """`Disk` with every call stamped in `watch`."""
 
@@ -173,9 +153,6 @@ class WatchedDisk:
     def remove_directory(self, path: str) -> None:
         self._watch.run("remove", path, self._disk.remove_directory, path)
 
-    def remove_directory(self, path: str) -> None:
-        self._watch.run("remove", path, self._disk.remove_directory, path)
-
     def sync_directory(self, path: str) -> None:
         self._watch.run("sync", path, self._disk.sync_directory, path)
 
@@ -183,18 +160,11 @@ class WatchedDisk:
         inner = self._watch.run("open", directory, self._disk.file_system, directory)
         return WatchedFileSystem(inner, directory, self._watch)
 
-    def file_system(self, directory: str) -> FileSystem:
-        system = self._watch.run("open", directory, self._disk.file_system, directory)
-        return WatchedFileSystem(system, self._watch, directory)
-
     def lock(self, directory: str) -> Lock:
         return self._watch.run("lock", directory, self._disk.lock, directory)
 
     def free_bytes(self, path: str) -> int:
         return self._watch.run("statvfs", path, self._disk.free_bytes, path)
-
-    def total_bytes(self, path: str) -> int:
-        return self._watch.run("statvfs", path, self._disk.total_bytes, path)
 
     def total_bytes(self, path: str) -> int:
         return self._watch.run("statvfs", path, self._disk.total_bytes, path)

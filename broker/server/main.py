@@ -53,6 +53,7 @@ from runtime.replica import OpenReplica, SnapshotFiles, check_metadata_directory
 from runtime.settings_view import SettingsViewService
 from storage.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
 from storage.errors import DiskError
+from storage.meta_properties import MetaProperties
 from storage.posix_disk import PosixDisk
 from storage.uuids import random_uuid
 
@@ -81,14 +82,26 @@ async def serve(config: NodeConfig) -> Ending:
         for listener in config.listeners:
             bind(server, listener.host, listener.port, tls if listener.is_tls else None)
         metrics = bind_metrics(config.metrics_listener)
-        replica = open_replica(config, own, ())
-        faults = configured_faults(os.environ)
-        directories = await open_directories(config, own, faults=faults, observe=None)
-        data = OpenData(directories=directories, faults=faults)
-        process = BrokerProcess(config, replica, data, server, tls, metrics)
+        process = await open_process(config, own, server, tls, metrics)
         return await process.run()
     finally:
         await server.stop(None)
+
+
+async def open_process(
+    config: NodeConfig,
+    own: MetaProperties,
+    server: grpc.aio.Server,
+    tls: TlsMaterial | None,
+    metrics: socket.socket | None = None,
+) -> BrokerProcess:
+    """Opens everything that the broker has on its disks; nothing runs yet. Raises StartError or
+    StorageError. `own`: the identity of the metadata directory."""
+    replica = open_replica(config, own, ())
+    faults = configured_faults(os.environ)
+    directories = await open_directories(config, own, faults=faults, observe=None)
+    data = OpenData(directories=directories, faults=faults)
+    return BrokerProcess(config, replica, data, server, tls, metrics)
 
 
 class BrokerProcess:

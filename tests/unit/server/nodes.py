@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.server.main import BrokerProcess
+from broker.server.main import BrokerProcess, open_process
 from cli.layout import free_ports
 from controller.raft.events import ShutdownRequested
 from controller.server.main import ControllerProcess
@@ -18,7 +18,7 @@ from runtime.channels import TlsMaterial, bind, new_server
 from runtime.config import NodeConfig, load_config
 from runtime.driver import Ending
 from runtime.metrics.service import bind_metrics
-from runtime.replica import check_directories, open_replica
+from runtime.replica import check_directories, check_metadata_directory, open_replica
 from storage.meta_properties import MetaProperties, store_meta_properties
 from storage.posix_disk import PosixDisk
 from storage.uuids import random_uuid
@@ -122,12 +122,13 @@ async def running_broker(path: Path) -> AsyncIterator[BrokerProcess]:
 @contextlib.asynccontextmanager
 async def running_broker_config(config: NodeConfig) -> AsyncIterator[BrokerProcess]:
     """The same for a configuration that was read already."""
-    tls = TlsMaterial.load(config.tls) if config.controllers_use_tls else None
+    needs_tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
+    tls = TlsMaterial.load(config.tls) if needs_tls else None
     server = new_server()
     for listener in config.listeners:
         bind(server, listener.host, listener.port, tls if listener.is_tls else None)
     metrics = bind_metrics(config.metrics_listener)
-    process = BrokerProcess(config, open_replica(config, *check_directories(config)), server, tls, metrics)
+    process = await open_process(config, check_metadata_directory(config), server, tls, metrics)
     async with _running(process):
         yield process
 

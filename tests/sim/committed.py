@@ -21,7 +21,7 @@ from metadata.replay import ReplayState, replay
 from storage.batch import RecordBatch
 from tests.sim.errors import SafetyError
 from tests.sim.marks import Marks
-from tests.sim.promises import PartitionKey, Promises
+from tests.sim.promises import GivesUp, PartitionKey
 
 MissingIdTaken = Callable[[int], str | None]
 """Why nobody may take over this id now, as the whole world sees it; None: it is free."""
@@ -30,7 +30,7 @@ MissingIdTaken = Callable[[int], str | None]
 class CommittedLog:
     """`image` is the visible image after all batches seen so far."""
 
-    def __init__(self, marks: Marks, promises: Promises, id_taken: MissingIdTaken) -> None:
+    def __init__(self, marks: Marks, promises: GivesUp, id_taken: MissingIdTaken) -> None:
         self._state = ReplayState()
         self._marks = marks
         self._promises = promises

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from broker.config import BrokerConfig
 from broker.events import PublishImage
@@ -137,7 +137,7 @@ class DataBroker(BrokerProcess):
                 request = self.asked.pop(key, None)
                 if request is not None:
                     self.laws.responds(self, request, response)
-                    self._calls.answered_data(key, response)
+                    self._calls.answered_data(cast(int, key), response)
             case SendFetch():
                 self._fetch(effect)
             case AskController():

@@ -9,22 +9,10 @@ first leader has of the old one. Raises SafetyError.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.replica.events import (
-    AppendPartition,
-    AskController,
-    CreateReplica,
-    CutPartition,
-    DataEvent,
-    DirectoryFailed,
-    DiskWork,
-    FoundDirectory,
-    LogCut,
     ReadPartition,
-    ReplicaCreated,
-    ReplicaRemoved,
 )
 from broker.replica.messages import (
     ACKS_ALL,
@@ -40,240 +28,30 @@ from broker.replica.messages import (
     ProduceResult,
 )
 from broker.replica.partition import Partition
-from broker.replica.store import DirectoryStore
 from broker.replica.values import Role
 from metadata.errors import ApiError, ErrorCode
-from metadata.image import LOST, MetadataImage
-from metadata.requests_partitions import AssignReplicasToDirsRequest
-from storage.batch import RecordBatch, hop_headers, iter_batches, parse_header
-from storage.producers import ProducerTable
-from tests.sim.data_disks import DataDirectory
+from metadata.image import MetadataImage
+from storage.batch import RecordBatch, iter_batches, parse_header
+from tests.sim.data_directory_laws import READ_BYTES, DirectoryLaws, read_log, short
+from tests.sim.data_generations import Truth
 from tests.sim.errors import SafetyError
 from tests.sim.marks import Marks
 
 if TYPE_CHECKING:
     from tests.sim.data_broker import DataBroker
 
-READ_BYTES = 1 << 20
 
+class DataLaws(DirectoryLaws):
+    """Looks at replicas, directories and answers, and raises SafetyError."""
 
-@dataclass(slots=True)
-class Truth:
-    """One generation of a partition: committed batches by base offset, as (next offset, bytes)."""
-
-    batches: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    end: int = 0
-
-
-class DataLaws:
-    """Takes the place of `Promises` beside the committed metadata log: it hears of unclean elections."""
-
-    def __init__(self, marks: Marks, image: Callable[[], MetadataImage], now_ms: Callable[[], float]) -> None:
-        self._marks = marks
-        self._image = image
-        self._now_ms = now_ms
-        self._boundaries: dict[PartitionKey, list[int]] = {}
-        self._truths: dict[tuple[PartitionKey, int], Truth] = {}
+    def __init__(self, marks: Marks, image: Callable[[], MetadataImage]) -> None:
+        super().__init__(marks, image)
         self._seeded: set[tuple[PartitionKey, int]] = set()
         self._leaders: dict[tuple[PartitionKey, int], str] = {}
         self._readers: dict[tuple[PartitionKey, int], int] = {}
-        self._written: dict[tuple[PartitionKey, int, int], tuple[int, int, str]] = {}
         self._checked: dict[tuple[str, int, PartitionKey, int, int], int] = {}
         self._roles: dict[tuple[str, int, PartitionKey], tuple[Role, int]] = {}
-        self._held: dict[tuple[int, PartitionKey], set[bytes]] = {}
-        self._lost_disks: dict[PartitionKey, set[int]] = {}
-        self._failed: dict[tuple[str, int], set[bytes]] = {}
         self.acknowledged = 0
-
-    # ---- generations -----------------------------------------------------------------------------
-
-    def given_up(self, key: PartitionKey, below_epoch: int) -> None:
-        """From leader epoch `below_epoch` on less may be there than was acknowledged before."""
-        known = self._boundaries.setdefault(key, [])
-        if below_epoch not in known:
-            known.append(below_epoch)
-            known.sort()
-
-    def generation(self, key: PartitionKey, leader_epoch: int) -> int:
-        return sum(1 for each in self._boundaries.get(key, ()) if each <= leader_epoch)
-
-    def may_lose(self, key: PartitionKey) -> bool:
-        return key in self._boundaries
-
-    def truth(self, key: PartitionKey, generation: int) -> Truth:
-        return self._truths.setdefault((key, generation), Truth())
-
-    def disk_lost(self, broker_id: int, image: MetadataImage, directory_id: bytes) -> None:
-        """A directory of a broker is empty now: what its replicas held is gone."""
-        for (holder, key), held in self._held.items():
-            if holder == broker_id and directory_id in held:
-                held.discard(directory_id)
-                self._lost_disks.setdefault(key, set()).add(broker_id)
-        self.metadata_moved(image)
-
-    def would_lose(self, broker_id: int, directory_id: bytes) -> bool:
-        """Whether the directory holds what nobody else in sync has, as far as the metadata log says."""
-        image = self._image()
-        for (holder, key), held in self._held.items():
-            partition = image.topics.partition(*key) if holder == broker_id and directory_id in held else None
-            if partition is not None:
-                have = set(partition.isr or partition.elr) - self._lost_disks.get(key, set())
-                if have and have <= {broker_id}:
-                    return True
-        return False
-
-    def metadata_moved(self, image: MetadataImage) -> None:
-        """A replica whose disk was lost has nothing until it left the ISR and came back; where nobody else is
-        in sync, what was acknowledged is gone with the disk."""
-        for key, lost in list(self._lost_disks.items()):
-            partition = image.topics.partition(*key)
-            if partition is None:
-                del self._lost_disks[key]
-                continue
-            lost &= {*partition.isr, *partition.elr}
-            if not lost:
-                del self._lost_disks[key]
-            elif set(partition.isr or partition.elr) <= lost:
-                self.given_up(key, partition.leader_epoch + 1)
-
-    # ---- when a process begins -------------------------------------------------------------------
-
-    def opened(
-        self, process: DataBroker, directory: DataDirectory, store: DirectoryStore, found: FoundDirectory
-    ) -> None:
-        """Every log is whole, and knows its producers as a replay of it does."""
-        for replica in found.replicas:
-            log = replica.log
-            self._held.setdefault((process.node_id, replica.key), set()).add(directory.directory_id)
-            name = f"{process.host.name} {replica.topic}-{replica.key[1]}"
-            if not log.start_offset <= log.high_watermark <= log.end_offset:
-                raise SafetyError(f"{name} opened with its high watermark outside of its log: {log}")
-            work = ReadPartition(
-                token=0,
-                directory_id=directory.directory_id,
-                key=replica.key,
-                incarnation=replica.incarnation,
-                from_offset=log.start_offset,
-                to_offset=log.end_offset,
-                max_bytes=READ_BYTES,
-            )
-            data = _read(store, work) if log.start_offset < log.end_offset else b""
-            self._require_producers(name, data, log.start_offset, log.end_offset, log.producers)
-
-    def _require_producers(self, name: str, data: bytes, start: int, end: int, known: ProducerTable) -> None:
-        replayed = ProducerTable()
-        position = start
-        producers = []
-        for batch in iter_batches(data, expected_offset=start if data else None):
-            replayed.note(batch.header, seen_ms=0)
-            position = batch.header.next_offset
-            producers.append(batch.header.producer_id)
-        if position != end:
-            raise SafetyError(
-                f"{name}: the log holds offsets {start}..{position} and is said to end at {end}"
-            )
-        for producer_id in dict.fromkeys(producers):
-            mine, theirs = replayed.get(producer_id), known.get(producer_id)
-            if mine is None:
-                continue
-            if (
-                theirs is None
-                or theirs.epoch != mine.epoch
-                or theirs.batches[-len(mine.batches) :] != mine.batches
-            ):
-                raise SafetyError(f"{name}: producer {producer_id} is {theirs}, a replay gives {mine}")
-            self._marks.add("producer state rebuilt")
-
-    # ---- what goes to the disks, and what they say -----------------------------------------------
-
-    def works(self, process: DataBroker, work: DiskWork) -> None:
-        """A broker asks for work in one of its directories."""
-        match work:
-            case AppendPartition():
-                self._appends(process, work)
-            case CreateReplica():
-                self._creates(process, work)
-            case CutPartition(start_over=True):
-                self._marks.add("log started over")
-            case CutPartition():
-                self._marks.add("log cut by epoch")
-            case _:
-                pass
-
-    def _appends(self, process: DataBroker, work: AppendPartition) -> None:
-        """Raft's log matching, for whoever appends it: one offset and one epoch are one batch."""
-        for position, _, _, _ in hop_headers(work.data):
-            header = parse_header(work.data, position)
-            at = (work.key, header.leader_epoch, header.base_offset)
-            what = (header.crc, header.last_offset_delta)
-            before = self._written.setdefault(at, (*what, process.host.name))
-            if before[:2] != what:
-                raise SafetyError(
-                    f"{self._name(work.key)}: {process.host.name} appends another batch at offset"
-                    f" {header.base_offset} in epoch {header.leader_epoch} than {before[2]} did"
-                )
-
-    def _creates(self, process: DataBroker, work: CreateReplica) -> None:
-        """S3.6 to S3.8: not while another configured directory may hold it, working or not."""
-        held = self._held.get((process.node_id, work.key), set())
-        elsewhere = held & set(process.directories.ids()) - {work.directory_id}
-        if elsewhere:
-            raise SafetyError(
-                f"{process.host.name} creates {work.topic}-{work.key[1]} in {_short(work.directory_id)} and"
-                f" has it in {[_short(each) for each in sorted(elsewhere)]}"
-            )
-
-    def reported(self, process: DataBroker, event: DataEvent) -> None:
-        """A directory's report on its way to the core."""
-        match event:
-            case ReplicaCreated(directory_id=directory_id, key=key):
-                self._held.setdefault((process.node_id, key), set()).add(directory_id)
-            case ReplicaRemoved(directory_id=directory_id, key=key):
-                self._held.setdefault((process.node_id, key), set()).discard(directory_id)
-            case DirectoryFailed(directory_id=directory_id):
-                self._failed.setdefault((process.host.name, process.host.boot), set()).add(directory_id)
-                self._marks.add("directory hung" if "hangs" in event.reason else "directory died")
-                self._note_unassigned(process, directory_id)
-            case LogCut():
-                self._require_cut(process, event)
-            case _:
-                pass
-
-    def _note_unassigned(self, process: DataBroker, directory_id: bytes) -> None:
-        image = self._image()
-        for (node_id, key), held in self._held.items():
-            partition = image.topics.partition(*key) if node_id == process.node_id else None
-            if partition is None or directory_id not in held or node_id not in partition.replicas:
-                continue
-            if partition.directory_of(node_id) != directory_id:
-                self._marks.add("directory failed before its assignment was committed")
-
-    def _require_cut(self, process: DataBroker, event: LogCut) -> None:
-        worker = process.workers[event.directory_id]
-        log = event.log
-        if log.start_offset == log.end_offset or worker.failed or worker.directory.dead:
-            return
-        partition = process.partitions().get(event.key)
-        name = f"{process.host.name} {self._name(event.key)} after a cut"
-        if partition is None or worker.is_busy():
-            return
-        work = ReadPartition(
-            token=0,
-            directory_id=event.directory_id,
-            key=event.key,
-            incarnation=event.incarnation,
-            from_offset=log.start_offset,
-            to_offset=log.end_offset,
-            max_bytes=READ_BYTES,
-        )
-        data = _read(worker.store, work)
-        self._require_producers(name, data, log.start_offset, log.end_offset, log.producers)
-
-    def asks(self, effect: AskController) -> None:
-        if isinstance(effect.request, AssignReplicasToDirsRequest) and any(
-            each.directory_id == LOST for each in effect.request.assignments
-        ):
-            self._marks.add("LOST sent")
 
     # ---- answers ---------------------------------------------------------------------------------
 
@@ -292,12 +70,12 @@ class DataLaws:
     def _served(self, process: DataBroker, key: PartitionKey) -> Partition:
         """The replica that an answer came from: it leads, and lies in a directory that works."""
         partition = process.partitions().get(key)
-        name = f"{process.host.name} {self._name(key)}"
+        name = f"{process.host.name} {self.name_of(key)}"
         if partition is None or partition.role is not Role.LEADER:
             raise SafetyError(f"{name} answers and leads no such partition")
-        failed = self._failed.get((process.host.name, process.host.boot), set())
+        failed = self.failed.get((process.host.name, process.host.boot), set())
         if partition.directory_id in failed:
-            raise SafetyError(f"{name} answers from the dead directory {_short(partition.directory_id)}")
+            raise SafetyError(f"{name} answers from the dead directory {short(partition.directory_id)}")
         return partition
 
     def _produced(
@@ -306,7 +84,7 @@ class DataLaws:
         if result.error is not ErrorCode.NONE or acks != ACKS_ALL:
             return
         partition = self._served(process, asked.key)
-        name = f"{process.host.name} {self._name(asked.key)}"
+        name = f"{process.host.name} {self.name_of(asked.key)}"
         header = parse_header(asked.records)
         end = result.base_offset + header.last_offset_delta + 1
         if end > partition.high_watermark:
@@ -328,7 +106,7 @@ class DataLaws:
         if part.error is not ErrorCode.NONE or part.diverging is not None:
             return
         partition = self._served(process, part.key)
-        name = f"{process.host.name} {self._name(part.key)}"
+        name = f"{process.host.name} {self.name_of(part.key)}"
         epoch = partition.leader_epoch
         seen = self._readers.get((part.key, epoch), -1)
         if part.high_watermark < seen:
@@ -367,13 +145,13 @@ class DataLaws:
         self._roles[at] = now
         if partition.role is Role.IDLE:
             return
-        name = f"{process.host.name} {self._name(key)}"
+        name = f"{process.host.name} {self.name_of(key)}"
         info = None if process.image is None else process.image.topics.partition(*key)
         placed = None if info is None else info.directory_of(process.node_id)
         if placed != partition.directory_id:
             raise SafetyError(
-                f"{name} is {partition.role.name} in {_short(partition.directory_id)}, and its image places"
-                f" it in {None if placed is None else _short(placed)}"
+                f"{name} is {partition.role.name} in {short(partition.directory_id)}, and its image places"
+                f" it in {None if placed is None else short(placed)}"
             )
         if partition.role is Role.LEADER:
             who = f"{process.host.name} boot {process.host.boot}"
@@ -410,12 +188,12 @@ class DataLaws:
             return
         if not partition.start_offset <= high_watermark <= partition.end_offset:
             raise SafetyError(
-                f"{process.host.name} {self._name(key)}: the high watermark {high_watermark} is outside of"
+                f"{process.host.name} {self.name_of(key)}: the high watermark {high_watermark} is outside of"
                 f" the log {partition.start_offset}..{partition.end_offset}"
             )
         if self.may_lose(key) and not self._in_sync(process, partition):
             return
-        name = f"{process.host.name} {self._name(key)}"
+        name = f"{process.host.name} {self.name_of(key)}"
         truth = self.truth(key, self.generation(key, partition.leader_epoch))
         if partition.role is Role.LEADER:
             self._check_isr(process, partition, name)
@@ -430,20 +208,20 @@ class DataLaws:
 
     def check_whole(self, process: DataBroker, partition: Partition) -> None:
         """At the end: all of the log, whoever has it."""
-        name = f"{process.host.name} {self._name(partition.key)}"
+        name = f"{process.host.name} {self.name_of(partition.key)}"
         truth = self.truth(partition.key, self.generation(partition.key, partition.leader_epoch))
         for batch in self.batches_of(process, partition):
             self._compare(name, truth, batch)
 
     def _in_sync(self, process: DataBroker, partition: Partition) -> bool:
-        info = self._image().topics.partition(*partition.key)
+        info = self.image().topics.partition(*partition.key)
         if info is None or partition.role is Role.IDLE or info.leader_epoch != partition.leader_epoch:
             return False
         return partition.role is Role.LEADER or process.node_id in info.isr
 
     def _check_isr(self, process: DataBroker, partition: Partition, name: str) -> None:
         """Everyone in sync has what the leader calls committed (as far as one can look: who runs)."""
-        info = self._image().topics.partition(*partition.key)
+        info = self.image().topics.partition(*partition.key)
         if info is None or info.partition_epoch != partition.partition_epoch:
             return
         for other in self.others(process):
@@ -488,18 +266,6 @@ class DataLaws:
             to_offset=end,
             max_bytes=READ_BYTES,
         )
-        return [each for each in iter_batches(_read(worker.store, work)) if each.header.base_offset >= start]
-
-    def _name(self, key: PartitionKey) -> str:
-        topic = self._image().topics.topic(key[0])
-        return f"{key[0].hex()[-6:] if topic is None else topic.name}-{key[1]}"
-
-
-def _read(store: DirectoryStore, work: ReadPartition) -> bytes:
-    found = store.execute(work)
-    data = getattr(found[0], "data", None) if found else None
-    return b"" if data is None else bytes(data)
-
-
-def _short(directory_id: bytes) -> str:
-    return directory_id.hex()[-6:]
+        return [
+            each for each in iter_batches(read_log(worker.store, work)) if each.header.base_offset >= start
+        ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from metadata.image import MetadataImage
 from tests.sim.data_broker import DataBroker
-from tests.sim.data_clients import Lane, Life
 from tests.sim.data_laws import DataLaws
+from tests.sim.data_producers import Lane, Life
 from tests.sim.errors import SafetyError
 
 

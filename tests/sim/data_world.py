@@ -17,11 +17,13 @@ from storage.batch import RecordBatch
 from tests.sim.checks import Checks
 from tests.sim.committed import CommittedLog
 from tests.sim.data_broker import DataBroker
-from tests.sim.data_clients import Cluster, Reader, lanes_of
+from tests.sim.data_clients import Cluster
 from tests.sim.data_disks import DataDirectories, DataDirectory
 from tests.sim.data_faults import DataFaults
 from tests.sim.data_laws import DataLaws
 from tests.sim.data_load import DataLoad, draw_data_load, draw_data_profile
+from tests.sim.data_producers import Lane, lanes_of
+from tests.sim.data_readers import Reader
 from tests.sim.data_verify import verify_lane
 from tests.sim.errors import SafetyError
 from tests.sim.host import Host, Process
@@ -56,7 +58,7 @@ class DataWorld(World):
         self.load = load or draw_data_load(seed)
         self.data: dict[int, DataDirectories] = {}
         super().__init__(seed, on_line, profile or draw_data_profile(seed, self.load))
-        self.laws = DataLaws(self.marks, lambda: self.log.image, lambda: self.engine.now_ms)
+        self.laws = DataLaws(self.marks, lambda: self.log.image)
         self.laws.others = self._others
         self.log = CommittedLog(self.marks, self.laws, lambda broker_id: None)
         self.checks = Checks(self._committed)
@@ -82,7 +84,7 @@ class DataWorld(World):
         for reader in self.readers:
             reader.begin()
 
-    def _produce_soon(self, lane) -> None:  # type: ignore[no-untyped-def]
+    def _produce_soon(self, lane: Lane) -> None:
         def produce() -> None:
             if self.producing:
                 lane.add()

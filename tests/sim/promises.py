@@ -7,12 +7,19 @@ the cluster never promised to keep: what an unclean election gave up, and what l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 PartitionKey = tuple[bytes, int]
 
 
 class BrokenPromise(Exception):
     """Acknowledged records are gone."""
+
+
+class GivesUp(Protocol):
+    """Who must hear that acknowledged records may be gone."""
+
+    def given_up(self, key: PartitionKey, below_epoch: int) -> None: ...
 
 
 class Promises:

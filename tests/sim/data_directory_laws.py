@@ -1,0 +1,202 @@
+"""What must hold of the directories of brokers: what is opened, written, created, cut, and where.
+
+Owns which directories hold a replica and which were reported as failed. Raises SafetyError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.replica.events import (
+    AppendPartition,
+    AskController,
+    CreateReplica,
+    CutPartition,
+    DataEvent,
+    DirectoryFailed,
+    DiskWork,
+    FoundDirectory,
+    LogCut,
+    ReadPartition,
+    ReplicaCreated,
+    ReplicaRemoved,
+)
+from broker.replica.messages import PartitionKey
+from broker.replica.store import DirectoryStore
+from metadata.image import LOST, MetadataImage
+from metadata.requests_partitions import AssignReplicasToDirsRequest
+from storage.batch import hop_headers, iter_batches, parse_header
+from storage.producers import ProducerTable
+from tests.sim.data_disks import DataDirectory
+from tests.sim.data_generations import Generations
+from tests.sim.errors import SafetyError
+from tests.sim.marks import Marks
+
+if TYPE_CHECKING:
+    from tests.sim.data_broker import DataBroker
+
+READ_BYTES = 1 << 20
+
+
+class DirectoryLaws(Generations):
+    """`failed`: directories of a process (host, boot) that were reported as failed."""
+
+    def __init__(self, marks: Marks, image: Callable[[], MetadataImage]) -> None:
+        super().__init__(image)
+        self.marks = marks
+        self.failed: dict[tuple[str, int], set[bytes]] = {}
+        self._written: dict[tuple[PartitionKey, int, int], tuple[int, int, str]] = {}
+
+    # ---- when a process begins -------------------------------------------------------------------
+
+    def opened(
+        self, process: DataBroker, directory: DataDirectory, store: DirectoryStore, found: FoundDirectory
+    ) -> None:
+        """Every log is whole, and knows its producers as a replay of it does."""
+        for replica in found.replicas:
+            log = replica.log
+            self.held.setdefault((process.node_id, replica.key), set()).add(directory.directory_id)
+            name = f"{process.host.name} {replica.topic}-{replica.key[1]}"
+            if not log.start_offset <= log.high_watermark <= log.end_offset:
+                raise SafetyError(f"{name} opened with its high watermark outside of its log: {log}")
+            work = ReadPartition(
+                token=0,
+                directory_id=directory.directory_id,
+                key=replica.key,
+                incarnation=replica.incarnation,
+                from_offset=log.start_offset,
+                to_offset=log.end_offset,
+                max_bytes=READ_BYTES,
+            )
+            data = read_log(store, work) if log.start_offset < log.end_offset else b""
+            self._require_producers(name, data, log.start_offset, log.end_offset, log.producers)
+
+    def _require_producers(self, name: str, data: bytes, start: int, end: int, known: ProducerTable) -> None:
+        replayed = ProducerTable()
+        position = start
+        producers = []
+        for batch in iter_batches(data, expected_offset=start if data else None):
+            replayed.note(batch.header, seen_ms=0)
+            position = batch.header.next_offset
+            producers.append(batch.header.producer_id)
+        if position != end:
+            raise SafetyError(
+                f"{name}: the log holds offsets {start}..{position} and is said to end at {end}"
+            )
+        for producer_id in dict.fromkeys(producers):
+            mine, theirs = replayed.get(producer_id), known.get(producer_id)
+            if mine is None:
+                continue
+            if (
+                theirs is None
+                or theirs.epoch != mine.epoch
+                or theirs.batches[-len(mine.batches) :] != mine.batches
+            ):
+                raise SafetyError(f"{name}: producer {producer_id} is {theirs}, a replay gives {mine}")
+            self.marks.add("producer state rebuilt")
+
+    # ---- what goes to the disks, and what they say -----------------------------------------------
+
+    def works(self, process: DataBroker, work: DiskWork) -> None:
+        """A broker asks for work in one of its directories."""
+        match work:
+            case AppendPartition():
+                self._appends(process, work)
+            case CreateReplica():
+                self._creates(process, work)
+            case CutPartition(start_over=True):
+                self.marks.add("log started over")
+            case CutPartition():
+                self.marks.add("log cut by epoch")
+            case _:
+                pass
+
+    def _appends(self, process: DataBroker, work: AppendPartition) -> None:
+        """Raft's log matching, for whoever appends it: one offset and one epoch are one batch."""
+        for position, _, _, _ in hop_headers(work.data):
+            header = parse_header(work.data, position)
+            at = (work.key, header.leader_epoch, header.base_offset)
+            what = (header.crc, header.last_offset_delta)
+            before = self._written.setdefault(at, (*what, process.host.name))
+            if before[:2] != what:
+                raise SafetyError(
+                    f"{self.name_of(work.key)}: {process.host.name} appends another batch at offset"
+                    f" {header.base_offset} in epoch {header.leader_epoch} than {before[2]} did"
+                )
+
+    def _creates(self, process: DataBroker, work: CreateReplica) -> None:
+        """S3.6 to S3.8: not while another configured directory may hold it, working or not."""
+        held = self.held.get((process.node_id, work.key), set())
+        elsewhere = held & set(process.directories.ids()) - {work.directory_id}
+        if elsewhere:
+            raise SafetyError(
+                f"{process.host.name} creates {work.topic}-{work.key[1]} in {short(work.directory_id)} and"
+                f" has it in {[short(each) for each in sorted(elsewhere)]}"
+            )
+
+    def reported(self, process: DataBroker, event: DataEvent) -> None:
+        """A directory's report on its way to the core."""
+        match event:
+            case ReplicaCreated(directory_id=directory_id, key=key):
+                self.held.setdefault((process.node_id, key), set()).add(directory_id)
+            case ReplicaRemoved(directory_id=directory_id, key=key):
+                self.held.setdefault((process.node_id, key), set()).discard(directory_id)
+            case DirectoryFailed(directory_id=directory_id):
+                self.failed.setdefault((process.host.name, process.host.boot), set()).add(directory_id)
+                self.marks.add("directory hung" if "hangs" in event.reason else "directory died")
+                self._note_unassigned(process, directory_id)
+            case LogCut():
+                self._require_cut(process, event)
+            case _:
+                pass
+
+    def _note_unassigned(self, process: DataBroker, directory_id: bytes) -> None:
+        image = self.image()
+        for (node_id, key), held in self.held.items():
+            partition = image.topics.partition(*key) if node_id == process.node_id else None
+            if partition is None or directory_id not in held or node_id not in partition.replicas:
+                continue
+            if partition.directory_of(node_id) != directory_id:
+                self.marks.add("directory failed before its assignment was committed")
+
+    def _require_cut(self, process: DataBroker, event: LogCut) -> None:
+        worker = process.workers[event.directory_id]
+        log = event.log
+        if log.start_offset == log.end_offset or worker.failed or worker.directory.dead:
+            return
+        partition = process.partitions().get(event.key)
+        name = f"{process.host.name} {self.name_of(event.key)} after a cut"
+        if partition is None or worker.is_busy():
+            return
+        work = ReadPartition(
+            token=0,
+            directory_id=event.directory_id,
+            key=event.key,
+            incarnation=event.incarnation,
+            from_offset=log.start_offset,
+            to_offset=log.end_offset,
+            max_bytes=READ_BYTES,
+        )
+        data = read_log(worker.store, work)
+        self._require_producers(name, data, log.start_offset, log.end_offset, log.producers)
+
+    def asks(self, effect: AskController) -> None:
+        if isinstance(effect.request, AssignReplicasToDirsRequest) and any(
+            each.directory_id == LOST for each in effect.request.assignments
+        ):
+            self.marks.add("LOST sent")
+
+    def name_of(self, key: PartitionKey) -> str:
+        topic = self.image().topics.topic(key[0])
+        return f"{key[0].hex()[-6:] if topic is None else topic.name}-{key[1]}"
+
+
+def read_log(store: DirectoryStore, work: ReadPartition) -> bytes:
+    found = store.execute(work)
+    data = getattr(found[0], "data", None) if found else None
+    return b"" if data is None else bytes(data)
+
+
+def short(directory_id: bytes) -> str:
+    return directory_id.hex()[-6:]

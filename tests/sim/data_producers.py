@@ -1,0 +1,268 @@
+"""Simulated producers: they number what they send, retry what got no answer, and remember what was told.
+
+A lane is one producer on one partition, with a producer id of its own; its batches carry sequence numbers,
+and every record a number that is never used twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.replica.messages import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    PartitionKey,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResult,
+)
+from metadata.errors import ErrorCode
+from storage.batch import encode_batch
+from tests.sim.data_clients import RETRIABLE, Cluster, Place
+from tests.sim.data_load import DataLoad, TopicPlan
+from tests.sim.errors import SafetyError
+
+WAITING_MAX = 6
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """`number` counts the records of a lane from 0. `first`: when it was sent, all before it had been
+    answered. `renumbered`: it may be stored twice. `acknowledged`: the offset that an answer named."""
+
+    number: int
+    count: int
+    padding: int
+    sequence: int = -1
+    flying: bool = False
+    first: bool = False
+    tries: int = 0
+    renumbered: bool = False
+    acknowledged: int | None = None
+
+
+@dataclass(slots=True)
+class Life:
+    """A lane's time with one topic id: what was sent and what was acknowledged in it."""
+
+    key: PartitionKey
+    sent: list[Batch] = field(default_factory=list)
+
+
+class Lane:
+    """One producer on one partition. With `acks` 1 it is plain: no producer id, and no promise."""
+
+    def __init__(self, name: str, cluster: Cluster, plan: TopicPlan, index: int, acks: int) -> None:
+        self.name = name
+        self._cluster = cluster
+        self._plan = plan
+        self._index = index
+        self._acks = acks
+        self.lives: list[Life] = []
+        self.waiting: deque[Batch] = deque()
+        self._place: Place | None = None
+        self._looking = False
+        self._backing_off = False
+        self._producer: tuple[int, int] | None = None
+        self._asking_id = False
+        self._next_number = 0
+        self._next_sequence = 0
+
+    @property
+    def topic(self) -> str:
+        return self._plan.name
+
+    @property
+    def promises(self) -> bool:
+        """Whether an acknowledged record must be stored once, and for good."""
+        return self._acks == ACKS_ALL
+
+    def add(self) -> None:
+        """One more batch, unless too many wait."""
+        if len(self.waiting) < WAITING_MAX:
+            rng = self._cluster.engine.rng
+            batch = Batch(self._next_number, rng.choice((1, 1, 2, 5)), rng.choice((0, 20, 200)))
+            self._next_number += batch.count
+            self.waiting.append(batch)
+        self.pump()
+
+    def is_idle(self) -> bool:
+        return not self.waiting
+
+    def pump(self) -> None:
+        """Send what may be sent."""
+        if not self.waiting or self._backing_off or self._looking:
+            return
+        if self._place is None:
+            self._look_up()
+        elif self._producer is None and self._acks == ACKS_ALL:
+            self._ask_for_id()
+        else:
+            flying = sum(batch.flying for batch in self.waiting)
+            for batch in list(self.waiting):
+                if flying >= self._cluster.load.in_flight_max:
+                    break
+                if not batch.flying:
+                    flying += 1
+                    self._send(batch)
+
+    def _look_up(self) -> None:
+        self._looking = True
+
+        def found(place: Place | None) -> None:
+            self._looking = False
+            if place is None:
+                self._back_off()
+                return
+            self._place = place
+            if not self.lives or self.lives[-1].key != place.key:
+                self._begin_life(place.key)
+            self.pump()
+
+        self._cluster.look_up(self.name, self.topic, self._index, found)
+
+    def _begin_life(self, key: PartitionKey) -> None:
+        """The topic is another one: what waits begins anew in it."""
+        if self.lives and any(life.key == key for life in self.lives):
+            self._place = None  # somebody's old image
+            return
+        self.lives.append(Life(key))
+        self._producer = None
+        fresh = [Batch(each.number, each.count, each.padding) for each in self.waiting]
+        self.waiting = deque(fresh)
+        self._next_sequence = 0
+
+    def _ask_for_id(self, of: tuple[int, int] | None = None) -> None:
+        if self._asking_id:
+            return
+        self._asking_id = True
+        request = (
+            InitProducerIdRequest()
+            if of is None
+            else InitProducerIdRequest(producer_id=of[0], producer_epoch=of[1])
+        )
+
+        def answered(response: Any) -> None:
+            self._asking_id = False
+            if not isinstance(response, InitProducerIdResponse):
+                self._back_off(keep=True)
+                return
+            given = (response.producer_id, response.producer_epoch)
+            if of is None or given[0] != of[0]:
+                if given[0] in self._cluster.producer_ids:
+                    raise SafetyError(f"producer id {given[0]} was given out twice")
+                self._cluster.producer_ids.add(given[0])
+            elif given[1] != of[1] + 1:
+                raise SafetyError(f"producer {of} got the epoch {given[1]}")
+            self._producer = given
+            self.pump()
+
+        self._cluster.ask(self.name, self._cluster.some_broker(), request, 1_000, answered)
+
+    def _back_off(self, *, keep: bool = False) -> None:
+        if not keep:
+            self._place = None
+        if self._backing_off:
+            return
+        self._backing_off = True
+
+        def again() -> None:
+            self._backing_off = False
+            self.pump()
+
+        self._cluster.engine.after(self._cluster.engine.rng.randint(20, 120), again)
+
+    def _send(self, batch: Batch) -> None:
+        place, life = self._place, self.lives[-1]
+        if place is None:
+            return
+        if batch.sequence < 0 and self._acks == ACKS_ALL:
+            batch.sequence = self._next_sequence
+            self._next_sequence += batch.count
+        if not batch.tries:
+            life.sent.append(batch)
+        batch.tries += 1
+        batch.flying, batch.first = True, batch is self.waiting[0]
+        producer_id, producer_epoch = self._producer or (-1, -1)
+        records = encode_batch(
+            base_offset=0,
+            leader_epoch=-1,
+            timestamp_ms=self._cluster.wall_ms(),
+            values=[
+                f"{self.name}:{number}:{'x' * batch.padding}".encode()
+                for number in range(batch.number, batch.number + batch.count)
+            ],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=batch.sequence,
+        )
+        load = self._cluster.load
+        request = ProduceRequest(
+            acks=self._acks,
+            timeout_ms=load.produce_timeout_ms,
+            partitions=(ProducePartition(key=place.key, records=records),),
+        )
+
+        def answered(response: Any) -> None:
+            if life is not self.lives[-1] or batch not in self.waiting:
+                return
+            batch.flying = False
+            if isinstance(response, ProduceResponse):
+                self._answered(batch, response.results[0], (producer_id, producer_epoch))
+            else:
+                self._back_off()
+
+        self._cluster.ask(self.name, place.leader, request, load.produce_timeout_ms + 300, answered)
+
+    def _answered(self, batch: Batch, result: ProduceResult, producer: tuple[int, int]) -> None:
+        cluster = self._cluster
+        match result.error:
+            case ErrorCode.NONE:
+                batch.acknowledged = result.base_offset
+                self.waiting.remove(batch)
+                if batch.tries > 1:
+                    cluster.marks.add("batch acknowledged after a retry")
+                self.pump()
+            case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER | ErrorCode.INVALID_PRODUCER_EPOCH if (
+                self._producer != producer
+            ):
+                self._back_off(keep=True)
+            case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if not batch.first:
+                self._back_off(keep=True)  # one before it failed: it comes behind that one again
+            case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER | ErrorCode.INVALID_PRODUCER_EPOCH:
+                key = self.lives[-1].key
+                if not cluster.laws.may_lose(key):
+                    raise SafetyError(
+                        f"{self.name}: the first batch that waits, sequence {batch.sequence}, is refused:"
+                        f" {result}"
+                    )
+                self._begin_epoch(producer)
+            case error if error in RETRIABLE:
+                self._back_off()
+            case _:
+                raise SafetyError(f"{self.name}: a sound batch is refused for good: {result}")
+
+    def _begin_epoch(self, producer: tuple[int, int]) -> None:
+        """Records were lost with what they were acknowledged by: number what waits anew (KIP-360)."""
+        self._cluster.marks.add("producer epoch raised after a loss")
+        self._next_sequence = 0
+        for batch in self.waiting:
+            batch.sequence, batch.renumbered = -1, batch.tries > 0
+        self._producer = None
+        self._ask_for_id(producer)
+
+
+def lanes_of(load: DataLoad, cluster: Cluster) -> list[Lane]:
+    """Every producer on every partition; one more that asks for less on the first topic."""
+    lanes = [
+        Lane(f"p{producer}-{plan.name}-{index}", cluster, plan, index, ACKS_ALL)
+        for producer in range(load.producers)
+        for plan in load.topics
+        for index in range(plan.partitions)
+    ]
+    return [*lanes, Lane(f"plain-{load.topics[0].name}-0", cluster, load.topics[0], 0, ACKS_LEADER)]

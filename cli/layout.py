@@ -5,7 +5,9 @@ nothing by itself: `create` calls the same formatter as `metaquorum storage form
 
     DIRECTORY/cluster.json                 the manifest: cluster id and nodes
     DIRECTORY/controller-3000/node.properties, process.json, process.log, data/
-    DIRECTORY/broker-0/...
+    DIRECTORY/broker-0/...                 the same, and data-1/, data-2/ for partitions
+
+A broker's `data/` holds the metadata log only, so that any directory of partitions may die.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ DEFAULT_DIRECTORY = "var/local"
 FIRST_CONTROLLER_ID = 3000
 CONTROLLER_PORT = 19190
 BROKER_PORT = 19090
+BROKER_LOG_DIRS = 2
 HOST = "127.0.0.1"
 _FIRST_PORT, _END_PORT = 12_000, 32_000
 """Where free ports are drawn from."""
@@ -40,6 +43,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int
     port: int
     directory_id: str
+    log_directory_ids: tuple[str, ...] = ()
+    """A broker's directories of partitions, data-1 and so on; none: everything lies in data."""
 
     @property
     def name(self) -> str:
@@ -86,6 +91,11 @@ class Layout:
 
     def data(self, node: Node) -> Path:
         return self.home(node) / "data"
+
+    def log_dirs(self, node: Node) -> list[Path]:
+        """What the node's `log.dirs` names."""
+        numbers = range(1, len(node.log_directory_ids) + 1)
+        return [self.home(node) / f"data-{number}" for number in numbers] or [self.data(node)]
 
     def config(self, node: Node) -> Path:
         return self.home(node) / "node.properties"
@@ -184,7 +194,15 @@ def create(
     roles = [("controller", FIRST_CONTROLLER_ID + at) for at in range(controllers)]
     roles += [("broker", at) for at in range(brokers)]
     nodes = tuple(
-        Node(role=role, node_id=node_id, port=port, directory_id=uuid_to_text(random_uuid(rng)))
+        Node(
+            role=role,
+            node_id=node_id,
+            port=port,
+            directory_id=uuid_to_text(random_uuid(rng)),
+            log_directory_ids=tuple(
+                uuid_to_text(random_uuid(rng)) for _ in range(BROKER_LOG_DIRS if role == "broker" else 0)
+            ),
+        )
         for (role, node_id), port in zip(roles, ports, strict=True)
     )
     layout = Layout(
@@ -196,10 +214,10 @@ def create(
         layout.config(node).write_text(config_text(layout, node, (extra or {}).get(node.role, {})))
         apply_plan(
             FormatPlan(
-                directories=(str(layout.data(node)),),
+                directories=tuple(map(str, dict.fromkeys((layout.data(node), *layout.log_dirs(node))))),
                 cluster_id=chosen,
                 node_id=node.node_id,
-                directory_ids=(node.directory_id,),
+                directory_ids=(node.directory_id, *node.log_directory_ids),
             )
         )
     (layout.directory / MANIFEST).write_bytes(
@@ -219,7 +237,9 @@ def config_text(layout: Layout, node: Node, extra: Mapping[str, str]) -> str:
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "listeners": f"{listener}://{HOST}:{node.port}",
-        "log.dirs": str(layout.data(node)),
-        **extra,
+        "log.dirs": ",".join(map(str, layout.log_dirs(node))),
     }
+    if node.log_directory_ids:
+        values["metadata.log.dir"] = str(layout.data(node))
+    values.update(extra)
     return "".join(f"{key}={value}\n" for key, value in values.items())

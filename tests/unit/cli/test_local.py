@@ -69,6 +69,13 @@ def test_a_new_cluster_is_formatted_and_configured(layout: Layout) -> None:
         pinned = {voter.node_id: voter.directory_id for voter in config.voters}
         if node.role == "controller":
             assert pinned[node.node_id] == identity.directory_id
+            assert config.log_dirs == (layout.data(node),)
+        else:
+            assert config.log_dirs == tuple(layout.home(node) / name for name in ("data-1", "data-2"))
+            ids = [load_meta_properties(PosixDisk(), str(path)).directory_id for path in config.log_dirs]
+            assert len({*ids, identity.directory_id}) == 3
+            assert [uuid_to_text(each or b"") for each in ids] == list(node.log_directory_ids)
+        assert config.metadata_log_dir == layout.data(node)
     assert open_layout(layout.directory) == layout
 
 

@@ -1,16 +1,30 @@
 """One local replica of a partition, in one good directory: leader, follower, or neither.
 
-Owns what the replica knows of its log (offsets, epochs, producers) and hands questions to the role it plays
-(`leader`, `follower`). Pure: disk work and answers go to `out`; what the disk did comes back through
-`appended`, `synced`, `cut` and `trimmed`. Knows no image, no session, no token and no other partition.
+Owns which role it plays and what it answers when it plays none; hands everything else to the role (`leader`,
+`follower`) and to what it knows of its log (`local_log`). Pure: disk work and answers go to `out`; what the
+disk did comes back through `appended`, `synced`, `cut` and `trimmed`. Knows no image, session or token, and
+no other partition.
 
 After each call the manager asks `take_changes` what may concern others (parked fetches, AlterPartition).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from broker.replica.config import ReplicaConfig
-from broker.replica.events import DataEffect, LogAppended, LogCut, LogTrimmed, ReplicaLog
+from broker.replica.events import (
+    ChangeLogSettings,
+    DataEffect,
+    LogAppended,
+    LogCut,
+    LogTrimmed,
+    OffsetFound,
+    ReplicaLog,
+)
+from broker.replica.follower import Following
+from broker.replica.leader import Leading
+from broker.replica.local_log import LocalLog
 from broker.replica.messages import (
     FetchedPartition,
     FetchPartition,
@@ -20,40 +34,32 @@ from broker.replica.messages import (
     ProduceResult,
 )
 from broker.replica.topic_settings import TopicSettings
+from broker.replica.validation import Refusal
 from broker.replica.values import (
     Brokers,
     Changes,
     FindPlan,
     FollowerOutcome,
+    FollowerStep,
     ProduceTicket,
     ReadPlan,
     Role,
 )
+from controller.raft.effects import Warn
 from metadata.errors import ApiError, ErrorCode
-from metadata.image import PartitionInfo
+from metadata.image import NO_LEADER, PartitionInfo
 from metadata.requests_partitions import AlteredPartition, PartitionAlteration
+from storage.epochs import EpochTable
+from storage.producers import ProducerTable
 
 
 class Partition:
     """`incarnation` changes (by one) with every CutPartition that the partition asks for; reports of other
     incarnations are ignored here too. Offsets: `start_offset`, `end_offset` (what was accepted, perhaps not
-    written), `written_end`, `synced_end`, `high_watermark`; all exclusive ends but the first."""
+    written), `written_end`, `synced_end`, `high_watermark`; all exclusive ends but the first.
 
-    key: PartitionKey
-    topic: str
-    directory_id: bytes
-    incarnation: int
-    role: Role
-    leader: int | None
-    """Who leads as far as this replica was told; None: nobody."""
-    leader_epoch: int
-    partition_epoch: int
-    start_offset: int
-    end_offset: int
-    written_end: int
-    synced_end: int
-    high_watermark: int
-    size_bytes: int
+    `leader`: who leads as far as this replica was told; None: nobody. `replicas`: of the newest metadata.
+    """
 
     def __init__(
         self,
@@ -67,7 +73,67 @@ class Partition:
         settings: TopicSettings,
         brokers: Brokers,
     ) -> None:
-        raise NotImplementedError
+        self._config = config
+        self._brokers = brokers
+        self._log = LocalLog(
+            key=key,
+            topic=topic,
+            directory_id=directory_id,
+            incarnation=incarnation,
+            log=log,
+            counts_synced=config.log_flush_before_ack,
+        )
+        self.key = key
+        self.topic = topic
+        self.directory_id = directory_id
+        self.settings = settings
+        self.role = Role.IDLE
+        self.leader: int | None = None
+        self.leader_epoch = -1
+        self.partition_epoch = -1
+        self.replicas: tuple[int, ...] = ()
+        self._leading: Leading | None = None
+        self._following: Following | None = None
+        self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has not been told its part: ask again")
+        self._lead_after_cut: PartitionInfo | None = None
+
+    # ---- the log -----------------------------------------------------------------------------
+
+    @property
+    def incarnation(self) -> int:
+        return self._log.incarnation
+
+    @property
+    def start_offset(self) -> int:
+        return self._log.start
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.end
+
+    @property
+    def written_end(self) -> int:
+        return self._log.written
+
+    @property
+    def synced_end(self) -> int:
+        return self._log.synced
+
+    @property
+    def high_watermark(self) -> int:
+        return self._log.high_watermark
+
+    @property
+    def size_bytes(self) -> int:
+        return self._log.size_bytes
+
+    @property
+    def epochs(self) -> EpochTable:
+        return self._log.epochs
+
+    @property
+    def producers(self) -> ProducerTable:
+        return self._log.producers
 
     # ---- what the image says -----------------------------------------------------------------
 
@@ -75,21 +141,103 @@ class Partition:
         """Becomes or stays leader with the newer `info`. Older partition epochs than known are ignored (the
         answer to an AlterPartition may have come before its image). While the log is being cut the role is
         IDLE; it leads once the cut is done."""
-        raise NotImplementedError
+        if self._is_old(info):
+            return
+        if self._log.cutting:
+            text = "this broker is to lead and finishes cutting its log first: ask again"
+            self._stand_aside(info, ErrorCode.NOT_LEADER_OR_FOLLOWER, text, out)
+            self._lead_after_cut = info
+            return
+        newest = self._log.epochs.last_epoch
+        if newest > info.leader_epoch:
+            text = (
+                f"the log in this broker's directory has records of leader epoch {newest}, and the metadata "
+                f"log knows {info.leader_epoch}: the directory belongs to another history, replace it"
+            )
+            self._stand_aside(info, ErrorCode.KAFKA_STORAGE_ERROR, text, out)
+            out.append(Warn(message=f"{self._log}: {text}"))
+            return
+        if self.role is not Role.LEADER or info.leader_epoch != self.leader_epoch:
+            self._log.changes |= Changes.ROLE | Changes.POSITION
+        self._note(info)
+        self.role = Role.LEADER
+        self._following = None
+        if self._leading is None:
+            self._leading = Leading(self._config, self._log, self.settings, self._brokers)
+        self._leading.update(info, now_ms=now_ms, out=out)
 
     def follow(self, info: PartitionInfo, *, now_ms: int, out: list[DataEffect]) -> None:
         """Follows `info.leader` (NO_LEADER: fetches from nobody). Waiting requests are answered with
         NOT_LEADER_OR_FOLLOWER."""
-        raise NotImplementedError
+        if self._is_old(info):
+            return
+        self._lead_after_cut = None
+        same = (self.role, self.leader_epoch, self.leader) == (
+            Role.FOLLOWER,
+            info.leader_epoch,
+            _leader_of(info),
+        )
+        self._note(info)
+        if same:
+            return
+        self.role = Role.FOLLOWER
+        leader = self.leader
+        text = "this broker does not lead: " + (
+            "there is no leader, wait for one" if leader is None else f"ask broker {leader}"
+        )
+        self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER, text, out)
+        self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
+        self._following = None
+        if leader is not None and leader != self._config.broker_id:
+            self._following = Following(self._config, self._log, leader=leader, epoch=info.leader_epoch)
+        self._log.changes |= Changes.ROLE | Changes.POSITION
 
     def idle(self, error: ErrorCode, message: str, *, out: list[DataEffect]) -> None:
         """Neither leads nor follows any more: every waiting request is answered with `error`, and so is every
         later one until it leads again."""
-        raise NotImplementedError
+        self._lead_after_cut = None
+        self.role = Role.IDLE
+        self._following = None
+        self._resign(error, message, out)
+        self._idle = (error, message)
+        self._log.changes |= Changes.ROLE | Changes.POSITION
 
     def change_settings(self, settings: TopicSettings, *, now_ms: int, out: list[DataEffect]) -> None:
         """Takes up a topic's new settings; ChangeLogSettings goes out if those of the log differ."""
-        raise NotImplementedError
+        before, self.settings = self.settings, settings
+        if settings.log != before.log:
+            out.append(
+                ChangeLogSettings(
+                    directory_id=self.directory_id,
+                    key=self.key,
+                    incarnation=self.incarnation,
+                    settings=settings.log,
+                )
+            )
+        if self._leading is not None:
+            self._leading.settings = settings
+            self._leading.advance(now_ms=now_ms, out=out)
+
+    def _is_old(self, info: PartitionInfo) -> bool:
+        return (info.leader_epoch, info.partition_epoch) < (self.leader_epoch, self.partition_epoch)
+
+    def _note(self, info: PartitionInfo) -> None:
+        self.leader = _leader_of(info)
+        self.leader_epoch = info.leader_epoch
+        self.partition_epoch = info.partition_epoch
+        self.replicas = info.replicas
+
+    def _stand_aside(
+        self, info: PartitionInfo, error: ErrorCode, message: str, out: list[DataEffect]
+    ) -> None:
+        self.idle(error, message, out=out)
+        self._note(info)
+
+    def _resign(self, error: ErrorCode, message: str, out: list[DataEffect]) -> None:
+        leading, self._leading = self._leading, None
+        if leading is not None:
+            other = None if self.leader == self._config.broker_id else self.leader
+            leading.resign(error, message, other, out)
 
     # ---- clients and followers ---------------------------------------------------------------
 
@@ -103,14 +251,24 @@ class Partition:
         wall_ms: int,
         out: list[DataEffect],
     ) -> ProduceResult | None:
-        """Appends one batch. A result: it is refused (nothing stored), or done (acks=0). None: it waits, and
-        `ticket.complete` is called later, exactly once: acks=1 when it is written here, acks=all when it is
-        below the high watermark, or with REQUEST_TIMED_OUT by `tick`."""
-        raise NotImplementedError
+        """Appends one batch. A result: it is refused (nothing stored), or done (acks=0, or a duplicate that
+        is held already). None: it waits, and `ticket.complete` is called later, exactly once: acks=1 when it
+        is written here, acks=all when it is below the high watermark, or REQUEST_TIMED_OUT by `tick`."""
+        if self._leading is None:
+            error, message = self._idle
+            return ProduceResult(
+                key=self.key,
+                error=error,
+                message=f"{self._log}: {message}",
+                leader=self._other_leader(),
+                leader_epoch=self.leader_epoch,
+            )
+        return self._leading.produce(ticket, records, acks, wall_ms=wall_ms, out=out)
 
     def cancel(self, ticket: ProduceTicket) -> None:
         """Whoever asked is gone: `complete` is not called any more."""
-        raise NotImplementedError
+        if self._leading is not None:
+            self._leading.cancel(ticket)
 
     def fetch(
         self,
@@ -125,19 +283,71 @@ class Partition:
         acknowledged: the high watermark may move and waiting produces complete. FetchedPartition: answer at
         once (refused, or diverging). ReadPlan: read, or wait if it is empty. Every partition of a follower's
         fetch session is to be given here at each fetch, changed or not."""
-        raise NotImplementedError
+        plan = self._plan_read(request, replica_id, replica_epoch)
+        if replica_id < 0 or self._leading is None or not isinstance(plan, ReadPlan):
+            return plan
+        self._leading.note_fetch(request, replica_id, replica_epoch, now_ms=now_ms, out=out)
+        # The answer tells the high watermark that this very fetch may have moved.
+        return replace(plan, high_watermark=self.high_watermark)
 
     def plan_read(self, request: FetchPartition, *, replica_id: int) -> FetchedPartition | ReadPlan:
         """The same for a parked fetch that is looked at again: nothing is noted."""
-        raise NotImplementedError
+        return self._plan_read(request, replica_id, -1)
+
+    def _plan_read(
+        self, request: FetchPartition, replica_id: int, replica_epoch: int
+    ) -> FetchedPartition | ReadPlan:
+        refusal = self._refusal(request.current_leader_epoch)
+        if refusal is None and self._leading is not None:
+            if replica_id >= 0:
+                refusal = self._leading.sender_refusal(replica_id, replica_epoch)
+            if refusal is None:
+                return self._leading.reading(replica_id).fetch(request)
+        error, message = self._idle if refusal is None else (refusal.error, refusal.message)
+        return FetchedPartition(
+            key=self.key,
+            error=error,
+            message=f"{self._log}: {message}",
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+        )
+
+    def _refusal(self, asked_epoch: int) -> Refusal | None:
+        """Of a question about a leader epoch (-1: it named none) to a leader: None if it may be answered."""
+        if self.role is Role.IDLE or asked_epoch in {-1, self.leader_epoch}:
+            return None if self._leading is not None else Refusal(*self._idle)
+        if asked_epoch < self.leader_epoch:
+            text = f"leader epoch {asked_epoch} is over, {self.leader_epoch} is known: read the new metadata"
+            return Refusal(ErrorCode.FENCED_LEADER_EPOCH, text)
+        text = f"leader epoch {asked_epoch} is newer than {self.leader_epoch}, which is known here: try again"
+        return Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, text)
+
+    def _other_leader(self) -> int | None:
+        return None if self.leader == self._config.broker_id else self.leader
 
     def readable_end(self, replica_id: int) -> int:
         """How far a fetch may read: followers to what is written, clients to the high watermark."""
-        raise NotImplementedError
+        if self._leading is None:
+            return self.start_offset
+        return self._leading.reading(replica_id).end
 
     def list_offset(self, request: ListOffsetsPartition) -> ListedOffset | FindPlan:
         """Start and high watermark at once; a FindPlan needs the log (`found_offset` makes the answer)."""
-        raise NotImplementedError
+        refusal = self._refusal(request.current_leader_epoch)
+        if refusal is None and self._leading is not None:
+            return self._leading.reading().list_offset(request)
+        error, message = self._idle if refusal is None else (refusal.error, refusal.message)
+        return ListedOffset(
+            key=self.key, error=error, message=f"{self._log}: {message}", leader=self._other_leader()
+        )
+
+    def found_offset(self, plan: FindPlan, found: OffsetFound) -> ListedOffset:
+        """The answer to a look-up by time, from what the log said; refused if another one leads by now."""
+        refusal = self._refusal(plan.leader_epoch)
+        if refusal is None and self._leading is not None:
+            return self._leading.reading().found_offset(found.offset, found.timestamp_ms, found.leader_epoch)
+        error, message = self._idle if refusal is None else (refusal.error, refusal.message)
+        return ListedOffset(key=self.key, error=error, message=f"{self._log}: {message}")
 
     # ---- the ISR -----------------------------------------------------------------------------
 
@@ -146,29 +356,62 @@ class Partition:
         in flight until `isr_answered` or newer metadata. Ask when `Changes.ISR` is set, and of every leader
         each `replica_lag_time_max_ms / 2` (followers that stopped), and again after an answer that failed
         (after a back-off: an unanswered proposal is then repeated as it was)."""
-        raise NotImplementedError
+        return None if self._leading is None else self._leading.isr_change(now_ms=now_ms)
 
     def isr_answered(
-        self, result: AlteredPartition | ApiError, *, now_ms: int, out: list[DataEffect]
+        self,
+        sent: PartitionAlteration,
+        result: AlteredPartition | ApiError,
+        *,
+        now_ms: int,
+        out: list[DataEffect],
     ) -> None:
-        """The answer to the proposal in flight; an ApiError says that it is not known what became of it."""
-        raise NotImplementedError
+        """The answer to `sent`, which counts only while that is the proposal in flight; an ApiError says that
+        it is not known what became of it."""
+        leading = self._leading
+        if leading is None:
+            return
+        leading.isr_answered(sent, result, now_ms=now_ms, out=out)
+        self.partition_epoch = max(self.partition_epoch, leading.isr.partition_epoch)
 
     @property
     def isr(self) -> tuple[int, ...]:
         """The committed ISR while leading, else ()."""
-        raise NotImplementedError
+        return () if self._leading is None else self._leading.isr.committed
 
     @property
-    def replicas(self) -> tuple[int, ...]:
-        """The replicas of the newest info (also while following)."""
-        raise NotImplementedError
+    def is_under_replicated(self) -> bool:
+        """It leads, and fewer are in sync than there are to be; replicas being added do not count."""
+        leading = self._leading
+        if leading is None:
+            return False
+        wanted = sum(1 for broker_id in leading.isr.replicas if broker_id not in leading.isr.adding)
+        return len(leading.isr.committed) < wanted
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        """It leads, and acks=all is refused."""
+        return self._leading is not None and len(self.isr) < self._leading.min_isr
+
+    @property
+    def is_at_min_isr(self) -> bool:
+        return self._leading is not None and len(self.isr) == self._leading.min_isr
+
+    @property
+    def waiting_produces(self) -> int:
+        return 0 if self._leading is None else self._leading.waiting
+
+    @property
+    def lag(self) -> int:
+        """Offsets between its end and the high watermark that this replica was told; 0 for a leader."""
+        following = self._following
+        return 0 if following is None else max(0, following.leader_high_watermark - self.end_offset)
 
     # ---- following ---------------------------------------------------------------------------
 
     def fetch_position(self) -> FetchPartition | None:
         """What to ask the leader for; None while it does not follow, or an append or cut is not finished."""
-        raise NotImplementedError
+        return None if self._following is None else self._following.position()
 
     def fetched(
         self,
@@ -181,34 +424,53 @@ class Partition:
     ) -> FollowerOutcome:
         """The leader's answer to `asked`, which is compared with the position now: answers to older questions
         change nothing."""
-        raise NotImplementedError
+        if self._following is None:
+            return FollowerOutcome(step=FollowerStep.STALE)
+        return self._following.take(part, asked, wall_ms=wall_ms, out=out)
 
     # ---- what the disk did, and time ---------------------------------------------------------
 
     def appended(self, event: LogAppended, *, now_ms: int, out: list[DataEffect]) -> None:
-        raise NotImplementedError
+        self._log.appended(event)
+        self._advance(now_ms, out)
 
     def synced(self, incarnation: int, end_offset: int, *, now_ms: int, out: list[DataEffect]) -> None:
-        raise NotImplementedError
+        self._log.synced_to(incarnation, end_offset)
+        self._advance(now_ms, out)
 
     def cut(self, event: LogCut, *, now_ms: int, out: list[DataEffect]) -> None:
-        raise NotImplementedError
+        """The log is as `event` says; its tables are this partition's from here on."""
+        if not self._log.was_cut(event):
+            return
+        info, self._lead_after_cut = self._lead_after_cut, None
+        if info is not None:
+            self.lead(info, now_ms=now_ms, out=out)
 
     def trimmed(self, event: LogTrimmed, *, now_ms: int, out: list[DataEffect]) -> None:
-        raise NotImplementedError
+        self._log.trimmed(event)
+
+    def _advance(self, now_ms: int, out: list[DataEffect]) -> None:
+        if self._leading is not None:
+            self._leading.advance(now_ms=now_ms, out=out)
 
     def tick(self, *, now_ms: int, out: list[DataEffect]) -> None:
         """Waiting produces whose time is over are answered."""
-        raise NotImplementedError
+        if self._leading is not None:
+            self._leading.tick(now_ms=now_ms, out=out)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None: never. A cheap look, it may be early."""
-        raise NotImplementedError
+        return None if self._leading is None else self._leading.next_deadline_ms()
 
     def expire_producers(self, wall_ms: int) -> None:
         """Forgets producers not seen for `producer_id_expiration_ms`; to be called now and then."""
-        raise NotImplementedError
+        self._log.producers.expire(wall_ms - self._config.producer_id_expiration_ms)
 
     def take_changes(self) -> Changes:
         """What moved since the last call; asking clears it."""
-        raise NotImplementedError
+        changes, self._log.changes = self._log.changes, Changes.NONE
+        return changes
+
+
+def _leader_of(info: PartitionInfo) -> int | None:
+    return None if info.leader == NO_LEADER else info.leader

@@ -123,9 +123,7 @@ def _invalid(text: str) -> Refusal:
 
 def _kind_refusal(header: BatchHeader) -> Refusal | None:
     if header.base_offset != 0:
-        return _invalid(
-            f"the batch begins at offset {header.base_offset}: number its records from 0"
-        )
+        return _invalid(f"the batch begins at offset {header.base_offset}: number its records from 0")
     if header.last_offset_delta < 0 or header.records_count != header.last_offset_delta + 1:
         return _invalid(
             f"the batch counts {header.records_count} records and its last offset delta is "

@@ -97,7 +97,7 @@ class FollowerStep(Enum):
     APPENDED: an append was asked for; the next position comes with its completion. NOTHING: the follower
     holds what the leader could give; fetch again. CUT: the log is being cut, then fetch again. STALE: the
     answer was to an older question and changed nothing. BACK_OFF: the leader refused or sent what cannot be
-    stored: try again after `replica_fetch_backoff_ms`. WAIT: only newer metadata helps (another one leads)."""
+    stored: try again after `replica_fetch_backoff_ms`. WAIT: only newer metadata helps."""
 
     APPENDED = auto()
     NOTHING = auto()

@@ -61,8 +61,8 @@ class Batch(NamedTuple):
             return _gunzip(self.data[HEADER_BYTES:], self.header.base_offset)
         name = Compression(codec).name.lower() if codec in set(Compression) else f"codec {codec}"
         raise CompressedBatchError(
-            f"the batch at offset {self.header.base_offset} is compressed with {name}, which this client does not"
-            " open (it opens gzip): read it with Kafka's tools, or begin behind it, at offset"
+            f"the batch at offset {self.header.base_offset} is compressed with {name}, which this client"
+            " does not open (it opens gzip): read it with Kafka's tools, or begin behind it, at offset"
             f" {self.header.next_offset}"
         )
 
@@ -93,7 +93,8 @@ def _gunzip(payload: bytes, base_offset: int) -> bytes:
         ) from error
     if not unpacker.eof:
         raise BatchError(
-            f"the gzip payload of the batch at offset {base_offset} is cut off or over {_UNPACKED_MAX_BYTES} bytes"
+            f"the gzip payload of the batch at offset {base_offset} is cut off, or over"
+            f" {_UNPACKED_MAX_BYTES} bytes"
         )
     return data
 

@@ -15,7 +15,9 @@ from runtime.data_client.records import Record, split_batches
 from storage.batch import BatchHeader, Compression, RecordBatch, encode_batch, parse_header, seal_batch
 from storage.errors import BatchError, CompressedBatchError
 
-VALUES = st.lists(st.one_of(st.binary(max_size=20), st.binary(min_size=60, max_size=200)), min_size=1, max_size=90)
+VALUES = st.lists(
+    st.one_of(st.binary(max_size=20), st.binary(min_size=60, max_size=200)), min_size=1, max_size=90
+)
 MESSAGE = st.tuples(
     st.one_of(st.none(), st.binary(max_size=90)),
     st.one_of(st.none(), st.binary(max_size=9)),
@@ -140,7 +142,7 @@ def test_other_codecs_pass_through_and_say_so_when_they_are_to_be_opened() -> No
     sealed = payload.sealed(7, 0, 3)
     assert parse_header(sealed).producer_id == 7 and parse_header(sealed).base_sequence == 3
     (found,) = split_batches(sealed)
-    with pytest.raises(CompressedBatchError, match="zstd.*offset 5"):
+    with pytest.raises(CompressedBatchError, match=r"zstd.*offset 5"):
         found.records()
 
 

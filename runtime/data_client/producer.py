@@ -1,0 +1,356 @@
+"""The producer: takes messages, batches them by partition, and sends them to whoever leads.
+
+Owns buffering and its bound, partitioning, when a batch is sent, and what its sender learns. The rules of
+order and sequences are `produce_queue`'s, sending and answers `sender`'s. Everything runs on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from broker.replica.messages import ACKS_ALL, ACKS_LEADER, ACKS_NONE
+from metadata.errors import ApiError, ErrorCode
+from runtime.client import Address
+from runtime.data_client.batches import BatchBuilder, Codec, Headers, foreign_payload
+from runtime.data_client.cluster_view import ClusterView
+from runtime.data_client.connections import Connections
+from runtime.data_client.partitioner import StickyPartition, partition_of
+from runtime.data_client.produce_queue import OutBatch
+from runtime.data_client.sender import Lane, Sender, SendError, SendLimits
+
+__all__ = ["Producer", "ProducerConfig", "Receipt", "SendError"]
+
+_RECORD_OVERHEAD_BYTES = 8
+"""Of a small plain record, for the sticky partition's account."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """Kafka's names in brackets. `acks` -1, 1 or 0. A batch is sent when it has `batch_bytes` (batch.size) or
+    is `linger_ms` old, or later, when `max_in_flight` requests to its leader are unanswered. `buffer_bytes`
+    (buffer.memory) bounds what was taken and is not settled: `send` waits. `delivery_timeout_ms` bounds how
+    long a message may wait for its acknowledgement with all retries. `idempotent`: stored once and in order
+    whatever is retried; needs acks 1 or -1 (default: then on)."""
+
+    acks: int = ACKS_ALL
+    batch_bytes: int = 64 * 1024
+    linger_ms: int = 5
+    buffer_bytes: int = 32 * 1024 * 1024
+    max_request_bytes: int = 4 * 1024 * 1024
+    max_in_flight: int = 5
+    request_timeout_ms: int = 30_000
+    delivery_timeout_ms: int = 120_000
+    metadata_timeout_ms: int = 60_000
+    codec: Codec = Codec.NONE
+    idempotent: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
+            raise ValueError(f"acks {self.acks} is not one of -1 (all), 1, 0")
+        if self.acks == ACKS_NONE and self.idempotent:
+            raise ValueError("a producer without acknowledgements cannot be idempotent: give acks 1 or -1")
+        if not 1 <= self.max_in_flight <= 5:
+            raise ValueError("max_in_flight is 1 to 5: a leader remembers five batches of a producer")
+
+    def limits(self) -> SendLimits:
+        idempotent = self.acks != ACKS_NONE if self.idempotent is None else self.idempotent
+        return SendLimits(
+            acks=self.acks,
+            idempotent=idempotent,
+            max_in_flight=self.max_in_flight,
+            max_request_bytes=self.max_request_bytes,
+            request_timeout_ms=min(self.request_timeout_ms, self.delivery_timeout_ms),
+        )
+
+
+class Receipt:
+    """Messages `first` to `first + count - 1` of one batch. Awaited, it gives the offset of the first of them
+    (-1 with acks 0), or raises SendError."""
+
+    __slots__ = ("_future", "count", "first", "partition", "topic")
+
+    def __init__(self, lane: Lane, future: asyncio.Future[int], first: int, count: int) -> None:
+        self.topic = lane.topic
+        self.partition = lane.partition
+        self.first = first
+        self.count = count
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, int]:
+        base = yield from asyncio.shield(self._future).__await__()
+        return base if base < 0 else base + self.first
+
+    def done(self) -> bool:
+        return self._future.done()
+
+
+@dataclass(slots=True)
+class _Open:
+    """A lane's batch that still takes records."""
+
+    builder: BatchBuilder
+    future: asyncio.Future[int]
+    counted_bytes: int = 0
+    timer: asyncio.TimerHandle | None = field(default=None)
+
+
+class Producer:
+    """`async with Producer(connections, bootstrap, config) as producer`: leaving the block sends the rest."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        bootstrap: Sequence[Address],
+        config: ProducerConfig | None = None,
+        *,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.config = config or ProducerConfig()
+        self._connections = connections
+        self._rng = rng or random.Random()
+        self._view = ClusterView(connections, bootstrap, rng=self._rng, changed=self._view_changed)
+        self._sender = Sender(
+            connections, self._view, self.config.limits(), self._rng, self._seal, self._settled
+        )
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._open: dict[Lane, _Open] = {}
+        self._sticky: dict[str, StickyPartition] = {}
+        self._buffered_bytes = 0
+        self._waiters: list[asyncio.Future[None]] = []
+        self._idle: list[asyncio.Future[None]] = []
+        self._view_task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._view_task = self._loop.create_task(self._view.run())
+        self._sender.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        await self.close(flush=kind is None)
+
+    # --- taking messages
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Taken and not settled."""
+        return self._buffered_bytes
+
+    async def partitions(self, topic: str) -> int:
+        """How many the topic has. Raises ApiError for an unknown topic, ClientError when nobody answers."""
+        if self._view.topic(topic) is None:
+            await self._view.find_topics([topic], timeout_ms=self.config.metadata_timeout_ms)
+        known = self._view.topic(topic)
+        return len(known.partitions) if known else 0
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Receipt:
+        """Takes one message, waiting while the buffer is full; await the receipt for its acknowledgement.
+        Raises ApiError for an unknown topic or partition, ClientError when nobody tells about it."""
+        lane = await self._lane(topic, key, partition)
+        await self._room()
+        self._account(lane, len(value or b"") + _RECORD_OVERHEAD_BYTES)
+        stamp = self._now_ms() if timestamp_ms is None else timestamp_ms
+        opened = self._opened(lane, stamp)
+        if not opened.builder.append(value, key=key, headers=headers, timestamp_ms=stamp):
+            self._seal(lane)
+            opened = self._opened(lane, stamp)
+            opened.builder.append(value, key=key, headers=headers, timestamp_ms=stamp)
+        self._count(lane, opened)
+        return Receipt(lane, opened.future, opened.builder.count - 1, 1)
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes],
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> list[Receipt]:
+        """Takes plain values, in order, a batch at a time: much less work than one by one. One receipt for
+        each batch. Without `partition` each batch goes to the partition that is stuck to then."""
+        receipts: list[Receipt] = []
+        at = 0
+        while at < len(values):
+            lane = await self._lane(topic, None, partition)
+            await self._room()
+            stamp = self._now_ms() if timestamp_ms is None else timestamp_ms
+            opened = self._opened(lane, stamp)
+            first = opened.builder.count
+            taken = opened.builder.extend(values, at, stamp)
+            if not taken:
+                self._seal(lane)
+                continue
+            at += taken
+            self._account(lane, opened.builder.size_bytes - opened.counted_bytes)
+            self._count(lane, opened)
+            receipts.append(Receipt(lane, opened.future, first, taken))
+        return receipts
+
+    async def send_batch(self, topic: str, partition: int, batch: bytes) -> Receipt:
+        """A whole record batch made elsewhere, in whatever codec. Raises BatchError if it is none."""
+        payload = foreign_payload(batch)
+        lane = await self._lane(topic, None, partition)
+        await self._room()
+        self._seal(lane)
+        future = self._new_future()
+        self._buffered_bytes += payload.size_bytes
+        deadline_ms = self._now_ms_loop() + self.config.delivery_timeout_ms
+        lane.queue.add(
+            OutBatch(payload=payload, deadline_ms=deadline_ms, handle=(future, payload.size_bytes))
+        )
+        self._sender.ready(lane)
+        return Receipt(lane, future, 0, payload.count)
+
+    async def flush(self) -> None:
+        """Returns when everything that was taken is settled, well or not."""
+        for lane in list(self._open):
+            self._seal(lane)
+        if self._buffered_bytes:
+            done = self._loop.create_future()
+            self._idle.append(done)
+            await done
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Ends the producer. What is not acknowledged by then ends with SendError."""
+        if self._closed:
+            return
+        try:
+            if flush:
+                await self.flush()
+        finally:
+            self._closed = True
+            for lane in list(self._open):
+                self._seal(lane)
+            await self._sender.stop()
+            if self._view_task is not None:
+                self._view_task.cancel()
+                await asyncio.gather(self._view_task, return_exceptions=True)
+
+    # --- inside
+
+    async def _lane(self, topic: str, key: bytes | None, partition: int | None) -> Lane:
+        if self._closed:
+            raise SendError(ErrorCode.INVALID_REQUEST, "the producer is closed: make another")
+        count = len(known.partitions) if (known := self._view.topic(topic)) else await self.partitions(topic)
+        if partition is None:
+            if key is not None:
+                partition = partition_of(key, count)
+            else:
+                sticky = self._sticky.get(topic)
+                if sticky is None:
+                    sticky = self._sticky[topic] = StickyPartition(self._rng, self.config.batch_bytes)
+                partition = 0 if count == 1 else sticky.choose(count, self._view.led(topic))
+        elif not 0 <= partition < count:
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {topic} has no partition {partition}: give one from 0 to {count - 1}",
+            )
+        lane = self._lanes.get((topic, partition))
+        if lane is None:
+            lane = self._lanes[topic, partition] = self._sender.lane(topic, partition)
+        return lane
+
+    async def _room(self) -> None:
+        """Waits while the buffer is full."""
+        while self._buffered_bytes >= self.config.buffer_bytes:
+            # What is in open batches must go for room to come.
+            for lane in list(self._open):
+                self._seal(lane)
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def _opened(self, lane: Lane, timestamp_ms: int) -> _Open:
+        opened = self._open.get(lane)
+        if opened is None:
+            opened = self._open[lane] = _Open(
+                BatchBuilder(timestamp_ms, self.config.batch_bytes), self._new_future()
+            )
+            lane.has_open = True
+            if self.config.linger_ms:
+                opened.timer = self._loop.call_later(self.config.linger_ms / 1000, self._lingered, lane)
+        return opened
+
+    def _count(self, lane: Lane, opened: _Open) -> None:
+        """After records were added to the open batch."""
+        self._buffered_bytes += opened.builder.size_bytes - opened.counted_bytes
+        opened.counted_bytes = opened.builder.size_bytes
+        if opened.counted_bytes >= self.config.batch_bytes - _RECORD_OVERHEAD_BYTES:
+            self._seal(lane)
+        elif not self.config.linger_ms:
+            self._lingered(lane)
+
+    def _account(self, lane: Lane, size_bytes: int) -> None:
+        sticky = self._sticky.get(lane.topic)
+        if sticky is not None:
+            sticky.note(size_bytes)
+
+    def _lingered(self, lane: Lane) -> None:
+        """The open batch may go; it takes more records until it can."""
+        if lane.has_open:
+            lane.lingered = True
+            self._sender.ready(lane)
+
+    def _seal(self, lane: Lane) -> None:
+        """Closes the lane's open batch, if there is one, and queues it."""
+        opened = self._open.pop(lane, None)
+        if opened is None:
+            return
+        lane.has_open = lane.lingered = False
+        if opened.timer is not None:
+            opened.timer.cancel()
+        deadline_ms = self._now_ms_loop() + self.config.delivery_timeout_ms
+        batch = OutBatch(
+            payload=opened.builder.payload(self.config.codec),
+            deadline_ms=deadline_ms,
+            handle=(opened.future, opened.counted_bytes),
+        )
+        lane.queue.add(batch)
+        self._sender.ready(lane)
+
+    def _settled(self, batch: OutBatch, outcome: int | SendError) -> None:
+        future, size_bytes = batch.handle
+        self._buffered_bytes -= size_bytes
+        if not future.done():
+            if isinstance(outcome, SendError):
+                future.set_exception(outcome)
+                future.exception()  # whoever does not look at it must not be told by the loop
+            else:
+                future.set_result(outcome)
+        if self._buffered_bytes < self.config.buffer_bytes:
+            _wake(self._waiters)
+        if not self._buffered_bytes:
+            _wake(self._idle)
+
+    def _new_future(self) -> asyncio.Future[int]:
+        return self._loop.create_future()
+
+    def _view_changed(self) -> None:
+        self._sender.view_changed()
+
+    def _now_ms_loop(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _now_ms(self) -> int:
+        return self._sender.wall_ms()
+
+
+def _wake(waiting: list[asyncio.Future[None]]) -> None:
+    for each in waiting:
+        if not each.done():
+            each.set_result(None)
+    waiting.clear()

@@ -5,6 +5,7 @@ Owns options, colours and exit codes; what is an event and how severe is `metada
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from cli.log_live import LiveCommand
 from cli.log_options import ENTITY, PATH, POINT, Complaints, clear_progress, tell_unknown
 from cli.log_source import MetadataLog, ReadBatch
 from cli.output import json_line, json_option, utc_text
+from metadata.inspect.concern import Stretch
 from metadata.inspect.points import END, Point
 from metadata.inspect.states import OnProblem, earliest, state_at
 from metadata.inspect.timeline import (
@@ -30,6 +32,8 @@ from metadata.inspect.timeline import (
     at_least,
 )
 from metadata.inspect.timeline import WARNING as WARNING_SEVERITY
+from metadata.inspect.why import decoded_runs
+from storage.reader import Damage
 
 _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "bright_black"}
 
@@ -76,6 +80,8 @@ def timeline(
     shown = at_least(severity)
     seen = Seen()
     told = 0
+    colour = click.get_current_context().color
+    on_terminal = sys.stdout.isatty() if colour is None else colour
     try:
         for event in events(log, complaints, end=end or END, gap_ms=int(gap_s * 1000), seen=seen):
             if event.severity not in shown or (start is not None and _is_before(event, start)):
@@ -83,7 +89,10 @@ def timeline(
             if entities and not any(event.is_about(wanted) for wanted in entities):
                 continue
             clear_progress(log)
-            click.echo(json_line(event_json(event)) if as_json else coloured(event))
+            if on_terminal:
+                click.echo(json_line(event_json(event)) if as_json else coloured(event))
+            else:  # a flush a line would cost as much as the line
+                sys.stdout.write((json_line(event_json(event)) if as_json else plain(event)) + "\n")
             told += 1
     finally:
         clear_progress(log)
@@ -119,6 +128,11 @@ class Seen:
         self.last_ms = max(header.max_timestamp_ms, self.last_ms or 0)
         self.end_offset = max(header.next_offset, self.end_offset)
 
+    def pass_over(self, stretch: Stretch) -> None:
+        """The same for idle batches behind others."""
+        self.last_ms = max(stretch.time_ms, self.last_ms or 0)
+        self.end_offset = max(stretch.next_offset, self.end_offset)
+
     def outside(self, path: str, point: Point) -> str | None:
         """Why the log does not reach `point`; None where it does."""
         if point.offset is not None and point.offset > self.end_offset:
@@ -149,9 +163,16 @@ def events(
         image = state_at(log, earliest(log), past_corruption=True).image
     timeline = Timeline(image, gap_ms=gap_ms)
     first = 0 if image is None else image.provenance.offset
-    for item in log.items(first or None):
-        if not isinstance(item, ReadBatch):
+    for item in decoded_runs(log, first, end, timeline.pieces):
+        if isinstance(item, Stretch):
+            timeline.pass_over(item)
+            if seen is not None:
+                seen.pass_over(item)
+            continue
+        if isinstance(item, Damage):
             on_problem(log_source.damage_line(item))
+            continue
+        if not isinstance(item, ReadBatch):
             continue
         header = item.batch.header
         if header.next_offset <= first:
@@ -180,6 +201,13 @@ def event_text(event: TimelineEvent) -> str:
     rule = f"  [{event.rule}]" if event.rule else ""
     place = f"{event.offset:>7}  {utc_text(event.time_ms)}  epoch {event.epoch:<3}"
     return f"{place} {event.kind:<28} {event.text}{rule}"
+
+
+def plain(event: TimelineEvent) -> str:
+    """The same with its severity."""
+    rule = f"  [{event.rule}]" if event.rule else ""
+    place = f"{event.offset:>7}  {utc_text(event.time_ms)}  epoch {event.epoch:<3}"
+    return f"{place} {event.severity:<8}  {event.kind:<28} {event.text}{rule}"
 
 
 def coloured(event: TimelineEvent) -> str:

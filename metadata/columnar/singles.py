@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.batch import HEADER_BYTES, parse_header
 from storage.runs import BatchRun
@@ -35,12 +36,18 @@ def apply_run(engine: Engine, run: BatchRun) -> bool:
     if frames is None or (CLASS_OF_KEY[frames.keys] == BARRIER).any():
         return False
     header = parse_header(run.data, int(run.places[-2]))._replace(base_offset=run.base_offset)
-    idle = (frames.keys == _NO_OP) & (frames.versions == 0) & (frames.lengths == _NO_OP_BYTES)
-    idle &= frames.octets[frames.starts + FRAME_BYTES] == 0
-    places = np.flatnonzero(~idle)
+    places = np.flatnonzero(~idle_frames(frames))
     for low, high in pairwise(_cuts(frames, places)):
         apply_places(engine, frames, header, places[low:high])
     return True
+
+
+def idle_frames(frames: Frames) -> npt.NDArray[np.bool_]:
+    """Which records are NoOps as every controller writes them."""
+    idle: npt.NDArray[np.bool_] = (frames.keys == _NO_OP) & (frames.versions == 0)
+    idle &= frames.lengths == _NO_OP_BYTES
+    idle &= frames.octets[frames.starts + FRAME_BYTES] == 0
+    return idle
 
 
 def _cuts(frames: Frames, places: Places) -> list[int]:

@@ -129,7 +129,7 @@ class PartitionColumns:
         self._touched: frozenset[int] = frozenset()
 
     def came_from(self, parent: PartitionColumns, touched: frozenset[int]) -> None:
-        """Notes that only the chunks numbered `touched` are not those of `parent`, which is not kept alive."""
+        """Notes which chunks are not those of `parent` (not kept alive), by number."""
         self._parent = weakref.ref(parent)
         self._touched = touched
 

@@ -19,7 +19,16 @@ from metadata.inspect.diff import EntityChange, changes_between
 from metadata.inspect.log import InspectError, MetadataLog, damage_line
 from metadata.inspect.points import END, Point
 from metadata.inspect.predicate import Place, Predicate, Verdict
-from metadata.inspect.states import FoundState, OnProblem, Step, earliest, state_at, steps_from
+from metadata.inspect.states import (
+    FoundState,
+    OnProblem,
+    Passed,
+    Step,
+    earliest,
+    state_at,
+    steps_about,
+    steps_from,
+)
 from metadata.records import UnknownRecord
 from metadata.replay import Replayer
 from storage.batch import RecordBatch
@@ -151,6 +160,8 @@ class _Search:
         end_offset = first.end_offset
         for step in self._steps(first):
             end_offset = step.next_offset
+            if isinstance(step, Passed):
+                continue
             verdict = self._after(step, was_true)
             if verdict is Verdict.FALSE and was_true:
                 return self._turned(self._result(method, reason, end_offset), step)
@@ -169,12 +180,28 @@ class _Search:
             return self._check.step(step.before, step.after, step.quorum_after)
         return self._check.image(Place(image=step.after, quorum=step.quorum_after))
 
-    def _steps(self, first: FoundState) -> Iterator[Step]:
-        for step in steps_from(
-            self._log, first, self._end, self._on_problem, past_corruption=self._past_corruption
-        ):
-            self._batches += 1
-            self._unknown += step.unknown
+    def _steps(self, first: FoundState) -> Iterator[Step | Passed]:
+        """The batches from `first` on; those that cannot change the answer go by together."""
+        found: Iterator[Step | Passed]
+        if self._check.concern is None:
+            found = steps_from(
+                self._log, first, self._end, self._on_problem, past_corruption=self._past_corruption
+            )
+        else:
+            found = steps_about(
+                self._log,
+                first,
+                self._check.concern,
+                self._end,
+                self._on_problem,
+                past_corruption=self._past_corruption,
+            )
+        for step in found:
+            if isinstance(step, Passed):
+                self._batches += step.batches
+            else:
+                self._batches += 1
+                self._unknown += step.unknown
             yield step
 
     def _binary(self, first: FoundState, reason: str) -> Bisection:
@@ -203,6 +230,9 @@ class _Search:
         result = self._between(good, positions[high] if high < len(positions) else None, reason)
         return msgspec.structs.replace(result, snapshots=total, loaded=loaded)
 
+    def _is_false_after(self, step: Step) -> bool:
+        return self._check.step(step.before, step.after, step.quorum_after) is Verdict.FALSE
+
     def _is_before_end(self, position: LogPosition) -> bool:
         if self._end.time_ms is not None:
             return self._log.snapshot(position).snapshot_timestamp_ms() <= self._end.time_ms
@@ -222,7 +252,7 @@ class _Search:
         end_offset = good.end_offset
         for step in self._steps(good):
             end_offset = step.next_offset
-            if self._check.step(step.before, step.after, step.quorum_after) is Verdict.FALSE:
+            if isinstance(step, Step) and self._is_false_after(step):
                 return self._turned(self._result(BINARY, reason, end_offset), step)
             if bad is not None and end_offset >= bad.offset:
                 raise InspectError(

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from metadata import control_records as control
 from metadata import records as r
 from metadata.image import LOST, MIGRATING, UNASSIGNED
@@ -29,8 +31,7 @@ FETCH_TIMEOUT_MS = 2_000
 election, unless the leader told it to (KIP-595)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """One derived cause. `rule` is a key of `cause_rules.RULES`; `offset` is that of the record that
     is the cause, if it is another one; `broker_id` the broker that it is about."""
 

@@ -7,15 +7,20 @@ frozen, so that a long log costs no image a batch. Knows neither files nor what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+import msgspec
 
 from metadata import control_records as control
 from metadata import records as r
-from metadata.errors import ReplayError
+from metadata.errors import RecordDecodeError, ReplayError
 from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
 from metadata.image.types import BrokerRegistration, ConfigResource, PartitionInfo, TopicInfo
+from metadata.inspect.concern import Concern, Stretch, is_passed, pass_over, pieces
 from metadata.replay import Replayer, ReplayState
+from storage.batch import RecordBatch
+from storage.runs import BatchRun
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
@@ -24,8 +29,7 @@ PartitionKey = tuple[bytes, int]
 """(topic id, partition index)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStep:
+class PartitionStep(msgspec.Struct, frozen=True, kw_only=True):
     """One record about one partition. `before` is None for a new partition, `after` for one that is gone."""
 
     offset: int
@@ -166,6 +170,28 @@ class ChangeFeed:
         topics = self._engine.builder.topics
         entry = topics.by_id.get(topic_id)
         return [] if entry is None else [topics.at(row) for row in entry.rows().tolist()]
+
+    def pieces(self, run: BatchRun, concern: Concern) -> Iterator[RecordBatch | Stretch]:
+        """A run that comes next, in batches for `batch` and in stretches for `pass_over`."""
+        return pieces(run, concern, self._engine.builder.topics.by_name.get)
+
+    def is_passed(self, batch: RecordBatch, concern: Concern) -> bool:
+        """Whether a batch that comes next is one for `pass_over`."""
+        return is_passed(batch, concern, self._engine.builder.topics.by_name.get)
+
+    def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
+        """Applies batches that nobody wants told. Gives the records that cannot be decoded; those that do not
+        fit the state are not its caller's."""
+        self._refused.clear()
+        builder = self._engine.builder
+        # Batches are taken as they come, also behind damage.
+        if isinstance(stretch, Stretch):
+            builder.offset = stretch.base_offset
+            pass_over(self._engine, stretch)
+        else:
+            builder.offset = stretch.header.base_offset
+            self._engine.apply_batch(stretch)
+        return [error for error in self._refused if isinstance(error.__cause__, RecordDecodeError)]
 
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> BatchChanges:
         """Applies one batch: `records` are (offset, decoded record). Never raises for a record."""

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from metadata.image import MetadataImage
+from metadata.inspect.concern import Concern
 from metadata.inspect.diff import changes_between
 from metadata.inspect.log import MetadataLog
-from metadata.inspect.states import OnProblem, Step, state_at, steps
+from metadata.inspect.states import FoundState, OnProblem, Passed, Step, earliest, state_at, steps_about
 from metadata.inspect.views import touched
 from metadata.invariants import ERROR, Violation, check_image
 from metadata.invariants_changes import check_batch
@@ -150,26 +151,34 @@ class _Checker:
     def run(self) -> None:
         report = self._report
         last: Step | None = None
-        for step in steps(self._log, on_problem=self._problem, past_corruption=self._past_corruption):
-            if last is None:
-                self._begin(step)
+        start = state_at(self._log, earliest(self._log), self._problem, past_corruption=self._past_corruption)
+        self._begin(start)
+        # Idle batches change nothing, but for the ends of snapshots.
+        concern = Concern(stops=frozenset(at.offset for at, _ in self._snapshots))
+        for step in steps_about(
+            self._log, start, concern, on_problem=self._problem, past_corruption=self._past_corruption
+        ):
+            if isinstance(step, Passed):
+                report.batches += step.batches
+                report.records += step.batches
+                report.end_offset, report.epoch = step.next_offset, step.epoch
+                continue
             self._step(step)
             last = step
         if last is None:
-            found = state_at(self._log, on_problem=self._problem, past_corruption=self._past_corruption)
-            report.start_offset = report.end_offset = found.end_offset
-            report.epoch, report.unknown = found.image.provenance.epoch, found.unknown
-            _judge(report, check_image(found.image), found.image)
+            report.unknown += start.unknown
+            report.lasting = frozenset((one.rule, one.where) for one in report.findings)
             return
         # Once more in whole: what no step can break by its records, such as the counts of our own indexes.
         at_end = check_image(last.after, limit=MAX_OPEN)
         self._found(at_end, last)
         report.lasting = frozenset((one.rule, one.where) for one in at_end)
 
-    def _begin(self, step: Step) -> None:
+    def _begin(self, start: FoundState) -> None:
         report = self._report
-        report.start_offset = report.end_offset = step.state_before.end_offset
-        _judge(report, check_image(step.before), step.before)
+        report.start_offset = report.end_offset = start.end_offset
+        report.epoch = start.image.provenance.epoch
+        _judge(report, check_image(start.image), start.image)
         for finding in report.findings:
             self._open[finding.rule, finding.where] = None
         self._snapshots = [pair for pair in self._snapshots if pair[0].offset > report.start_offset]

@@ -9,13 +9,14 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from metadata.delta import diff
-from metadata.image import MetadataImage
-from metadata.image.columns import N_ISR, N_REPLICAS, TOPIC
+from metadata.image import MetadataImage, partition_changes
+from metadata.image.columns import Chunk
 from metadata.inspect.causes import was_unclean
+from metadata.inspect.chunk_counts import ChunkCounts, leaderless, under_replicated
+from metadata.inspect.concern import Concern
 from metadata.inspect.predicate import IMAGE_RULES, Place, Predicate, Verdict
 from metadata.inspect.quorum import QuorumView
-from metadata.inspect.spans import under_min_isr
+from metadata.inspect.spans import is_under_min_isr, under_min_isr
 from metadata.invariants import ERROR, Violation, check_image
 from metadata.invariants_changes import check_batch
 
@@ -40,7 +41,8 @@ HEALTH = {
 class Check:
     """One question. `image` answers for a state alone (None: a step is needed), `step` for a step whose
     state before it was fine. `is_monotone`: it can turn false only once; `is_vouched`: because the user says
-    so. `headers` is set where batch headers are enough."""
+    so. `headers` is set where batch headers are enough. `concern` tells which batches may change the answer,
+    None: all."""
 
     name: str
     image: Callable[[Place], Verdict] | None
@@ -48,6 +50,10 @@ class Check:
     is_monotone: bool = False
     is_vouched: bool = False
     headers: Predicate | None = None
+    concern: Concern | None = None
+
+
+NOT_IDLE = Concern()
 
 
 def named_check(name: str) -> Check:
@@ -57,18 +63,27 @@ def named_check(name: str) -> Check:
         close = difflib.get_close_matches(name, known, n=2)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
         raise ValueError(f"no check is called {name!r}; {hint}")
-    if name in _STATES:
-        test = _STATES[name]
+    if name in _COUNTED:
+        counts = ChunkCounts(_COUNTED[name])
         return Check(
             name=name,
-            image=lambda place: _verdict(test(place.image)),
-            step=lambda before, after, quorum: _verdict(test(after)),
+            image=lambda place: _verdict(not counts.total(place.image.topics.columns)),
+            step=lambda before, after, quorum: _verdict(not counts.total(after.topics.columns)),
+            concern=NOT_IDLE,
+        )
+    if name == "min-isr":
+        return Check(
+            name=name,
+            image=lambda place: _verdict(not under_min_isr(place.image)),
+            step=lambda before, after, quorum: _verdict(not _came_under_min_isr(before, after)),
+            concern=NOT_IDLE,
         )
     if name == "clean-elections":
         return Check(
             name=name,
             image=None,
             step=lambda before, after, quorum: _verdict(not unclean_elections(before, after)),
+            concern=NOT_IDLE,
         )
     wants = _wants(name)
     return Check(
@@ -77,6 +92,7 @@ def named_check(name: str) -> Check:
         if name in STEP_RULES
         else lambda place: _verdict(not any(map(wants, check_image(place.image)))),
         step=lambda before, after, quorum: _verdict(not any(map(wants, check_batch(before, after)))),
+        concern=NOT_IDLE,
     )
 
 
@@ -89,6 +105,7 @@ def predicate_check(predicate: Predicate, *, vouched: bool = False) -> Check:
         is_monotone=(vouched or predicate.is_monotone) and "quorum" not in predicate.used,
         is_vouched=vouched,
         headers=predicate if predicate.headers_only else None,
+        concern=predicate.concern,
     )
 
 
@@ -104,12 +121,14 @@ def _wants(name: str) -> Callable[[Violation], bool]:
     return lambda violation: violation.rule == name
 
 
-def _full_isr(image: MetadataImage) -> bool:
-    for chunk in image.topics.columns.chunks:
-        data = chunk.data
-        if ((data[N_ISR] != data[N_REPLICAS]) & (data[TOPIC] >= 0)).any():
-            return False
-    return True
+def _came_under_min_isr(before: MetadataImage, after: MetadataImage) -> bool:
+    """Whether a partition is under min ISR, where none was `before`: only what changed is looked at."""
+    if before.configs is not after.configs:
+        return bool(under_min_isr(after))
+    if before.topics is after.topics:
+        return False
+    changes = partition_changes(before.topics, after.topics)
+    return any(is_under_min_isr(after, key) for key in (*changes.added, *changes.changed))
 
 
 def unclean_elections(before: MetadataImage, after: MetadataImage) -> list[str]:
@@ -117,7 +136,7 @@ def unclean_elections(before: MetadataImage, after: MetadataImage) -> list[str]:
     found: list[str] = []
     if before.topics is after.topics:
         return found
-    for topic_id, index in diff(before, after).partitions.changed:
+    for topic_id, index in partition_changes(before.topics, after.topics).changed:
         old, new = before.topics.partition(topic_id, index), after.topics.partition(topic_id, index)
         topic = after.topics.topic(topic_id)
         if old is not None and new is not None and topic is not None and was_unclean(old, new):
@@ -125,8 +144,5 @@ def unclean_elections(before: MetadataImage, after: MetadataImage) -> list[str]:
     return found
 
 
-_STATES: dict[str, Callable[[MetadataImage], bool]] = {
-    "all-led": lambda image: not len(image.topics.rows_without_leader()),
-    "full-isr": _full_isr,
-    "min-isr": lambda image: not under_min_isr(image),
-}
+_COUNTED: dict[str, Callable[[Chunk], int]] = {"all-led": leaderless, "full-isr": under_replicated}
+"""Checks that hold where no partition is counted."""

@@ -27,6 +27,8 @@ from metadata.image.types import (
     PartitionInfo,
     TopicInfo,
 )
+from metadata.inspect.chunk_counts import ChunkCounts, leaderless
+from metadata.inspect.concern import Concern
 from metadata.inspect.quorum import QuorumView
 from metadata.invariants import Violation, check_image
 
@@ -76,6 +78,19 @@ _GROWING = frozenset({"offset", "epoch"})
 _HEADERS = frozenset({"offset", "epoch", "time_ms"})
 """Names that batch headers alone give a value."""
 
+_OF_A_TOPIC = frozenset({"topic", "partition", "partitions"})
+"""Names of functions whose first argument names a topic."""
+
+_OF_ALL_TOPICS = frozenset({"topics", "leaderless", "violations", "image"})
+
+_PARTS = frozenset(
+    {
+        *("features", "brokers", "controllers", "topics", "configs", "quotas", "producer_ids", "acls"),
+        *("scram", "delegation_tokens"),
+    }
+)
+"""Parts of an image that idle batches leave alone."""
+
 _REFUSED_ATTRIBUTES = frozenset({"format", "format_map", "builder", "gi_frame", "cr_frame", "mro"})
 
 
@@ -121,6 +136,11 @@ class Predicate:
     used: frozenset[str]
     is_monotone: bool
     headers_only: bool
+    concern: Concern | None = None
+    """Which batches may change the answer; None: all."""
+    _leaderless: ChunkCounts = field(
+        default_factory=lambda: ChunkCounts(leaderless), compare=False, repr=False
+    )
 
     def verdict(self, place: Place) -> Verdict:
         """Raises PredicateError for a mistake that shows only when it runs."""
@@ -128,6 +148,7 @@ class Predicate:
         return self._run(
             {
                 **{name: make(place) for name, make in _HELPERS.items() if name in self.used},
+                "leaderless": lambda: self._leaderless.total(place.image.topics.columns),
                 "offset": provenance.offset,
                 "epoch": provenance.epoch,
                 "time_ms": provenance.timestamp_ms,
@@ -198,7 +219,36 @@ def compile_predicate(source: str) -> Predicate:
         used=frozenset(used),
         is_monotone=_only_falls(tree.body),
         headers_only=bool(used) and used <= _HEADERS | set(SAFE_BUILTINS),
+        concern=_concern(tree, used),
     )
+
+
+def _concern(tree: ast.Expression, used: set[str]) -> Concern | None:
+    """What of a log an expression is about, by its names; None where every batch may count."""
+    if used & _HEADERS:
+        return None
+    topics = set[str]()
+    named = plain = 0
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="image"), attr=part) if part in _PARTS:
+                plain += 1
+            case ast.Name(id="image"):
+                plain -= 1
+            case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(topic)), *_]) if (
+                name in _OF_A_TOPIC
+            ):
+                topics.add(topic)
+                named += 1
+            case ast.Name(id=name) if name in _OF_A_TOPIC:
+                named -= 1
+            case _:
+                pass
+    if plain:
+        return None  # the image is handed on as a whole, its place in the log included
+    if named or used & _OF_ALL_TOPICS:
+        return Concern()
+    return Concern(topics=frozenset(topics))
 
 
 def _syntax_reason(text: str, column: int, error: SyntaxError) -> str:
@@ -398,7 +448,6 @@ _HELPERS: dict[str, Callable[[Place], Any]] = {
     "topic": lambda place: lambda name: _topic(place.image, name),
     "partitions": lambda place: _partitions_of(place.image),
     "partition": lambda place: _partition_of(place.image),
-    "leaderless": lambda place: lambda: len(place.image.topics.rows_without_leader()),
     "config": lambda place: _config_of(place.image),
     "feature": lambda place: place.image.features.level,
     "violations": lambda place: _violations_of(place.image),

@@ -148,3 +148,15 @@ def under_min_isr(image: MetadataImage) -> list[str]:
         partitions = [] if topic is None else image.topics.partitions_of(topic.topic_id)
         found += [f"topic/{name}/{at.index}" for at in partitions if len(at.isr) < _min_isr(setting, at)]
     return found
+
+
+def is_under_min_isr(image: MetadataImage, key: PartitionKey) -> bool:
+    """Whether one partition of an image is under min ISR."""
+    info, topic = image.topics.partition(*key), image.topics.topic(key[0])
+    if info is None or topic is None:
+        return False
+    for resource in (ConfigResource(TOPIC_RESOURCE, topic.name), ConfigResource(BROKER_RESOURCE, "")):
+        setting = (image.configs.get(resource) or {}).get(MIN_INSYNC_REPLICAS)
+        if setting is not None:
+            return len(info.isr) < _min_isr(setting, info)
+    return False

@@ -16,6 +16,7 @@ from metadata.batches import DecodedRecord, decode_readable
 from metadata.control_records import SnapshotFooterRecord, SnapshotHeaderRecord, UnknownControlRecord
 from metadata.errors import ReplayError, UnknownRecordError
 from metadata.image import MetadataImage, Provenance
+from metadata.inspect.concern import Concern, Stretch, pass_over, pieces
 from metadata.inspect.log import InspectError, MetadataLog, damage_line
 from metadata.inspect.points import END, Point, parse_point, utc_text
 from metadata.inspect.quorum import QuorumView
@@ -167,13 +168,39 @@ def steps(
     """
     notes = _Notes(on_problem)
     if log.is_checkpoint:
-        yield from _Walk(log, FoundState(state=ReplayState()), notes, past_corruption).steps(end)
+        walk = _Walk(log, FoundState(state=ReplayState()), notes, past_corruption)
+        yield from (step for step in walk.steps(end) if isinstance(step, Step))
         return
     start = earliest(log) if start is None else start
     walk = _begin(log, start, notes, past_corruption)
     walk.run_to(start)
     walk.finish(start)
-    yield from walk.steps(end)
+    yield from (step for step in walk.steps(end) if isinstance(step, Step))
+
+
+class Passed(msgspec.Struct, frozen=True, kw_only=True):
+    """Batches that went by between two steps because the question did not need them (see `concern`).
+    `epoch` and `time_ms` are those of the last one, `next_offset` is that after it."""
+
+    batches: int
+    next_offset: int
+    epoch: int
+    time_ms: int
+
+
+def steps_about(
+    log: MetadataLog,
+    found: FoundState,
+    concern: Concern,
+    end: Point = END,
+    on_problem: OnProblem | None = None,
+    *,
+    past_corruption: bool = False,
+) -> Iterator[Step | Passed]:
+    """As `steps_from`, but what `concern` does not need goes by in columns, many batches at a time. The first
+    step after that has the state after them before it."""
+    start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
+    yield from _Walk(log, start, _Notes(on_problem), past_corruption).steps(end, concern)
 
 
 def steps_from(
@@ -186,7 +213,9 @@ def steps_from(
 ) -> Iterator[Step]:
     """As `steps`, from a state of the same log that is known already; `found` is not changed."""
     start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
-    yield from _Walk(log, start, _Notes(on_problem), past_corruption).steps(end)
+    for step in _Walk(log, start, _Notes(on_problem), past_corruption).steps(end):
+        if isinstance(step, Step):
+            yield step
 
 
 def earliest(log: MetadataLog) -> Point:
@@ -208,7 +237,8 @@ class _Walk:
         self.engine = Replayer(found.state, on_error=notes.refused)
         self._start_offset = self.engine.end_offset
         self._source: Iterator[RecordBatch | BatchRun | Damage] = log.runs(self.engine.end_offset or None)
-        self._opened: Iterator[RecordBatch] = iter(())
+        self._opened: Iterator[RecordBatch | Stretch] = iter(())
+        self._concern: Concern | None = None
         self._pending: RecordBatch | Damage | None = None
         self._damage: Damage | None = None
         self._moved = found.snapshot is not None
@@ -219,12 +249,27 @@ class _Walk:
     def run_to(self, limit: Point) -> None:
         """Applies every batch before `limit`."""
         while (batch := self._next(limit, whole_runs=True)) is not None:
-            self._apply(batch)
+            if isinstance(batch, RecordBatch):
+                self._apply(batch)
 
-    def steps(self, limit: Point) -> Iterator[Step]:
-        """Applies every batch before `limit` and gives each with what it did."""
-        before = self.engine.state()
+    def steps(self, limit: Point, concern: Concern | None = None) -> Iterator[Step | Passed]:
+        """Applies every batch before `limit` and gives each with what it did; those that `concern` does not
+        need go by together."""
+        self._concern = concern
+        before: ReplayState | None = None
         while (batch := self._next(limit)) is not None:
+            if isinstance(batch, Stretch):
+                before = None
+                self._moved = True
+                pass_over(self.engine, batch)
+                yield Passed(
+                    batches=batch.batches,
+                    next_offset=batch.next_offset,
+                    epoch=batch.epoch,
+                    time_ms=batch.time_ms,
+                )
+                continue
+            before = self.engine.state() if before is None else before
             quorum = self.found.quorum
             self._notes.begin_step()
             unknown = self._notes.unknown
@@ -270,21 +315,27 @@ class _Walk:
                 f" this is the state at its end, offset {found.end_offset}"
             )
 
-    def _next(self, limit: Point, *, whole_runs: bool = False) -> RecordBatch | None:
+    def _next(self, limit: Point, *, whole_runs: bool = False) -> RecordBatch | Stretch | None:
         """The next batch to apply; None at the limit, at the end, and where records are missing. With
-        `whole_runs`, runs of batches before the limit are applied on the way."""
+        `whole_runs`, runs of batches before the limit are applied on the way; with a concern, a stretch that
+        it does not need comes as one."""
         while self.found.stopped is None:
             item = self._take()
             if item is None:
                 return None
             if isinstance(item, BatchRun):
                 self._reached = self._reached or item.next_offset > self._start_offset
-                if whole_runs and self._fits(item, limit):
+                fits = self._fits(item, limit)
+                if whole_runs and fits:
                     self._moved = True
                     self.engine.apply_run(item)
+                elif self._concern is not None and fits:
+                    self._opened = pieces(item, self._concern, self.engine.builder.topics.by_name.get)
                 else:
                     self._opened = item.batches()
                 continue
+            if isinstance(item, Stretch):
+                return item
             if isinstance(item, Damage):
                 if limit.offset is None or item.offset < limit.offset:
                     self._damage = item
@@ -300,9 +351,9 @@ class _Walk:
                 return item
         return None
 
-    def _take(self) -> RecordBatch | BatchRun | Damage | None:
-        """What was put back, the next batch of an opened run, or what the log has next."""
-        item: RecordBatch | BatchRun | Damage | None = self._pending
+    def _take(self) -> RecordBatch | BatchRun | Stretch | Damage | None:
+        """What was put back, the next piece of an opened run, or what the log has next."""
+        item: RecordBatch | BatchRun | Stretch | Damage | None = self._pending
         if item is None:
             item = next(self._opened, None)
         if item is None:

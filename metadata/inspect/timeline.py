@@ -7,8 +7,9 @@ does) and knows no files. Why something changed comes from `causes`, by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from metadata import control_records as control
 from metadata import records as r
@@ -23,9 +24,12 @@ from metadata.inspect.causes import (
     partition_causes,
 )
 from metadata.inspect.changes import BatchChanges, BrokerStep, ChangeFeed
+from metadata.inspect.concern import Concern, Stretch
 from metadata.inspect.entities import EntityNamer
 from metadata.inspect.event_groups import count, duration, listed
 from metadata.inspect.spans import PartitionSpans
+from storage.batch import RecordBatch
+from storage.runs import BatchRun
 
 DETAIL, INFO, WARNING, CRITICAL = "detail", "info", "warning", "critical"
 SEVERITIES = (DETAIL, INFO, WARNING, CRITICAL)
@@ -36,8 +40,7 @@ GAP_MS = 5_000
 writes one every 500 ms by default (KIP-835)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineEvent:
+class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened. `offset` is that of the first record which says so; `time_ms` is Unix time;
     `rule` names the cause (see `cause_rules`) where one is derived; `entities` are paths of everything that
     it is about, `entity` the first of them."""
@@ -101,6 +104,20 @@ class Timeline:
         self._refused(changes)
         self._end = (changes.records[-1][0] + 1, epoch, time_ms)
         return sorted(self._told, key=lambda event: event.offset)
+
+    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
+        """A run that comes next: batches for `batch`, stretches of idle ones for `pass_over`."""
+        return self._feed.pieces(run, Concern(gap_ms=self._gap_ms))
+
+    def pass_over(self, stretch: Stretch) -> None:
+        """Idle batches, each soon after the one before it."""
+        self._feed.pass_over(stretch)
+        self._idle_records = True
+        times = stretch.part().timestamps_ms()[-2:].tolist()
+        before = self._last_ms if len(times) == 1 else times[0]
+        self._last_ms = times[-1]
+        self._silence_ms = None if before is None else times[-1] - before
+        self._end = (stretch.next_offset, stretch.epoch, stretch.time_ms)
 
     def finish(self) -> list[TimelineEvent]:
         """What still goes on at the end of the log."""
@@ -273,6 +290,8 @@ class Timeline:
             self._tell(error.offset, "record does not fit", "quorum", text, severity=WARNING)
 
     def _single(self, offset: int, record: object) -> None:
+        if isinstance(record, r.PartitionChangeRecord | r.PartitionRecord | r.NoOpRecord):
+            return  # most records: told by what they changed
         names = self._namer.entities(record)
         entity = names[0] if names else "quorum"
         match record:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import difflib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from metadata import control_records as control
 from metadata import records as r
+from metadata.errors import ReplayError
 from metadata.image import MetadataImage
 from metadata.inspect.causes import (
     Cause,
@@ -25,14 +26,17 @@ from metadata.inspect.causes import (
     record_causes,
 )
 from metadata.inspect.changes import BatchChanges, ChangeFeed
+from metadata.inspect.concern import Concern, Stretch
 from metadata.inspect.entities import EntityNamer, is_below
-from metadata.inspect.log import InspectError, MetadataLog, ReadBatch, damage_line
+from metadata.inspect.log import InspectError, MetadataLog, ReadBatch, damage_line, decode_item
 from metadata.inspect.points import END, Point, utc_text
 from metadata.inspect.states import OnProblem, earliest, state_at
 from metadata.inspect.targets import Target
 from metadata.inspect.views import Wanted, entities_below, scram_path
 from metadata.tree import broker_tree, partition_tree, quota_path
+from storage.batch import RecordBatch
 from storage.reader import Damage
+from storage.runs import BatchRun
 
 _QUORUM_RECORDS = (control.LeaderChangeMessage, control.VotersRecord, control.KRaftVersionRecord)
 
@@ -92,7 +96,12 @@ def explain(
     if log.start_offset and not log.is_checkpoint:
         image = state_at(log, earliest(log), on_problem, past_corruption=past_corruption).image
     chain = Chain(target, image)
-    for item in batches_until(log, image, point, on_problem, past_corruption):
+    for item in batches_until(log, image, point, on_problem, past_corruption, chain.pieces, chain.is_passed):
+        if not isinstance(item, ReadBatch):
+            for error in chain.pass_over(item):
+                if on_problem is not None:
+                    on_problem(f"skipped: {error}")
+            continue
         header = item.batch.header
         records = [(decoded.offset, decoded.record) for decoded in item.records]
         chain.batch(header.leader_epoch, header.max_timestamp_ms, records)
@@ -105,42 +114,94 @@ def batches_until(
     point: Point,
     on_problem: OnProblem | None,
     past_corruption: bool,
-) -> Iterator[ReadBatch]:
-    """Decoded batches behind `image` and before `point`; damage is told, and is the end unless
-    `past_corruption`."""
+    split: Callable[[BatchRun], Iterator[RecordBatch | Stretch]],
+    is_passed: Callable[[RecordBatch], bool],
+) -> Iterator[ReadBatch | RecordBatch | Stretch]:
+    """Batches behind `image` and before `point`, as `decoded_runs` gives them; damage is told, and is the end
+    unless `past_corruption`."""
     first = expected = log.start_offset if image is None else image.provenance.offset
     damaged = False
-    for item in log.items(expected or None):
+    for item in decoded_runs(log, expected, point, split, is_passed):
         if isinstance(item, Damage):
             damaged = True
             if (point.offset is None or item.offset < point.offset) and on_problem is not None:
                 on_problem(damage_line(item))
             continue
-        header = item.batch.header
-        if header.next_offset <= expected:
+        base_offset, next_offset, time_ms = _place(item)
+        if next_offset <= expected:
             continue
-        if point.offset is not None and header.next_offset > point.offset:
+        if point.offset is not None and next_offset > point.offset:
             return
-        if point.time_ms is not None and header.max_timestamp_ms > point.time_ms:
+        if point.time_ms is not None and not isinstance(item, Stretch) and time_ms > point.time_ms:
             if expected == first and image is None:
                 raise InspectError(
-                    f"{log.path} begins at {utc_text(header.max_timestamp_ms)}, after"
+                    f"{log.path} begins at {utc_text(time_ms)}, after"
                     f" {utc_text(point.time_ms)}; give a later time, or an offset from {first} on"
                 )
             return
-        if header.base_offset > expected and not past_corruption:
+        if base_offset > expected and not past_corruption:
             if on_problem is not None:
                 on_problem(
                     f"stopped at offset {expected}: the next batch that can be read is at offset"
-                    f" {header.base_offset}; go on past it with --past-corruption"
+                    f" {base_offset}; go on past it with --past-corruption"
                 )
             return
-        expected = header.next_offset
+        expected = next_offset
         yield item
     if point.offset is not None and point.offset > expected and not damaged:
         raise InspectError(
             f"{log.path} ends at offset {expected}, before {point.offset}; give {expected} or less"
         )
+
+
+def _place(item: ReadBatch | RecordBatch | Stretch) -> tuple[int, int, int]:
+    """First offset, offset after the last one, time."""
+    if isinstance(item, Stretch):
+        return item.base_offset, item.next_offset, item.time_ms
+    header = item.batch.header if isinstance(item, ReadBatch) else item.header
+    return header.base_offset, header.next_offset, header.max_timestamp_ms
+
+
+def decoded_runs(
+    log: MetadataLog,
+    start: int,
+    point: Point,
+    split: Callable[[BatchRun], Iterator[RecordBatch | Stretch]],
+    is_passed: Callable[[RecordBatch], bool] | None = None,
+) -> Iterator[ReadBatch | RecordBatch | Stretch | Damage]:
+    """What `log.items` gives from `start` on, but for runs of batches that follow what was read and that end
+    before `point`: `split` says which of them come decoded. A batch alone that `is_passed` comes as it is."""
+    if log.is_checkpoint:
+        yield from log.items(start or None)
+        return
+    expected = start
+    for found in log.runs(start or None):
+        parts: Iterable[RecordBatch | Stretch | Damage]
+        if not isinstance(found, BatchRun):
+            parts = (found,)
+        elif found.base_offset == expected and is_before(found, point):
+            parts = split(found)
+        else:
+            parts = found.batches()
+        for part in parts:
+            if isinstance(part, Stretch):
+                expected = part.next_offset
+                yield part
+            elif is_passed is not None and isinstance(part, RecordBatch) and is_passed(part):
+                expected = part.header.next_offset
+                yield part
+            else:
+                for item in decode_item(part):
+                    if isinstance(item, ReadBatch):
+                        expected = item.batch.header.next_offset
+                    yield item
+
+
+def is_before(run: BatchRun, point: Point) -> bool:
+    """Whether all of a run lies before a place."""
+    if point.offset is not None:
+        return run.next_offset <= point.offset
+    return point.time_ms is None or int(run.timestamps_ms().max()) <= point.time_ms
 
 
 class Chain:
@@ -160,7 +221,29 @@ class Chain:
         self._last_ms: int | None = None
         self._kind = target.entity.partition("/")[0]
         self._quorum_before: dict[str, Any] = {}
+        self._concern = self._concern_of()
         self._begin(image)
+
+    def _concern_of(self) -> Concern:
+        """Which batches may hold a link, or a fence that tells of one."""
+        if self._kind == "topic":
+            wanted = (self._partition_of() or (self._target.entity.partition("/")[2],))[0]
+            by_name = wanted and self._partition_of() is not None
+            return Concern(topics=frozenset({wanted}) if by_name else None)
+        return Concern(topics=frozenset())
+
+    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
+        """A run that comes next: batches for `batch`, stretches for `pass_over`."""
+        return self._feed.pieces(run, self._concern)
+
+    def is_passed(self, batch: RecordBatch) -> bool:
+        """Whether a batch that comes next is one for `pass_over`."""
+        return self._feed.is_passed(batch, self._concern)
+
+    def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
+        """Batches that are not about the target; which of their records cannot be read."""
+        _, self._end, self._last_ms = _place(stretch)
+        return self._feed.pass_over(stretch)
 
     def _begin(self, image: MetadataImage | None) -> None:
         """Notes that the entity is there from the start on, where a snapshot says so."""

@@ -7,6 +7,7 @@ directory that hangs ends nothing, and is reported as failed when its bound is o
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -14,13 +15,11 @@ from typing import TYPE_CHECKING
 from broker.replica.events import (
     AbandonDirectory,
     AppendPartition,
-    CreateReplica,
     DataEvent,
     DirectoryFailed,
     DiskWork,
     FindOffset,
     ReadPartition,
-    RemoveReplica,
 )
 from broker.replica.store import DirectoryStore, DirectorySync
 from storage.errors import DiskError
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 
 HANG_BOUND_MS = 900
 PROBE_MS = 600
-SHARED = (CreateReplica, RemoveReplica)
-"""Work of which many items in a row share their syncs."""
+ROUNDS = (1, 1, 3, 20)
+"""How much of what waits is done before any of it is reported."""
 
 
 class DirectoryWorker:
@@ -80,6 +79,8 @@ class DirectoryWorker:
         if isinstance(work, AbandonDirectory):
             self.abandoned = True
             self._queue.clear()
+            with contextlib.suppress(DiskError):
+                self.store.abandon()
         elif not self.works:
             return
         elif isinstance(work, ReadPartition | FindOffset):
@@ -170,9 +171,8 @@ class DirectoryWorker:
         if self._busy or not self._queue or not self.works:
             return
         self._busy = True
-        works = [self._queue.popleft()]
-        while self._queue and isinstance(works[-1], SHARED) and isinstance(self._queue[0], SHARED):
-            works.append(self._queue.popleft())
+        count = min(len(self._queue), self._engine.rng.choice(ROUNDS))
+        works = [self._queue.popleft() for _ in range(count)]
 
         def carry_out() -> None:
             self._busy = False

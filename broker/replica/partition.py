@@ -25,6 +25,7 @@ from broker.replica.events import (
 from broker.replica.follower import Following
 from broker.replica.leader import Leading
 from broker.replica.local_log import LocalLog
+from broker.replica.log_view import LogView
 from broker.replica.messages import (
     FetchedPartition,
     FetchPartition,
@@ -49,14 +50,11 @@ from controller.raft.effects import Warn
 from metadata.errors import ApiError, ErrorCode
 from metadata.image import NO_LEADER, PartitionInfo
 from metadata.requests_partitions import AlteredPartition, PartitionAlteration
-from storage.epochs import EpochTable
-from storage.producers import ProducerTable
 
 
-class Partition:
+class Partition(LogView):
     """`incarnation` changes (by one) with every CutPartition that the partition asks for; reports of other
-    incarnations are ignored here too. Offsets: `start_offset`, `end_offset` (what was accepted, perhaps not
-    written), `written_end`, `synced_end`, `high_watermark`; all exclusive ends but the first.
+    incarnations are ignored here too.
 
     `leader`: who leads as far as this replica was told; None: nobody. `replicas`: of the newest metadata.
     """
@@ -73,16 +71,18 @@ class Partition:
         settings: TopicSettings,
         brokers: Brokers,
     ) -> None:
+        super().__init__(
+            LocalLog(
+                key=key,
+                topic=topic,
+                directory_id=directory_id,
+                incarnation=incarnation,
+                log=log,
+                counts_synced=config.log_flush_before_ack,
+            )
+        )
         self._config = config
         self._brokers = brokers
-        self._log = LocalLog(
-            key=key,
-            topic=topic,
-            directory_id=directory_id,
-            incarnation=incarnation,
-            log=log,
-            counts_synced=config.log_flush_before_ack,
-        )
         self.key = key
         self.topic = topic
         self.directory_id = directory_id
@@ -96,44 +96,6 @@ class Partition:
         self._following: Following | None = None
         self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has not been told its part: ask again")
         self._lead_after_cut: PartitionInfo | None = None
-
-    # ---- the log -----------------------------------------------------------------------------
-
-    @property
-    def incarnation(self) -> int:
-        return self._log.incarnation
-
-    @property
-    def start_offset(self) -> int:
-        return self._log.start
-
-    @property
-    def end_offset(self) -> int:
-        return self._log.end
-
-    @property
-    def written_end(self) -> int:
-        return self._log.written
-
-    @property
-    def synced_end(self) -> int:
-        return self._log.synced
-
-    @property
-    def high_watermark(self) -> int:
-        return self._log.high_watermark
-
-    @property
-    def size_bytes(self) -> int:
-        return self._log.size_bytes
-
-    @property
-    def epochs(self) -> EpochTable:
-        return self._log.epochs
-
-    @property
-    def producers(self) -> ProducerTable:
-        return self._log.producers
 
     # ---- what the image says -----------------------------------------------------------------
 
@@ -297,25 +259,28 @@ class Partition:
     def _plan_read(
         self, request: FetchPartition, replica_id: int, replica_epoch: int
     ) -> FetchedPartition | ReadPlan:
-        refusal = self._refusal(request.current_leader_epoch)
-        if refusal is None and self._leading is not None:
-            if replica_id >= 0:
-                refusal = self._leading.sender_refusal(replica_id, replica_epoch)
+        leading = self._leader_in(request.current_leader_epoch)
+        refusal: Refusal | None
+        if isinstance(leading, Refusal):
+            refusal = leading
+        elif replica_id < 0:
+            return leading.reading().fetch(request)
+        else:
+            refusal = leading.sender_refusal(replica_id, replica_epoch)
             if refusal is None:
-                return self._leading.reading(replica_id).fetch(request)
-        error, message = self._idle if refusal is None else (refusal.error, refusal.message)
+                return leading.reading(replica_id).fetch(request)
         return FetchedPartition(
             key=self.key,
-            error=error,
-            message=f"{self._log}: {message}",
+            error=refusal.error,
+            message=f"{self._log}: {refusal.message}",
             leader=self.leader,
             leader_epoch=self.leader_epoch,
         )
 
-    def _refusal(self, asked_epoch: int) -> Refusal | None:
-        """Of a question about a leader epoch (-1: it named none) to a leader: None if it may be answered."""
+    def _leader_in(self, asked_epoch: int) -> Leading | Refusal:
+        """Who answers a question about a leader epoch (-1: it names none), or why nobody here does."""
         if self.role is Role.IDLE or asked_epoch in {-1, self.leader_epoch}:
-            return None if self._leading is not None else Refusal(*self._idle)
+            return Refusal(*self._idle) if self._leading is None else self._leading
         if asked_epoch < self.leader_epoch:
             text = f"leader epoch {asked_epoch} is over, {self.leader_epoch} is known: read the new metadata"
             return Refusal(ErrorCode.FENCED_LEADER_EPOCH, text)
@@ -333,21 +298,25 @@ class Partition:
 
     def list_offset(self, request: ListOffsetsPartition) -> ListedOffset | FindPlan:
         """Start and high watermark at once; a FindPlan needs the log (`found_offset` makes the answer)."""
-        refusal = self._refusal(request.current_leader_epoch)
-        if refusal is None and self._leading is not None:
-            return self._leading.reading().list_offset(request)
-        error, message = self._idle if refusal is None else (refusal.error, refusal.message)
-        return ListedOffset(
-            key=self.key, error=error, message=f"{self._log}: {message}", leader=self._other_leader()
-        )
+        leading = self._leader_in(request.current_leader_epoch)
+        if isinstance(leading, Refusal):
+            return self._not_listed(leading)
+        return leading.reading().list_offset(request)
 
     def found_offset(self, plan: FindPlan, found: OffsetFound) -> ListedOffset:
         """The answer to a look-up by time, from what the log said; refused if another one leads by now."""
-        refusal = self._refusal(plan.leader_epoch)
-        if refusal is None and self._leading is not None:
-            return self._leading.reading().found_offset(found.offset, found.timestamp_ms, found.leader_epoch)
-        error, message = self._idle if refusal is None else (refusal.error, refusal.message)
-        return ListedOffset(key=self.key, error=error, message=f"{self._log}: {message}")
+        leading = self._leader_in(plan.leader_epoch)
+        if isinstance(leading, Refusal):
+            return self._not_listed(leading)
+        return leading.reading().found_offset(found.offset, found.timestamp_ms, found.leader_epoch)
+
+    def _not_listed(self, refusal: Refusal) -> ListedOffset:
+        return ListedOffset(
+            key=self.key,
+            error=refusal.error,
+            message=f"{self._log}: {refusal.message}",
+            leader=self._other_leader(),
+        )
 
     # ---- the ISR -----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a leader answers to those who read: from where to where, what is out of range, which offset a time has.
+"""What a leader answers to those who read: from where to where, what is out of range, the offset of a time.
 
 Owns the bounds of reads and the comparison of epochs (KIP-595). Changes nothing: who fetched what is noted by
 `leader`.

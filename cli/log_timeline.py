@@ -80,8 +80,7 @@ def timeline(
     shown = at_least(severity)
     seen = Seen()
     told = 0
-    colour = click.get_current_context().color
-    on_terminal = sys.stdout.isatty() if colour is None else colour
+    on_terminal = not click.utils.should_strip_ansi(sys.stdout)
     try:
         for event in events(log, complaints, end=end or END, gap_ms=int(gap_s * 1000), seen=seen):
             if event.severity not in shown or (start is not None and _is_before(event, start)):

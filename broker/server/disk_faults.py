@@ -72,7 +72,10 @@ def read_faults(path: str) -> list[Fault]:
     """The faults in a control file, which is replaced in one step by whoever writes it. Raises StartError."""
     try:
         with open(path, encoding="utf-8") as file:
-            return [_fault(each) for each in json.load(file)]
+            faults = json.load(file)
+            if not isinstance(faults, list):
+                raise TypeError("it is no list")
+            return [_fault(each) for each in faults]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StartError(f"{path} ({VARIABLE}) is no list of disk faults: {error!r}; correct it") from error
 

@@ -1,0 +1,335 @@
+"""The threads of a log directory: order, group commit, reads beside writes, failure told once, hangs left."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+from broker.replica.events import (
+    AbandonDirectory,
+    AppendPartition,
+    CheckpointHighWatermarks,
+    DataEvent,
+    DirectoryFailed,
+    DirectoryMeasured,
+    DiskWork,
+    LogAppended,
+    LogsSynced,
+    PartitionRead,
+    ReadPartition,
+)
+from broker.replica.store import DirectoryStore
+from broker.server.data_directory import DirectoryThreads
+from broker.server.watched_disk import DiskWatch
+from storage.errors import DiskError
+
+DIRECTORY = b"d" * 16
+KEY = (b"t" * 16, 0)
+
+
+def append(end_offset: int, *, sync: bool = True) -> AppendPartition:
+    return AppendPartition(
+        directory_id=DIRECTORY, key=KEY, incarnation=1, data=str(end_offset).encode(), sync=sync
+    )
+
+
+def read(token: int) -> ReadPartition:
+    return ReadPartition(
+        token=token, directory_id=DIRECTORY, key=KEY, incarnation=1, from_offset=0, to_offset=1, max_bytes=1
+    )
+
+
+CHECKPOINT = CheckpointHighWatermarks(directory_id=DIRECTORY, high_watermarks=())
+
+
+class ScriptedSync:
+    def __init__(self, store: ScriptedStore, end_offset: int) -> None:
+        self.store = store
+        self.end_offset = end_offset
+
+    def run(self) -> None:
+        self.store.syncs.append(self.end_offset)
+        self.store.sync_gate(self.end_offset)
+
+
+class ScriptedStore:
+    """Appends in memory. `gate` and `sync_gate` run on the io and sync threads and may block or raise."""
+
+    directory_id = DIRECTORY
+    path = "/d"
+
+    def __init__(self) -> None:
+        self.end_offset = self.synced = 0
+        self.syncs: list[int] = []
+        self.closed: list[str] = []
+        self.gate: Callable[[DiskWork], None] = lambda work: None
+        self.sync_gate: Callable[[int], None] = lambda end: None
+
+    def execute(self, work: DiskWork) -> list[DataEvent]:
+        assert isinstance(work, ReadPartition)
+        return [PartitionRead(token=work.token, data=b"x")]
+
+    def execute_all(self, works: list[DiskWork]) -> list[DataEvent]:
+        events: list[DataEvent] = []
+        for work in works:
+            self.gate(work)
+            if isinstance(work, AppendPartition):
+                self.end_offset = int(work.data)
+                events.append(
+                    LogAppended(
+                        directory_id=DIRECTORY,
+                        key=KEY,
+                        incarnation=1,
+                        end_offset=self.end_offset,
+                        size_bytes=0,
+                    )
+                )
+        return events
+
+    def prepare_sync(self, *, checkpoint: bool = False) -> ScriptedSync | None:
+        return ScriptedSync(self, self.end_offset) if self.end_offset > self.synced else None
+
+    def sync_completed(self, sync: ScriptedSync) -> LogsSynced:
+        self.synced = sync.end_offset
+        return LogsSynced(directory_id=DIRECTORY, ends=((KEY, 1, sync.end_offset),))
+
+    def measure(self) -> DirectoryMeasured:
+        return DirectoryMeasured(directory_id=DIRECTORY, total_bytes=2, usable_bytes=1)
+
+    def tick(self, now_ms: int) -> bool:
+        return False
+
+    def abandon(self) -> None:
+        self.closed.append("abandoned")
+
+    def close(self, *, clean: bool) -> None:
+        self.closed.append("clean" if clean else "unclean")
+
+
+class Bench:
+    """Threads around a scripted store, and what they reported."""
+
+    def __init__(self) -> None:
+        self.store = ScriptedStore()
+        self.events: list[DataEvent] = []
+        self.crashes: list[str] = []
+        self._changed = asyncio.Event()
+        self.threads = DirectoryThreads(
+            cast(DirectoryStore, self.store),
+            DiskWatch(),
+            self._report,
+            self._crash,
+            asyncio.get_running_loop(),
+        )
+        self.threads.start()
+
+    def _report(self, event: DataEvent) -> None:
+        if not isinstance(event, DirectoryMeasured):
+            self.events.append(event)
+            self._changed.set()
+
+    def _crash(self, reason: str) -> None:
+        self.crashes.append(reason)
+        self._changed.set()
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not reached():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def failed(self) -> bool:
+        return bool(self.events) and isinstance(self.events[-1], DirectoryFailed)
+
+    def synced(self) -> list[int]:
+        return [each.ends[0][2] for each in self.events if isinstance(each, LogsSynced)]
+
+    def appended(self) -> list[int]:
+        return [each.end_offset for each in self.events if isinstance(each, LogAppended)]
+
+
+def run(test: Callable[[Bench], Any]) -> None:
+    async def main() -> None:
+        await test(Bench())
+
+    asyncio.run(main())
+
+
+def test_appends_are_reported_in_order_and_synced() -> None:
+    async def test(bench: Bench) -> None:
+        for end in (1, 2, 3):
+            bench.threads.submit(append(end))
+        await bench.until(lambda: bench.synced()[-1:] == [3])
+        assert bench.appended() == [1, 2, 3]
+        assert await bench.threads.close(clean=True)
+        assert bench.store.closed == ["clean"]
+
+    run(test)
+
+
+def test_everything_that_comes_during_a_sync_shares_the_next_one() -> None:
+    async def test(bench: Bench) -> None:
+        first, go_on = threading.Event(), threading.Event()
+
+        def gate(end: int) -> None:
+            if end == 1:
+                first.set()
+                assert go_on.wait(20)
+
+        bench.store.sync_gate = gate
+        bench.threads.submit(append(1))
+        await bench.until(lambda: bench.appended() == [1])
+        assert first.wait(20)
+        for end in range(2, 12):
+            bench.threads.submit(append(end))
+        await bench.until(lambda: bench.appended() == list(range(1, 12)))
+        assert bench.synced() == []
+        go_on.set()
+        await bench.until(lambda: bench.synced() == [1, 11])
+        assert bench.store.syncs == [1, 11]
+        await bench.threads.close(clean=True)
+
+    run(test)
+
+
+def test_without_sync_nothing_is_synced_before_the_end() -> None:
+    async def test(bench: Bench) -> None:
+        bench.threads.submit(append(1, sync=False))
+        await bench.until(lambda: bench.appended() == [1])
+        await bench.threads.close(clean=True)
+        assert bench.store.syncs == []
+
+    run(test)
+
+
+def test_reads_do_not_wait_for_writes_or_syncs() -> None:
+    async def test(bench: Bench) -> None:
+        go_on = threading.Event()
+        bench.store.gate = lambda work: cast(None, go_on.wait(20))
+        bench.threads.submit(append(1))
+        bench.threads.submit(read(7))
+        await bench.until(lambda: PartitionRead(token=7, data=b"x") in bench.events)
+        assert bench.appended() == []
+        go_on.set()
+        await bench.until(lambda: bench.synced() == [1])
+        await bench.threads.close(clean=True)
+
+    run(test)
+
+
+def test_a_write_that_fails_is_told_once_and_ends_all_work() -> None:
+    async def test(bench: Bench) -> None:
+        def gate(work: DiskWork) -> None:
+            if isinstance(work, AppendPartition) and work.data == b"2":
+                raise DiskError("/d", "write of log", "the device reports an I/O error")
+
+        bench.store.gate = gate
+        for end in (1, 2, 3):
+            bench.threads.submit(append(end))
+        await bench.until(bench.failed)
+        failure = bench.events[-1]
+        assert isinstance(failure, DirectoryFailed)
+        assert "I/O error" in failure.reason
+        assert "\n" not in failure.reason
+        bench.threads.submit(append(4))
+        bench.threads.submit(AbandonDirectory(directory_id=DIRECTORY))
+        bench.threads.fail("again")
+        assert not await bench.threads.close(clean=True)
+        assert bench.store.closed == ["abandoned", "unclean"]
+        assert [each for each in bench.events if isinstance(each, DirectoryFailed)] == [failure]
+        assert 3 not in bench.appended()
+        assert 4 not in bench.appended()
+
+    run(test)
+
+
+def test_a_sync_that_fails_acknowledges_nothing() -> None:
+    async def test(bench: Bench) -> None:
+        def gate(end: int) -> None:
+            raise DiskError("/d", "sync", "the device reports an I/O error")
+
+        bench.store.sync_gate = gate
+        bench.threads.submit(append(1))
+        await bench.until(bench.failed)
+        assert not await bench.threads.close(clean=True)
+        assert bench.synced() == []
+        assert bench.store.syncs == [1]
+
+    run(test)
+
+
+def test_a_read_that_fails_makes_the_directory_bad() -> None:
+    async def test(bench: Bench) -> None:
+        def refuse(work: DiskWork) -> list[DataEvent]:
+            raise DiskError("/d", "read", "the device reports an I/O error")
+
+        bench.store.execute = refuse  # type: ignore[method-assign]
+        bench.threads.submit(read(1))
+        await bench.until(lambda: len(bench.events) == 1)
+        assert isinstance(bench.events[0], DirectoryFailed)
+        assert not await bench.threads.close(clean=True)
+
+    run(test)
+
+
+def test_an_error_that_is_not_the_disks_ends_the_process() -> None:
+    async def test(bench: Bench) -> None:
+        def gate(work: DiskWork) -> None:
+            raise KeyError("nobody expected this")
+
+        bench.store.gate = gate
+        bench.threads.submit(append(1))
+        await bench.until(lambda: bool(bench.crashes))
+        assert "KeyError" in bench.crashes[0]
+        assert bench.events == []
+        await bench.threads.close(clean=True)
+
+    run(test)
+
+
+def test_a_directory_that_was_given_up_does_no_more_work() -> None:
+    """An operator's word (S3.39): nothing failed, and still nothing more is done."""
+
+    async def test(bench: Bench) -> None:
+        bench.threads.submit(AbandonDirectory(directory_id=DIRECTORY))
+        bench.threads.submit(append(1))
+        assert not await bench.threads.close(clean=True)
+        assert bench.events == []
+        assert bench.store.closed == ["abandoned", "unclean"]
+
+    run(test)
+
+
+def test_a_hung_sync_does_not_hold_up_the_end_of_a_bad_directory() -> None:
+    async def test(bench: Bench) -> None:
+        go_on, hangs = threading.Event(), threading.Event()
+
+        def gate(end: int) -> None:
+            hangs.set()
+            assert go_on.wait(60)
+
+        bench.store.sync_gate = gate
+        bench.threads.submit(append(1))
+        await bench.until(lambda: bench.appended() == [1])
+        assert hangs.wait(20)
+        bench.threads.fail("it hangs")
+        try:
+            assert not await bench.threads.close(clean=True)
+        finally:
+            go_on.set()
+        assert [type(each) for each in bench.events] == [LogAppended, DirectoryFailed]
+
+    run(test)
+
+
+def test_high_watermarks_are_written_before_the_end() -> None:
+    async def test(bench: Bench) -> None:
+        done: list[DiskWork] = []
+        bench.store.gate = done.append
+        bench.threads.submit(CHECKPOINT)
+        assert await bench.threads.close(clean=True)
+        assert done == [CHECKPOINT]
+
+    run(test)

@@ -1,0 +1,168 @@
+"""Finding out that a disk hangs or refuses: the clock of hangs, the probe, faults that tests ask for."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from broker.server.data_watch import DirectoryProbe, HangClock, probe
+from broker.server.disk_faults import VARIABLE, configured_faults, read_faults
+from broker.server.watched_disk import DiskWatch, WatchedDisk
+from runtime.errors import StartError
+from storage.disk import join, read_file
+from storage.errors import DiskError, StorageError
+from storage.posix_disk import PosixDisk
+
+
+class Held:
+    """A call that runs on a thread of its own until it is let go."""
+
+    def __init__(self, watch: DiskWatch) -> None:
+        self._go_on, running = threading.Event(), threading.Event()
+
+        def call() -> None:
+            running.set()
+            assert self._go_on.wait(60)
+
+        self._thread = threading.Thread(target=lambda: watch.run("write", "/d/log", call))
+        self._thread.start()
+        assert running.wait(20)
+
+    def end(self) -> None:
+        self._go_on.set()
+        self._thread.join()
+
+
+def test_a_call_that_runs_too_long_hangs_and_others_do_not() -> None:
+    watch = DiskWatch()
+    clock = HangClock(watch, timeout_s=3.0, look_max_s=1.0)
+    assert clock.look(100.0) is None
+    held = Held(watch)
+    assert [clock.look(float(second)) for second in (101, 102, 103)] == [None, None, None]
+    problem = clock.look(104.0)
+    assert problem is not None
+    assert "write of /d/log has not returned for 3000 ms" in problem
+    assert "log.dir.hang.timeout.ms" in problem
+    held.end()
+    assert clock.look(105.0) is None
+    another = Held(watch)
+    assert clock.look(106.0) is None  # the time of the call before does not count
+    another.end()
+
+
+def test_a_process_that_was_stopped_proves_nothing_about_its_disks() -> None:
+    watch = DiskWatch()
+    clock = HangClock(watch, timeout_s=3.0, look_max_s=1.0)
+    held = Held(watch)
+    clock.look(10.0)
+    assert clock.look(1_000.0) is None
+    assert clock.look(1_001.0) is None
+    assert clock.look(1_002.0) is not None
+    held.end()
+
+
+def test_calls_within_calls_and_calls_that_fail_leave_nothing_behind(tmp_path: Path) -> None:
+    seen: list[str] = []
+    watch = DiskWatch(observe=lambda operation, seconds: seen.append(operation))
+    disk = WatchedDisk(PosixDisk(), watch)
+    file = disk.open_append(join(str(tmp_path), "a"))
+    file.append(b"x")
+    disk.file_system(str(tmp_path)).sync([file], [])
+    with pytest.raises(StorageError):
+        disk.open_read(join(str(tmp_path), "absent"))
+    assert watch.longest() is None
+    assert seen == ["open", "write", "open", "sync", "sync", "open"]
+
+
+def test_the_probe_finds_a_directory_that_was_taken_away(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    disk = PosixDisk()
+    probe(disk, str(directory))
+    probe(disk, str(directory))
+    assert [path.name for path in directory.iterdir()] == [".probe"]
+    told: list[str] = []
+    failed = threading.Event()
+
+    def tell(reason: str) -> None:
+        told.append(reason)
+        failed.set()
+
+    prober = DirectoryProbe(disk, str(directory), interval_s=0.01, failed=tell)
+    (directory / ".probe").unlink()
+    directory.rmdir()
+    prober.start()
+    assert failed.wait(20)
+    assert len(told) == 1
+    assert str(directory) in told[0]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes where permissions forbid it")
+def test_the_probe_feels_permissions(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    open_file = PosixDisk().open_append(join(str(directory), "log"))
+    directory.chmod(0o500)
+    try:
+        open_file.append(b"open files do not feel it")
+        with pytest.raises(DiskError):
+            probe(PosixDisk(), str(directory))
+    finally:
+        directory.chmod(0o700)
+
+
+def test_faults_break_what_the_file_names(tmp_path: Path) -> None:
+    control = tmp_path / "faults.json"
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    for each in (bad, good, tmp_path / "bad2"):
+        each.mkdir()
+    assert configured_faults({}) is None
+    faults = configured_faults({VARIABLE: str(control)})
+    assert faults is not None
+    disk = WatchedDisk(PosixDisk(), DiskWatch(None, faults))
+    file = disk.open_append(join(str(bad), "a"))
+    file.append(b"1")  # nothing is broken while there is no file
+    control.write_text(json.dumps([{"directory": str(bad), "fault": "eio", "operations": ["write", "sync"]}]))
+    with pytest.raises(DiskError, match="Input/output error"):
+        file.append(b"2")
+    with pytest.raises(DiskError):
+        probe(disk, str(bad))
+    assert read_file(disk, join(str(bad), "a")) == b"1"
+    probe(disk, str(good))
+    probe(disk, str(tmp_path / "bad2"))
+    control.unlink()
+    file.append(b"3")
+    assert read_file(disk, join(str(bad), "a")) == b"13"
+
+
+def test_a_fault_may_hang_until_it_is_taken_back(tmp_path: Path) -> None:
+    control = tmp_path / "faults.json"
+    control.write_text(json.dumps([{"directory": str(tmp_path), "fault": "hang"}]))
+    faults = configured_faults({VARIABLE: str(control)})
+    watch = DiskWatch(None, faults)
+    disk = WatchedDisk(PosixDisk(), watch)
+    thread = threading.Thread(target=probe, args=(disk, str(tmp_path)))
+    thread.start()
+    while watch.longest() is None:
+        threading.Event().wait(0.001)
+    call = watch.longest()
+    assert call is not None
+    assert (call.operation, call.path) == ("open", str(tmp_path / ".probe.tmp"))
+    control.unlink()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert (tmp_path / ".probe").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '[{"directory": "/d"}]', '[{"directory": "/d", "fault": "fire"}]']
+)
+def test_a_wrong_control_file_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
+    control = tmp_path / "faults.json"
+    control.write_text(text)
+    with pytest.raises(StartError, match=r"faults\.json"):
+        read_faults(str(control))

@@ -7,6 +7,7 @@ the controller, and answers whoever asked. What must hold is `data_laws`'.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 
 
 class DataBroker(BrokerProcess):
-    """`found`: what the directories held when the process began."""
+    """`found`: what the directories held when the process began. `loses`: which questions to the controller
+    get lost on their way, for stories."""
 
     def __init__(self, load: DataLoad, directories: DataDirectories, laws: DataLaws, *parts: Any) -> None:
         self.load = load
@@ -52,6 +54,7 @@ class DataBroker(BrokerProcess):
         self.found: tuple[FoundDirectory, ...] = ()
         self.image: MetadataImage | None = None
         self.asked: dict[object, DataRequest] = {}
+        self.loses: Callable[[Any], bool] = lambda request: False
         super().__init__(*parts)
 
     # ---- its parts -------------------------------------------------------------------------------
@@ -182,6 +185,9 @@ class DataBroker(BrokerProcess):
         def fail(reason: str) -> None:
             answer(ApiError(ErrorCode.NETWORK_EXCEPTION, f"the controller was not reached: {reason}"))
 
+        if self.loses(effect.request):
+            self.host.engine.after(effect.timeout_ms, lambda: fail("timed out"))
+            return
         self._calls.client(
             self.host.name,
             self._directory[target],

@@ -221,6 +221,7 @@ class Lane:
 
     def _answered(self, batch: Batch, result: ProduceResult, producer: tuple[int, int]) -> None:
         cluster = self._cluster
+        cluster.marks.add(f"produce answered {result.error.name}")
         match result.error:
             case ErrorCode.NONE:
                 batch.acknowledged = result.base_offset

@@ -267,7 +267,8 @@ class DataWorld(World):
             problem = self._unwell_partition(image, image.topics.at(row), brokers)
             if problem:
                 return problem
-        return self._unwell_clients(image, brokers) or self._strays(image, brokers)
+        problem = self._strays(image, brokers)
+        return problem if problem or self.producing else self._unwell_clients(image, brokers)
 
     def _unwell_partition(
         self, image: MetadataImage, partition: PartitionInfo, brokers: dict[int, DataBroker]
@@ -285,6 +286,8 @@ class DataWorld(World):
             replica = brokers[member].partitions().get(key)
             if replica is None:
                 return f"{name}: broker {member} has no replica"
+            if self.producing:
+                continue
             ends = (replica.end_offset, replica.synced_end, replica.high_watermark)
             if ends != (leader.end_offset,) * 3:
                 return f"{name}: broker {member} stands at {ends}, the leader ends at {leader.end_offset}"

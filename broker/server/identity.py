@@ -8,9 +8,10 @@ format its own: it votes on nothing, so an emptied disk can lose nothing that wa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from broker.identity import FoundDirectory, IdentityConflict, KnownIdentity, known_identity
@@ -22,6 +23,7 @@ from runtime.client import AdminClient, ClientError
 from runtime.config import UNKNOWN_NODE_ID, NodeConfig, process_rng
 from runtime.errors import StartError
 from storage.disk import join, parent_of
+from storage.errors import DiskError
 from storage.log_config import METADATA_DIRECTORY
 from storage.meta_properties import (
     FILE_NAME,
@@ -130,20 +132,35 @@ def _paths(config: NodeConfig) -> list[str]:
 
 
 def _make_directories(disk: PosixDisk, config: NodeConfig) -> None:
+    """A directory whose disk fails is left to those who open it, unless it is the metadata log's."""
     for path in _paths(config):
         if disk.exists(path) and not disk.is_directory(path):
             raise StartError(f"{path} is a file: give a directory in log.dirs")
-        if not disk.exists(path):
-            disk.make_directory(path)
-            disk.sync_directory(parent_of(path))
+        with _tolerated(config, path):
+            if not disk.exists(path):
+                disk.make_directory(path)
+                disk.sync_directory(parent_of(path))
+
+
+@contextlib.contextmanager
+def _tolerated(config: NodeConfig, path: str) -> Iterator[None]:
+    try:
+        yield
+    except DiskError as error:
+        if path == str(config.metadata_log_dir):
+            raise
+        _log.warning("%s says nothing about this broker's id: %s", path, error)
 
 
 def _found(disk: PosixDisk, config: NodeConfig) -> list[FoundDirectory]:
     found = []
     for path in _paths(config):
         file = join(path, FILE_NAME)
-        properties = load_meta_properties(disk, path) if disk.exists(file) else None
-        found.append(FoundDirectory(path=path, file=file, properties=properties))
+        with _tolerated(config, path):
+            if not disk.is_directory(path):
+                continue
+            properties = load_meta_properties(disk, path) if disk.exists(file) else None
+            found.append(FoundDirectory(path=path, file=file, properties=properties))
     return found
 
 

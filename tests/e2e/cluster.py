@@ -89,6 +89,7 @@ class Node(Process):
         self.home = home
         self.config = home / "node.properties"
         self.data = home / "data"
+        self.log_dirs = [self.data]
         super().__init__(f"{role}-{node_id}", (role, "run", self.config), home / "process.log")
 
     @property
@@ -122,7 +123,9 @@ class Node(Process):
 
 
 class Cluster:
-    """See the module. `properties`: more configuration by role. Leaving it kills every process."""
+    """See the module. `properties`: more configuration by role. `log_dirs`: so many directories for partitions
+    each broker has beside that of its metadata log; 0: everything lies in one. Leaving it kills every
+    process."""
 
     def __init__(
         self,
@@ -131,8 +134,10 @@ class Cluster:
         controllers: int = 3,
         brokers: int = 0,
         properties: Mapping[str, Mapping[str, str]] | None = None,
+        log_dirs: int = 0,
     ) -> None:
         self.directory = directory
+        self._log_dirs = log_dirs
         self.cluster_id = random_id()
         self._properties = properties or {}
         self._client: AdminClient | None = None
@@ -153,13 +158,16 @@ class Cluster:
     def write_config(self, node: Node) -> None:
         listener = "CONTROLLER" if node.role == "controller" else "PLAINTEXT"
         node.config.write_text("")
+        if node.role == "broker":
+            node.log_dirs = [node.home / f"data-{at + 1}" for at in range(self._log_dirs)] or [node.data]
         node.set_properties(
             {
                 "process.roles": node.role,
                 "node.id": str(node.node_id),
                 "controller.quorum.voters": self.voters,
                 "listeners": f"{listener}://{node.address}",
-                "log.dirs": str(node.data),
+                "log.dirs": ",".join(map(str, node.log_dirs)),
+                **({} if node.log_dirs == [node.data] else {"metadata.log.dir": str(node.data)}),
                 **self._properties.get(node.role, {}),
             }
         )
@@ -275,9 +283,9 @@ class Cluster:
         """Names and ids, read linearizably."""
         return {one.info.name: one.info.topic_id for one in self.call(lambda c: c.list_topics()).topics}
 
-    def create_topic(self, name: str, partitions: int = 1) -> TopicResult:
+    def create_topic(self, name: str, partitions: int = 1, replicas: int = 1) -> TopicResult:
         """Creates it and returns the result, which must be a success."""
-        new = NewTopic(name=name, partitions=partitions, replication_factor=1)
+        new = NewTopic(name=name, partitions=partitions, replication_factor=replicas)
         (result,) = self.call(lambda client: client.create_topics([new])).results
         assert result.error == 0, result
         return result

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from broker.replica.events import FoundDirectory
 from broker.replica.store import DirectoryStore, ExpectedIdentity, StoreOptions
 from broker.server.data_watch import HangClock
-from broker.server.watched_disk import DiskWatch, Faults, Observe, WatchedDisk
+from broker.server.watched_disk import DiskWatch, Faults, WatchedDisk
 from metadata.errors import InvariantViolation
 from runtime.config import NodeConfig, process_rng
 from runtime.errors import StartError
@@ -29,6 +30,9 @@ from storage.uuids import uuid_to_text
 
 LOOK_S = 0.1
 PROGRESS_S = 2.0
+
+ObserveIn = Callable[[str, str, float], None]
+"""`watched_disk.Observe` of every directory, by its path."""
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +89,7 @@ class _Opening:
 
 
 async def open_directories(
-    config: NodeConfig, own: MetaProperties, *, faults: Faults | None, observe: Observe | None
+    config: NodeConfig, own: MetaProperties, *, faults: Faults | None, observe: ObserveIn | None
 ) -> list[LogDirectory]:
     """Every one of `log.dirs`, in order. The metadata directory is open (and locked) already.
 
@@ -134,10 +138,10 @@ def _opening(
     config: NodeConfig,
     path: str,
     faults: Faults | None,
-    observe: Observe | None,
+    observe: ObserveIn | None,
     loop: asyncio.AbstractEventLoop,
 ) -> _Opening:
-    watch = DiskWatch(observe, faults)
+    watch = DiskWatch(None if observe is None else partial(observe, path), faults)
     timeout_s = config.number("log.dir.hang.timeout.ms") / 1000
     return _Opening(
         path=path,

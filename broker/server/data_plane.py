@@ -26,6 +26,7 @@ from runtime.channels import TlsMaterial
 from runtime.client import AdminClient
 from runtime.config import NodeConfig
 from runtime.driver import Driver
+from runtime.metrics.statistics import RequestStatistics
 from storage.posix_disk import PosixDisk
 
 LOOKS_PER_TIMEOUT = 8
@@ -45,6 +46,7 @@ class DataPlane:
         driver: Driver,
         image: MetadataImage,
         tls: TlsMaterial | None,
+        statistics: RequestStatistics | None = None,
     ) -> None:
         self.image = image
         self._config = config
@@ -69,7 +71,10 @@ class DataPlane:
             disk = WatchedDisk(PosixDisk(), watch)
             self._watch(disk, watch, str(config.metadata_log_dir), self._metadata_directory_failed, hang_s)
         self.requests = DataRequests(
-            driver.submit, driver.post, produced_max_bytes=config.number("queued.max.request.bytes")
+            driver.submit,
+            driver.post,
+            produced_max_bytes=config.number("queued.max.request.bytes"),
+            statistics=statistics,
         )
         self._peers = PeerFetches(
             driver.post, self._tls_for, message_max_bytes=config.number("socket.request.max.bytes")

@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 from broker.replica.events import DataEvent, DataRequestArrived, DataRequestCancelled, DataRespond
 from broker.replica.messages import DataRequest, DataResponse, ProduceRequest
+from broker.server.request_times import timed
 from metadata.errors import ApiError, ErrorCode
+from runtime.metrics.statistics import RequestStatistics
 
 WAITING_MAX = 30_000
 """Requests whose answer is outstanding; more are told to come back."""
@@ -36,10 +38,12 @@ class DataRequests:
         post: Callable[[DataEvent], None],
         *,
         produced_max_bytes: int,
+        statistics: RequestStatistics | None = None,
     ) -> None:
         self._submit = submit
         self._post = post
         self._produced_max_bytes = produced_max_bytes
+        self._statistics = statistics
         self._keys = itertools.count(1)
         self._waiting: dict[int, tuple[Answer, int]] = {}
         self._closed: ApiError | None = None
@@ -51,6 +55,8 @@ class DataRequests:
     def begin(self, request: DataRequest) -> Answer:
         """The answer's future. Cancelling it takes the request back."""
         future: Answer = asyncio.get_running_loop().create_future()
+        if self._statistics is not None:
+            future.add_done_callback(timed(self._statistics, request))
         size = 0
         if type(request) is ProduceRequest:
             size = sum([len(each.records) for each in request.partitions])

@@ -99,14 +99,16 @@ async def open_process(
     StorageError. `own`: the identity of the metadata directory."""
     replica = open_replica(config, own, ())
     faults = configured_faults(os.environ)
-    directories = await open_directories(config, own, faults=faults, observe=None)
+    stats = None if metrics is None else NodeStatistics(SystemClock().monotonic_ms())
+    observe = None if stats is None else stats.flushes.disk_call
+    directories = await open_directories(config, own, faults=faults, observe=observe)
     data = OpenData(directories=directories, faults=faults)
-    return BrokerProcess(config, replica, data, server, tls, metrics)
+    return BrokerProcess(config, replica, data, server, tls, metrics, stats)
 
 
 class BrokerProcess:
-    """The parts of a running broker and how they are tied together. `metrics`: the bound socket for its
-    figures; None: they are not kept."""
+    """The parts of a running broker and how they are tied together. `metrics`, `stats`: the bound socket for
+    its figures, and what counts them; None: they are not kept."""
 
     def __init__(
         self,
@@ -116,6 +118,7 @@ class BrokerProcess:
         server: grpc.aio.Server,
         tls: TlsMaterial | None,
         metrics: socket.socket | None = None,
+        stats: NodeStatistics | None = None,
     ) -> None:
         clock, rng = SystemClock(), process_rng()
         now_ms = clock.monotonic_ms()
@@ -126,7 +129,7 @@ class BrokerProcess:
         self._clock = clock
         self._cluster_id = replica.identity.cluster_id
         self._metrics = metrics
-        self._stats = None if metrics is None else NodeStatistics(now_ms)
+        self._stats = stats
         self._raft = RaftCore(
             config.raft,
             replica.identity,
@@ -153,7 +156,9 @@ class BrokerProcess:
             watch=self._stats,
         )
         self._calls = ControllerCalls(controllers, self.driver.post, controllers_tls)
-        self._data = DataPlane(config, data, self.driver, replica.image, tls)
+        self._data = DataPlane(
+            config, data, self.driver, replica.image, tls, None if stats is None else stats.requests
+        )
         self._health = Health(server)
         self._lines = MetadataLines(replica.image)
         images = BrokerImages(self.node, clock)

@@ -18,7 +18,8 @@ from storage.disk import Disk, DiskFile, FileSystem, Lock
 T = TypeVar("T")
 
 Observe = Callable[[str, float], None]
-"""Told of every call that ended, on the thread that made it: the operation, and its seconds."""
+"""Told of every call that ended (of a call within a call: the outer one), on the thread that made it: the
+operation, and its seconds."""
 
 
 class Faults(Protocol):
@@ -59,7 +60,7 @@ class DiskWatch:
                 del self._running[get_ident()]
             else:
                 self._running[get_ident()] = outer
-            if self._observe is not None:
+            if self._observe is not None and outer is None:
                 self._observe(operation, time.monotonic() - since_s)
 
     def longest(self) -> RunningCall | None:

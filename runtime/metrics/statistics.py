@@ -1,11 +1,11 @@
 """What is counted: histograms, windows and the figures of requests and flushes. Plain values, no text format.
 
-Owns how a time becomes a bucket. Everything here is called on the loop's thread: a thread that measures (a
-sync, a read) hands its time over with its result.
+Owns how a time becomes a bucket. Everything but `FlushStatistics` is called on the loop's thread only.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
@@ -112,9 +112,13 @@ class RequestStatistics:
             histogram = self.times_ms[request] = Histogram()
         histogram.observe(elapsed_ms)
         if error is not None:
-            key = (request, error)
-            if key in self.errors or len(self.errors) < ERRORS_MAX:
-                self.errors[key] = self.errors.get(key, 0) + 1
+            self.fail(request, error)
+
+    def fail(self, request: str, error: str) -> None:
+        """An error in the answer to a request."""
+        key = (request, error)
+        if key in self.errors or len(self.errors) < ERRORS_MAX:
+            self.errors[key] = self.errors.get(key, 0) + 1
 
     def abandon(self, request: str) -> None:
         self.abandoned[request] = self.abandoned.get(request, 0) + 1
@@ -122,13 +126,20 @@ class RequestStatistics:
 
 @dataclass(slots=True)
 class FlushStatistics:
-    """How long syncs to disk took, by log directory; `metadata` is the metadata log's."""
+    """How long syncs to disk took, by log directory; `metadata` is the metadata log's. For any thread."""
 
     times_ms: dict[str, Histogram] = field(default_factory=dict)
+    _mutex: threading.Lock = field(default_factory=threading.Lock)
 
     def observe(self, directory: str, elapsed_ms: float) -> None:
-        """One sync of `directory` (its path), that took `elapsed_ms` on its thread. Call it on the loop."""
-        histogram = self.times_ms.get(directory)
-        if histogram is None:
-            histogram = self.times_ms[directory] = Histogram()
-        histogram.observe(elapsed_ms)
+        """One sync of `directory` (its path) took `elapsed_ms`."""
+        with self._mutex:
+            histogram = self.times_ms.get(directory)
+            if histogram is None:
+                histogram = self.times_ms[directory] = Histogram()
+            histogram.observe(elapsed_ms)
+
+    def disk_call(self, directory: str, operation: str, seconds: float) -> None:
+        """A call to the disk of `directory` ended: only syncs count."""
+        if operation == "sync":
+            self.observe(directory, seconds * 1000)

@@ -75,7 +75,7 @@ def test_calls_within_calls_and_calls_that_fail_leave_nothing_behind(tmp_path: P
     with pytest.raises(StorageError):
         disk.open_read(join(str(tmp_path), "absent"))
     assert watch.longest() is None
-    assert seen == ["open", "write", "open", "sync", "sync", "open"]
+    assert seen == ["open", "write", "open", "sync", "open"]
 
 
 def test_the_probe_finds_a_directory_that_was_taken_away(tmp_path: Path) -> None:

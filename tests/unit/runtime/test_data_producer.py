@@ -40,7 +40,7 @@ def producing(cluster: FakeCluster, config: ProducerConfig = QUICK) -> Producer:
 def check_stored_once_and_in_order(
     cluster: FakeCluster, sent: dict[int, list[tuple[bytes, Receipt]]], topic: str
 ) -> int:
-    """Acknowledged values are at their offsets; nothing is there twice or out of order. Returns how many were acknowledged."""
+    """Acknowledged values are at their offsets; nothing is there twice or out of order. How many were so."""
     acknowledged = 0
     for index, messages in sent.items():
         values = cluster.values(cluster.topics[topic][1][index])

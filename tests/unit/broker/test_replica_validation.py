@@ -1,0 +1,170 @@
+"""What a leader demands of a batch: every refusal with its code, and nothing stored."""
+
+from __future__ import annotations
+
+import pytest
+from crc32c import crc32c
+
+from broker.replica.events import AppendPartition
+from broker.replica.topic_settings import TopicSettings
+from broker.replica.validation import Refusal, check_batch, stored_batch
+from metadata.errors import ErrorCode
+from storage.batch import encode_batch
+from storage.batch_format import (
+    CONTROL,
+    CRC_START,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    batch_problem,
+    parse_header,
+)
+from tests.unit.broker.replica_world import WALL_MS, Replica, batch, info
+
+PLAIN = TopicSettings()
+BOUNDED = TopicSettings(timestamp_before_max_ms=1_000, timestamp_after_max_ms=500)
+
+
+def made(**fields: object) -> bytes:
+    values = {"base_offset": 0, "leader_epoch": -1, "timestamp_ms": WALL_MS, "values": [b"a", b"b"]}
+    return encode_batch(**{**values, **fields})  # type: ignore[arg-type]
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+GOOD = batch(b"a", b"b")
+
+REFUSED = {
+    "empty": (b"", ErrorCode.CORRUPT_MESSAGE, "0 bytes are no record batch"),
+    "cut in the header": (GOOD[:60], ErrorCode.CORRUPT_MESSAGE, "60 bytes are no record batch"),
+    "cut in a record": (
+        GOOD[:-1],
+        ErrorCode.CORRUPT_MESSAGE,
+        f"says {len(GOOD)} bytes, and {len(GOOD) - 1} came",
+    ),
+    "absurd length": (
+        GOOD[:8] + b"\xff" * 4 + GOOD[12:],
+        ErrorCode.CORRUPT_MESSAGE,
+        "the header says 11 bytes",
+    ),
+    "flipped bit": (flipped(GOOD, 70), ErrorCode.CORRUPT_MESSAGE, "its CRC is"),
+    "flipped CRC": (flipped(GOOD, 18), ErrorCode.CORRUPT_MESSAGE, "send it again"),
+    "format 1": (GOOD[:16] + b"\x01" + GOOD[17:], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "format 1"),
+    "format 3": (GOOD[:16] + b"\x03" + GOOD[17:], ErrorCode.CORRUPT_MESSAGE, "magic is 3"),
+    "two batches": (GOOD + GOOD, ErrorCode.INVALID_RECORD, "exactly one record batch"),
+    "trailing byte": (GOOD + b"x", ErrorCode.INVALID_RECORD, "1 bytes follow"),
+    "base offset": (made(base_offset=7), ErrorCode.INVALID_RECORD, "begins at offset 7"),
+    "too few counted": (made(records_count=1), ErrorCode.INVALID_RECORD, "counts 1 records"),
+    "last delta": (made(last_offset_delta=5), ErrorCode.INVALID_RECORD, "last offset delta is 5"),
+    "negative delta": (made(last_offset_delta=-1, records_count=0), ErrorCode.INVALID_RECORD, "is -1"),
+    "control": (made(attributes=CONTROL), ErrorCode.INVALID_RECORD, "control batches"),
+    "transaction": (
+        made(attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0),
+        ErrorCode.INVALID_RECORD,
+        "no transactions",
+    ),
+    "unknown attribute": (made(attributes=0x40), ErrorCode.INVALID_RECORD, "0x0040"),
+    "compression 5": (made(attributes=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "compression 5"),
+    "producer without epoch": (
+        made(producer_id=1, producer_epoch=-1, base_sequence=0),
+        ErrorCode.INVALID_RECORD,
+        "epoch -1",
+    ),
+    "producer without sequence": (
+        made(producer_id=1, producer_epoch=0, base_sequence=-1),
+        ErrorCode.INVALID_RECORD,
+        "sequence -1",
+    ),
+    "append time from a producer": (
+        made(attributes=LOG_APPEND_TIME),
+        ErrorCode.INVALID_TIMESTAMP,
+        "append time",
+    ),
+    "negative time": (made(timestamp_ms=-2), ErrorCode.INVALID_TIMESTAMP, "from -2"),
+    "maximum below the first": (
+        made(max_timestamp_ms=WALL_MS - 1),
+        ErrorCode.INVALID_TIMESTAMP,
+        "not below the first",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_batch_is_refused_and_nothing_is_stored(name: str) -> None:
+    data, code, text = REFUSED[name]
+    replica = Replica()
+    replica.lead(info(isr=[1]))
+    replica.take()
+    result = replica.send(data).result
+    assert result.error is code
+    assert result.message is not None and text in result.message and result.message.startswith("logs-0: ")
+    assert result.base_offset == -1
+    assert replica.take() == []
+    assert (replica.partition.end_offset, len(replica.partition.producers)) == (0, 0)
+
+
+def test_size_is_judged_before_content() -> None:
+    refused = check_batch(b"\0" * 101, TopicSettings(max_message_bytes=100), wall_ms=WALL_MS)
+    assert isinstance(refused, Refusal)
+    assert refused.error is ErrorCode.MESSAGE_TOO_LARGE
+    assert "101 bytes" in refused.message and "max.message.bytes" in refused.message
+
+
+def test_a_batch_of_just_the_limit_is_taken() -> None:
+    assert not isinstance(
+        check_batch(GOOD, TopicSettings(max_message_bytes=len(GOOD)), wall_ms=WALL_MS), Refusal
+    )
+    refused = check_batch(GOOD, TopicSettings(max_message_bytes=len(GOOD) - 1), wall_ms=WALL_MS)
+    assert isinstance(refused, Refusal) and refused.error is ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "allowed"),
+    [
+        (WALL_MS - 1_000, WALL_MS + 500, True),
+        (WALL_MS - 1_001, WALL_MS, False),
+        (WALL_MS, WALL_MS + 501, False),
+    ],
+)
+def test_times_too_far_from_the_clock(first: int, last: int, allowed: bool) -> None:
+    verdict = check_batch(made(timestamp_ms=first, max_timestamp_ms=last), BOUNDED, wall_ms=WALL_MS)
+    assert isinstance(verdict, Refusal) is not allowed
+    if isinstance(verdict, Refusal):
+        assert verdict.error is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_append_time_topics_do_not_judge_times() -> None:
+    settings = TopicSettings(log_append_time=True, timestamp_before_max_ms=1)
+    assert not isinstance(check_batch(made(timestamp_ms=5), settings, wall_ms=WALL_MS), Refusal)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_compressed_payloads_are_not_opened(codec: int) -> None:
+    # What follows the header is no compressed data at all: only its checksum counts.
+    data = made(attributes=codec)
+    header = check_batch(data, PLAIN, wall_ms=WALL_MS)
+    assert not isinstance(header, Refusal) and header.compression == codec
+
+
+def test_placing_changes_offset_and_epoch_and_nothing_else() -> None:
+    header = check_batch(GOOD, PLAIN, wall_ms=WALL_MS)
+    assert not isinstance(header, Refusal)
+    stored, placed = stored_batch(GOOD, header, base_offset=41, leader_epoch=6, append_time_ms=None)
+    assert parse_header(stored) == placed
+    assert (placed.base_offset, placed.leader_epoch) == (41, 6)
+    assert stored[8:12] == GOOD[8:12] and stored[16:] == GOOD[16:]
+    assert batch_problem(stored, 0, expected_offset=41, min_epoch=6) is None
+
+
+def test_append_time_is_put_under_the_checksum() -> None:
+    replica = Replica(settings=TopicSettings(log_append_time=True))
+    replica.lead(info(isr=[1]))
+    ticket = replica.send(batch(b"a", b"b", timestamp_ms=5))
+    (work,) = [each for each in replica.take() if isinstance(each, AppendPartition)]
+    header = parse_header(work.data)
+    assert header.is_log_append_time and header.max_timestamp_ms == replica.wall_ms
+    assert header.base_timestamp_ms == 5
+    assert crc32c(work.data[CRC_START:]) == header.crc
+    replica.settle()
+    assert ticket.result.log_append_time_ms == replica.wall_ms

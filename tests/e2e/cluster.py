@@ -123,9 +123,9 @@ class Node(Process):
 
 
 class Cluster:
-    """See the module. `properties`: more configuration by role. `log_dirs`: so many directories for partitions
-    each broker has beside that of its metadata log; 0: everything lies in one. Leaving it kills every
-    process."""
+    """See the module. `properties`: more configuration by role. `log_dirs`: so many directories for
+    partitions each broker has beside that of its metadata log; 0: everything lies in one. Leaving it kills
+    every process."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Raft messages between dataclasses and protobuf. Sentinels and absent fields exist here only.
 
 Owns the shape of an envelope; knows no stream and no clock. Malformed envelopes (no body, an error code
-from the future, a directory id that is not 16 bytes) raise `EnvelopeError`.
+from the future, a directory id that is not 16 bytes, or absent where it must be) raise `EnvelopeError`.
 """
 
 from __future__ import annotations
@@ -95,6 +95,11 @@ def decode_response(envelope: pb.RaftEnvelope) -> RaftResponse:
         raise EnvelopeError(str(error)) from error
 
 
+def _named_directory(value: bytes) -> bytes:
+    """The directory of the voter that is asked; nothing: the sender's list of voters names none."""
+    return _directory(value) if value else b""
+
+
 def _directory(value: bytes) -> bytes:
     if len(value) != 16:
         raise EnvelopeError(f"a directory id has 16 bytes, this one has {len(value)}")
@@ -137,7 +142,7 @@ def _to_vote_request(p: pb.VoteRequest) -> VoteRequest:
         candidate_id=p.candidate_id,
         candidate_directory_id=_directory(p.candidate_directory_id),
         voter_id=p.voter_id,
-        voter_directory_id=_directory(p.voter_directory_id),
+        voter_directory_id=_named_directory(p.voter_directory_id),
         last_position=LogPosition(p.last_epoch, p.last_offset),
         pre_vote=p.pre_vote,
     )
@@ -175,7 +180,7 @@ def _to_begin_request(p: pb.BeginQuorumEpochRequest) -> BeginQuorumEpochRequest:
         epoch=p.epoch,
         leader_id=p.leader_id,
         voter_id=p.voter_id,
-        voter_directory_id=_directory(p.voter_directory_id),
+        voter_directory_id=_named_directory(p.voter_directory_id),
     )
 
 

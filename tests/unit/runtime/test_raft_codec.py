@@ -88,6 +88,21 @@ def test_what_is_no_request_is_refused(envelope: pb.RaftEnvelope) -> None:
         raft_codec.decode_request(envelope)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in REQUESTS if any(one.name == "voter_directory_id" for one in dataclasses.fields(kind))],
+    ids=lambda kind: kind.__name__,
+)
+def test_the_voter_that_is_asked_may_have_no_known_directory(kind: type) -> None:
+    """`id@host:port` in controller.quorum.voters pins none."""
+    message = dataclasses.replace(filled(kind, absent=False), voter_directory_id=b"")
+    envelope = pb.RaftEnvelope.FromString(raft_codec.encode(7, message).SerializeToString())
+    assert raft_codec.decode_request(envelope) == message
+    short = dataclasses.replace(message, voter_directory_id=b"short")
+    with pytest.raises(raft_codec.EnvelopeError, match="16 bytes"):
+        raft_codec.decode_request(pb.RaftEnvelope.FromString(raft_codec.encode(7, short).SerializeToString()))
+
+
 def test_an_error_code_from_the_future_is_refused() -> None:
     envelope = pb.RaftEnvelope(vote_response=pb.VoteResponse(error=31_000))
     with pytest.raises(raft_codec.EnvelopeError, match="31000"):

@@ -32,7 +32,9 @@ from cli.shell.command import shell
 from metadata.batches import DecodedRecord
 from metadata.control_records import UnknownControlRecord
 from metadata.dump import payload_json
-from metadata.dump_text import payload_text
+from metadata.dump_columns import batch_payloads
+from metadata.dump_text import payload_texter
+from metadata.errors import RecordDecodeError
 from metadata.records import UnknownRecord
 from storage.batch import RecordBatch
 from storage.reader import Damage
@@ -140,9 +142,13 @@ class _Printer:
         self._namer = log.namer()
         start = None if selection.needs_names else selection.from_offset
         if not follow:
-            for item in log.items(start):
-                if self._take(item):
-                    break
+            if self._as_json and selection.is_everything and not log.is_checkpoint:
+                for found in log.batches(start):
+                    self._take_whole(found)
+            else:
+                for item in log.items(start):
+                    if self._take(item):
+                        break
             clear_progress(log)
             self._flush()
             return
@@ -151,6 +157,28 @@ class _Printer:
             asyncio.run(follow_log(reader, path, self._take_raw))
         finally:
             reader.close()
+            self._flush()
+
+    def _take_whole(self, found: RecordBatch | Damage) -> None:
+        """Takes all of a batch; one of many partitions without an object a record."""
+        try:
+            made = None if isinstance(found, Damage) else batch_payloads(found)
+        except RecordDecodeError:
+            made = None  # the general way says what is wrong
+        if made is None or isinstance(found, Damage):
+            for item in log_source.decode_item(found):
+                self._take(item)
+            return
+        payloads, unknown = made
+        before, time, batch = _around(found)
+        between = f"{time}{found.header.max_timestamp_ms}{batch}"
+        self._unknown += unknown
+        self._shown += len(payloads)
+        self._lines += [
+            f"{before}{offset}{between}{text}}}"
+            for offset, text in enumerate(payloads, found.header.base_offset)
+        ]
+        if len(self._lines) >= _LINES_AT_ONCE:
             self._flush()
 
     def _take_raw(self, found: RecordBatch | Damage) -> bool:
@@ -177,9 +205,8 @@ class _Printer:
         return selection.past(item.batch.header.next_offset)
 
     def _show(self, item: ReadBatch, records: Sequence[DecodedRecord]) -> None:
-        self._unknown += sum(
-            1 for decoded in records if isinstance(decoded.record, UnknownRecord | UnknownControlRecord)
-        )
+        kinds = [decoded[3].__class__ for decoded in records]
+        self._unknown += kinds.count(UnknownRecord) + kinds.count(UnknownControlRecord)
         self._shown += len(records)
         self._lines += (
             _json_lines(item, records)
@@ -219,14 +246,25 @@ class _Printer:
 
 def _json_lines(item: ReadBatch, records: Sequence[DecodedRecord]) -> list[str]:
     """Each record with its place, as `json_line` writes it; what the batch has in common is made once."""
-    header = item.batch.header
-    before = f'{{"file":{json_line(item.batch.file)},"offset":'
-    time = f',"leaderEpoch":{header.leader_epoch},"createTime":'
-    batch = f',"batchBaseOffset":{header.base_offset},'
-    return [
-        f"{before}{offset}{time}{timestamp_ms}{batch}{payload_text(record, version)}}}"
-        for offset, timestamp_ms, version, record in records
-    ]
+    before, time, batch = _around(item.batch)
+    lines: list[str] = []
+    last: tuple[type, int] | None = None
+    for offset, timestamp_ms, version, record in records:
+        kind = (record.__class__, version)
+        if kind != last:
+            last, text = kind, payload_texter(*kind)
+        lines.append(f"{before}{offset}{time}{timestamp_ms}{batch}{text(record)}}}")
+    return lines
+
+
+def _around(batch: RecordBatch) -> tuple[str, str, str]:
+    """What stands before the offset, between offset and time, and behind the time of a batch's records."""
+    header = batch.header
+    return (
+        f'{{"file":{json_line(batch.file)},"offset":',
+        f',"leaderEpoch":{header.leader_epoch},"createTime":',
+        f',"batchBaseOffset":{header.base_offset},',
+    )
 
 
 def _plain_text(item: ReadBatch, decoded: DecodedRecord) -> str:

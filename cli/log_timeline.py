@@ -80,7 +80,7 @@ def timeline(
     shown = at_least(severity)
     seen = Seen()
     told = 0
-    on_terminal = not click.utils.should_strip_ansi(sys.stdout)
+    on_terminal = not click.utils.should_strip_ansi(sys.stdout)  # type: ignore[attr-defined]
     try:
         for event in events(log, complaints, end=end or END, gap_ms=int(gap_s * 1000), seen=seen):
             if event.severity not in shown or (start is not None and _is_before(event, start)):

@@ -29,11 +29,18 @@ _INTEGERS = frozenset({"int8", "int16", "uint16", "int32", "int64"})
 
 def payload_text(record: AnyRecord, version: int) -> str:
     """`"type":...,"version":...,"data":{...}`: the members of the payload object, as compact JSON."""
-    kind = record.__class__
+    kind: type[Any] = record.__class__
+    made: Texter = payload_texter(kind, version)
+    return made(record)
+
+
+@cache
+def payload_texter(kind: type[Any], version: int) -> Texter:
+    """`payload_text` for records of one type and version, for whoever has many of them in a row."""
     maker = _payload_maker(kind, version) if kind not in _UNKNOWN else None
     if maker is None:
-        return _json(payload_json(record, version))[1:-1]
-    return maker(record)
+        return lambda record: _json(payload_json(record, version))[1:-1]
+    return maker
 
 
 _UNKNOWN = frozenset({UnknownRecord, UnknownControlRecord})
@@ -43,7 +50,7 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-class _Cache(dict[Any, str]):
+class TextCache(dict[Any, str]):
     """Texts by value; forgets everything when it is full."""
 
     def __init__(self, make: Texter) -> None:
@@ -94,8 +101,8 @@ def _struct_source(schema: StructSchema, version: int) -> tuple[str, dict[str, A
         if field.tag is not None:
             if not parts:
                 return None
-            names[f"t{at}"] = _tagged(field, version, label)
-            parts.append(f"{{t{at}({value})}}")
+            names |= {f"t{at}": _tagged(field, version, label), f"d{at}": field.default, "nothing": ""}
+            parts.append(f"{{nothing if {value} == d{at} else t{at}({value})}}")
             continue
         comma = "," if parts else ""
         maker = _texter(field, version)
@@ -114,30 +121,30 @@ def _may_be_none(field: Field) -> bool:
 
 
 def _tagged(field: Field, version: int, label: str) -> Texter:
+    """How a tagged field is written where it is not its default."""
     make = _call(_texter(field, version))
-    default = field.default
-    return lambda value: "" if value == default else f",{label}{make(value)}"
+    return lambda value: f",{label}{make(value)}"
 
 
-def _call(maker: Texter | _Cache) -> Texter:
+def _call(maker: Texter | TextCache) -> Texter:
     return maker.__getitem__ if isinstance(maker, dict) else maker
 
 
-def _texter(field: Field, version: int) -> Texter | _Cache:
+def _texter(field: Field, version: int) -> Texter | TextCache:
     """How any value of a field is written, None included."""
     if field.struct is not None:
         return _structs(field, version)
     match field.element_type:
         case "uuid" if field.is_array:
-            return _Cache(_listed(_Cache(_uuid).__getitem__))
+            return TextCache(_listed(TextCache(_uuid).__getitem__))
         case "uuid":
-            return _Cache(_or_null(_uuid))
+            return TextCache(_or_null(_uuid))
         case kind if field.is_array and kind in _INTEGERS:
-            return _Cache(_listed(str))
+            return TextCache(_listed(str))
         case "bool" if not field.is_array:
-            return _Cache(_json)
+            return TextCache(_json)
         case "string" if not field.is_array:
-            return _Cache(_json)
+            return TextCache(_json)
     return _general(field, version)
 
 

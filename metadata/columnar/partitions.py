@@ -49,7 +49,7 @@ def decode_partitions(
     frames: Frames, records: Places, table: DirectoryTable
 ) -> tuple[PartitionRows, npt.NDArray[np.bool_]]:
     """The rows of PartitionRecords `records` that have the usual shape, and which of `records` do not."""
-    shapes, usual = _shapes(frames, records)
+    shapes, usual = record_shapes(frames, records)
     fast = records[usual]
     shapes = shapes[usual]
     kinds = np.unique(shapes).tolist() if len(shapes) and (shapes != shapes[0]).any() else shapes[:1].tolist()
@@ -64,7 +64,7 @@ def decode_partitions(
     return PartitionRows(fast, topics, block, width, isr_width), ~usual
 
 
-def _shapes(frames: Frames, records: Places) -> tuple[Places, npt.NDArray[np.bool_]]:
+def record_shapes(frames: Frames, records: Places) -> tuple[Places, npt.NDArray[np.bool_]]:
     """A number for each record's shape (has directories, replicas, ISR), and whether it is usual."""
     octets, last = frames.octets, len(frames.octets) - 1
     starts, lengths = frames.starts[records], frames.lengths[records]

@@ -30,6 +30,8 @@ DEFAULT_DIRECTORY = "var/local"
 FIRST_CONTROLLER_ID = 3000
 CONTROLLER_PORT = 19190
 BROKER_PORT = 19090
+METRICS_ABOVE = 200
+"""A node of a cluster with the usual ports shows its figures so far above its own port."""
 BROKER_LOG_DIRS = 2
 HOST = "127.0.0.1"
 _FIRST_PORT, _END_PORT = 12_000, 32_000
@@ -43,12 +45,18 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int
     port: int
     directory_id: str
+    metrics_port: int = 0
+    """0: it shows no figures."""
     log_directory_ids: tuple[str, ...] = ()
     """A broker's directories of partitions, data-1 and so on; none: everything lies in data."""
 
     @property
     def name(self) -> str:
         return f"{self.role}-{self.node_id}"
+
+    @property
+    def metrics_url(self) -> str | None:
+        return f"http://{HOST}:{self.metrics_port}/metrics" if self.metrics_port else None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +185,8 @@ def create(
 ) -> Layout:
     """Makes and formats a new cluster in an empty or absent directory. Raises Failure for any other one.
 
-    `ports`: one for each node, controllers first. `extra`: more configuration lines by role.
+    `ports`: one for each node, controllers first, for figures free ones are drawn then. `extra`: more
+    configuration lines by role.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Failure(f"{directory} is not empty and holds no local cluster; give a new or empty --directory")
@@ -191,6 +200,9 @@ def create(
         ports = [CONTROLLER_PORT + at for at in range(controllers)] + [
             BROKER_PORT + at for at in range(brokers)
         ]
+        metrics_ports = [port + METRICS_ABOVE for port in ports]
+    else:
+        metrics_ports = [port for port in free_ports(3 * len(ports)) if port not in ports][: len(ports)]
     roles = [("controller", FIRST_CONTROLLER_ID + at) for at in range(controllers)]
     roles += [("broker", at) for at in range(brokers)]
     nodes = tuple(
@@ -199,11 +211,12 @@ def create(
             node_id=node_id,
             port=port,
             directory_id=uuid_to_text(random_uuid(rng)),
+            metrics_port=metrics_port,
             log_directory_ids=tuple(
                 uuid_to_text(random_uuid(rng)) for _ in range(BROKER_LOG_DIRS if role == "broker" else 0)
             ),
         )
-        for (role, node_id), port in zip(roles, ports, strict=True)
+        for (role, node_id), port, metrics_port in zip(roles, ports, metrics_ports, strict=True)
     )
     layout = Layout(
         directory=directory.resolve(),
@@ -241,5 +254,7 @@ def config_text(layout: Layout, node: Node, extra: Mapping[str, str]) -> str:
     }
     if node.log_directory_ids:
         values["metadata.log.dir"] = str(layout.data(node))
+    if node.metrics_port:
+        values["metrics.listener"] = f"http://{HOST}:{node.metrics_port}"
     values.update(extra)
     return "".join(f"{key}={value}\n" for key, value in values.items())

@@ -99,6 +99,7 @@ def status(directory: Path, as_json: bool) -> int:
                 "node": node.name,
                 "pid": cluster.processes.pid(node),
                 "port": node.port,
+                "metrics": node.metrics_url,
                 "data": str(layout.data(node)),
             }
             for node in layout.nodes
@@ -110,7 +111,7 @@ def status(directory: Path, as_json: bool) -> int:
         shown = [
             (row["node"], "running" if row["pid"] else "stopped", *list(row.values())[1:]) for row in rows
         ]
-        echo_table(("NODE", "STATE", "PID", "PORT", "DATA"), shown)
+        echo_table(("NODE", "STATE", "PID", "PORT", "METRICS", "DATA"), shown)
     return 0 if all(row["pid"] for row in rows) else EXIT_FAILED
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -76,6 +77,11 @@ def test_a_new_cluster_is_formatted_and_configured(layout: Layout) -> None:
             assert len({*ids, identity.directory_id}) == 3
             assert [uuid_to_text(each or b"") for each in ids] == list(node.log_directory_ids)
         assert config.metadata_log_dir == layout.data(node)
+        assert config.metrics_listener is not None
+        assert config.metrics_listener.host == "127.0.0.1"
+        assert config.metrics_listener.port == node.metrics_port
+    ports = [port for node in layout.nodes for port in (node.port, node.metrics_port)]
+    assert len(set(ports)) == 12
     assert open_layout(layout.directory) == layout
 
 
@@ -84,6 +90,28 @@ def test_settings_go_to_the_nodes_of_a_role(tmp_path: Path) -> None:
     layout = create(tmp_path / "c", controllers=1, brokers=1, extra=settings)
     assert load_config(layout.config(layout.controllers[0])).number("broker.session.timeout.ms") == 3000
     load_config(layout.config(layout.brokers[0]), "broker")
+
+
+def test_the_usual_ports_and_where_the_figures_are(tmp_path: Path) -> None:
+    layout = create(tmp_path / "c")
+    assert [node.port for node in layout.nodes] == [19190, 19191, 19192, 19090, 19091, 19092]
+    assert [node.metrics_port for node in layout.nodes] == [19390, 19391, 19392, 19290, 19291, 19292]
+    shown = run("local", "status", "--directory", layout.directory)
+    assert shown.exit_code == 1
+    assert shown.stdout.splitlines()[1].split() == ["NODE", "STATE", "PID", "PORT", "METRICS", "DATA"]
+    assert shown.stdout.count("http://127.0.0.1:19390/metrics") == 1
+    nodes = json.loads(run("local", "status", "--json", "--directory", layout.directory).stdout)["nodes"]
+    assert nodes[5]["metrics"] == "http://127.0.0.1:19292/metrics"
+
+
+def test_a_cluster_that_was_made_without_figures_has_none(tmp_path: Path) -> None:
+    layout = create(tmp_path / "c", controllers=1, brokers=0)
+    path = layout.directory / MANIFEST
+    manifest = json.loads(path.read_bytes())
+    del manifest["nodes"][0]["metrics_port"]
+    path.write_text(json.dumps(manifest))
+    assert open_layout(layout.directory).nodes[0].metrics_url is None
+    assert "http://" not in run("local", "status", "--directory", layout.directory).stdout
 
 
 def test_free_ports_differ() -> None:

@@ -170,3 +170,12 @@ def write_atomically(disk: Disk, path: str, data: bytes) -> None:
         file.close()
     disk.rename(temporary, path)
     disk.sync_directory(parent_of(path))
+
+
+STAGED_SUFFIX = ".new"
+"""Of a file that is written, but not in its place yet; one that is found later is a crash's leftover."""
+
+
+def place_staged(disk: Disk, path: str) -> None:
+    """Gives a staged file, which must be synced, its name. Durable after the directory is synced."""
+    disk.rename(path + STAGED_SUFFIX, path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from .disk import Disk, DiskFile, parent_of
+from .disk import STAGED_SUFFIX, Disk, DiskFile, parent_of, remove_if_present
 from .errors import DiskError
 
 
@@ -34,6 +34,13 @@ class FilePool:
         """A file of this pool, not opened yet; one that is to be appended to is created at its first use.
         `size`: what it has, where the caller knows; else the disk is asked, and FileMissingError raised."""
         return PooledFile(self, path, self._disk.file_size(path) if size is None else size, writable)
+
+    def staged(self, path: str, data: bytes) -> PooledFile:
+        """`data` in a new file beside `path`, not durable; after a sync `place_staged` gives it its name."""
+        remove_if_present(self._disk, path + STAGED_SUFFIX)
+        file = self.file(path + STAGED_SUFFIX, size=0)
+        file.append(data)
+        return file
 
     def enter(self, file: PooledFile) -> DiskFile:
         """The open file, which stays open until `leave`. Raises DiskError or FileMissingError."""
@@ -111,6 +118,20 @@ class PooledFile:
             return file.read_at(position, length)
         finally:
             self._pool.leave(self)
+
+    def hold(self) -> None:
+        """Keeps it open, also when it is closed for good meanwhile, until `release`."""
+        self._pool.enter(self)
+
+    def release(self) -> None:
+        """The counterpart of `hold`."""
+        self._pool.leave(self)
+
+    def read_held(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`, between `hold` and `release`."""
+        if self.opened is None:
+            raise DiskError(parent_of(self.path), f"use of {self.path}", "the file is not held open")
+        return self.opened.read_at(position, length)
 
     def append(self, data: bytes) -> None:
         """Writes at the end, and keeps the file open until a sync."""

@@ -121,8 +121,3 @@ def load_producers(disk: Disk, directory: str, offset: int) -> ProducerTable:
     """Raises CorruptFileError, FileMissingError or DiskError."""
     path = join(directory, snapshot_name(offset))
     return decode_producers(read_file(disk, path), path)
-
-
-def is_leftover(name: str) -> bool:
-    """True for what a crash leaves of a snapshot or an index that was being written."""
-    return name.endswith((SUFFIX + ".tmp", ".index.tmp", ".timeindex.tmp"))

@@ -1,63 +1,93 @@
 """One log directory of a broker: carries out the work that the replica manager asks for, over a `Disk`.
 
 Owns the replicas' logs of one directory, which of them have unsynced bytes, and the files of the directory
-itself. Decides nothing about leaders, offsets or retention times, draws no randomness and reads no clock.
+itself. Decides nothing about leaders, offsets or retention times, and reads no clock.
 
 Threads: one thread (`io`) calls everything; `DirectorySync.run` may be called by another (`sync`), one at a
 time; `execute` of a `ReadPartition` or `FindOffset` may be called by any other at any moment.
 Every DiskError means that the directory is bad: the caller reports `DirectoryFailed` and calls `abandon`.
+Any other StorageError but those that are answered is a bug of whoever gave the work.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from itertools import groupby
+from typing import assert_never
 
+from broker.replica.directory_sync import DirectorySync, missing_is_bad
 from broker.replica.events import (
+    AbandonDirectory,
+    AppendPartition,
+    ChangeLogSettings,
+    CheckpointHighWatermarks,
+    CreateReplica,
+    CutPartition,
     DataEvent,
     DirectoryMeasured,
     DiskWork,
+    EnforceRetention,
+    FindOffset,
     FoundDirectory,
+    LogAppended,
+    LogCut,
     LogSettings,
     LogsSynced,
+    LogTrimmed,
+    OffsetFound,
+    PartitionRead,
+    ReadPartition,
+    RemoveReplica,
+    ReplicaCreated,
+    ReplicaRemoved,
+    TrimTo,
 )
-from storage.disk import Disk
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedIdentity:
-    """Whose directory it must be. `directory_id` None: any."""
-
-    cluster_id: str
-    node_id: int
-    directory_id: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreOptions:
-    """`max_open_files`: how many segment files may be open at once (a bound that only files with unsynced
-    bytes and running reads can pass). `many_files`: from so many files on, a sync is one of the whole file
-    system where the kernel offers it."""
-
-    max_open_files: int = 512
-    many_files: int = 8
-    producer_id_expiration_ms: int = 86_400_000
-
-
-class DirectorySync:
-    """What one sync of a directory is to make durable: taken on `io`, run on `sync`, noted on `io`."""
-
-    def run(self) -> None:
-        """Makes it durable. Raises DiskError: the directory is bad."""
-        raise NotImplementedError
+from broker.replica.messages import PartitionKey
+from broker.replica.store_open import open_directory
+from broker.replica.store_parts import (
+    ExpectedIdentity,
+    Opened,
+    RemovedReplica,
+    StoredReplica,
+    StoreOptions,
+    as_found,
+    log_config,
+)
+from storage.disk import Disk, join
+from storage.errors import CorruptLogError, DiskError, FileMissingError, OffsetOutOfRange, StorageError
+from storage.log_config import PARTITION_METADATA_FILE
+from storage.partition_log import PartitionLog
+from storage.pooled_log import FoundRecord
+from storage.replica_directory import (
+    STRAY_SUFFIX,
+    encode_partition_metadata,
+    removed_name,
+    replica_name,
+    store_high_watermarks,
+)
 
 
 class DirectoryStore:
     """An open log directory. Make one with `open`."""
 
-    directory_id: bytes
-    path: str
+    def __init__(self, opened: Opened) -> None:
+        self.directory_id = opened.directory_id
+        self.path = opened.path
+        self._disk = opened.disk
+        self._lock = opened.lock
+        self._file_system = opened.file_system
+        self._pool = opened.pool
+        self._options = opened.options
+        self._rng = opened.rng
+        self._warn = opened.on_warning
+        self._replicas = opened.replicas
+        self._removed = opened.removed
+        # Appended to since the last sync was prepared, and changed since the last checkpoint was.
+        self._dirty: dict[PartitionKey, StoredReplica] = {}
+        self._changed: dict[PartitionKey, StoredReplica] = {}
+        self._appended_bytes = 0
+        self._abandoned = False
 
     @staticmethod
     def open(
@@ -82,40 +112,361 @@ class DirectoryStore:
         this directory (the metadata log lies in it). Replicas get incarnations from `first_incarnation` on.
         `progress(done, of)` is called after every replica. `rng` names removed directories.
         """
-        raise NotImplementedError
+        opened, found = open_directory(
+            disk,
+            path,
+            expected,
+            on_warning,
+            rng=rng,
+            settings=settings or LogSettings(),
+            options=options or StoreOptions(),
+            locked=locked,
+            first_incarnation=first_incarnation,
+            progress=progress,
+        )
+        return (None if opened is None else DirectoryStore(opened)), found
+
+    # --- work
 
     def execute(self, work: DiskWork) -> list[DataEvent]:
         """Carries out one work item; what it brought. Raises DiskError. Work on a replica or an incarnation
-        that this store does not have (any more) brings nothing."""
-        raise NotImplementedError
+        that this store does not have (any more) brings nothing; a read brings that nothing is there."""
+        with missing_is_bad(self.path):
+            return self._execute(work)
+
+    def _execute(self, work: DiskWork) -> list[DataEvent]:
+        match work:
+            case AppendPartition():
+                return self._append(work)
+            case ReadPartition():
+                return [self._read(work)]
+            case FindOffset():
+                return [self._find(work)]
+            case CreateReplica():
+                return self._create([work])
+            case RemoveReplica():
+                return self._remove([work])
+            case CutPartition():
+                return self._cut(work)
+            case ChangeLogSettings():
+                replica = self._replica(work)
+                if replica is not None:
+                    replica.settings = work.settings
+                    replica.log.configure(log_config(work.settings))
+                return []
+            case EnforceRetention():
+                return self._enforce_retention(work)
+            case TrimTo():
+                return self._trim(work)
+            case CheckpointHighWatermarks():
+                store_high_watermarks(self._disk, self.path, work.high_watermarks)
+                return []
+            case AbandonDirectory():
+                self.abandon()
+                return []
+            case _:
+                assert_never(work)
 
     def execute_all(self, works: Sequence[DiskWork]) -> list[DataEvent]:
-        """The same in order, but many creations and removals in a row share their syncs."""
-        raise NotImplementedError
+        """The same in order, but creations in a row, and removals in a row, share their syncs."""
+        events: list[DataEvent] = []
+        with missing_is_bad(self.path):
+            for kind, group in groupby(works, key=type):
+                if kind is CreateReplica:
+                    events += self._create([work for work in group if isinstance(work, CreateReplica)])
+                elif kind is RemoveReplica:
+                    events += self._remove([work for work in group if isinstance(work, RemoveReplica)])
+                else:
+                    for work in group:
+                        events += self._execute(work)
+        return events
 
-    def prepare_sync(self, *, checkpoint: bool = False) -> DirectorySync | None:
-        """Everything appended since the last one; None: nothing was. With `checkpoint` recovery points and
-        producers' snapshots are written too, so that less has to be verified after a crash: every now and
-        then, never before an ack that somebody waits for."""
-        raise NotImplementedError
+    def _replica(
+        self,
+        work: AppendPartition | ChangeLogSettings | EnforceRetention | TrimTo | ReadPartition | FindOffset,
+    ) -> StoredReplica | None:
+        replica = self._replicas.get(work.key)
+        return replica if replica is not None and replica.incarnation == work.incarnation else None
 
-    def sync_completed(self, sync: DirectorySync) -> LogsSynced:
-        """Takes note that `sync.run()` returned."""
-        raise NotImplementedError
+    def _append(self, work: AppendPartition) -> list[DataEvent]:
+        replica = self._replica(work)
+        if replica is None:
+            return []
+        end = replica.log.append(work.data)
+        replica.size_bytes += len(work.data)
+        self._appended_bytes += len(work.data)
+        self._changed[work.key] = replica
+        if work.sync:
+            self._dirty[work.key] = replica
+        return [
+            LogAppended(
+                directory_id=self.directory_id,
+                key=work.key,
+                incarnation=work.incarnation,
+                end_offset=end,
+                size_bytes=replica.size_bytes,
+            )
+        ]
 
-    def measure(self) -> DirectoryMeasured:
-        """Total and free bytes of the file system."""
-        raise NotImplementedError
+    def _read(self, work: ReadPartition) -> PartitionRead:
+        replica = self._replica(work)
+        if replica is None:
+            return PartitionRead(token=work.token, data=None)
+        try:
+            data = replica.log.read_range(work.from_offset, work.to_offset, work.max_bytes)
+        except OffsetOutOfRange:
+            return PartitionRead(token=work.token, data=None)
+        except CorruptLogError as error:
+            self._warn(str(error))
+            return PartitionRead(token=work.token, data=None, problem=str(error))
+        return PartitionRead(token=work.token, data=data)
+
+    def _find(self, work: FindOffset) -> OffsetFound:
+        replica = self._replica(work)
+        problem: str | None = None
+        found: FoundRecord | None = None
+        try:
+            if replica is not None:
+                found = replica.log.find_offset(work.timestamp_ms, work.below_offset)
+        except CorruptLogError as error:
+            self._warn(str(error))
+            problem = str(error)
+        if found is None:
+            return OffsetFound(
+                token=work.token, offset=None, timestamp_ms=-1, leader_epoch=-1, problem=problem
+            )
+        return OffsetFound(
+            token=work.token,
+            offset=found.offset,
+            timestamp_ms=found.timestamp_ms,
+            leader_epoch=found.leader_epoch,
+        )
+
+    def _cut(self, work: CutPartition) -> list[DataEvent]:
+        replica = self._replicas.get(work.key)
+        if replica is None or work.incarnation < replica.incarnation:
+            return []
+        replica.incarnation = work.incarnation
+        self._dirty.pop(work.key, None)
+        self._changed[work.key] = replica
+        log = replica.log
+        if work.start_over:
+            log.start_over(work.end_offset)
+        else:
+            log.truncate_to(work.end_offset)
+            log.sync()
+        replica.size_bytes = log.size_bytes
+        return [
+            LogCut(
+                directory_id=self.directory_id,
+                key=work.key,
+                incarnation=work.incarnation,
+                log=as_found(log),
+            )
+        ]
+
+    def _enforce_retention(self, work: EnforceRetention) -> list[DataEvent]:
+        replica = self._replica(work)
+        if replica is None:
+            return []
+        log, settings = replica.log, replica.settings
+        log.producers.expire(work.wall_ms - self._options.producer_id_expiration_ms)
+        if not settings.deletes:
+            return []
+        try:
+            went = log.enforce_retention(
+                retention_bytes=settings.retention_bytes,
+                retention_ms=settings.retention_ms,
+                below_offset=work.below_offset,
+                wall_ms=work.wall_ms,
+            )
+        except CorruptLogError as error:
+            self._warn(f"{error}; nothing of this replica is removed")
+            return []
+        return [self._trimmed(replica)] if went else []
+
+    def _trim(self, work: TrimTo) -> list[DataEvent]:
+        replica = self._replica(work)
+        if replica is None or not replica.log.delete_segments_before(work.start_offset):
+            return []
+        return [self._trimmed(replica)]
+
+    def _trimmed(self, replica: StoredReplica) -> LogTrimmed:
+        replica.size_bytes = replica.log.size_bytes
+        self._changed[replica.key] = replica
+        return LogTrimmed(
+            directory_id=self.directory_id,
+            key=replica.key,
+            incarnation=replica.incarnation,
+            start_offset=replica.log.start_offset,
+            size_bytes=replica.size_bytes,
+        )
+
+    # --- replicas that come and go
+
+    def _create(self, works: list[CreateReplica]) -> list[DataEvent]:
+        """A crash in between leaves directories without a readable partition.metadata, which opening removes,
+        or whole ones, which it opens."""
+        made: list[StoredReplica] = []
+        files, names = [], []
+        for work in works:
+            if work.key in self._replicas:
+                held = replica_name(work.topic, work.key[1])
+                raise StorageError(f"{self.path} already holds a replica of {held}; remove it first")
+            directory = join(self.path, replica_name(work.topic, work.key[1]))
+            if self._disk.exists(directory):
+                self._set_aside(directory, replica_name(work.topic, work.key[1]))
+            self._disk.make_directory(directory)
+            file = self._pool.file(join(directory, PARTITION_METADATA_FILE), size=0)
+            file.append(encode_partition_metadata(work.key[0]))
+            file.begin_sync()
+            log = PartitionLog.load(
+                self._disk,
+                directory,
+                log_config(work.settings),
+                self._pool,
+                self._file_system,
+                self._warn,
+                names=[],
+            )
+            made.append(
+                StoredReplica(
+                    key=work.key,
+                    topic=work.topic,
+                    incarnation=work.incarnation,
+                    log=log,
+                    settings=work.settings,
+                    size_bytes=0,
+                )
+            )
+            self._replicas[work.key] = made[-1]
+            files.append(file)
+            names.append(directory)
+        self._file_system.sync(files, [*names, self.path])
+        for file in files:
+            file.close()
+        return [
+            ReplicaCreated(directory_id=self.directory_id, key=one.key, incarnation=one.incarnation)
+            for one in made
+        ]
+
+    def _set_aside(self, directory: str, name: str) -> None:
+        aside = removed_name(name, self._rng, STRAY_SUFFIX)
+        self._disk.rename(directory, join(self.path, aside))
+        self._disk.sync_directory(self.path)
+        self._warn(f"{directory} was in the way of a new replica and is not known: it is kept as {aside}")
+
+    def _remove(self, works: list[RemoveReplica]) -> list[DataEvent]:
+        events: list[DataEvent] = []
+        renamed = False
+        for work in works:
+            replica = self._replicas.get(work.key)
+            if replica is not None and work.incarnation < replica.incarnation:
+                continue
+            if replica is not None:
+                self._rename_away(replica)
+                renamed = True
+            events.append(
+                ReplicaRemoved(directory_id=self.directory_id, key=work.key, incarnation=work.incarnation)
+            )
+        if renamed:
+            self._disk.sync_directory(self.path)
+        return events
+
+    def _rename_away(self, replica: StoredReplica) -> None:
+        for table in (self._replicas, self._dirty, self._changed):
+            table.pop(replica.key, None)
+        replica.log.close()
+        name = removed_name(replica_name(replica.topic, replica.key[1]), self._rng)
+        self._disk.rename(replica.log.directory, join(self.path, name))
+        self._removed.append(RemovedReplica(name=name, delay_ms=replica.settings.file_delete_delay_ms))
 
     def tick(self, now_ms: int) -> bool:
         """Deletes the files of one removed replica whose delay is over (monotonic clock); True: more are
-        due. Call about once a second."""
-        raise NotImplementedError
+        due. Call about once a second. Raises DiskError."""
+        for removed in self._removed:
+            if removed.due_ms is None:
+                removed.due_ms = now_ms + removed.delay_ms
+        due = [removed for removed in self._removed if (removed.due_ms or 0) <= now_ms]
+        if not due:
+            return False
+        self._removed.remove(due[0])
+        directory = join(self.path, due[0].name)
+        try:
+            for name in self._disk.list_directory(directory):
+                self._disk.remove(join(directory, name))
+            self._disk.remove_directory(directory)
+        except FileMissingError:
+            return len(due) > 1  # somebody was faster
+        return len(due) > 1
+
+    # --- durability
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Much was appended since the last checkpoint: what is appended has to be verified after a crash."""
+        return self._appended_bytes >= self._options.checkpoint_bytes
+
+    def prepare_sync(self, *, checkpoint: bool = False) -> DirectorySync | None:
+        """Everything appended with `sync` since the last one; None: nothing was. With `checkpoint` everything
+        that was appended at all, and recovery points and producers' snapshots are written too: when
+        `checkpoint_due`, or every minute, never before an ack that somebody waits for."""
+        replicas = self._changed if checkpoint else self._dirty
+        if checkpoint:
+            replicas = {**self._changed, **self._dirty}
+            self._changed, self._appended_bytes = {}, 0
+        if not replicas:
+            return None
+        self._dirty = {}
+        return DirectorySync(
+            self.path,
+            self._file_system,
+            tickets=[(one.key, one.incarnation, one.log.prepare_sync()) for one in replicas.values()],
+            checkpoints=[one.log.checkpoint() for one in replicas.values()] if checkpoint else [],
+        )
+
+    def sync_completed(self, sync: DirectorySync) -> LogsSynced:
+        """Takes note that `sync.run()` returned."""
+        ends = []
+        for key, incarnation, ticket in sync.tickets:
+            replica = self._replicas.get(key)
+            if replica is not None and replica.incarnation == incarnation and replica.log is ticket.log:
+                ends.append((key, incarnation, replica.log.sync_completed(ticket)))
+        for checkpoint in sync.checkpoints:
+            checkpoint.log.checkpointed(checkpoint)
+        return LogsSynced(directory_id=self.directory_id, ends=tuple(ends))
+
+    def measure(self) -> DirectoryMeasured:
+        """Total and free bytes of the file system."""
+        return DirectoryMeasured(
+            directory_id=self.directory_id,
+            total_bytes=self._disk.total_bytes(self.path),
+            usable_bytes=self._disk.free_bytes(self.path),
+        )
 
     def abandon(self) -> None:
-        """Closes all files without touching the disk otherwise; the lock is kept until `close`."""
-        raise NotImplementedError
+        """Closes all files, whatever the disk says to that; the lock is kept until `close`."""
+        self._abandoned = True
+        for replica in self._replicas.values():
+            try:
+                replica.log.close()
+            except DiskError:
+                continue  # it is bad: that is why it is abandoned
+        self._replicas, self._dirty, self._changed = {}, {}, {}
+        self._removed = []
 
     def close(self, *, clean: bool) -> None:
-        """Gives the directory back; with `clean` everything is synced and checkpointed before."""
-        raise NotImplementedError
+        """Gives the directory back; with `clean` everything is synced and checkpointed before, so that the
+        next open has nothing to verify. Raises DiskError."""
+        try:
+            if clean and not self._abandoned:
+                sync = self.prepare_sync(checkpoint=True)
+                if sync is not None:
+                    sync.run()
+                    self.sync_completed(sync)
+        finally:
+            self.abandon()
+            self._file_system.close()
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None

@@ -1,0 +1,105 @@
+"""What a directory's store is made of: its options, its replicas, and how a topic's settings and a log are
+seen by the other side.
+
+Values only; `store_open` fills them, `store` works with them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from broker.replica.events import LogSettings, ReplicaLog
+from broker.replica.messages import PartitionKey
+from storage.disk import Disk, FileSystem, Lock
+from storage.epochs import EpochTable
+from storage.file_pool import FilePool
+from storage.log_config import LogConfig
+from storage.partition_log import INDEX_INTERVAL_BYTES, PartitionLog
+
+# Partitions' recovery points are written by checkpoints, never by a sync that somebody waits for.
+_NEVER_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedIdentity:
+    """Whose directory it must be. `directory_id` None: any."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """`max_open_files`: how many segment files may be open at once, a bound that only running reads can
+    pass. `checkpoint_bytes`: appended since the last checkpoint, from where on one is due."""
+
+    max_open_files: int = 512
+    checkpoint_bytes: int = 256 * 1024 * 1024
+    producer_id_expiration_ms: int = 86_400_000
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredReplica:
+    """A replica whose log is open. `size_bytes` of all its segments."""
+
+    key: PartitionKey
+    topic: str
+    incarnation: int
+    log: PartitionLog
+    settings: LogSettings
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class RemovedReplica:
+    """A directory whose files are to go. `due_ms` None: the delay begins at the next tick."""
+
+    name: str
+    delay_ms: int
+    due_ms: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Opened:
+    """What opening a directory makes, and the store is made of."""
+
+    disk: Disk
+    path: str
+    directory_id: bytes
+    lock: Lock | None
+    file_system: FileSystem
+    pool: FilePool
+    options: StoreOptions
+    settings: LogSettings
+    rng: random.Random
+    on_warning: Callable[[str], None]
+    replicas: dict[PartitionKey, StoredReplica] = field(default_factory=dict)
+    removed: list[RemovedReplica] = field(default_factory=list)
+
+
+def log_config(settings: LogSettings) -> LogConfig:
+    """A partition's log, as its topic's settings want it."""
+    return LogConfig(
+        segment_bytes=settings.segment_bytes,
+        segment_ms=settings.segment_ms,
+        recovery_point_interval_bytes=_NEVER_BYTES,
+        index_interval_bytes=INDEX_INTERVAL_BYTES,
+    )
+
+
+def as_found(log: PartitionLog, high_watermark: int = -1) -> ReplicaLog:
+    """The log as the manager starts from it; the high watermark is brought within the log."""
+    epochs = log.epochs
+    if log.start_epoch < 0 and log.start_offset == log.end_offset:
+        epochs = EpochTable()  # it was emptied to begin elsewhere: nothing is known of what came before
+    return ReplicaLog(
+        start_offset=log.start_offset,
+        end_offset=log.end_offset,
+        high_watermark=min(max(high_watermark, log.start_offset), log.end_offset),
+        size_bytes=log.size_bytes,
+        epochs=epochs,
+        producers=log.producers.copy(),
+    )

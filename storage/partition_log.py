@@ -1,0 +1,422 @@
+"""A partition's log: the segmented log, with producers, retention, search by time, and files that are open
+only when needed.
+
+Owns one replica's directory. Where it differs from the metadata log: it is one of thousands, so it syncs
+nothing when it is opened and writes no recovery point as it goes. Both are done for many logs at once by its
+caller (`DirectoryStore`), see `Checkpoint`.
+
+What is durable when: records after a sync; the start offset when a trim returns (in the recovery point,
+before a segment goes); the producers at a roll and at a checkpoint, else they are found again in the headers.
+
+CRCs are checked by whoever appends, and by reads as `pooled_log` says.
+
+Threads: one thread changes the log; `read_range` and `find_offset` may run beside it on any other, and
+`SyncTicket.run` and `Checkpoint.place` on one more.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import cast
+
+from .batch import parse_header
+from .disk import STAGED_SUFFIX, Disk, FileSystem, join, name_of, place_staged, remove_if_present
+from .epochs import FILE_NAME as EPOCHS_FILE
+from .errors import BatchError, CorruptFileError, FileMissingError, OffsetOutOfRange
+from .file_pool import FilePool, PooledFile
+from .log_config import LogConfig
+from .log_open import examine, repair
+from .pooled_log import PooledLog
+from .producer_snapshot import encode_producers, load_producers, parse_snapshot_name, snapshot_name
+from .producers import ProducerTable
+from .recovery import FILE_NAME as POINT_FILE
+from .recovery import RecoveryPoint, load_recovery_point
+from .segment import Segment, segment_bases
+from .segment_index import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name, parse_index_name
+from .timed_segment import TimedSegment
+from .types import LogPosition
+from .walk import Hop, walk_batches
+
+INDEX_INTERVAL_BYTES = 64 * 1024
+MAX_OFFSETS_A_SEGMENT = 2**31 - 1
+_PRODUCER = struct.Struct(">q")
+_PRODUCER_AT = 43
+
+
+class Checkpoint:
+    """Small files that say what a log is at one moment: its producers, epochs and recovery point.
+
+    Used in this order, for many logs at once: everything up to `offset` is synced; `stage`, and a sync of the
+    files; `place(last=False)`, and a sync of the names; `place(last=True)`, and a sync of the names;
+    `PartitionLog.checkpointed`. What is placed last vouches for what is placed first.
+    """
+
+    def __init__(
+        self, log: PartitionLog, shape: int, files: list[tuple[str, bytes]], point: RecoveryPoint
+    ) -> None:
+        self.log = log
+        self.shape = shape
+        self.offset = point.offset
+        self.epochs = log.epochs
+        self._files = files
+        self._point = point
+
+    def stage(self) -> list[PooledFile]:
+        """Writes them beside their places."""
+        point = (join(self.log.directory, POINT_FILE), self._point.encode())
+        return [self.log.pool.staged(path, data) for path, data in (*self._files, point)]
+
+    def place(self, *, last: bool) -> bool:
+        """Gives the producers and epochs, or last the recovery point, their names, unless the log was cut,
+        trimmed or removed meanwhile: then they are wrong. True where a sync of the names is due."""
+        return self.log.place(self, self._point if last else None, [path for path, _ in self._files])
+
+
+class PartitionLog(PooledLog):
+    """One replica's log. Make one with `load`."""
+
+    def __init__(
+        self, disk: Disk, directory: str, config: LogConfig, pool: FilePool, file_system: FileSystem
+    ) -> None:
+        super().__init__(disk, directory, config, pool, file_system)
+        self.producers = ProducerTable()
+        self.needs_sync = False
+        self._snapshots: list[int] = []
+        # Counts what makes a checkpoint that was taken before it wrong: cuts, trims and resets.
+        self._shape = 0
+
+    @staticmethod
+    def load(
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        pool: FilePool,
+        file_system: FileSystem,
+        on_warning: Callable[[str], None] = lambda text: None,
+        *,
+        names: list[str] | None = None,
+    ) -> PartitionLog:
+        """Opens the log in an existing directory, or an empty one, and recovers it. `names`: what is in it.
+
+        Where `needs_sync` is true on return, `segment_files` may hold bytes that are not durable yet, and so
+        may the directory's names. Raises CorruptLogError, CorruptFileError, DiskError.
+        """
+        log = PartitionLog(disk, directory, config, pool, file_system)
+        try:
+            log._load(disk.list_directory(directory) if names is None else names, on_warning)
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    # --- opening
+
+    def _load(self, names: list[str], on_warning: Callable[[str], None]) -> None:
+        point = load_recovery_point(self._disk, self.directory) if POINT_FILE in names else None
+        self._snapshots = sorted(offset for offset in map(parse_snapshot_name, names) if offset is not None)
+        if point is not None and point.resetting:
+            self._drop_snapshots(0)
+            self._finish_reset(point)
+            self.trusted_from = point.offset
+            self._remove_leftovers(names)
+            on_warning(
+                f"{self.directory}: a reset to offset {point.offset} had been cut short and was finished"
+            )
+            return
+        found = examine(self._disk, self.directory, point, segment_bases(names), self._existing_segment)
+        self._segments = found.segments
+        torn = found.torn is not None
+        repair(self._disk, self.directory, found, on_warning, sync=False)
+        if not self._segments:
+            self._segments.append(self._open_segment(0))
+            self.needs_sync = True
+        self.epochs = found.epochs
+        self.start_epoch = found.start_epoch
+        self.end_offset = self.synced_offset = found.end_offset
+        self._stored_epochs = found.stored_epochs
+        self._point = point or self._point
+        self.trusted_from = point.offset if point is not None else self.start_offset
+        # A killed process may have left bytes, and a new segment's name, in the page cache only.
+        unpointed = self._point.offset < self.end_offset
+        self.needs_sync |= unpointed or self._segments[-1].base_offset != self._point.segment or torn
+        for index, segment in enumerate(self._segments[:-1]):
+            cast(TimedSegment, segment).sealed_end = self._segments[index + 1].base_offset
+        self._remove_leftovers(names)
+        self._load_producers(on_warning)
+
+    def _remove_leftovers(self, names: list[str]) -> None:
+        """Staged files, and indexes of segments that are gone or that are appended to again."""
+        sealed = {segment.base_offset for segment in self._segments[:-1]}
+        for name in names:
+            base = parse_index_name(name)
+            if name.endswith((STAGED_SUFFIX, ".tmp")) or (base is not None and base not in sealed):
+                self.needs_sync |= remove_if_present(self._disk, join(self.directory, name))
+        if any(offset > self.end_offset for offset in self._snapshots):
+            self._drop_snapshots(self.end_offset + 1)
+
+    def _load_producers(self, on_warning: Callable[[str], None] = lambda text: None) -> None:
+        """The newest snapshot that can be read, and the headers after it."""
+        self.producers = ProducerTable()
+        start = self.start_offset
+        for offset in reversed(self._snapshots):
+            if offset < start:
+                break
+            try:
+                self.producers = load_producers(self._disk, self.directory, offset)
+            except (CorruptFileError, FileMissingError) as error:
+                on_warning(f"{error}; it is ignored")
+                self._snapshots.remove(offset)
+                remove_if_present(self._disk, join(self.directory, snapshot_name(offset)))
+                continue
+            start = offset
+            break
+        self._replay_producers(start)
+
+    def _replay_producers(self, start: int) -> None:
+        if start >= self.end_offset:
+            return
+        for one in self._segments[max(0, self._slot(start)) :]:
+            segment = cast(TimedSegment, one)
+            position = segment.locate(start)[0] if segment.base_offset < start else 0
+            for header in segment.producer_headers(position):
+                self.producers.note(header, seen_ms=header.max_timestamp_ms)
+
+    # --- where it stands
+
+    def segment_files(self) -> list[TimedSegment]:
+        """The segments that may hold bytes above the recovery point."""
+        return [
+            cast(TimedSegment, segment)
+            for segment in self._segments
+            if segment.base_offset >= self._point.segment
+        ]
+
+    @property
+    def uncheckpointed_bytes(self) -> int:
+        """Appended since the last checkpoint was taken."""
+        return self._unpointed_bytes
+
+    def configure(self, config: LogConfig) -> None:
+        """New settings, which hold from the next append on."""
+        self.config = config
+
+    # --- writing
+
+    def append(self, batches: bytes) -> int:
+        """As of every log, but for the CRCs, which the caller has checked."""
+        self._check_usable()
+        walk = walk_batches(
+            batches,
+            expected_offset=self.end_offset,
+            min_epoch=self.last_position.epoch,
+            verify_crc=False,
+        )
+        if walk.problem is not None or not walk.hops:
+            raise BatchError(
+                f"{self.directory} ends at offset {self.end_offset} and takes no such batches "
+                f"(byte {walk.end}): {walk.problem or 'expected at least one batch'}"
+            )
+        try:
+            self._append_checked(batches, walk.hops)
+        except BaseException:
+            self._failed = True
+            raise
+        return self.end_offset
+
+    def _append_checked(self, batches: bytes, hops: list[Hop]) -> None:
+        following, epoch = hops[-1][2:]
+        active = self._segments[-1]
+        if self._must_roll(len(batches), parse_header(batches)) or (
+            following - active.base_offset > MAX_OFFSETS_A_SEGMENT and active.size
+        ):
+            self._roll()
+            active = self._segments[-1]
+        active.append(batches, hops)
+        with self._lookup:
+            cast(TimedSegment, active).note_appended(batches, hops)
+            self.end_offset = following
+        if epoch != self.epochs.last_epoch or not self.epochs.entries:
+            for _, base, _, its_epoch in hops:
+                self.epochs = self.epochs.append(its_epoch, base)
+        unpack = _PRODUCER.unpack_from
+        for position, _, _, _ in hops:
+            if unpack(batches, position + _PRODUCER_AT)[0] >= 0:
+                header = parse_header(batches, position)
+                self.producers.note(header, seen_ms=header.max_timestamp_ms)
+        self._unpointed_bytes += len(batches)
+        self._last_timestamp_ms = None
+
+    def _roll(self) -> None:
+        """The full segment, its indexes and the producers are durable before the next segment has a byte."""
+        with self._io:
+            active = cast(TimedSegment, self._segments[-1])
+            active.file.sync()
+            self.synced_offset = max(self.synced_offset, self.end_offset)
+            with self._lookup:
+                files = active.seal(self.end_offset)
+            files.append(self._snapshot_file())
+            staged = [self.pool.staged(path, data) for path, data in files]
+            self._file_system.sync(staged, ())
+            for file, (path, _) in zip(staged, files, strict=True):
+                file.close()
+                place_staged(self._disk, path)
+            following = self._open_segment(self.end_offset)
+            self._disk.sync_directory(self.directory)
+            with self._lookup:
+                self._segments.append(following)
+            self._snapshots = sorted({*self._snapshots, self.end_offset})
+            self._forget_snapshots()
+
+    # --- checkpoints
+
+    def checkpoint(self) -> Checkpoint | None:
+        """What has to be written so that nothing up to the present end need be verified again; None: nothing
+        has changed."""
+        point = self._point_at_end()
+        if self.closed or (point == self._point and self.epochs == self._stored_epochs):
+            return None
+        files = []
+        if self._snapshots[-1:] != [self.end_offset] and self.end_offset > self.start_offset:
+            files.append(self._snapshot_file())
+        if self.epochs != self._stored_epochs:
+            files.append((join(self.directory, EPOCHS_FILE), self.epochs.encode()))
+        self._unpointed_bytes = 0
+        return Checkpoint(self, self._shape, files, point)
+
+    def place(self, checkpoint: Checkpoint, point: RecoveryPoint | None, paths: list[str]) -> bool:
+        """For `Checkpoint`, on any thread."""
+        with self._io:
+            if checkpoint.shape != self._shape or self.closed:
+                return False
+            if point is None:
+                # Whether the epochs of now are on the disk is not known until the names are synced.
+                self._stored_epochs = None
+                for path in paths:
+                    place_staged(self._disk, path)
+                    offset = parse_snapshot_name(name_of(path))
+                    if offset is not None:
+                        # A cut must find it from now on.
+                        self._snapshots = sorted({*self._snapshots, offset})
+                return bool(paths)
+            place_staged(self._disk, join(self.directory, POINT_FILE))
+            self._point = point
+            return True
+
+    def checkpointed(self, checkpoint: Checkpoint) -> None:
+        """Takes note that its names are durable. On the thread that changes the log."""
+        if checkpoint.shape != self._shape or self.closed:
+            return
+        self._stored_epochs = checkpoint.epochs
+        with self._io:
+            self._forget_snapshots()
+
+    def _snapshot_file(self) -> tuple[str, bytes]:
+        return join(self.directory, snapshot_name(self.end_offset)), encode_producers(self.producers)
+
+    def _forget_snapshots(self) -> None:
+        """Once the newest is durable: of the others only those at a segment's start stay, which a truncation
+        may need."""
+        bases = {segment.base_offset for segment in self._segments}
+        for one in [one for one in self._snapshots[:-1] if one not in bases]:
+            self._snapshots.remove(one)
+            remove_if_present(self._disk, join(self.directory, snapshot_name(one)))
+
+    def _drop_snapshots(self, from_offset: int) -> None:
+        """Removes snapshots at and above an offset, durably: they would tell of records that are cut."""
+        doomed = [offset for offset in self._snapshots if offset >= from_offset]
+        for offset in doomed:
+            remove_if_present(self._disk, join(self.directory, snapshot_name(offset)))
+            self._snapshots.remove(offset)
+        if doomed:
+            self._disk.sync_directory(self.directory)
+
+    # --- cutting
+
+    def truncate_to(self, end_offset: int) -> int:
+        """As of every log; the producers are those of what is left."""
+        self._check_usable()
+        if not self.start_offset <= end_offset <= self.end_offset:
+            raise OffsetOutOfRange(end_offset, self.start_offset, self.end_offset)
+        if end_offset == self.end_offset:
+            return end_offset
+        with self._lookup:
+            keep = self._segment_for(end_offset)
+            end = keep.locate(end_offset)[1] if keep.size else keep.base_offset
+            with self._io:
+                self._shape += 1
+                self._drop_snapshots(end + 1)
+                self._drop_indexes(keep.base_offset)
+            super().truncate_to(end)
+            self.trusted_from = min(self.trusted_from, end)
+            self._load_producers()
+        return end
+
+    def start_over(self, offset: int) -> None:
+        """Empties the log, durably; it begins at `offset`, and no epoch is known before it."""
+        with self._lookup:
+            with self._io:
+                self._shape += 1
+                self._drop_snapshots(0)
+                for segment in self._segments:
+                    self._drop_indexes(segment.base_offset)
+            self.reset_to(LogPosition(-1, offset))
+            self.trusted_from = offset
+            self.producers = ProducerTable()
+
+    def delete_segments_before(self, offset: int) -> list[str]:
+        """As of every log, with the files beside the segments."""
+        with self._lookup:
+            with self._io:
+                self._shape += 1
+            return super().delete_segments_before(offset)
+
+    def _remove_segment(self, segment: Segment) -> None:
+        self._drop_indexes(segment.base_offset)
+        if segment.base_offset < self.start_offset and segment.base_offset in self._snapshots:
+            self._snapshots.remove(segment.base_offset)
+            remove_if_present(self._disk, join(self.directory, snapshot_name(segment.base_offset)))
+        super()._remove_segment(segment)
+
+    def _drop_indexes(self, base_offset: int) -> None:
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            remove_if_present(self._disk, join(self.directory, index_name(base_offset, suffix)))
+
+    def enforce_retention(
+        self, *, retention_bytes: int, retention_ms: int, below_offset: int, wall_ms: int
+    ) -> bool:
+        """Removes the oldest segments that end at or below `below_offset` and are over the size (bytes) or
+        whose every record is older than `retention_ms`; -1: no bound. True when any went.
+
+        The segment that is appended to is left behind for a new one when it is due too. Batches without a
+        timestamp never grow old. Raises CorruptLogError (nothing was removed), DiskError.
+        """
+        size = self.size_bytes
+        count = 0
+        for segment in self._segments:
+            last = segment is self._segments[-1]
+            end = self.end_offset if last else self._segments[count + 1].base_offset
+            if end > below_offset or not segment.size:
+                break
+            over_size = retention_bytes >= 0 and size - retention_bytes >= segment.size
+            if not over_size and not self._is_old(segment, retention_ms, wall_ms):
+                break
+            size -= segment.size
+            count += 1
+        if not count:
+            return False
+        if count == len(self._segments):
+            self._roll()
+        self.delete_segments_before(self._segments[count].base_offset)
+        return True
+
+    def _is_old(self, segment: Segment, retention_ms: int, wall_ms: int) -> bool:
+        if retention_ms < 0:
+            return False
+        first = segment.first_timestamp_ms
+        # One header tells that most are not old; the others are looked at whole.
+        if first is not None and wall_ms - first <= retention_ms:
+            return False
+        with self._lookup:
+            newest = cast(TimedSegment, segment).newest_timestamp_ms()
+        return newest >= 0 and wall_ms - newest > retention_ms

@@ -69,7 +69,7 @@ def _uuid(value: bytes) -> str:
 
 
 @cache
-def _payload_maker(kind: type[Any], version: int) -> Texter | None:
+def _payload_maker(kind: Any, version: int) -> Texter | None:
     """The generated function of a record type; None where the general way must do it."""
     body = _struct_source(SCHEMA_BY_CLASS[kind].body, version)
     if body is None:

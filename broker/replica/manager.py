@@ -1,18 +1,87 @@
 """All replicas of one broker: the inbox of partition data, and the one place that knows every part of it.
 
-Pure. Owns which replicas there are and who hears of what; what a partition does is `partition`'s, where a
-replica may lie is `directories`' and `reconcile`'s, who fetches from whom `fetchers`' and `fetch_sessions`'.
+Pure. Owns who hears of what, and in which order; what a partition does is `partition`'s, where a replica may
+lie is `placement`'s and `reconcile`'s, who fetches from whom `fetchers`' and `fetches`', what waits for whom
+`produces`' and `offsets`'.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import count
+from typing import assert_never
 
+from broker.replica.assignments import Assignments
 from broker.replica.config import ReplicaConfig
-from broker.replica.events import DataEffect, DataEvent, FoundDirectory
+from broker.replica.controller_calls import ControllerCall
+from broker.replica.deadlines import Deadlines
+from broker.replica.describe import describe_log_dirs, replica_status
+from broker.replica.events import (
+    AskController,
+    ControllerAnswered,
+    DataEffect,
+    DataEvent,
+    DataRequestArrived,
+    DataRequestCancelled,
+    DataRespond,
+    DirectoryFailed,
+    DirectoryMeasured,
+    FoundDirectory,
+    LogAppended,
+    LogCut,
+    LogsSynced,
+    LogTrimmed,
+    OfflineDirectoriesChanged,
+    OffsetFound,
+    PartitionRead,
+    PeerFetched,
+    PeerFetchFailed,
+    ReplicaCreated,
+    ReplicaRemoved,
+)
+from broker.replica.fetchers import Fetchers
+from broker.replica.fetches import Fetches
+from broker.replica.isr_changes import IsrChanges
+from broker.replica.known_brokers import KnownBrokers
+from broker.replica.lookup import absence
+from broker.replica.messages import (
+    CONSUMER,
+    DataRequest,
+    DataResponse,
+    DescribeLogDirsRequest,
+    FetchedPartition,
+    FetchRequest,
+    InitProducerIdRequest,
+    ListedOffset,
+    ListOffsetsRequest,
+    MarkLogDirOfflineRequest,
+    MarkLogDirOfflineResponse,
+    PartitionKey,
+    ProduceRequest,
+    ProduceResult,
+)
+from broker.replica.offsets import Offsets
+from broker.replica.partition import Partition
+from broker.replica.placement import Placement
+from broker.replica.producer_ids import ProducerIds
+from broker.replica.produces import Produces
 from broker.replica.status import ReplicaStatus
+from broker.replica.upkeep import Checkpoints, Round, retention_of
+from broker.replica.values import Changes
+from controller.raft.effects import Warn
+from controller.raft.events import Stop
+from metadata.errors import ApiError, ErrorCode
 from metadata.image import MetadataImage
+from metadata.requests_partitions import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
+from metadata.requests_settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+
+_WAKES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE
 
 
 class ReplicaManager:
@@ -32,52 +101,479 @@ class ReplicaManager:
         metadata_directory: bytes | None = None,
     ) -> None:
         self._config = config
-        self._found = tuple(directories)
+        self._metadata_directory = metadata_directory
+        self._out: list[DataEffect] = []
+        self._now_ms, self._wall_ms = now_ms, 0
+        self._broker_epoch = -1
+        self._is_stopped = False
+        self._was_serving = False
+        self._partition_deadlines: Deadlines[PartitionKey] = Deadlines()
+        tokens, correlation_ids = count(1), count(1)
+        self._next_correlation_id = correlation_ids.__next__
+        timeout_ms = config.controller_request_timeout_ms
+        self._brokers = KnownBrokers()
+        assignments = Assignments(ControllerCall(rng, timeout_ms), config.log_dir_assignment_timeout_ms)
+        self._assignments = assignments
+        self._isr = IsrChanges(ControllerCall(rng, timeout_ms), self._running)
+        self._producer_ids = ProducerIds(ControllerCall(rng, timeout_ms), config.replica_request_timeout_ms)
+        self._fetchers = Fetchers(config, self._brokers.endpoint, self._next_correlation_id, self._touched)
+        self._fetches = Fetches(config, self._find_fetched, self._touched, tokens.__next__, rng)
+        self._produces = Produces(self._find_produced, self._touched, config.produce_purgatory_max_requests)
+        self._offsets = Offsets(self._find_listed, tokens.__next__)
+        self._placement = Placement(
+            config,
+            directories,
+            assignments=assignments,
+            fetchers=self._fetchers,
+            brokers=self._brokers,
+            touched=self._touched,
+            stirred=self._fetches.stir,
+        )
+        self._checkpoints = Checkpoints(config, now_ms)
+        self._rounds = (
+            Round(max(1, config.replica_lag_time_max_ms // 2), now_ms, self._look_at_isr),
+            Round(config.log_retention_check_interval_ms, now_ms, self._clean),
+        )
+
+    # ---- directories -----------------------------------------------------------------------------
 
     @property
     def good_directories(self) -> tuple[bytes, ...]:
         """Ids of the directories that can be used, sorted: what the broker registers."""
-        return tuple(
-            sorted(each.directory_id for each in self._found if each.problem is None and each.directory_id)
-        )
+        return self._placement.directories.good_ids()
 
     @property
     def offline_directories(self) -> tuple[bytes, ...]:
         """Ids of bad directories, sorted, as far as they are known: what every heartbeat says."""
-        return tuple(
-            sorted(
-                each.directory_id for each in self._found if each.problem is not None and each.directory_id
-            )
-        )
+        return self._placement.directories.bad_ids()
+
+    # ---- driven by the node ----------------------------------------------------------------------
 
     def start(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
         """Begin. Call once, before anything else. With no usable directory: Stop (S3.3)."""
-        return []
+        self._note_time(now_ms, wall_ms)
+        for each in self._placement.directories.bad():
+            text = f"log directory {each.path} is offline: {each.problem}"
+            self._out.append(Warn(message=text))
+        self._stop_if_unusable()
+        return self._take()
 
     def publish(
         self, image: MetadataImage, previous: MetadataImage, *, broker_epoch: int, now_ms: int, wall_ms: int
     ) -> list[DataEffect]:
         """The image moved on from `previous` (at first the empty one). Never older than the broker's own
         registration under `broker_epoch` (S1.12, S1.13)."""
-        return []
+        self._note_time(now_ms, wall_ms)
+        anew = broker_epoch != self._broker_epoch
+        self._broker_epoch = self._fetchers.broker_epoch = broker_epoch
+        if anew:
+            self._assignments.forget_told()
+        if image.brokers is not previous.brokers or anew:
+            self._brokers_changed(image)
+        first = self._placement.image is None
+        self._placement.publish(image, previous, anew=anew, now_ms=now_ms)
+        if not first:
+            self._placement.change_settings(image, previous, now_ms=now_ms, out=self._out)
+        return self._finish()
 
     def handle(self, event: DataEvent, *, serving: bool, now_ms: int, wall_ms: int) -> list[DataEffect]:
         """Take one event. `serving` False: the broker is fenced, clients are refused with
         BROKER_NOT_AVAILABLE, and all else goes on (S2.20, S2.22)."""
-        return []
+        if self._is_stopped:
+            return []
+        self._note_time(now_ms, wall_ms)
+        if not serving and self._was_serving:
+            self._refuse_clients()
+        self._was_serving = serving
+        self._dispatch(event, serving)
+        return self._finish()
 
     def tick(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
         """Let time pass."""
-        return []
+        if self._is_stopped:
+            return []
+        self._note_time(now_ms, wall_ms)
+        out = self._out
+        for key in self._partition_deadlines.take_due(now_ms):
+            partition = self._placement.running.get(key)
+            if partition is not None:
+                partition.tick(now_ms=now_ms, out=out)
+                self._touched(partition)
+        for each in self._rounds:
+            each.tick(self._placement, now_ms)
+        self._checkpoints.tick(self._placement, now_ms, out)
+        self._fetchers.tick(now_ms)
+        self._fetches.tick(now_ms, out)
+        self._producer_ids.tick(now_ms, out)
+        self._give_up_calls(now_ms)
+        lost_ms = self._assignments.lost_deadline_ms()
+        if lost_ms is not None and now_ms >= lost_ms:
+            self._stop_untold()
+        return self._finish()
 
     def stop(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
         """The broker ends in order: who waits is answered, high watermarks are written down."""
-        return []
+        if self._is_stopped:
+            return []
+        self._note_time(now_ms, wall_ms)
+        self._is_stopped = True
+        text = f"broker {self._config.broker_id} is stopping: ask another broker"
+        error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, text)
+        for part in (self._produces, self._fetches, self._offsets, self._producer_ids):
+            self._out += [DataRespond(key=key, response=error) for key in part.take_waiting()]
+        self._checkpoints.write(self._placement, self._out)
+        return self._take()
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due; None: no timer is needed."""
-        return None
+        if self._is_stopped:
+            return None
+        if len(self._placement):
+            return self._now_ms
+        waits = (
+            self._partition_deadlines.next_ms(),
+            self._fetchers.next_deadline_ms(),
+            self._fetches.next_deadline_ms(),
+            self._producer_ids.next_deadline_ms(),
+            self._assignments.next_deadline_ms() if self._broker_epoch >= 0 else None,
+            self._isr.call.next_deadline_ms(waits=self._isr.waits),
+            self._checkpoints.due_ms,
+            *[each.due_ms for each in self._rounds],
+        )
+        return min(each for each in waits if each is not None)
 
     def status(self) -> ReplicaStatus:
         """Figures, counted when they are asked for: not for every step."""
-        return ReplicaStatus()
+        return replica_status(
+            self._placement,
+            self._config.broker_id,
+            waiting_produces=len(self._produces),
+            waiting_fetches=len(self._fetches),
+            fetch_sessions=len(self._fetches.sessions),
+            fetchers=len(self._fetchers),
+            isr_shrinks=self._isr.shrinks,
+            isr_expands=self._isr.expands,
+            pending_isr_changes=len(self._isr),
+            unassigned=len(self._assignments),
+            produced_bytes=self._produces.bytes,
+            failed_produces=self._produces.failed,
+            fetched_bytes=self._fetches.bytes,
+            replicated_bytes=self._fetchers.bytes,
+        )
+
+    # ---- events ----------------------------------------------------------------------------------
+
+    def _dispatch(self, event: DataEvent, serving: bool) -> None:
+        now_ms, out = self._now_ms, self._out
+        match event:
+            case DataRequestArrived(key=key, request=request):
+                self._request(key, request, serving)
+            case LogAppended() | LogCut() | LogTrimmed():
+                self._log_moved(event)
+            case LogsSynced(ends=ends):
+                self._synced(event.directory_id, ends)
+            case PartitionRead():
+                self._fetches.read(event, out)
+            case PeerFetched(correlation_id=at, response=response):
+                self._fetchers.answered(at, response, now_ms=now_ms, wall_ms=self._wall_ms, out=out)
+            case PeerFetchFailed(correlation_id=at):
+                self._fetchers.failed(at, now_ms=now_ms)
+            case ControllerAnswered():
+                self._controller_answered(event)
+            case OffsetFound():
+                self._offsets.found(event, out)
+            case DataRequestCancelled(key=key):
+                for part in (self._produces, self._fetches, self._offsets, self._producer_ids):
+                    if part.cancel(key):
+                        break
+            case ReplicaCreated():
+                self._placement.created(event)
+            case ReplicaRemoved():
+                self._placement.removed(event)
+            case DirectoryFailed(directory_id=directory_id, reason=reason):
+                self._directory_failed(directory_id, reason)
+            case DirectoryMeasured():
+                self._placement.measured(event.directory_id, event.total_bytes, event.usable_bytes)
+            case _:
+                assert_never(event)
+
+    def _request(self, key: object, request: DataRequest, serving: bool) -> None:
+        now_ms, out = self._now_ms, self._out
+        refusal = self._refusal(request, serving)
+        if refusal is not None:
+            self._answer(key, refusal)
+            return
+        match request:
+            case ProduceRequest():
+                self._produces.handle(key, request, now_ms=now_ms, wall_ms=self._wall_ms, out=out)
+            case FetchRequest():
+                self._fetches.handle(key, request, now_ms=now_ms, out=out)
+            case ListOffsetsRequest():
+                self._offsets.handle(key, request, out=out)
+            case InitProducerIdRequest():
+                self._init_producer_id(key, request)
+            case DescribeLogDirsRequest():
+                self._answer(key, describe_log_dirs(self._placement, self._config.broker_id, request))
+            case MarkLogDirOfflineRequest():
+                self._mark_offline(key, request)
+            case _:
+                assert_never(request)
+
+    def _refusal(self, request: DataRequest, serving: bool) -> ApiError | None:
+        """Fenced brokers answer followers and operators (S2.20, S2.22); followers of an earlier life are
+        refused by anybody (S1.12)."""
+        if isinstance(request, FetchRequest) and request.replica_id > CONSUMER:
+            known = self._brokers.epoch(request.replica_id)
+            if known is not None and 0 <= request.replica_epoch < known:
+                text = (
+                    f"broker {request.replica_id} has epoch {known} and not {request.replica_epoch}: it was"
+                    " restarted, fetch with the new epoch"
+                )
+                return ApiError(ErrorCode.STALE_BROKER_EPOCH, text)
+            return None
+        if serving or isinstance(request, DescribeLogDirsRequest | MarkLogDirOfflineRequest):
+            return None
+        return self._fenced()
+
+    def _fenced(self) -> ApiError:
+        text = f"broker {self._config.broker_id} is fenced: ask another broker, or try again later"
+        return ApiError(ErrorCode.BROKER_NOT_AVAILABLE, text)
+
+    def _refuse_clients(self) -> None:
+        """The broker has just been fenced. What clients produced goes on to be stored and is answered: it was
+        accepted; who waits for something to read hears at once that it is elsewhere now."""
+        error = self._fenced()
+        for key in (*self._fetches.refuse_clients(), *self._offsets.take_waiting()):
+            self._answer(key, error)
+
+    def _init_producer_id(self, key: object, request: InitProducerIdRequest) -> None:
+        image = self._placement.image
+        below = max(0, -1 if image is None else image.producer_ids.next_producer_id)
+        answer = self._producer_ids.ask(key, request, given_below=below, now_ms=self._now_ms)
+        if answer is not None:
+            self._answer(key, answer)
+
+    def _mark_offline(self, key: object, request: MarkLogDirOfflineRequest) -> None:
+        directories = self._placement.directories
+        found = None
+        if request.directory_id is not None:
+            found = directories.get(request.directory_id)
+        elif request.path is not None:
+            found = directories.named(request.path)
+        if found is None:
+            known = ", ".join(each.path for each in directories.all)
+            text = f"no such log directory is configured on broker {self._config.broker_id}: it has {known}"
+            self._answer(key, ApiError(ErrorCode.LOG_DIR_NOT_FOUND, text))
+            return
+        was_offline = found.problem is not None
+        answer = MarkLogDirOfflineResponse(directory_id=found.directory_id, was_offline=was_offline)
+        self._answer(key, answer)
+        if not was_offline and found.directory_id is not None:
+            self._directory_failed(found.directory_id, "an operator marked it offline")
+
+    # ---- disks -----------------------------------------------------------------------------------
+
+    def _log_moved(self, event: LogAppended | LogCut | LogTrimmed) -> None:
+        partition = self._placement.partition_at(event.directory_id, event.key)
+        if partition is None:
+            return
+        match event:
+            case LogAppended():
+                partition.appended(event, now_ms=self._now_ms, out=self._out)
+            case LogCut():
+                partition.cut(event, now_ms=self._now_ms, out=self._out)
+            case LogTrimmed():
+                partition.trimmed(event, now_ms=self._now_ms, out=self._out)
+            case _:
+                assert_never(event)
+        self._touched(partition)
+
+    def _synced(self, directory_id: bytes, ends: tuple[tuple[PartitionKey, int, int], ...]) -> None:
+        for key, incarnation, end_offset in ends:
+            partition = self._placement.partition_at(directory_id, key)
+            if partition is not None:
+                partition.synced(incarnation, end_offset, now_ms=self._now_ms, out=self._out)
+                self._touched(partition)
+
+    def _directory_failed(self, directory_id: bytes, reason: str) -> None:
+        out = self._out
+        if not self._placement.directory_failed(directory_id, reason, now_ms=self._now_ms, out=out):
+            return
+        self._fetches.directory_failed(directory_id, out)
+        self._offsets.directory_failed(directory_id, out)
+        known = self._placement.directories.get(directory_id)
+        path = "" if known is None else known.path
+        text = f"log directory {path} is offline from now on: {reason}; repair it and restart the broker"
+        out.append(Warn(message=text))
+        out.append(OfflineDirectoriesChanged(directories=self.offline_directories))
+        self._stop_if_unusable()
+
+    def _stop_if_unusable(self) -> None:
+        directories = self._placement.directories
+        metadata = self._metadata_directory
+        if metadata is not None and directories.is_bad(metadata):
+            known = directories.get(metadata)
+            problem = "" if known is None else f"{known.path} ({known.problem})"
+            reason = (
+                f"stopped: the directory of the metadata log is offline: {problem}; repair it and restart"
+            )
+            self._out.append(Stop(reason=reason, failed=True))
+        elif directories.none_good:
+            lines = ", ".join(f"{each.path} ({each.problem})" for each in directories.bad())
+            reason = f"stopped: no log directory is left: {lines}; repair one of log.dirs and restart"
+            self._out.append(Stop(reason=reason, failed=True))
+
+    def _stop_untold(self) -> None:
+        limit_ms = self._config.log_dir_assignment_timeout_ms
+        reason = (
+            f"stopped: no controller acknowledged within {limit_ms} ms (log.dir.assignment.timeout.ms) that"
+            " replicas were lost with a log directory before they were assigned to it; check the quorum and"
+            " restart"
+        )
+        self._out.append(Stop(reason=reason, failed=True))
+
+    # ---- controller ------------------------------------------------------------------------------
+
+    def _controller_answered(self, event: ControllerAnswered) -> None:
+        at, response = event.correlation_id, event.response
+        error = response if isinstance(response, ApiError) else None
+        if error is None:
+            error = ApiError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is of another kind than the question"
+            )
+        if at == self._isr.call.correlation_id:
+            if isinstance(response, AlterPartitionResponse):
+                learned = self._isr.answered(response, now_ms=self._now_ms, out=self._out)
+            else:
+                learned = self._isr.failed(error, now_ms=self._now_ms, out=self._out)
+            for partition in learned:
+                self._touched(partition)
+        elif at == self._assignments.call.correlation_id:
+            if isinstance(response, AssignReplicasToDirsResponse):
+                for key in self._assignments.answered(response, self._now_ms):
+                    self._placement.loss_acknowledged(key)
+            else:
+                self._assignments.failed(self._now_ms, error)
+        elif at == self._producer_ids.call.correlation_id:
+            if isinstance(response, AllocateProducerIdsResponse):
+                self._producer_ids.received(response, self._out)
+            else:
+                self._producer_ids.call.failed(self._now_ms, error)
+
+    def _give_up_calls(self, now_ms: int) -> None:
+        """A request that nobody reported on is as good as refused."""
+        for call in (self._isr.call, self._assignments.call, self._producer_ids.call):
+            if call.is_lost(now_ms) and call.correlation_id is not None:
+                error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer")
+                self._controller_answered(
+                    ControllerAnswered(correlation_id=call.correlation_id, response=error)
+                )
+
+    def _ask_controller(self) -> None:
+        now_ms, epoch = self._now_ms, self._broker_epoch
+        if epoch < 0:
+            return
+        me = self._config.broker_id
+        if self._assignments.call.is_ready(now_ms):
+            self._ask(self._assignments.call, self._assignments.next_request(me, epoch))
+        if self._isr.waits and self._isr.call.is_ready(now_ms):
+            self._ask(self._isr.call, self._isr.next_request(me, epoch, now_ms))
+        if self._producer_ids.needs_block and self._producer_ids.call.is_ready(now_ms):
+            request = AllocateProducerIdsRequest(broker_id=me, broker_epoch=epoch)
+            self._ask(self._producer_ids.call, request)
+
+    def _ask(
+        self,
+        call: ControllerCall,
+        request: AlterPartitionRequest | AssignReplicasToDirsRequest | AllocateProducerIdsRequest | None,
+    ) -> None:
+        if request is None:
+            return
+        correlation_id = self._next_correlation_id()
+        call.sent(correlation_id, self._now_ms)
+        self._out.append(
+            AskController(
+                target=call.target,
+                correlation_id=correlation_id,
+                request=request,
+                timeout_ms=call.timeout_ms,
+            )
+        )
+
+    # ---- partitions ------------------------------------------------------------------------------
+
+    def _touched(self, partition: Partition) -> None:
+        """Whoever a change of the partition concerns is told, now or when the event is finished."""
+        changes = partition.take_changes()
+        if changes:
+            key = partition.key
+            if changes & _WAKES:
+                self._fetches.changed(key, changes)
+            if Changes.HIGH_WATERMARK in changes:
+                self._checkpoints.moved(partition.directory_id)
+            if Changes.ISR in changes:
+                self._isr.note(key)
+            if Changes.POSITION in changes:
+                self._fetchers.moved(key)
+        due_ms = partition.next_deadline_ms()
+        if due_ms is not None:
+            self._partition_deadlines.arm_earlier(partition.key, due_ms)
+
+    def _brokers_changed(self, image: MetadataImage) -> None:
+        """Who may join an ISR changed, or where leaders are reached."""
+        self._brokers.image = image
+        self._fetchers.endpoints_changed()
+        for key, partition in self._placement.running.items():
+            if len(partition.isr) < len(partition.replicas):
+                self._isr.note(key)
+
+    def _look_at_isr(self, partition: Partition) -> None:
+        """Followers that stopped fetching make no event: every leader is asked now and then."""
+        if partition.isr:
+            self._isr.note(partition.key)
+
+    def _clean(self, partition: Partition) -> None:
+        partition.expire_producers(self._wall_ms)
+        self._out.append(retention_of(partition, self._wall_ms))
+
+    def _running(self, key: PartitionKey) -> Partition | None:
+        return self._placement.running.get(key)
+
+    def _find_produced(self, key: PartitionKey) -> Partition | ProduceResult:
+        found = self._placement.running.get(key)
+        if found is not None:
+            return found
+        return absence(self._placement, self._config.broker_id, key).as_produced(key)
+
+    def _find_fetched(self, key: PartitionKey) -> Partition | FetchedPartition:
+        found = self._placement.running.get(key)
+        if found is not None:
+            return found
+        return absence(self._placement, self._config.broker_id, key).as_fetched(key)
+
+    def _find_listed(self, key: PartitionKey) -> Partition | ListedOffset:
+        found = self._placement.running.get(key)
+        if found is not None:
+            return found
+        return absence(self._placement, self._config.broker_id, key).as_listed(key)
+
+    # ---- the end of every input ------------------------------------------------------------------
+
+    def _answer(self, key: object, response: DataResponse | ApiError) -> None:
+        self._out.append(DataRespond(key=key, response=response))
+
+    def _note_time(self, now_ms: int, wall_ms: int) -> None:
+        self._now_ms, self._wall_ms = now_ms, wall_ms
+
+    def _finish(self) -> list[DataEffect]:
+        """What follows from any event: reconcile further, wake who waits, send what may be sent."""
+        if len(self._placement):
+            self._placement.step(self._now_ms, self._out)
+        self._fetches.settle(self._now_ms, self._out)
+        self._ask_controller()
+        self._fetchers.settle(self._now_ms, self._out)
+        return self._take()
+
+    def _take(self) -> list[DataEffect]:
+        effects, self._out = self._out, []
+        return effects

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
-    """Counts of this broker's replicas. `under_replicated`, `under_min_isr`: partitions that it leads with fewer
-    in sync than replicas, or than `min.insync.replicas`. `offline`: replicas that the metadata log places here
+    """Counts of this broker's replicas. `under_replicated`, `under_min_isr`: partitions that it leads with
+    fewer in sync than replicas, or than `min.insync.replicas`. `offline`: replicas that the log places here
     and that cannot be served (S3.24). `unassigned`: placed here, and the log does not say where yet.
     `waiting_produces`, `waiting_fetches`: requests that are parked. `fetchers`: loops that fetch from other
     leaders; `max_lag`: the largest lag of a follower here, in offsets. `offline_directories`: paths."""

@@ -1,0 +1,68 @@
+"""When what is due: one heap for many items, of which each has one time.
+
+Owns the order of deadlines. Nothing here is linear in the number of items. Knows no clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Deadlines(Generic[T]):
+    """Items with the time at which each is due, in ms. An item that is armed again moves."""
+
+    __slots__ = ("_heap", "_serial", "_when")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, T]] = []
+        self._when: dict[T, int] = {}
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._when)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._when
+
+    def arm(self, item: T, when_ms: int) -> None:
+        """`item` is due at `when_ms`, whatever was said before."""
+        if self._when.get(item) == when_ms:
+            return
+        self._when[item] = when_ms
+        self._serial += 1
+        heapq.heappush(self._heap, (when_ms, self._serial, item))
+
+    def arm_earlier(self, item: T, when_ms: int) -> None:
+        """`item` is due at `when_ms` at the latest."""
+        known = self._when.get(item)
+        if known is None or when_ms < known:
+            self.arm(item, when_ms)
+
+    def disarm(self, item: T) -> None:
+        self._when.pop(item, None)
+        if len(self._heap) > 64 + 4 * len(self._when):
+            self._heap = [each for each in self._heap if self._when.get(each[2]) == each[0]]
+            heapq.heapify(self._heap)
+
+    def next_ms(self) -> int | None:
+        """When the first item is due; None: there is none."""
+        heap = self._heap
+        while heap and self._when.get(heap[0][2]) != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def take_due(self, now_ms: int, limit: int | None = None) -> list[T]:
+        """The items that are due, earliest first, at most `limit`; they are armed no more."""
+        due: list[T] = []
+        while limit is None or len(due) < limit:
+            when_ms = self.next_ms()
+            if when_ms is None or when_ms > now_ms:
+                break
+            item = heapq.heappop(self._heap)[2]
+            del self._when[item]
+            due.append(item)
+        return due

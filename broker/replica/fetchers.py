@@ -1,0 +1,326 @@
+"""Following: one fetch loop for each (leader, own directory), with a fetch session and one request at a time.
+
+Owns what each loop follows, what the leader's session knows of it, and when to try again. A directory that is
+slow holds up its own loops only. What a partition does with an answer is the partition's.
+
+A loop sends its next fetch when everything that the last answer brought is stored (S2.20, KIP-227): the next
+positions are the acknowledgement, and no later fetch may be parked at the leader in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.replica.config import ReplicaConfig
+from broker.replica.deadlines import Deadlines
+from broker.replica.events import DataEffect, SendFetch
+from broker.replica.fetch_sessions import FIRST_EPOCH, LAST_EPOCH, NO_SESSION
+from broker.replica.messages import FetchPartition, FetchRequest, FetchResponse, PartitionKey
+from broker.replica.partition import Partition
+from broker.replica.values import FollowerStep
+from metadata.errors import ApiError, ErrorCode
+
+FIRST_BACKOFF_MS = 50
+
+Touched = Callable[[Partition], None]
+LoopName = tuple[int, bytes]
+"""(leader's broker id, own directory id)."""
+
+_NEW_SESSION = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
+
+
+class FetchLoop:
+    """What one directory follows of one leader. `told`: positions that the leader's session knows. `changed`:
+    to be looked at before the next request. `busy`: what the last answer brought is not stored yet.
+    `trouble`: failures in a row, by partition."""
+
+    __slots__ = (
+        "busy",
+        "changed",
+        "correlation_id",
+        "directory_id",
+        "epoch",
+        "failures",
+        "forgotten",
+        "leader",
+        "members",
+        "retry_ms",
+        "session_id",
+        "told",
+        "trouble",
+    )
+
+    def __init__(self, leader: int, directory_id: bytes) -> None:
+        self.leader = leader
+        self.directory_id = directory_id
+        self.members: dict[PartitionKey, Partition] = {}
+        self.told: dict[PartitionKey, FetchPartition] = {}
+        self.changed: dict[PartitionKey, None] = {}
+        self.forgotten: dict[PartitionKey, None] = {}
+        self.busy: set[PartitionKey] = set()
+        self.trouble: dict[PartitionKey, int] = {}
+        self.session_id = NO_SESSION
+        self.epoch = FIRST_EPOCH
+        self.correlation_id: int | None = None
+        self.failures = 0
+        self.retry_ms = 0
+
+    @property
+    def name(self) -> LoopName:
+        return self.leader, self.directory_id
+
+    def restart_session(self) -> None:
+        """The leader's session is gone, or nobody knows what it has heard: everything is named again."""
+        self.epoch = FIRST_EPOCH
+        self.told.clear()
+        self.forgotten.clear()
+        self.changed = dict.fromkeys(self.members)
+
+    def drop(self, key: PartitionKey) -> None:
+        """The leader's session is to forget a partition, for good or for a while."""
+        self.changed.pop(key, None)
+        self.busy.discard(key)
+        if self.told.pop(key, None) is not None:
+            self.forgotten[key] = None
+
+    def named(self) -> list[FetchPartition]:
+        """Positions that the leader has to hear, which are told with this."""
+        parts = []
+        for key in self.changed:
+            partition = self.members.get(key)
+            position = None if partition is None else partition.fetch_position()
+            if position is not None and self.told.get(key) != position:
+                parts.append(position)
+                self.told[key] = position
+                self.forgotten.pop(key, None)
+        self.changed.clear()
+        return parts
+
+
+class Fetchers:
+    """`endpoint_of` gives (host, port) of a broker, None while it is not registered."""
+
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        endpoint_of: Callable[[int], tuple[str, int] | None],
+        next_correlation_id: Callable[[], int],
+        touched: Touched,
+    ) -> None:
+        self._config = config
+        self._endpoint_of = endpoint_of
+        self._next_correlation_id = next_correlation_id
+        self._touched = touched
+        self._loops: dict[LoopName, FetchLoop] = {}
+        self._loop_of: dict[PartitionKey, FetchLoop] = {}
+        self._in_flight: dict[int, FetchLoop] = {}
+        self._ready: dict[FetchLoop, None] = {}
+        self._paused: Deadlines[PartitionKey] = Deadlines()
+        self._retries: Deadlines[FetchLoop] = Deadlines()
+        self.broker_epoch = -1
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._loops)
+
+    # ---- who follows whom --------------------------------------------------------------------
+
+    def follow(self, partition: Partition, leader: int) -> None:
+        """`partition` fetches from `leader` from now on, and from nobody else (S4.11)."""
+        key = partition.key
+        loop = self._loop_of.get(key)
+        if loop is not None and (loop.leader != leader or loop.members.get(key) is not partition):
+            self.leave(key)
+            loop = None
+        if loop is None:
+            name = (leader, partition.directory_id)
+            loop = self._loops.get(name)
+            if loop is None:
+                loop = self._loops[name] = FetchLoop(leader, partition.directory_id)
+            loop.members[key] = partition
+            self._loop_of[key] = loop
+        self._paused.disarm(key)
+        self.moved(key)
+
+    def leave(self, key: PartitionKey) -> None:
+        """The partition fetches from nobody (S3.11): it leads, is offline, or is gone."""
+        loop = self._loop_of.pop(key, None)
+        self._paused.disarm(key)
+        if loop is None:
+            return
+        loop.members.pop(key, None)
+        loop.trouble.pop(key, None)
+        loop.drop(key)
+        if not loop.members:
+            self._loops.pop(loop.name, None)
+            self._retries.disarm(loop)
+            self._ready.pop(loop, None)
+        else:
+            self._ready[loop] = None
+
+    def moved(self, key: PartitionKey) -> None:
+        """Its fetch position may be another one."""
+        loop = self._loop_of.get(key)
+        if loop is None or key in self._paused:
+            return
+        if key in loop.busy and loop.members[key].fetch_position() is not None:
+            loop.busy.discard(key)
+        loop.changed[key] = None
+        self._ready[loop] = None
+
+    def directory_failed(self, directory_id: bytes) -> None:
+        """Its loops end; other directories' loops of the same leaders go on (S3.1)."""
+        for loop in [each for each in self._loops.values() if each.directory_id == directory_id]:
+            for key in list(loop.members):
+                self.leave(key)
+
+    def endpoints_changed(self) -> None:
+        """A leader that was not known may be now."""
+        for loop in self._loops.values():
+            self._ready[loop] = None
+
+    # ---- the loops ---------------------------------------------------------------------------
+
+    def settle(self, now_ms: int, out: list[DataEffect]) -> None:
+        """Sends what can be sent."""
+        while self._ready:
+            loop = next(iter(self._ready))
+            del self._ready[loop]
+            self._send(loop, now_ms, out)
+
+    def tick(self, now_ms: int) -> None:
+        for key in self._paused.take_due(now_ms):
+            self.moved(key)
+        for loop in self._retries.take_due(now_ms):
+            self._ready[loop] = None
+
+    def next_deadline_ms(self) -> int | None:
+        waits = (self._paused.next_ms(), self._retries.next_ms())
+        return min((each for each in waits if each is not None), default=None)
+
+    def _send(self, loop: FetchLoop, now_ms: int, out: list[DataEffect]) -> None:
+        if loop.correlation_id is not None or loop.busy or not loop.members:
+            return
+        if now_ms < loop.retry_ms:
+            self._retries.arm(loop, loop.retry_ms)
+            return
+        endpoint = self._endpoint_of(loop.leader)
+        if endpoint is None:
+            return
+        if loop.epoch == FIRST_EPOCH:
+            loop.told.clear()
+            loop.changed = {key: None for key in loop.members if key not in self._paused}
+        parts = loop.named()
+        if not loop.told and not loop.forgotten:
+            return
+        correlation_id = loop.correlation_id = self._next_correlation_id()
+        self._in_flight[correlation_id] = loop
+        config = self._config
+        request = FetchRequest(
+            replica_id=config.broker_id,
+            replica_epoch=self.broker_epoch,
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            session_id=loop.session_id,
+            session_epoch=loop.epoch,
+            partitions=tuple(parts),
+            forgotten=() if loop.epoch == FIRST_EPOCH else tuple(loop.forgotten),
+        )
+        loop.forgotten.clear()
+        out.append(
+            SendFetch(
+                target=loop.leader,
+                host=endpoint[0],
+                port=endpoint[1],
+                correlation_id=correlation_id,
+                request=request,
+                timeout_ms=config.replica_fetch_wait_max_ms + config.replica_request_timeout_ms,
+            )
+        )
+
+    def answered(
+        self,
+        correlation_id: int,
+        response: FetchResponse | ApiError,
+        *,
+        now_ms: int,
+        wall_ms: int,
+        out: list[DataEffect],
+    ) -> None:
+        loop = self._in_flight.pop(correlation_id, None)
+        if loop is None:
+            return
+        loop.correlation_id = None
+        self._ready[loop] = None
+        if isinstance(response, ApiError):
+            if response.code in _NEW_SESSION and loop.failures == 0:
+                loop.session_id = NO_SESSION
+                loop.failures = 1
+                loop.restart_session()
+            else:
+                self._back_off(loop, now_ms)
+            return
+        loop.failures = 0
+        first = loop.epoch == FIRST_EPOCH
+        loop.session_id = response.session_id
+        if response.session_id == NO_SESSION:
+            loop.epoch = FIRST_EPOCH
+        else:
+            loop.epoch = 1 if first or loop.epoch == LAST_EPOCH else loop.epoch + 1
+        for part in response.partitions:
+            asked = loop.told.get(part.key)
+            partition = loop.members.get(part.key)
+            if asked is None or partition is None:
+                continue
+            outcome = partition.fetched(part, asked=asked, now_ms=now_ms, wall_ms=wall_ms, out=out)
+            self.bytes += len(part.records)
+            reacts = bool(part.records) or part.diverging is not None
+            self._note(loop, partition, outcome.step, reacts, now_ms)
+            self._touched(partition)
+
+    def failed(self, correlation_id: int, *, now_ms: int) -> None:
+        """No answer: the leader may have heard the request or not, so its session counts no more."""
+        loop = self._in_flight.pop(correlation_id, None)
+        if loop is not None:
+            loop.correlation_id = None
+            self._back_off(loop, now_ms)
+
+    def _note(
+        self, loop: FetchLoop, partition: Partition, step: FollowerStep, reacts: bool, now_ms: int
+    ) -> None:
+        """`reacts`: the leader waits until the partition is named again (see `fetch_sessions`)."""
+        key = partition.key
+        match step:
+            case FollowerStep.APPENDED | FollowerStep.CUT:
+                loop.trouble.pop(key, None)
+                if partition.fetch_position() is None:
+                    loop.busy.add(key)
+                self._name_again(loop, key)
+            case FollowerStep.NOTHING:
+                loop.trouble.pop(key, None)
+                if reacts:
+                    self._name_again(loop, key)
+            case FollowerStep.STALE:
+                self._name_again(loop, key)
+            case FollowerStep.BACK_OFF | FollowerStep.WAIT:
+                # WAIT too: the metadata that helps may come without a change of this partition.
+                loop.drop(key)
+                failures = loop.trouble[key] = loop.trouble.get(key, 0) + 1
+                self._paused.arm(key, now_ms + self._wait_ms(failures))
+
+    def _name_again(self, loop: FetchLoop, key: PartitionKey) -> None:
+        """With its next position, or with the same one."""
+        loop.told.pop(key, None)
+        loop.changed[key] = None
+
+    def _back_off(self, loop: FetchLoop, now_ms: int) -> None:
+        loop.failures += 1
+        loop.restart_session()
+        loop.retry_ms = now_ms + self._wait_ms(loop.failures)
+        if loop.members:
+            self._retries.arm(loop, loop.retry_ms)
+
+    def _wait_ms(self, failures: int) -> int:
+        """The first waits are short: a leader learns of its leadership a moment after its followers."""
+        return min(self._config.replica_fetch_backoff_ms, FIRST_BACKOFF_MS << min(failures - 1, 10))

@@ -1,0 +1,29 @@
+"""Other brokers by the newest image: who may join an ISR, and where a leader is reached.
+
+Owns nothing but the image to look at (`values.Brokers`). A partition never remembers an answer.
+"""
+
+from __future__ import annotations
+
+from metadata.image import MetadataImage
+
+
+class KnownBrokers:
+    """`image` None: nothing is known yet."""
+
+    def __init__(self) -> None:
+        self.image: MetadataImage | None = None
+
+    def epoch(self, broker_id: int) -> int | None:
+        known = None if self.image is None else self.image.brokers.get(broker_id)
+        return None if known is None else known.epoch
+
+    def may_join_isr(self, broker_id: int) -> bool:
+        return self.image is not None and self.image.brokers.is_active(broker_id)
+
+    def endpoint(self, broker_id: int) -> tuple[str, int] | None:
+        """(host, port) of its first listener; None: it is not registered."""
+        known = None if self.image is None else self.image.brokers.get(broker_id)
+        if known is None or not known.endpoints:
+            return None
+        return known.endpoints[0].host, known.endpoints[0].port

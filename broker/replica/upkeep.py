@@ -1,0 +1,87 @@
+"""What is done to every replica now and then: high watermarks written down, old segments removed, ISRs looked
+at, producers forgotten.
+
+Owns when, and that it is done in slices: a round over all replicas is never one step. Knows no image.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from broker.replica.config import ReplicaConfig
+from broker.replica.events import CheckpointHighWatermarks, DataEffect, EnforceRetention
+from broker.replica.messages import PartitionKey
+from broker.replica.partition import Partition
+from broker.replica.placement import Copy, Placement
+
+SLICE_MAX = 200
+SLICE_PAUSE_MS = 20
+"""Between two slices of a round: a broker with 10,000 replicas takes a second for one."""
+
+
+class Round:
+    """Something done to each running partition every `interval_ms`, a slice at a time."""
+
+    def __init__(self, interval_ms: int, now_ms: int, work: Callable[[Partition], None]) -> None:
+        self._interval_ms = interval_ms
+        self._work = work
+        self._left: deque[PartitionKey] = deque()
+        self.due_ms = now_ms + interval_ms
+
+    def tick(self, placement: Placement, now_ms: int) -> None:
+        if now_ms < self.due_ms:
+            return
+        if not self._left:
+            self._left.extend(placement.running)
+        for _ in range(min(SLICE_MAX, len(self._left))):
+            partition = placement.running.get(self._left.popleft())
+            if partition is not None:
+                self._work(partition)
+        self.due_ms = now_ms + (SLICE_PAUSE_MS if self._left else self._interval_ms)
+
+
+class Checkpoints:
+    """The high watermarks of each directory in which one moved since they were last written."""
+
+    def __init__(self, config: ReplicaConfig, now_ms: int) -> None:
+        self._interval_ms = config.replica_high_watermark_checkpoint_interval_ms
+        self._moved: set[bytes] = set()
+        self.due_ms = now_ms + self._interval_ms
+
+    def moved(self, directory_id: bytes) -> None:
+        self._moved.add(directory_id)
+
+    def tick(self, placement: Placement, now_ms: int, out: list[DataEffect]) -> None:
+        if now_ms >= self.due_ms:
+            self.due_ms = now_ms + self._interval_ms
+            self.write(placement, out)
+
+    def write(self, placement: Placement, out: list[DataEffect]) -> None:
+        moved = {each for each in self._moved if placement.directories.is_good(each)}
+        self._moved.clear()
+        if not moved:
+            return
+        lines: dict[bytes, list[tuple[str, int, int]]] = {each: [] for each in moved}
+        for copy in placement.copies():
+            if copy.directory_id in moved:
+                lines[copy.directory_id].append((copy.topic, copy.key[1], _high_watermark(copy)))
+        for directory_id in sorted(moved):
+            marks = tuple(lines[directory_id])
+            out.append(CheckpointHighWatermarks(directory_id=directory_id, high_watermarks=marks))
+
+
+def _high_watermark(copy: Copy) -> int:
+    if copy.partition is not None:
+        return copy.partition.high_watermark
+    return 0 if copy.log is None else copy.log.high_watermark
+
+
+def retention_of(partition: Partition, wall_ms: int) -> EnforceRetention:
+    return EnforceRetention(
+        directory_id=partition.directory_id,
+        key=partition.key,
+        incarnation=partition.incarnation,
+        below_offset=partition.high_watermark,
+        wall_ms=wall_ms,
+    )

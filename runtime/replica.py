@@ -93,22 +93,27 @@ def check_directories(config: NodeConfig) -> tuple[MetaProperties, tuple[bytes, 
         found[path] = load_meta_properties(disk, str(path))
     own = found[config.metadata_log_dir]
     for path, identity in found.items():
-        if identity.node_id != config.node_id:
-            raise StartError(
-                f"{path} belongs to node {identity.node_id}, and node.id is {config.node_id}: "
-                "correct node.id, or name this node's own directory"
-            )
-        if identity.cluster_id is None or identity.cluster_id != own.cluster_id:
-            raise StartError(
-                f"{path} belongs to cluster {identity.cluster_id}, and {config.metadata_log_dir} to "
-                f"{own.cluster_id}: name directories of one cluster"
-            )
-        if identity.directory_id is None:
-            raise StartError(f"{path} has no directory.id: format it anew with metaquorum storage format")
+        check_identity(config, own, str(path), identity)
     ids = [found[path].directory_id or b"" for path in config.log_dirs]
     if len(set(ids)) != len(ids):
         raise StartError("two of log.dirs have the same directory.id: one is a copy, format it anew")
     return own, tuple(ids)
+
+
+def check_identity(config: NodeConfig, own: MetaProperties, path: str, identity: MetaProperties) -> None:
+    """Raises StartError for a directory of another node or cluster. `own`: the metadata directory's."""
+    if identity.node_id != config.node_id:
+        raise StartError(
+            f"{path} belongs to node {identity.node_id}, and node.id is {config.node_id}: "
+            "correct node.id, or name this node's own directory"
+        )
+    if identity.cluster_id is None or identity.cluster_id != own.cluster_id:
+        raise StartError(
+            f"{path} belongs to cluster {identity.cluster_id}, and {config.metadata_log_dir} to "
+            f"{own.cluster_id}: name directories of one cluster"
+        )
+    if identity.directory_id is None:
+        raise StartError(f"{path} has no directory.id: format it anew with metaquorum storage format")
 
 
 def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[bytes, ...]) -> OpenReplica:

@@ -26,7 +26,8 @@ from broker.replica.events import (
     FindOffset,
     ReadPartition,
 )
-from broker.replica.store import DirectoryStore, DirectorySync
+from broker.replica.directory_sync import DirectorySync
+from broker.replica.store import DirectoryStore
 from broker.server.bunches import Bunches
 from broker.server.watched_disk import DiskWatch
 from storage.errors import StorageError

@@ -18,7 +18,7 @@ from broker.events import PublishImage, SendToController, StateChanged
 from broker.node import BrokerNode
 from broker.replica.manager import ReplicaManager
 from broker.server.controllers import ControllerCalls
-from broker.server.data_open import OpenData, open_directories
+from broker.server.data_open import OpenData, look_at_directories, open_directories
 from broker.server.data_plane import DataPlane
 from broker.server.data_service import DataService
 from broker.server.disk_faults import configured_faults
@@ -97,12 +97,17 @@ async def open_process(
 ) -> BrokerProcess:
     """Opens everything that the broker has on its disks; nothing runs yet. Raises StartError or
     StorageError. `own`: the identity of the metadata directory."""
-    replica = open_replica(config, own, ())
     faults = configured_faults(os.environ)
     stats = None if metrics is None else NodeStatistics(SystemClock().monotonic_ms())
     observe = None if stats is None else stats.flushes.disk_call
-    directories = await open_directories(config, own, faults=faults, observe=observe)
-    data = OpenData(directories=directories, faults=faults)
+    # All that is only read comes first: what is refused here leaves the directories as they were.
+    places = await look_at_directories(config, own, faults=faults, observe=observe)
+    replica = open_replica(config, own, ())
+    try:
+        data = OpenData(directories=await open_directories(config, own, places), faults=faults)
+    except BaseException:
+        replica.store.close(clean=False)
+        raise
     return BrokerProcess(config, replica, data, server, tls, metrics, stats)
 
 

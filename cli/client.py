@@ -25,6 +25,7 @@ from metadata.requests import DescribeQuorumResponse, NewTopic, TopicResult
 from runtime.broker_status import BrokerAnswer, describe_broker_nodes
 from runtime.channels import TlsFiles, TlsMaterial
 from runtime.client import (
+    Address,
     AdminClient,
     BlockingClient,
     ClientError,
@@ -71,13 +72,17 @@ class ClientOptions:
         """A client, not connected yet. Without --bootstrap it is the local cluster's. Raises Failure."""
         return Cluster(self._named(), timeout_s=self.timeout_s, tls=self.tls)
 
+    def addresses(self) -> tuple[Address, ...]:
+        """Where to ask; without --bootstrap the local cluster's controllers. Raises Failure."""
+        try:
+            return parse_bootstrap(self._named())
+        except ClientError as error:
+            raise Failure(one_line(error)) from error
+
     def nodes(self) -> tuple[NodeAnswer, ...]:
         """Every controller named, asked for itself; without --bootstrap the local cluster's. Raises Failure
         only when none is named."""
-        try:
-            addresses = parse_bootstrap(self._named())
-        except ClientError as error:
-            raise Failure(one_line(error)) from error
+        addresses = self.addresses()
         tls = self.tls.material()
         return asyncio.run(describe_nodes(addresses, timeout_ms=self.timeout_ms, tls=tls))
 

@@ -14,13 +14,26 @@ from enum import Enum
 from functools import lru_cache
 from itertools import accumulate, chain, repeat
 
-from storage.batch import HEADER_BYTES, MAGIC, BatchHeader, Compression, parse_header, seal_batch
+from storage.batch import (
+    HEADER_BYTES,
+    MAGIC,
+    MAX_BATCH_BYTES,
+    BatchHeader,
+    Compression,
+    batch_problem,
+    parse_header,
+    seal_batch,
+)
+from storage.errors import BatchError
 from storage.varint import encode_varint
 
 Headers = Sequence[tuple[bytes, bytes | None]]
 
 RECORDS_MAX = 1 << 20
 """Of one batch, so that its offset deltas have three bytes at most."""
+
+RECORD_MAX_BYTES = MAX_BATCH_BYTES - 64 * 1024
+"""Of one record: it must fit into a batch even where gzip makes it longer."""
 
 _TABLE = 8192
 _VARINTS = tuple(encode_varint(value) for value in range(_TABLE))
@@ -76,6 +89,11 @@ class Payload:
 def foreign_payload(batch: bytes) -> Payload:
     """A batch made elsewhere, whatever compressed it: its payload stays unopened. Raises BatchError."""
     header = parse_header(batch)
+    problem = batch_problem(batch, 0, min_epoch=-1, check_count=False)
+    if problem is None and header.size_bytes != len(batch):
+        problem = f"expected one batch of {header.size_bytes} bytes, found {len(batch)}"
+    if problem is not None:
+        raise BatchError(f"this is no whole record batch: {problem}")
     return Payload(
         body=batch[HEADER_BYTES : header.size_bytes],
         attributes=header.attributes,
@@ -102,7 +120,8 @@ class BatchBuilder:
     def append(
         self, value: bytes | None, *, key: bytes | None = None, headers: Headers = (), timestamp_ms: int
     ) -> bool:
-        """Takes one record; False: it does not fit, seal the batch first."""
+        """Takes one record; False: it does not fit, seal the batch first. Raises
+        BatchError for one that fits into none."""
         record = encode_record(
             value,
             key=key,
@@ -110,6 +129,10 @@ class BatchBuilder:
             delta=self.count,
             timestamp_delta=timestamp_ms - self.base_timestamp_ms,
         )
+        if len(record) > RECORD_MAX_BYTES:
+            raise BatchError(
+                f"a message of {len(record)} bytes is over the limit of {RECORD_MAX_BYTES}: split it"
+            )
         if self.count and (self.size_bytes + len(record) > self._limit_bytes or self.count >= RECORDS_MAX):
             return False
         self._take(record, 1, timestamp_ms)

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from broker.replica.messages import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from metadata.errors import ApiError, ErrorCode
 from runtime.client import Address
-from runtime.data_client.batches import BatchBuilder, Codec, Headers, foreign_payload
+from runtime.data_client.batches import BatchBuilder, Codec, Headers, Payload, foreign_payload
 from runtime.data_client.cluster_view import ClusterView
 from runtime.data_client.connections import Connections
 from runtime.data_client.partitioner import StickyPartition, partition_of
 from runtime.data_client.produce_queue import OutBatch
 from runtime.data_client.sender import Lane, Sender, SendError, SendLimits
 
-__all__ = ["Producer", "ProducerConfig", "Receipt", "SendError"]
+__all__ = ["Producer", "ProducerConfig", "Receipt", "SendError", "Settlement"]
 
 _RECORD_OVERHEAD_BYTES = 8
 """Of a small plain record, for the sticky partition's account."""
@@ -88,14 +88,37 @@ class Receipt:
         return self._future.done()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """A batch that was acknowledged (`error` None) or failed. `taken`: (how many messages, when they were
+    taken, on the loop's clock in seconds)."""
+
+    topic: str
+    partition: int
+    count: int
+    size_bytes: int
+    base_offset: int
+    taken: Sequence[tuple[int, float]]
+    error: SendError | None
+
+
+@dataclass(slots=True)
+class _Handle:
+    """What belongs to a batch besides its bytes."""
+
+    lane: Lane
+    future: asyncio.Future[int]
+    size_bytes: int = 0
+    taken: list[tuple[int, float]] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class _Open:
     """A lane's batch that still takes records."""
 
     builder: BatchBuilder
-    future: asyncio.Future[int]
-    counted_bytes: int = 0
-    timer: asyncio.TimerHandle | None = field(default=None)
+    handle: _Handle
+    timer: asyncio.TimerHandle | None = None
 
 
 class Producer:
@@ -108,8 +131,10 @@ class Producer:
         config: ProducerConfig | None = None,
         *,
         rng: random.Random | None = None,
+        observer: Callable[[Settlement], None] | None = None,
     ) -> None:
         self.config = config or ProducerConfig()
+        self._observer = observer
         self._connections = connections
         self._rng = rng or random.Random()
         self._view = ClusterView(connections, bootstrap, rng=self._rng, changed=self._view_changed)
@@ -169,8 +194,10 @@ class Producer:
             self._seal(lane)
             opened = self._opened(lane, stamp)
             opened.builder.append(value, key=key, headers=headers, timestamp_ms=stamp)
-        self._count(lane, opened)
-        return Receipt(lane, opened.future, opened.builder.count - 1, 1)
+        self._count(lane, opened, 1)
+        if not lane.has_open:
+            await asyncio.sleep(0)  # a full batch: who sends in a loop must let the loop send it
+        return Receipt(lane, opened.handle.future, opened.builder.count - 1, 1)
 
     async def send_many(
         self,
@@ -195,9 +222,11 @@ class Producer:
                 self._seal(lane)
                 continue
             at += taken
-            self._account(lane, opened.builder.size_bytes - opened.counted_bytes)
-            self._count(lane, opened)
-            receipts.append(Receipt(lane, opened.future, first, taken))
+            self._account(lane, opened.builder.size_bytes - opened.handle.size_bytes)
+            self._count(lane, opened, taken)
+            receipts.append(Receipt(lane, opened.handle.future, first, taken))
+            if not lane.has_open:
+                await asyncio.sleep(0)
         return receipts
 
     async def send_batch(self, topic: str, partition: int, batch: bytes) -> Receipt:
@@ -206,14 +235,11 @@ class Producer:
         lane = await self._lane(topic, None, partition)
         await self._room()
         self._seal(lane)
-        future = self._new_future()
+        handle = _Handle(lane, self._loop.create_future(), payload.size_bytes)
+        handle.taken.append((payload.count, self._loop.time()))
         self._buffered_bytes += payload.size_bytes
-        deadline_ms = self._now_ms_loop() + self.config.delivery_timeout_ms
-        lane.queue.add(
-            OutBatch(payload=payload, deadline_ms=deadline_ms, handle=(future, payload.size_bytes))
-        )
-        self._sender.ready(lane)
-        return Receipt(lane, future, 0, payload.count)
+        self._queue(lane, payload, handle)
+        return Receipt(lane, handle.future, 0, payload.count)
 
     async def flush(self) -> None:
         """Returns when everything that was taken is settled, well or not."""
@@ -278,18 +304,21 @@ class Producer:
         opened = self._open.get(lane)
         if opened is None:
             opened = self._open[lane] = _Open(
-                BatchBuilder(timestamp_ms, self.config.batch_bytes), self._new_future()
+                BatchBuilder(timestamp_ms, self.config.batch_bytes),
+                _Handle(lane, self._loop.create_future()),
             )
             lane.has_open = True
             if self.config.linger_ms:
                 opened.timer = self._loop.call_later(self.config.linger_ms / 1000, self._lingered, lane)
         return opened
 
-    def _count(self, lane: Lane, opened: _Open) -> None:
+    def _count(self, lane: Lane, opened: _Open, added: int) -> None:
         """After records were added to the open batch."""
-        self._buffered_bytes += opened.builder.size_bytes - opened.counted_bytes
-        opened.counted_bytes = opened.builder.size_bytes
-        if opened.counted_bytes >= self.config.batch_bytes - _RECORD_OVERHEAD_BYTES:
+        handle = opened.handle
+        handle.taken.append((added, self._loop.time()))
+        self._buffered_bytes += opened.builder.size_bytes - handle.size_bytes
+        handle.size_bytes = opened.builder.size_bytes
+        if handle.size_bytes >= self.config.batch_bytes - _RECORD_OVERHEAD_BYTES:
             self._seal(lane)
         elif not self.config.linger_ms:
             self._lingered(lane)
@@ -313,37 +342,43 @@ class Producer:
         lane.has_open = lane.lingered = False
         if opened.timer is not None:
             opened.timer.cancel()
-        deadline_ms = self._now_ms_loop() + self.config.delivery_timeout_ms
-        batch = OutBatch(
-            payload=opened.builder.payload(self.config.codec),
-            deadline_ms=deadline_ms,
-            handle=(opened.future, opened.counted_bytes),
-        )
-        lane.queue.add(batch)
+        if opened.builder.count:
+            self._queue(lane, opened.builder.payload(self.config.codec), opened.handle)
+
+    def _queue(self, lane: Lane, payload: Payload, handle: _Handle) -> None:
+        deadline_ms = int(self._loop.time() * 1000) + self.config.delivery_timeout_ms
+        lane.queue.add(OutBatch(payload=payload, deadline_ms=deadline_ms, handle=handle))
         self._sender.ready(lane)
 
     def _settled(self, batch: OutBatch, outcome: int | SendError) -> None:
-        future, size_bytes = batch.handle
-        self._buffered_bytes -= size_bytes
+        handle: _Handle = batch.handle
+        future = handle.future
+        self._buffered_bytes -= handle.size_bytes
         if not future.done():
             if isinstance(outcome, SendError):
                 future.set_exception(outcome)
                 future.exception()  # whoever does not look at it must not be told by the loop
             else:
                 future.set_result(outcome)
+        if self._observer is not None:
+            self._observer(
+                Settlement(
+                    topic=handle.lane.topic,
+                    partition=handle.lane.partition,
+                    count=batch.payload.count,
+                    size_bytes=handle.size_bytes,
+                    base_offset=-1 if isinstance(outcome, SendError) else outcome,
+                    taken=handle.taken,
+                    error=outcome if isinstance(outcome, SendError) else None,
+                )
+            )
         if self._buffered_bytes < self.config.buffer_bytes:
             _wake(self._waiters)
         if not self._buffered_bytes:
             _wake(self._idle)
 
-    def _new_future(self) -> asyncio.Future[int]:
-        return self._loop.create_future()
-
     def _view_changed(self) -> None:
         self._sender.view_changed()
-
-    def _now_ms_loop(self) -> int:
-        return int(self._loop.time() * 1000)
 
     def _now_ms(self) -> int:
         return self._sender.wall_ms()

@@ -1,0 +1,262 @@
+"""`metaquorum consume`: records of a topic to standard output.
+
+Owns the forms in which records are printed and when the command ends. The output may be closed at any time.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import uvloop
+
+from cli.client import ClientOptions, client_options
+from cli.errors import Failure, one_line
+from cli.output import json_line
+from cli.rates import Progress, progress_option, rate_text
+from metadata.inspect.points import parse_point
+from runtime.client import ClientError
+from runtime.data_client.connections import GrpcConnections
+from runtime.data_client.consumer import Chunk, Consumer, ConsumerConfig, OutOfRange, Start, StartKind
+from runtime.data_client.records import Record
+
+_POLL_MS = 500
+
+
+@dataclass(slots=True)
+class Plan:
+    """What the user asked for."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    start: Start
+    max_messages: int | None
+    until_end: bool
+    idle_timeout_s: float | None
+    with_key: bool
+    with_offsets: bool
+    as_json: bool
+    config: ConsumerConfig
+
+
+@dataclass(slots=True)
+class Account:
+    messages: int = 0
+    size_bytes: int = 0
+    began: float = 0.0
+
+
+class StartType(click.ParamType):  # type: ignore[type-arg]
+    name = "earliest|latest|OFFSET|TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Start:
+        if isinstance(value, Start):
+            return value
+        if value in ("earliest", "latest"):
+            return Start(StartKind(value))
+        try:
+            point = parse_point(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} is no place in a topic; write earliest, latest, an offset as 4321, or a time as"
+                " 2026-11-21T03:07:57Z, 2026-11-21 or @ and milliseconds since 1970",
+                param,
+                ctx,
+            )
+        if point.offset is not None:
+            return Start(StartKind.OFFSET, point.offset)
+        return Start(StartKind.LATEST) if point.time_ms is None else Start(StartKind.TIME, point.time_ms)
+
+
+@click.command()
+@client_options
+@click.argument("topic")
+@click.option(
+    "--from",
+    "start",
+    type=StartType(),
+    default="earliest",
+    show_default=True,
+    help="Where to begin, in each.",
+)
+@click.option(
+    "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this; may be repeated."
+)
+@click.option("--max-messages", type=click.IntRange(min=1), help="End after so many.")
+@click.option(
+    "--until-end/--follow",
+    default=False,
+    help="End where the topic ends now, or wait for more (the default).",
+)
+@click.option(
+    "--idle-timeout", type=click.FloatRange(min=0.1), help="End when nothing comes for so many seconds."
+)
+@click.option("--key", "with_key", is_flag=True, help="Print the key and a tab before the value.")
+@click.option("--offsets", "with_offsets", is_flag=True, help="Print partition:offset and a tab first.")
+@click.option(
+    "--out-of-range",
+    type=click.Choice([each.value for each in OutOfRange]),
+    default="fail",
+    show_default=True,
+    help="Where to go on when the place is not in the log.",
+)
+@click.option(
+    "--skip-cut", is_flag=True, help="Go on after a log was cut by an unclean election, instead of ending."
+)
+@progress_option
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+def consume(
+    options: ClientOptions,
+    topic: str,
+    start: Start,
+    partitions: tuple[int, ...],
+    max_messages: int | None,
+    until_end: bool,
+    idle_timeout: float | None,
+    with_key: bool,
+    with_offsets: bool,
+    out_of_range: str,
+    skip_cut: bool,
+    progress: bool | None,
+    as_json: bool,
+) -> None:
+    """Print the records of TOPIC, a value a line, those of one partition in order.
+
+    Without another end it waits for more until it is interrupted. A null is printed as null.
+    """
+    if progress is None and sys.stdout.isatty():
+        progress = False
+    plan = Plan(
+        topic=topic,
+        partitions=tuple(dict.fromkeys(partitions)),
+        start=start,
+        max_messages=max_messages,
+        until_end=until_end,
+        idle_timeout_s=idle_timeout,
+        with_key=with_key,
+        with_offsets=with_offsets,
+        as_json=as_json,
+        config=ConsumerConfig(
+            metadata_timeout_ms=options.timeout_ms,
+            out_of_range=OutOfRange(out_of_range),
+            go_on_after_cut=skip_cut,
+        ),
+    )
+    account = Account(began=time.monotonic())
+    shown = Progress(progress)
+    try:
+        uvloop.run(_consume(options, plan, account, shown))
+    except ClientError as error:
+        raise Failure(one_line(error)) from error
+    finally:
+        shown.clear()
+    if shown.shown:
+        seconds = time.monotonic() - account.began
+        rate = rate_text(account.messages, account.size_bytes, seconds)
+        click.echo(f"{account.messages:,} messages in {seconds:.3g} s: {rate}", err=True)
+
+
+async def _consume(options: ClientOptions, plan: Plan, account: Account, progress: Progress) -> None:
+    connections = GrpcConnections(options.tls.material())
+    try:
+        async with Consumer(connections, options.addresses(), plan.config) as consumer:
+            count = await consumer.partitions(plan.topic)
+            chosen = plan.partitions or range(count)
+            await consumer.assign({(plan.topic, each): plan.start for each in chosen})
+            ends = await consumer.end_offsets() if plan.until_end else None
+            await _copy(consumer, plan, account, progress, ends)
+    finally:
+        await connections.close()
+
+
+async def _copy(
+    consumer: Consumer,
+    plan: Plan,
+    account: Account,
+    progress: Progress,
+    ends: dict[tuple[str, int], int] | None,
+) -> None:
+    idle_since = time.monotonic()
+    while not _finished(consumer, plan, account, ends):
+        chunk = await consumer.poll(_POLL_MS)
+        if chunk is None:
+            if plan.idle_timeout_s is not None and time.monotonic() - idle_since >= plan.idle_timeout_s:
+                return
+        else:
+            records = chunk.records
+            if ends is not None:
+                end = ends[chunk.topic, chunk.partition]
+                if chunk.next_offset > end:
+                    records = [each for each in records if each.offset < end]
+            if plan.max_messages is not None:
+                records = records[: plan.max_messages - account.messages]
+            _print(plan, chunk, records)
+            account.messages += len(records)
+            account.size_bytes += sum(len(each.value or b"") for each in records)
+            idle_since = time.monotonic()
+        if progress.due():
+            seconds = time.monotonic() - account.began
+            progress.show(
+                f"{account.messages:,} messages, {rate_text(account.messages, account.size_bytes, seconds)}"
+            )
+
+
+def _finished(
+    consumer: Consumer, plan: Plan, account: Account, ends: dict[tuple[str, int], int] | None
+) -> bool:
+    if plan.max_messages is not None and account.messages >= plan.max_messages:
+        return True
+    if ends is None:
+        return False
+    return all(offset >= ends[name] for name, offset in consumer.positions().items())
+
+
+def _print(plan: Plan, chunk: Chunk, records: Sequence[Record]) -> None:
+    """To standard output at once: who reads a pipe sees every record as soon as it is here."""
+    if not records:
+        return
+    if plan.as_json:
+        text = "".join(json_line(_as_json(chunk, each)) + "\n" for each in records).encode()
+    elif plan.with_key or plan.with_offsets:
+        text = b"".join(_line(plan, chunk, each) for each in records)
+    else:
+        text = b"\n".join([b"null" if each.value is None else each.value for each in records]) + b"\n"
+    out = sys.stdout.buffer
+    out.write(text)
+    out.flush()
+
+
+def _line(plan: Plan, chunk: Chunk, record: Record) -> bytes:
+    parts: list[bytes] = []
+    if plan.with_offsets:
+        parts.append(b"%d:%d" % (chunk.partition, record.offset))
+    if plan.with_key:
+        parts.append(b"null" if record.key is None else record.key)
+    parts.append(b"null" if record.value is None else record.value)
+    return b"\t".join(parts) + b"\n"
+
+
+def _as_json(chunk: Chunk, record: Record) -> dict[str, Any]:
+    return {
+        "partition": chunk.partition,
+        "offset": record.offset,
+        "timestampMs": record.timestamp_ms,
+        **_named("key", record.key),
+        **_named("value", record.value),
+        "headers": [{**_named("name", name), **_named("value", value)} for name, value in record.headers],
+    }
+
+
+def _named(name: str, content: bytes | None) -> dict[str, str | None]:
+    """Text as it is; what is no UTF-8 in base64, under a name that says so."""
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}Base64": base64.b64encode(content).decode()}

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
+from broker.replica.directory_sync import DirectorySync
 from broker.replica.events import (
     AbandonDirectory,
     AppendPartition,
@@ -26,7 +27,6 @@ from broker.replica.events import (
     FindOffset,
     ReadPartition,
 )
-from broker.replica.directory_sync import DirectorySync
 from broker.replica.store import DirectoryStore
 from broker.server.bunches import Bunches
 from broker.server.watched_disk import DiskWatch

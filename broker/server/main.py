@@ -42,7 +42,7 @@ from runtime.config import NodeConfig, process_rng
 from runtime.driver import Driver, Ending
 from runtime.health import Health
 from runtime.image_service import ImageRead, MetadataService
-from runtime.logging import set_up_logging
+from runtime.logging import set_log_context, set_up_logging
 from runtime.metadata_log import MetadataLines
 from runtime.metrics.node import NodeStatistics
 from runtime.metrics.service import bind_metrics, note_first_snapshot, open_endpoint
@@ -193,6 +193,7 @@ class BrokerProcess:
             await self._server.start()
             endpoint = await self._open_metrics()
             handle_signals(self.driver)
+            set_log_context(self._log_context)
             self._data.start()
             self.driver.start()
             ports = ", ".join(f"{each.name} {each.host}:{each.port}" for each in self._config.listeners)
@@ -254,14 +255,31 @@ class BrokerProcess:
                 self._calls.send(effect)
             case PublishImage(image=image):
                 self._data.image = image
-                self._lines.moved(image, self._raft.high_watermark)
+                loaded = self.driver.snapshots_loaded
+                self._lines.moved(image, self._raft.high_watermark, snapshots_loaded=loaded)
             case StateChanged(old=old, new=new, reason=reason):
-                _log.info("%s -> %s: %s", old.name, new.name, reason)
+                _log.info(
+                    "%s -> %s: %s",
+                    old.name,
+                    new.name,
+                    reason,
+                    extra={**self._log_context(), "source": "live"},
+                )
             case _:
                 raise TypeError(f"a broker has no use for the effect {type(effect).__name__}")
 
     def _after_step(self, now_ms: int) -> None:
         self._health.update(not self.node.status(now_ms=now_ms).fenced)
+        self._lines.tick(now_ms)
+
+    def _log_context(self) -> dict[str, object]:
+        """For lines that are not about metadata: the quorum's epoch, this broker's, and how far it applied."""
+        epoch = self.node.status(now_ms=self._clock.monotonic_ms()).broker_epoch
+        return {
+            "epoch": self._raft.epoch,
+            "offset": self.node.provenance.offset,
+            "broker_epoch": -1 if epoch is None else epoch,
+        }
 
 
 class BrokerImages:

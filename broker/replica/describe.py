@@ -59,7 +59,9 @@ def _describe(copy: Copy) -> ReplicaDescription:
     partition, log = copy.partition, copy.log
     start = end = high_watermark = 0
     leads = False
+    lag = 0
     if partition is not None:
+        lag = partition.lag
         start, end, high_watermark = partition.start_offset, partition.end_offset, partition.high_watermark
         leads = partition.role is Role.LEADER
     elif log is not None:
@@ -71,7 +73,7 @@ def _describe(copy: Copy) -> ReplicaDescription:
         start_offset=start,
         end_offset=end,
         high_watermark=high_watermark,
-        lag=max(0, high_watermark - end),
+        lag=lag,
         leads=leads,
     )
 
@@ -104,17 +106,17 @@ def _unreadable(placement: Placement, key: PartitionKey) -> ReplicaDescription:
     )
 
 
-def replica_status(placement: Placement, broker_id: int, **counted: int) -> ReplicaStatus:
+def replica_status(placement: Placement, **counted: int) -> ReplicaStatus:
     """`counted`: what other parts have counted, by the status's names."""
-    leaders = followers = under_replicated = under_min = 0
+    leaders = followers = under_replicated = under_min = max_lag = 0
     for partition in placement.running.values():
         if partition.role is Role.LEADER:
             leaders += 1
-            in_sync = len(partition.isr)
-            under_replicated += in_sync < len(partition.replicas)
-            under_min += in_sync < partition.settings.min_insync_replicas
+            under_replicated += partition.is_under_replicated
+            under_min += partition.is_under_min_isr
         elif partition.role is Role.FOLLOWER:
             followers += 1
+            max_lag = max(max_lag, partition.lag)
     return ReplicaStatus(
         replicas=len(placement.running.keys() | placement.offline.keys()),
         leaders=leaders,
@@ -122,6 +124,7 @@ def replica_status(placement: Placement, broker_id: int, **counted: int) -> Repl
         offline=len(placement.offline),
         under_replicated=under_replicated,
         under_min_isr=under_min,
+        max_lag=max_lag,
         offline_directories=tuple(each.path for each in placement.directories.bad()),
         pending_reconciliations=len(placement),
         **counted,

@@ -72,6 +72,10 @@ class Session:
         self.told.pop(key, None)
         self.paused.discard(key)
 
+    def is_content(self, key: PartitionKey) -> bool:
+        """It holds all of a partition that there was when it fetched last."""
+        return key in self.partitions and key not in self.fresh and key not in self.paused
+
     def stir(self, key: PartitionKey) -> bool:
         """Something moved in a partition; whether the session is to look at it."""
         if key in self.paused or key not in self.partitions:

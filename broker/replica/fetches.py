@@ -163,6 +163,10 @@ class Fetches:
             return
         for session in watchers:
             moves = _MOVES_FOLLOWER if session.is_follower else _MOVES_CLIENT
+            if session.is_follower and Changes.END in changes and session.is_content(key):
+                partition = self._find(key)
+                if not isinstance(partition, FetchedPartition):
+                    partition.was_caught_up(session.replica_id, session.used_ms)
             if session.stir(key) and changes & moves:
                 fetch = self._by_session.get(session)
                 if fetch is not None and not fetch.pending:

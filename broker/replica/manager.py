@@ -147,6 +147,11 @@ class ReplicaManager:
         """Ids of bad directories, sorted, as far as they are known: what every heartbeat says."""
         return self._placement.directories.bad_ids()
 
+    @property
+    def partitions(self) -> dict[PartitionKey, Partition]:
+        """Those that lead or follow now; to look at, for checks and figures."""
+        return self._placement.running
+
     # ---- driven by the node ----------------------------------------------------------------------
 
     def start(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
@@ -246,7 +251,6 @@ class ReplicaManager:
         """Figures, counted when they are asked for: not for every step."""
         return replica_status(
             self._placement,
-            self._config.broker_id,
             waiting_produces=len(self._produces),
             waiting_fetches=len(self._fetches),
             fetch_sessions=len(self._fetches.sessions),

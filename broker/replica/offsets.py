@@ -10,7 +10,6 @@ from collections.abc import Callable
 from broker.replica.events import DataEffect, DataRespond, FindOffset, OffsetFound
 from broker.replica.messages import (
     ListedOffset,
-    ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     PartitionKey,
@@ -75,14 +74,11 @@ class Offsets:
         look_up = self._look_ups.pop(event.token, None)
         if look_up is None:
             return
-        now = self._still_led(look_up.plan)
-        if now is None:
-            now = ListedOffset(
-                key=look_up.plan.key,
-                offset=-1 if event.offset is None else event.offset,
-                timestamp_ms=-1 if event.offset is None else event.timestamp_ms,
-                leader_epoch=event.leader_epoch,
-            )
+        partition = self._find(look_up.plan.key)
+        if isinstance(partition, ListedOffset):
+            now = partition
+        else:
+            now = partition.found_offset(look_up.plan, event)
         self._settle(look_up.waiting, look_up.at, now)
         self._respond(look_up.waiting, out)
 
@@ -118,19 +114,6 @@ class Offsets:
                 below_offset=plan.below_offset,
             )
         )
-
-    def _still_led(self, plan: FindPlan) -> ListedOffset | None:
-        """What was found counts only under the leader that it was asked of; else the refusal of now."""
-        found = self._find(plan.key)
-        if isinstance(found, ListedOffset):
-            return found
-        again = found.list_offset(ListOffsetsPartition(key=plan.key, timestamp_ms=plan.timestamp_ms))
-        if isinstance(again, ListedOffset):
-            return again
-        if again.leader_epoch == plan.leader_epoch:
-            return None
-        text = "the leader changed meanwhile: ask again"
-        return ListedOffset(key=plan.key, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message=text)
 
     def _settle(self, waiting: _Waiting, at: int, result: ListedOffset) -> None:
         if waiting.results[at] is None:

@@ -243,8 +243,8 @@ class Partition(LogView):
     ) -> FetchedPartition | ReadPlan:
         """A fetch that has just arrived, of a client (replica_id < 0) or a follower, whose offset is noted as
         acknowledged: the high watermark may move and waiting produces complete. FetchedPartition: answer at
-        once (refused, or diverging). ReadPlan: read, or wait if it is empty. Every partition of a follower's
-        fetch session is to be given here at each fetch, changed or not."""
+        once (refused, or diverging). ReadPlan: read, or wait if it is empty. A partition of a session that is
+        not named and of which nothing was to be said need not be given (`was_caught_up`)."""
         plan = self._plan_read(request, replica_id, replica_epoch)
         if replica_id < 0 or self._leading is None or not isinstance(plan, ReadPlan):
             return plan
@@ -289,6 +289,14 @@ class Partition(LogView):
 
     def _other_leader(self) -> int | None:
         return None if self.leader == self._config.broker_id else self.leader
+
+    def was_caught_up(self, replica_id: int, at_ms: int) -> None:
+        """A follower whose session had nothing to say on this partition fetched at `at_ms`, when it held all
+        that there was: told when that ends, instead of at every fetch."""
+        if self._leading is not None:
+            progress = self._leading.isr.followers.get(replica_id)
+            if progress is not None and progress.epoch is not None:
+                progress.caught_up_ms = max(progress.caught_up_ms, at_ms)
 
     def readable_end(self, replica_id: int) -> int:
         """How far a fetch may read: followers to what is written, clients to the high watermark."""

@@ -150,6 +150,8 @@ class Driver:
         self._load = load
         self._inbox: deque[Any] = deque()
         self._inbox_max = inbox_max
+        self.snapshots_loaded = 0
+        """Fetched ones that took the place of the log."""
         self._watch = watch
         self._loop = asyncio.get_running_loop()
         self._disk = DiskThread(self._loop)
@@ -522,6 +524,7 @@ class Driver:
         except Exception as error:
             self.end(f"stopped by a bug: cannot load snapshot {effect.snapshot}: {error!r}", failed=True)
         else:
+            self.snapshots_loaded += 1
             if self._watch is not None:
                 self._watch.snapshot_loaded(effect.size_bytes)
             self.post(SnapshotLoaded(position=effect.snapshot, image=image))

@@ -1,7 +1,8 @@
 """Lines on standard error, for people or as one JSON object a line.
 
-Owns the two formats and the line about metadata, which says whether it tells of something that happens now
-(`live`) or of something that the log says happened before this process started (`replayed`).
+Owns the two formats, what every JSON line says of its node at that moment (`set_log_context`), and the line
+about metadata, which says whether it tells of something that happens now (`live`) or of something that this
+process learns from a log or snapshot that was there before it (`replayed`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 Source = Literal["live", "replayed"]
@@ -59,6 +61,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+_context: Callable[[], Mapping[str, object]] = dict
+
+
+def set_log_context(context: Callable[[], Mapping[str, object]]) -> None:
+    """What every JSON line says from now on, as of its moment (epoch, offset, broker_epoch), unless the line
+    itself says something else by the same name. One node a process."""
+    global _context  # noqa: PLW0603
+    _context = context
+
+
 def set_up_logging(line_format: str, level: str, **fields: object) -> None:
     """Sends everything to standard error; `fields` (node, role) go with each JSON line."""
     handler = logging.StreamHandler(sys.stderr)
@@ -78,14 +90,25 @@ class _Always(logging.Filter):
         self._fields = fields
 
     def filter(self, record: logging.LogRecord) -> bool:
-        for name, value in self._fields.items():
-            setattr(record, name, value)
+        own = record.__dict__
+        for name, value in (*_context().items(), *self._fields.items()):
+            if name not in own:
+                own[name] = value
         return True
 
 
 def log_metadata(
-    logger: logging.Logger, message: str, *, offset: int, source: Source, debug: bool = False
+    logger: logging.Logger,
+    message: str,
+    *,
+    offset: int,
+    epoch: int,
+    source: Source,
+    debug: bool = False,
+    **fields: object,
 ) -> None:
-    """One line about metadata: everything below `offset` was applied when it became true."""
+    """One line about metadata: everything below `offset` was applied when it became true; the last record of
+    that was written in the quorum's `epoch`. `fields`: whose epochs it is about (broker_id and broker_epoch;
+    topic, partition and leader_epoch)."""
     level = logging.DEBUG if debug else logging.INFO
-    logger.log(level, "%s", message, extra={"offset": offset, "source": source})
+    logger.log(level, "%s", message, extra={"offset": offset, "epoch": epoch, "source": source, **fields})

@@ -1,57 +1,112 @@
-"""Lines about what happens to brokers, features and topics, told from the images before and after.
+"""Lines about what happens to brokers, features, topics and partitions, told from images before and after.
 
-Owns the wording and the difference between `replayed` (the log says that it happened, before this process
-caught up) and `live`. Looks at parts that changed only: an image shares the others with the one before.
+Owns the wording and the difference between `replayed` (a log or a snapshot says that it happened, before this
+process caught up) and `live`. Looks at parts that changed only: an image shares the others with the one
+before. Partitions are many: at level info one line a second counts them, at level debug each has a line.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
 
 from metadata.delta import diff
-from metadata.image import MetadataImage
+from metadata.image import BrokersImage, MetadataImage, PartitionInfo, TopicsImage
+from metadata.image.columns import LEADER, LEADER_EPOCH, TOPIC, Chunk
 from metadata.image.types import BrokerRegistration
 from runtime.logging import Source, log_metadata
+
+SUMMARY_MS = 1_000
+"""How often changes of partitions are counted."""
+
+CHUNKS_PER_TICK = 64
+"""Chunks of partitions that are counted in one step of the loop: about a millisecond."""
 
 _log = logging.getLogger("metaquorum.metadata")
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    offset: int
+    epoch: int
+    source: Source
+
+
 class MetadataLines:
-    """`moved` after every step; `live_from` is the first high watermark that the process learned."""
+    """`moved` and `tick` after every step. What is at or below the first high watermark that the process
+    learns is replayed; after a snapshot was fetched, what is at or below the one that was known then."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
         self._live_from: int | None = None
+        self._snapshots = 0
+        self._is_live = False
+        self._summary = _Summary(image.topics)
 
-    def moved(self, image: MetadataImage, high_watermark: int) -> None:
-        """Tells what is new in `image`."""
-        if self._live_from is None and high_watermark >= 0:
+    def moved(self, image: MetadataImage, high_watermark: int, *, snapshots_loaded: int = 0) -> None:
+        """Tells what is new in `image`. `snapshots_loaded`: how many were fetched instead of the log."""
+        if high_watermark >= 0 and (self._live_from is None or snapshots_loaded != self._snapshots):
             self._live_from = high_watermark
+            self._snapshots = snapshots_loaded
         old, self._image = self._image, image
         if image is old:
             return
-        offset = image.provenance.offset
-        replayed = self._live_from is None or offset <= self._live_from
-        source: Source = "replayed" if replayed else "live"
+        place = self._place(image)
+        if self._is_live != (place.source == "live"):
+            self._turn(old, place)
         if image.brokers is not old.brokers:
-            for broker_id in sorted({*old.brokers, *image.brokers}):
-                line = _broker_line(broker_id, old.brokers.get(broker_id), image.brokers.get(broker_id))
-                if line is not None:
-                    log_metadata(_log, line, offset=offset, source=source)
+            _tell_brokers(old.brokers, image.brokers, place)
         if image.features is not old.features:
             for name in sorted({*old.features.finalized, *image.features.finalized}):
                 level = image.features.level(name)
                 if old.features.level(name) != level:
-                    log_metadata(_log, f"{name} is at level {level}", offset=offset, source=source)
-        if _log.isEnabledFor(logging.DEBUG) and image.topics is not old.topics:
-            self._topic_lines(old, image, offset, source)
+                    _tell(f"{name} is at level {level}", place, feature=name, level_now=level)
+        if image.topics is not old.topics:
+            self._summary.moved(image.topics, place)
+            if _log.isEnabledFor(logging.DEBUG):
+                _tell_partitions(old, image, place)
 
-    def _topic_lines(self, old: MetadataImage, new: MetadataImage, offset: int, source: Source) -> None:
-        delta = diff(old, new)
-        for topic in delta.topics_added:
-            log_metadata(_log, f"topic {topic.name} was created", offset=offset, source=source, debug=True)
-        for topic in delta.topics_removed:
-            log_metadata(_log, f"topic {topic.name} was deleted", offset=offset, source=source, debug=True)
+    def tick(self, now_ms: int) -> None:
+        """Counts what happened to partitions, a bounded part at a time."""
+        self._summary.tick(now_ms)
+
+    def _place(self, image: MetadataImage) -> _Place:
+        provenance = image.provenance
+        replayed = self._live_from is None or provenance.offset <= self._live_from
+        return _Place(provenance.offset, provenance.epoch, "replayed" if replayed else "live")
+
+    def _turn(self, old: MetadataImage, place: _Place) -> None:
+        """From replay to what is live, or back to the replay of a snapshot."""
+        self._is_live = place.source == "live"
+        self._summary.forget(old.topics)
+        if self._is_live:
+            before = self._place(old)
+            text = (
+                f"caught up with the log: {len(old.brokers)} brokers, {len(old.topics)} topics, "
+                f"{old.topics.partition_count} partitions"
+            )
+            _tell(text, _Place(before.offset, before.epoch, "replayed"))
+
+
+def _tell(text: str, place: _Place, *, debug: bool = False, **fields: object) -> None:
+    log_metadata(
+        _log, text, offset=place.offset, epoch=place.epoch, source=place.source, debug=debug, **fields
+    )
+
+
+# ---- brokers
+
+
+def _tell_brokers(old: BrokersImage, new: BrokersImage, place: _Place) -> None:
+    for broker_id in sorted({*old, *new}):
+        before, after = old.get(broker_id), new.get(broker_id)
+        line = _broker_line(broker_id, before, after)
+        known = after or before
+        if line is not None and known is not None:
+            _tell(line, place, broker_id=broker_id, broker_epoch=known.epoch)
 
 
 def _broker_line(
@@ -69,3 +124,121 @@ def _broker_line(
     if new.in_controlled_shutdown and not old.in_controlled_shutdown:
         return f"broker {broker_id} is in controlled shutdown"
     return f"broker {broker_id} changed its registration"
+
+
+# ---- topics and partitions, each
+
+
+def _tell_partitions(old: MetadataImage, new: MetadataImage, place: _Place) -> None:
+    delta = diff(old, new)
+    for topic in delta.topics_added:
+        _tell(f"topic {topic.name} was created", place, debug=True, topic=topic.name)
+    for topic in delta.topics_removed:
+        _tell(f"topic {topic.name} was deleted", place, debug=True, topic=topic.name)
+    for key in (*delta.partitions.added, *delta.partitions.changed):
+        before, after = old.topics.partition(*key), new.topics.partition(*key)
+        named = new.topics.topic(key[0])
+        if after is not None and named is not None:
+            _tell_partition(named.name, before, after, place)
+
+
+def _tell_partition(topic: str, old: PartitionInfo | None, new: PartitionInfo, place: _Place) -> None:
+    leader = "nobody" if new.leader < 0 else str(new.leader)
+    text = f"partition {topic}-{new.index} is led by {leader}"
+    if old is not None and old.leader_epoch == new.leader_epoch:
+        text = f"partition {topic}-{new.index} changed, its leader is {leader}"
+    isr = ",".join(map(str, new.isr)) or "nobody"
+    _tell(
+        f"{text}, in sync: {isr}",
+        place,
+        debug=True,
+        topic=topic,
+        partition=new.index,
+        leader=new.leader,
+        leader_epoch=new.leader_epoch,
+        partition_epoch=new.partition_epoch,
+    )
+
+
+# ---- partitions, counted
+
+
+class _Summary:
+    """How many topics and partitions came and went, and how many partitions have a new leader epoch, from the
+    last count to the newest image. Chunks that both images share did not change."""
+
+    def __init__(self, topics: TopicsImage) -> None:
+        self._told = self._topics = topics
+        self._place: _Place | None = None
+        self._due_ms = 0
+        self._count: _Count | None = None
+
+    def forget(self, topics: TopicsImage) -> None:
+        """What led to `topics` is not counted."""
+        self._told = self._topics = topics
+        self._count = None
+
+    def moved(self, topics: TopicsImage, place: _Place) -> None:
+        self._topics, self._place = topics, place
+
+    def tick(self, now_ms: int) -> None:
+        if self._count is None:
+            place = self._place
+            if self._topics is self._told or place is None or place.source != "live":
+                return
+            if now_ms < self._due_ms or not _log.isEnabledFor(logging.INFO):
+                return
+            self._due_ms = now_ms + SUMMARY_MS
+            self._count = _Count(self._told, self._topics, place)
+            self._told = self._topics
+        if self._count.go_on():
+            self._count.tell()
+            self._count = None
+
+
+class _Count:
+    """One comparison of two images, in parts."""
+
+    def __init__(self, old: TopicsImage, new: TopicsImage, place: _Place) -> None:
+        self._place = place
+        self._topics = len(new) - len(old)
+        self._partitions = new.partition_count - old.partition_count
+        self._led = self._leaderless = 0
+        pairs = zip(old.columns.chunks, new.columns.chunks, strict=False)
+        self._left = iter([(mine, theirs) for mine, theirs in pairs if mine is not theirs])
+
+    def go_on(self) -> bool:
+        """Counts some more; whether that was all."""
+        part = list(islice(self._left, CHUNKS_PER_TICK))
+        for mine, theirs in part:
+            led, leaderless = _new_leaders(mine, theirs)
+            self._led += led
+            self._leaderless += leaderless
+        return len(part) < CHUNKS_PER_TICK
+
+    def tell(self) -> None:
+        parts = []
+        if self._topics:
+            parts.append(f"{abs(self._topics)} topics {'more' if self._topics > 0 else 'less'}")
+        if self._partitions:
+            parts.append(f"{abs(self._partitions)} partitions {'more' if self._partitions > 0 else 'less'}")
+        if self._led or self._leaderless:
+            parts.append(f"{self._led} partitions have a new leader, {self._leaderless} lost theirs")
+        if parts:
+            _tell(
+                ", ".join(parts),
+                self._place,
+                topics=self._topics,
+                partitions=self._partitions,
+                new_leaders=self._led,
+                leaders_lost=self._leaderless,
+            )
+
+
+def _new_leaders(old: Chunk, new: Chunk) -> tuple[int, int]:
+    """Partitions of one chunk whose leader epoch rose: (with a leader, without one)."""
+    mine, theirs = old.data, new.data
+    same = (mine[TOPIC] >= 0) & (mine[TOPIC] == theirs[TOPIC])
+    moved = same & (theirs[LEADER_EPOCH] > mine[LEADER_EPOCH])
+    leaderless = np.count_nonzero(moved & (theirs[LEADER] < 0))
+    return int(np.count_nonzero(moved)) - int(leaderless), int(leaderless)

@@ -273,7 +273,7 @@ class BrokerProcess:
         self._lines.tick(now_ms)
 
     def _log_context(self) -> dict[str, object]:
-        """For lines that are not about metadata: the quorum's epoch, this broker's, and how far it applied."""
+        """For lines that are not about metadata: the quorum's epoch, this broker's, how far it applied."""
         epoch = self.node.status(now_ms=self._clock.monotonic_ms()).broker_epoch
         return {
             "epoch": self._raft.epoch,

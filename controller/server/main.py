@@ -41,6 +41,7 @@ from runtime.config import NodeConfig, process_rng
 from runtime.driver import Driver, Ending
 from runtime.health import Health
 from runtime.image_service import MetadataService
+from runtime.logging import set_log_context
 from runtime.metadata_log import MetadataLines
 from runtime.metrics.node import NodeStatistics
 from runtime.metrics.service import bind_metrics, note_first_snapshot, open_endpoint
@@ -172,6 +173,7 @@ class ControllerProcess:
             await self._server.start()
             endpoint = await self._open_metrics()
             handle_signals(self.driver)
+            set_log_context(self._log_context)
             self.driver.start()
             _log.info("controller %d listens on %s", self._config.node_id, self._config.listeners[0].port)
             ending = await self.driver.wait()
@@ -229,4 +231,10 @@ class ControllerProcess:
         self._standing.moved(raft.role, raft.epoch, raft.leader_id, active=node.active is not None)
         takes_part = self._standing.takes_part(high_watermark=raft.high_watermark)
         self._health.update(takes_part and not raft.is_observer)
-        self._lines.moved(node.ledger.committed.image, raft.high_watermark)
+        loaded = self.driver.snapshots_loaded
+        self._lines.moved(node.ledger.committed.image, raft.high_watermark, snapshots_loaded=loaded)
+        self._lines.tick(now_ms)
+
+    def _log_context(self) -> dict[str, object]:
+        """For lines that are not about metadata: the quorum's epoch, and how far this node decides."""
+        return {"epoch": self._raft.epoch, "offset": self.node.ledger.newest_state.end_offset}

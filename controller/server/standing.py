@@ -55,7 +55,17 @@ class Standing:
         if now != self._told and not (searching and self._searches >= SEARCHES_BEFORE_SILENCE):
             self._told = now
             where = "no leader is known" if leader_id is None else f"node {leader_id} leads"
-            _log.info("epoch %d: %s%s, %s", epoch, role, " (active)" if active else "", where)
+            _log.info(
+                "epoch %d: %s%s, %s",
+                *(epoch, role, " (active)" if active else "", where),
+                extra={
+                    "epoch": epoch,
+                    "leader_id": -1 if leader_id is None else leader_id,
+                    "quorum_role": role,
+                    "active": active,
+                    "source": "live",
+                },
+            )
 
     def takes_part(self, *, high_watermark: int) -> bool:
         """Whether this voter takes part in a quorum that makes progress, as far as it knows: it leads

@@ -1,4 +1,4 @@
-"""The consumer against brokers that lose, refuse, move and cut: each record once, in order, or a clear word."""
+"""The consumer where brokers lose, refuse, move and cut: each record once and in order, or a clear word."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from metadata.image.types import BrokerRegistration, Provenance
 from metadata.requests import DescribeQuorumRequest, Done
 from runtime.backoff import Backoff, BackoffPolicy
 from runtime.disk_thread import DiskThread
-from runtime.logging import JsonFormatter, TextFormatter
+from runtime.logging import JsonFormatter, TextFormatter, log_metadata, set_log_context, set_up_logging
 from runtime.metadata_log import MetadataLines
 from runtime.requests import WaitingRequests
 
@@ -147,6 +147,7 @@ def test_lines_about_brokers_say_whether_they_are_replayed(caplog: pytest.LogCap
     assert told == [
         ("broker 3 registered with epoch 10", 11, "replayed"),
         ("broker 3 is unfenced (epoch 10)", 12, "replayed"),
+        ("caught up with the log: 1 brokers, 0 topics, 0 partitions", 12, "replayed"),
         ("broker 3 is in controlled shutdown", 13, "live"),
         ("broker 3 was unregistered", 14, "live"),
     ]
@@ -166,3 +167,32 @@ def replace_broker(broker: BrokerRegistration, **changes: object) -> BrokerRegis
     import msgspec
 
     return msgspec.structs.replace(broker, **changes)
+
+
+def test_json_lines_say_how_the_node_is_unless_the_line_knows_better(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    now = {"epoch": 3, "offset": 10, "broker_epoch": 7}
+    monkeypatch.setattr("runtime.logging._context", dict)
+    set_up_logging("json", "info", role="broker", node_id=101)
+    log = logging.getLogger("test.context")
+    log.info("before")
+    set_log_context(lambda: now)
+    log.info("something")
+    now["offset"] = 12
+    log_metadata(log, "broker 5 is fenced", offset=11, epoch=2, source="live", broker_id=5, broker_epoch=4)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    for line in lines:
+        assert (line.pop("role"), line.pop("node_id"), line.pop("level")) == ("broker", 101, "info")
+        del line["time"]
+    assert lines == [
+        {"message": "before"},
+        {"message": "something", "epoch": 3, "offset": 10, "broker_epoch": 7},
+        {
+            **{"message": "broker 5 is fenced", "offset": 11, "epoch": 2, "source": "live"},
+            **{"broker_id": 5, "broker_epoch": 4},
+        },
+    ]

@@ -25,6 +25,8 @@ EXIT_VIOLATIONS = 11
 """`log check`: an invariant is broken, or two logs of one quorum differ."""
 EXIT_NEVER_FALSE = 12
 """`log bisect`: the check never turns false."""
+EXIT_REMAINS = 13
+"""`log repair`: the new log still holds records that cannot be applied."""
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 """As a shell says it of a program that a signal ended: 128 and SIGINT, 128 and SIGPIPE."""

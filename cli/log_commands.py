@@ -122,6 +122,10 @@ def _tell_clusters(log: MetadataLog, clusters: dict[str, str]) -> None:
         click.echo(f"metaquorum: {text} are of different clusters", err=True)
 
 
+_CURE = (
+    "; the next batch is shown as it was read. A damaged base offset is put right by: metaquorum log state"
+    " --past-corruption (in the answer), metaquorum log repair --past-corruption --to NEW (in a new log)"
+)
 _LINES_AT_ONCE = 1000
 """Lines that are written together, at most this many and those of one batch."""
 
@@ -191,7 +195,8 @@ class _Printer:
         selection = self._selection
         if not isinstance(item, ReadBatch):
             if selection.from_offset is None or item.offset >= selection.from_offset:
-                self.complain(log_source.damage_line(item))
+                cure = _CURE if item.reason.startswith("expected base offset") else ""
+                self.complain(log_source.damage_line(item) + cure)
             return False
         records: Sequence[DecodedRecord] = item.records
         if not selection.is_everything:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cli.errors import Failure
+from cli.errors import EXIT_REMAINS, Failure
 from cli.log_options import PATH
 from cli.log_source import open_path
 from cli.log_time_text import change_json
@@ -82,7 +82,7 @@ def repair(
         echo_json(_json(report, changes, None if dry_run else target))
     else:
         _show(report, changes, None if dry_run else target)
-    return 0
+    return EXIT_REMAINS if report.remaining else 0
 
 
 def refuse_inside(target: str, *sources: str) -> None:
@@ -118,7 +118,9 @@ def _show(report: RepairReport, changes: list[EntityChange], target: str | None)
         click.echo(f"metaquorum: {line}", err=True)
     if len(report.remaining) > SHOWN_REMAINING:
         click.echo(
-            "metaquorum: more records cannot be applied; --drop-failing takes all of them out", err=True
+            f"metaquorum: {len(report.remaining) - SHOWN_REMAINING} more records cannot be applied (--json"
+            " names them); --drop-failing takes all of them out",
+            err=True,
         )
     end = f"offsets {report.start_offset} to {report.end.offset - 1}, epoch {report.end.epoch}"
     snapshots = f"{len(report.kept_snapshots)} snapshots"

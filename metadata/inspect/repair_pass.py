@@ -10,6 +10,7 @@ from metadata.batches import decode_batch
 from metadata.errors import RecordDecodeError, ReplayError
 from metadata.features import METADATA_VERSION
 from metadata.image import MetadataImage
+from metadata.inspect.foreign import refuse_foreign
 from metadata.inspect.log import InspectError, damage_line
 from metadata.inspect.log_copy import NodeFiles, NodeWriter, stored_epochs
 from metadata.inspect.repair_plan import Change, RepairReport, RepairRequest
@@ -52,6 +53,7 @@ class RepairPass:
     def run(self) -> RepairReport:
         """The whole pass. Raises InspectError when it cannot be done, or when nothing would change."""
         report = self._report
+        refuse_foreign(self._log)
         self._begin()
         pending: list[Damage] = []
         for found, put_right in sound_headers(self._log.batches(self._expected or None), self._expected):

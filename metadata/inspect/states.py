@@ -20,6 +20,7 @@ from metadata.inspect.concern import Concern, Stretch, pass_over, pieces
 from metadata.inspect.log import InspectError, MetadataLog, damage_line
 from metadata.inspect.points import END, Point, parse_point, utc_text
 from metadata.inspect.quorum import QuorumView
+from metadata.inspect.rewrite import with_header
 from metadata.replay import Replayer, ReplayState
 from storage.batch import BatchHeader, RecordBatch
 from storage.errors import BatchError
@@ -239,6 +240,7 @@ class _Walk:
         self._source: Iterator[RecordBatch | BatchRun | Damage] = log.runs(self.engine.end_offset or None)
         self._opened: Iterator[RecordBatch | Stretch] = iter(())
         self._concern: Concern | None = None
+        self._ahead: list[RecordBatch | BatchRun | Stretch | Damage] = []
         self._pending: RecordBatch | Damage | None = None
         self._damage: Damage | None = None
         self._moved = found.snapshot is not None
@@ -347,13 +349,18 @@ class _Walk:
             if _is_past(item.header, limit):
                 self._pending = item
                 return None
-            if item.header.base_offset == self.engine.end_offset or self._goes_on(item):
+            if item.header.base_offset == self.engine.end_offset:
                 return item
+            fitting = self._goes_on(item)
+            if fitting is not None:
+                return fitting
         return None
 
     def _take(self) -> RecordBatch | BatchRun | Stretch | Damage | None:
         """What was put back, the next piece of an opened run, or what the log has next."""
         item: RecordBatch | BatchRun | Stretch | Damage | None = self._pending
+        if item is None and self._ahead:
+            return self._ahead.pop(0)
         if item is None:
             item = next(self._opened, None)
         if item is None:
@@ -369,9 +376,25 @@ class _Walk:
             return run.next_offset <= limit.offset
         return limit.time_ms is None or int(run.timestamps_ms().max()) <= limit.time_ms
 
-    def _goes_on(self, batch: RecordBatch) -> bool:
-        """At a batch that does not follow: whether to go on with it. Stops the walk if not."""
+    def _goes_on(self, batch: RecordBatch) -> RecordBatch | None:
+        """At a batch that does not follow: it, or what it was before its base offset was damaged, to go on
+        with; None, after stopping the walk, for neither."""
         expected, base = self.engine.end_offset, batch.header.base_offset
+        fits = self._follows_at(batch, expected)
+        if fits:
+            place = f"{batch.file} at byte {batch.position}"
+            what = f"the base offset {base} of the batch there is damaged, {expected} is the one that fits"
+            if self._past_corruption:
+                self._notes.add(f"{place}: {what}, and it was put back")
+                return with_header(batch, batch.header._replace(base_offset=expected))
+            self.found.stopped = Damage(
+                file=batch.file, position=batch.position, offset=expected, reason=what
+            )
+            self._notes.add(
+                f"stopped at offset {expected}: {place}: {what}; go on with it by --past-corruption, or put"
+                " it right with: metaquorum log repair --past-corruption"
+            )
+            return None
         lost = _missing(expected, base) if base > expected else "offsets go back"
         if not self._past_corruption:
             self.found.stopped = self._damage or Damage(
@@ -381,10 +404,24 @@ class _Walk:
                 f"stopped at offset {expected}: {lost}, the next batch begins at {base}; go on with it by"
                 " --past-corruption"
             )
-            return False
+            return None
         self._notes.add(f"went on at offset {base}: {lost}")
         self.engine.builder.offset = base
-        return True
+        return batch
+
+    def _follows_at(self, batch: RecordBatch, expected: int) -> bool:
+        """Whether the next batch goes on as if this one began at `expected`: its base offset, which no CRC
+        covers, is damaged then (see `sound_headers`)."""
+        following: list[RecordBatch | BatchRun | Stretch | Damage] = []
+        while (item := self._take()) is not None:
+            following.append(item)
+            if not isinstance(item, Damage):
+                break
+        self._ahead = [*following, *self._ahead]
+        if not following or isinstance(last := following[-1], Damage):
+            return False
+        next_base = last.header.base_offset if isinstance(last, RecordBatch) else last.base_offset
+        return next_base == expected + batch.header.last_offset_delta + 1
 
     def _apply(self, batch: RecordBatch) -> None:
         self._moved = True

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from cli.errors import EXIT_REMAINS
 from cli.main import main
+from metadata import records as r
 from metadata.inspect.log import open_log
 from metadata.inspect.log_copy import NodeFiles
 from runtime.config import parse_voters
@@ -53,6 +55,16 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
         assert result.exit_code == 0
         assert result.stdout.splitlines()[-1].endswith("nothing was written")
     assert [path.name for path in tmp_path.iterdir()] == ["node"]
+
+
+def test_what_still_cannot_be_applied_is_named_and_is_an_exit_code(tmp_path: Path) -> None:
+    poison = (2, [r.FenceBrokerRecord(77, 5)])
+    make_node(PosixDisk(), [*STORY, poison], home=str(tmp_path / "node"))
+    result = run("repair", tmp_path / "node", "--end-at", "16", "--drop", "14", "--to", tmp_path / "new")
+    assert result.exit_code == EXIT_REMAINS == 13
+    assert "offset 15" in result.stderr and "--drop 15, or --drop-failing" in result.stderr
+    result = run("repair", tmp_path / "node", "--drop-failing", "--to", tmp_path / "whole")
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_a_repair_as_json(tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from metadata.inspect.points import END, Point, parse_point, utc_text
 from metadata.inspect.quorum import quorum_at
 from metadata.inspect.states import SHOWN_PROBLEMS, state_at, steps
 from storage.batch import encode_batch
+from storage.disk import join, read_file
 from storage.errors import FileMissingError, NotALogError
 from storage.posix_disk import PosixDisk
 from storage.segment import segment_name
+from tests.unit.metadata.made_logs import images_equal, make_node, memory_disk, strict, write
 
 T0 = 1_795_000_000_000
 TOPIC = bytes(range(16))
@@ -313,3 +315,24 @@ def test_a_start_in_the_middle_reads_only_from_there(tmp_path: Path) -> None:
     path.write_bytes(data)
     assert len(list(log.batches(9))) == 5
     assert len(list(log.batches())) == 9
+
+
+@pytest.mark.parametrize("bit", [(0, 0x10), (6, 0x01)])
+def test_a_damaged_base_offset_is_named_and_put_back_when_asked(bit: tuple[int, int]) -> None:
+    """The number stands outside of the CRC; the batch behind it tells what it was."""
+    node = make_node(memory_disk())
+    path = join(node.log.directory, segment_name(0))
+    (batch,) = (one for one in strict(node.log) if one.header.base_offset == 7)
+    data = bytearray(read_file(node.log.disk, path))
+    whole = state_at(node.log)
+    data[batch.position + bit[0]] ^= bit[1]
+    write(node.log.disk, path, bytes(data))
+    found = state_at(node.log)
+    assert found.end_offset == 7
+    line = found.problems[-1]
+    assert f"{path} at byte {batch.position}" in line and "7 is the one that fits" in line
+    assert "--past-corruption" in line and "metaquorum log repair" in line
+    past = state_at(node.log, past_corruption=True)
+    assert images_equal(past.image, whole.image) and past.end_offset == whole.end_offset
+    assert any("it was put back" in one for one in past.problems)
+    assert 7 in [step.offset for step in steps(node.log, past_corruption=True)]

@@ -37,9 +37,11 @@ from tests.unit.metadata.made_logs import (
     Batch,
     add_snapshot,
     all_files,
+    encoded,
     flip,
     image_of,
     images_equal,
+    leads,
     make_node,
     memory_disk,
     strict,
@@ -453,3 +455,45 @@ def test_a_number_that_no_crc_covers_is_put_back(position: int, name: str) -> No
     assert [one.kind for one in report.changes] == ["adjusted"]
     assert read_file(node.log.disk, join(log.directory, segment_name(0))) == sound
     assert [one.offset for one in report.kept_snapshots] == [14]
+
+
+# --- segments of another log
+
+
+def two_segments(first: list[Batch], second: list[Batch], base: int, name: int | None = None) -> NodeFiles:
+    """A node whose second segment holds what another log has from `base` on, under `name`."""
+    disk = memory_disk()
+    node = make_node(disk, first)
+    data = b"".join(encoded(second, base))
+    write(disk, join(node.log.path, segment_name(base if name is None else name)), data)
+    return node_files(open_log(disk, HOME))
+
+
+STRANGE = [(5, [r.PartitionChangeRecord(0, bytes([7]) * 16, leader=at)]) for at in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("second", "base", "name", "why"),
+    [
+        (STORY, 9, None, "offsets 9 to 14 are in 00000000000000000000.log already"),
+        (STORY, 0, 15, "its name says offset 15, its batches begin at 0"),
+        ([(1, [r.NoOpRecord()]), (1, [r.NoOpRecord()])], 15, None, "its leader epochs end at 1, those of"),
+        ([(2, [leads(1, (1, 2))]), (2, [r.NoOpRecord()])], 15, None, "its voters are [1, 2], those of"),
+        (STRANGE, 40, None, "none of the 12 records that build on others fits"),
+    ],
+)
+def test_a_segment_of_another_log_is_refused_and_not_merged(
+    second: list[Batch], base: int, name: int | None, why: str
+) -> None:
+    node = two_segments(list(STORY), second, base, name)
+    for request in (RepairRequest(past_corruption=True), RepairRequest(drop=frozenset({12}))):
+        with pytest.raises(InspectError) as refused:
+            plan_repair(node, request)
+        text = str(refused.value)
+        assert why in text and "does not belong to this log" in text and "\n" not in text
+
+
+def test_a_segment_that_goes_on_is_no_stranger() -> None:
+    more: list[Batch] = [(2, [r.PartitionChangeRecord(0, ORDERS, leader=1)]) for _ in range(12)]
+    report = plan_repair(two_segments(list(STORY), more, 15), RepairRequest(drop=frozenset({12})))
+    assert report.end.offset == 27

@@ -214,10 +214,12 @@ class Driver:
 
     def start(self) -> None:
         """Begins; the node's first effects are carried out before this returns."""
-        now_ms = self._clock.monotonic_ms()
+        now_ms, begun_ns = self._clock.monotonic_ms(), time.monotonic_ns()
         self._guarded(lambda: self._carry_out(self.node.start(now_ms, self._clock.wall_ms())))
         if not self._ended.done():
             self._after_effects(now_ms, self.node.next_deadline_ms())
+        if self._watch is not None:
+            self._watch.stepped(begun_ns, now_ms)
 
     async def wait(self) -> Ending:
         """Returns when the node has stopped or the process cannot go on."""

@@ -119,7 +119,7 @@ class NodeStatistics:
         if raft is None:
             return
         self._note_commits(raft, now_ns, now_ms)
-        self._note_election(raft, now_ns, now_ms)
+        self._note_election(raft, begun_ns, now_ns, now_ms)
 
     def snapshot_written(self, size_bytes: int, now_ms: int) -> None:
         self.snapshots.generated_bytes = size_bytes
@@ -150,19 +150,21 @@ class NodeStatistics:
             self.commit_ms.observe(took_ms)
             self.commit_window.note(took_ms, now_ms)
 
-    def _note_election(self, raft: RaftView, now_ns: int, now_ms: int) -> None:
+    def _note_election(self, raft: RaftView, step_ns: int, now_ns: int, now_ms: int) -> None:
         elections = self.elections
         leader_id = raft.leader_id
         if leader_id is None:
             if elections.begun_ns is None and raft.role in ELECTING:
                 elections.begun_ns = now_ns
             return
+        now = (raft.epoch, leader_id)
+        if elections.begun_ns is None and raft.is_leader and now != elections.known:
+            elections.begun_ns = step_ns  # it stood and won in one step, as the only voter does
         if elections.begun_ns is not None:
             took_ms = (now_ns - elections.begun_ns) / 1e6
             elections.begun_ns = None
             elections.by_ms.observe(took_ms)
             self.election_window.note(took_ms, now_ms)
-        now = (raft.epoch, leader_id)
         if now != elections.known:
             elections.known = now
             elections.leaders_seen += 1

@@ -192,7 +192,11 @@ def test_json_lines_say_how_the_node_is_unless_the_line_knows_better(
         {"message": "before"},
         {"message": "something", "epoch": 3, "offset": 10, "broker_epoch": 7},
         {
-            **{"message": "broker 5 is fenced", "offset": 11, "epoch": 2, "source": "live"},
-            **{"broker_id": 5, "broker_epoch": 4},
+            "message": "broker 5 is fenced",
+            "offset": 11,
+            "epoch": 2,
+            "source": "live",
+            "broker_id": 5,
+            "broker_epoch": 4,
         },
     ]

@@ -1,0 +1,131 @@
+"""Real brokers hold data: what was produced with acks=all is on three brokers and survives kill -9."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from metadata.errors import ErrorCode
+from metadata.image import UNASSIGNED
+from proto import data_pb2 as pb
+from runtime import data_admin_codec
+from storage.uuids import uuid_to_text
+from tests.e2e.cluster import FAST_BROKERS, Cluster
+from tests.e2e.data_calls import DataCalls, batch
+
+FAST = {
+    "controller": FAST_BROKERS["controller"],
+    "broker": {
+        **FAST_BROKERS["broker"],
+        "replica.lag.time.max.ms": "3000",
+        "replica.fetch.backoff.ms": "100",
+    },
+}
+
+
+@pytest.fixture(name="cluster")
+def fixture_cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, controllers=1, brokers=3, properties=FAST, log_dirs=2) as cluster:
+        cluster.start()
+        yield cluster
+        cluster.assert_no_bugs()
+
+
+def values(first: int, end: int) -> list[bytes]:
+    return [f"message {number}".encode() for number in range(first, end)]
+
+
+def wait_in_sync(cluster: Cluster, calls: DataCalls, topic: str, brokers: set[int]) -> None:
+    cluster.wait(lambda: set(calls.partition(topic).isr) == brokers, f"{topic} to be in sync on {brokers}")
+
+
+def test_records_are_replicated_and_survive_kills_of_everyone(cluster: Cluster) -> None:
+    calls = DataCalls(cluster)
+    cluster.create_topic("orders", partitions=1, replicas=3)
+    assert calls.produce_until_taken("orders", values(0, 10)).base_offset == 0
+    wait_in_sync(cluster, calls, "orders", {0, 1, 2})
+    assert calls.produce_until_taken("orders", values(10, 25)).base_offset == 10
+    leader = calls.leader("orders")
+    expected = list(enumerate(values(0, 25)))
+    assert calls.read_all(leader, "orders", up_to=25) == expected
+
+    # The leader dies, another one has everything that was acknowledged.
+    before = cluster.registrations()[leader.node_id].epoch
+    leader.kill()
+    result = calls.produce_until_taken("orders", values(25, 30))
+    assert result.base_offset == 25
+    successor = calls.leader("orders")
+    assert successor.node_id != leader.node_id
+    expected = list(enumerate(values(0, 30)))
+    assert calls.read_all(successor, "orders", up_to=30) == expected
+    leader.start()
+    cluster.wait_new_epoch(leader.node_id, after=before)
+    wait_in_sync(cluster, calls, "orders", {0, 1, 2})
+
+    # Everyone dies at once.
+    cluster.kill_all(cluster.brokers)
+    for broker in cluster.brokers:
+        broker.start()
+    assert calls.produce_until_taken("orders", values(30, 31)).base_offset == 30
+    expected = list(enumerate(values(0, 31)))
+    assert calls.read_all(calls.leader("orders"), "orders", up_to=31) == expected
+    wait_in_sync(cluster, calls, "orders", {0, 1, 2})
+
+    # And a stop in order leaves the same.
+    assert set(cluster.stop().values()) == {0}
+    cluster.start()
+    cluster.wait(lambda: calls.partition("orders").leader >= 0, "a leader")
+    assert calls.read_all(calls.leader("orders"), "orders", up_to=31) == expected
+
+
+def test_replicas_lie_where_the_log_says_and_log_dirs_says_so(cluster: Cluster) -> None:
+    calls = DataCalls(cluster)
+    cluster.create_topic("many", partitions=6, replicas=3)
+
+    def assigned() -> bool:
+        found = cluster.call(lambda client: client.describe_topics(["many"])).topics[0].partitions
+        return all(set(each.isr) == {0, 1, 2} and UNASSIGNED not in each.directories for each in found)
+
+    cluster.wait(assigned, "every replica to have a directory")
+    partitions = cluster.call(lambda client: client.describe_topics(["many"])).topics[0].partitions
+    for broker in cluster.brokers:
+        answer = data_admin_codec.described_dirs_from_pb(
+            calls.call(broker, "DescribeLogDirs", pb.DescribeLogDirsRequest())
+        )
+        assert not isinstance(answer, Exception)
+        assert [each.path for each in answer.directories] == [str(path) for path in broker.log_dirs]
+        counts = [len(each.replicas) for each in answer.directories]
+        assert counts == [3, 3], "new replicas go to the directory with the fewest"
+        for directory in answer.directories:
+            assert directory.error is ErrorCode.NONE
+            assert directory.directory_id is not None
+            assert 0 < directory.usable_bytes <= directory.total_bytes
+            for replica in directory.replicas:
+                info = partitions[replica.key[1]]
+                at = info.replicas.index(broker.node_id)
+                assert info.directories[at] == directory.directory_id, uuid_to_text(directory.directory_id)
+                assert (Path(directory.path) / f"many-{replica.key[1]}").is_dir()
+
+
+def test_bad_requests_are_refused_with_their_codes(cluster: Cluster) -> None:
+    calls = DataCalls(cluster)
+    cluster.create_topic("orders", partitions=1, replicas=3)
+    calls.produce_until_taken("orders", values(0, 5))
+    leader = calls.leader("orders")
+    other = next(node for node in cluster.brokers if node is not leader)
+    assert calls.produce(other, "orders", values(0, 1)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert calls.produce(leader, "nothing", values(0, 1)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert calls.fetch(leader, "orders", 999).error is ErrorCode.OFFSET_OUT_OF_RANGE
+    good = batch(values(5, 6))
+    for broken in (good[:-1] + bytes([good[-1] ^ 1]), good[:16] + b"\x01" + good[17:], b"short"):
+        request = pb.ProduceRequest(
+            acks=-1,
+            timeout_ms=1_000,
+            partitions=[pb.ProducePartition(topic=pb.TopicRef(name="orders"), records=broken)],
+        )
+        (result,) = calls.call(leader, "Produce", request).results
+        assert result.error.name in ("CORRUPT_MESSAGE", "INVALID_RECORD", "UNSUPPORTED_FOR_MESSAGE_FORMAT")
+        assert result.error.message
+    assert calls.produce_until_taken("orders", values(5, 6)).base_offset == 5

@@ -33,6 +33,7 @@ BENCHES = (
     "big",
     "shutdown",
     "decisions",
+    "scrape",
     "pipeline",
     "idle",
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker.replica.messages import PartitionKey
-from metadata.image import MetadataImage
+from metadata.image import LOST, MetadataImage
 
 
 @dataclass(slots=True)
@@ -70,6 +70,10 @@ class Generations:
     def metadata_moved(self, image: MetadataImage) -> None:
         """A replica whose disk was lost has nothing until it left the ISR and came back; where nobody else is
         in sync, what was acknowledged is gone with the disk."""
+        for (holder, key), held in self.held.items():
+            partition = image.topics.partition(*key)
+            if held and partition is not None and partition.directory_of(holder) == LOST:
+                held.clear()  # nothing that it had counts: another may be made (S3.8)
         for key, lost in list(self._lost_disks.items()):
             partition = image.topics.partition(*key)
             if partition is None:

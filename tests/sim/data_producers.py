@@ -32,12 +32,15 @@ WAITING_MAX = 6
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """`number` counts the records of a lane from 0. `first`: when it was sent, all before it had been
-    answered. `renumbered`: it may be stored twice. `acknowledged`: the offset that an answer named."""
+    """`number` counts the records of a lane from 0, `order` its batches. `first`: when it was sent, all
+    before it had been answered. `renumbered`: it may be stored twice. `acknowledged`: the offset that an
+    answer named."""
 
     number: int
     count: int
     padding: int
+    order: int
+    timestamp_ms: int
     sequence: int = -1
     flying: bool = False
     first: bool = False
@@ -71,6 +74,8 @@ class Lane:
         self._producer: tuple[int, int] | None = None
         self._asking_id = False
         self._next_number = 0
+        self._next_order = 0
+        self._proven = False
         self._next_sequence = 0
 
     @property
@@ -86,7 +91,14 @@ class Lane:
         """One more batch, unless too many wait."""
         if len(self.waiting) < WAITING_MAX:
             rng = self._cluster.engine.rng
-            batch = Batch(self._next_number, rng.choice((1, 1, 2, 5)), rng.choice((0, 20, 200)))
+            batch = Batch(
+                self._next_number,
+                rng.choice((1, 1, 2, 5)),
+                rng.choice((0, 20, 200)),
+                self._next_order,
+                self._cluster.wall_ms(),
+            )
+            self._next_order += 1
             self._next_number += batch.count
             self.waiting.append(batch)
         self.pump()
@@ -103,12 +115,11 @@ class Lane:
         elif self._producer is None and self._acks == ACKS_ALL:
             self._ask_for_id()
         else:
-            flying = sum(batch.flying for batch in self.waiting)
+            # Leaders remember the last five batches only, and who knows none takes any as the first.
+            window = self._cluster.load.in_flight_max if self._proven or not self.promises else 1
+            first = self.waiting[0].order
             for batch in list(self.waiting):
-                if flying >= self._cluster.load.in_flight_max:
-                    break
-                if not batch.flying:
-                    flying += 1
+                if not batch.flying and batch.order < first + window:
                     self._send(batch)
 
     def _look_up(self) -> None:
@@ -132,8 +143,11 @@ class Lane:
             self._place = None  # somebody's old image
             return
         self.lives.append(Life(key))
-        self._producer = None
-        fresh = [Batch(each.number, each.count, each.padding) for each in self.waiting]
+        self._producer, self._proven = None, False
+        fresh = [
+            Batch(each.number, each.count, each.padding, each.order, each.timestamp_ms)
+            for each in self.waiting
+        ]
         self.waiting = deque(fresh)
         self._next_sequence = 0
 
@@ -192,7 +206,7 @@ class Lane:
         records = encode_batch(
             base_offset=0,
             leader_epoch=-1,
-            timestamp_ms=self._cluster.wall_ms(),
+            timestamp_ms=batch.timestamp_ms,
             values=[
                 f"{self.name}:{number}:{'x' * batch.padding}".encode()
                 for number in range(batch.number, batch.number + batch.count)
@@ -225,6 +239,7 @@ class Lane:
         match result.error:
             case ErrorCode.NONE:
                 batch.acknowledged = result.base_offset
+                self._proven = self._proven or self._producer == producer
                 self.waiting.remove(batch)
                 if batch.tries > 1:
                     cluster.marks.add("batch acknowledged after a retry")
@@ -254,7 +269,7 @@ class Lane:
         self._next_sequence = 0
         for batch in self.waiting:
             batch.sequence, batch.renumbered = -1, batch.tries > 0
-        self._producer = None
+        self._producer, self._proven = None, False
         self._ask_for_id(producer)
 
 

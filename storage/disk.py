@@ -176,6 +176,11 @@ STAGED_SUFFIX = ".new"
 """Of a file that is written, but not in its place yet; one that is found later is a crash's leftover."""
 
 
-def place_staged(disk: Disk, path: str) -> None:
+def staged_path(path: str, who: str) -> str:
+    """Where a file for `path` is staged by one of those who may do so at the same time."""
+    return f"{path}.{who}{STAGED_SUFFIX}"
+
+
+def place_staged(disk: Disk, path: str, who: str) -> None:
     """Gives a staged file, which must be synced, its name. Durable after the directory is synced."""
-    disk.rename(path + STAGED_SUFFIX, path)
+    disk.rename(staged_path(path, who), path)

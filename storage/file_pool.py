@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from .disk import STAGED_SUFFIX, Disk, DiskFile, parent_of, remove_if_present
-from .errors import DiskError
+from .disk import Disk, DiskFile, parent_of, remove_if_present, staged_path
+from .errors import DiskError, FileMissingError
 
 
 class FilePool:
@@ -33,31 +33,53 @@ class FilePool:
     def file(self, path: str, *, size: int | None = None, writable: bool = True) -> PooledFile:
         """A file of this pool, not opened yet; one that is to be appended to is created at its first use.
         `size`: what it has, where the caller knows; else the disk is asked, and FileMissingError raised."""
-        return PooledFile(self, path, self._disk.file_size(path) if size is None else size, writable)
+        found = self._disk.file_size(path) if size is None else size
+        return PooledFile(self, path, found, writable, exists=size is None)
 
-    def staged(self, path: str, data: bytes) -> PooledFile:
+    def staged(self, path: str, data: bytes, who: str) -> PooledFile:
         """`data` in a new file beside `path`, not durable; after a sync `place_staged` gives it its name."""
-        remove_if_present(self._disk, path + STAGED_SUFFIX)
-        file = self.file(path + STAGED_SUFFIX, size=0)
+        beside = staged_path(path, who)
+        remove_if_present(self._disk, beside)
+        file = self.file(beside, size=0)
+        file.may_vanish = True
         file.append(data)
+        # It may be closed before its sync, which opens it again or is one of the whole file system.
+        file.begin_sync()
         return file
 
     def enter(self, file: PooledFile) -> DiskFile:
         """The open file, which stays open until `leave`. Raises DiskError or FileMissingError."""
         with self._mutex:
-            found = file.opened
-            if found is None:
-                if file.closed:
-                    raise DiskError(parent_of(file.path), f"use of {file.path}", "the file is closed")
-                self._make_room()
-                found = (self._disk.open_append if file.writable else self._disk.open_read)(file.path)
-                file.opened = found
-                self._open[file] = None
-                self.opened += 1
-            else:
-                self._open.move_to_end(file)
-            file.users += 1
-            return found
+            return self._enter(file)
+
+    def enter_to_sync(self, file: PooledFile) -> DiskFile | None:
+        """As `enter`; None for a file that needs no sync any more, for it was removed meanwhile."""
+        with self._mutex:
+            if file.closed:
+                return None
+            try:
+                return self._enter(file)
+            except FileMissingError:
+                if file.may_vanish:
+                    return None
+                raise
+
+    def _enter(self, file: PooledFile) -> DiskFile:
+        found = file.opened
+        if found is None:
+            if file.closed:
+                raise DiskError(parent_of(file.path), f"use of {file.path}", "the file is closed")
+            self._make_room()
+            if file.was_opened:
+                self._disk.file_size(file.path)  # a file that is gone must not be made anew
+            found = (self._disk.open_append if file.writable else self._disk.open_read)(file.path)
+            file.opened, file.was_opened = found, True
+            self._open[file] = None
+            self.opened += 1
+        else:
+            self._open.move_to_end(file)
+        file.users += 1
+        return found
 
     def leave(self, file: PooledFile) -> None:
         """The counterpart of `enter`."""
@@ -95,9 +117,20 @@ class FilePool:
 class PooledFile:
     """A `DiskFile` that is opened when it is used. `size` is counted here: nobody else appends to it."""
 
-    __slots__ = ("_pool", "_size", "closed", "dirty", "opened", "path", "users", "writable")
+    __slots__ = (
+        "_pool",
+        "_size",
+        "closed",
+        "dirty",
+        "may_vanish",
+        "opened",
+        "path",
+        "users",
+        "was_opened",
+        "writable",
+    )
 
-    def __init__(self, pool: FilePool, path: str, size: int, writable: bool) -> None:
+    def __init__(self, pool: FilePool, path: str, size: int, writable: bool, *, exists: bool) -> None:
         self._pool = pool
         self._size = size
         self.path = path
@@ -106,6 +139,8 @@ class PooledFile:
         self.users = 0
         self.dirty = False
         self.closed = False
+        self.was_opened = exists
+        self.may_vanish = False
 
     def size(self) -> int:
         """Bytes in the file; opens nothing."""
@@ -158,9 +193,9 @@ class PooledFile:
 
     def sync(self) -> None:
         """Makes it durable. Does nothing for a file that is closed for good (it was removed)."""
-        if self.closed:
+        file = self._pool.enter_to_sync(self)
+        if file is None:
             return
-        file = self._pool.enter(self)
         try:
             self.dirty = False
             file.sync()

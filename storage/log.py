@@ -281,11 +281,14 @@ class SegmentedLog:
         )
 
     def _store_point(self, point: RecoveryPoint, epochs: EpochTable) -> None:
+        self._store_epochs(epochs)
+        store_recovery_point(self._disk, self.directory, point)
+        self._point = point
+
+    def _store_epochs(self, epochs: EpochTable) -> None:
         if epochs != self._stored_epochs:
             write_atomically(self._disk, join(self.directory, EPOCHS_FILE), epochs.encode())
             self._stored_epochs = epochs
-        store_recovery_point(self._disk, self.directory, point)
-        self._point = point
 
     def _check_usable(self) -> None:
         if self._failed:
@@ -350,7 +353,9 @@ class SegmentedLog:
         )
         if self._point.offset > end:
             # Before the cut: a point above the end would read as lost data. All below it was durable already.
-            self._store_point(point, epochs)
+            # The epochs follow after it: with a point above them, those of what is still there would be lost.
+            store_recovery_point(self._disk, self.directory, point)
+            self._point = point
         while self._segments[-1] is not keep:
             self._remove_segment(self._segments.pop())
         keep.cut(position)
@@ -421,8 +426,12 @@ class SegmentedLog:
             self.start_epoch = self.epochs.epoch_at(start - 1) or 0
             self.epochs = self.epochs.truncate_start(start)
             try:
-                # The new start is durable first: opening finishes a removal that a crash cut short.
-                self._store_point(self._trimmed_point(start), self.epochs)
+                # The new start is durable first: opening finishes a removal that a crash cut short, and
+                # takes away the epochs before it.
+                point = self._trimmed_point(start)
+                store_recovery_point(self._disk, self.directory, point)
+                self._point = point
+                self._store_epochs(self.epochs)
                 for segment in doomed:
                     self._remove_segment(segment)
             except BaseException:

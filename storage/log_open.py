@@ -118,7 +118,7 @@ def _load_start(
         # Only the file knows what came before the start of a log that another program trimmed.
         examined.start_epoch = stored.epoch_at(start - 1) or stored.epoch_at(start) or 0
     if point is not None and examined.stored_epochs is not None:
-        examined.epochs = stored.truncate_to(point.offset)
+        examined.epochs = stored.truncate_to(point.offset).truncate_start(start)
         trusted: RecoveryPoint | None = point
     else:
         trusted = None

@@ -40,6 +40,8 @@ from .walk import Hop, walk_batches
 
 INDEX_INTERVAL_BYTES = 64 * 1024
 MAX_OFFSETS_A_SEGMENT = 2**31 - 1
+# Who stages files, on which thread: the same name may be written by both at once.
+_ROLL, _CHECKPOINT = "roll", "checkpoint"
 _PRODUCER = struct.Struct(">q")
 _PRODUCER_AT = 43
 
@@ -63,9 +65,9 @@ class Checkpoint:
         self._point = point
 
     def stage(self) -> list[PooledFile]:
-        """Writes them beside their places."""
+        """Writes them beside their places, unless they are wrong already."""
         point = (join(self.log.directory, POINT_FILE), self._point.encode())
-        return [self.log.pool.staged(path, data) for path, data in (*self._files, point)]
+        return self.log.stage(self, [*self._files, point])
 
     def place(self, *, last: bool) -> bool:
         """Gives the producers and epochs, or last the recovery point, their names, unless the log was cut,
@@ -256,11 +258,11 @@ class PartitionLog(PooledLog):
             with self._lookup:
                 files = active.seal(self.end_offset)
             files.append(self._snapshot_file())
-            staged = [self.pool.staged(path, data) for path, data in files]
+            staged = [self.pool.staged(path, data, _ROLL) for path, data in files]
             self._file_system.sync(staged, ())
             for file, (path, _) in zip(staged, files, strict=True):
                 file.close()
-                place_staged(self._disk, path)
+                place_staged(self._disk, path, _ROLL)
             following = self._open_segment(self.end_offset)
             self._disk.sync_directory(self.directory)
             with self._lookup:
@@ -284,6 +286,13 @@ class PartitionLog(PooledLog):
         self._unpointed_bytes = 0
         return Checkpoint(self, self._shape, files, point)
 
+    def stage(self, checkpoint: Checkpoint, files: list[tuple[str, bytes]]) -> list[PooledFile]:
+        """For `Checkpoint`, on any thread."""
+        with self._io:
+            if checkpoint.shape != self._shape or self.closed:
+                return []
+            return [self.pool.staged(path, data, _CHECKPOINT) for path, data in files]
+
     def place(self, checkpoint: Checkpoint, point: RecoveryPoint | None, paths: list[str]) -> bool:
         """For `Checkpoint`, on any thread."""
         with self._io:
@@ -293,13 +302,13 @@ class PartitionLog(PooledLog):
                 # Whether the epochs of now are on the disk is not known until the names are synced.
                 self._stored_epochs = None
                 for path in paths:
-                    place_staged(self._disk, path)
+                    place_staged(self._disk, path, _CHECKPOINT)
                     offset = parse_snapshot_name(name_of(path))
                     if offset is not None:
                         # A cut must find it from now on.
                         self._snapshots = sorted({*self._snapshots, offset})
                 return bool(paths)
-            place_staged(self._disk, join(self.directory, POINT_FILE))
+            place_staged(self._disk, join(self.directory, POINT_FILE), _CHECKPOINT)
             self._point = point
             return True
 

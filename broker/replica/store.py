@@ -152,7 +152,7 @@ class DirectoryStore:
                 replica = self._replica(work)
                 if replica is not None:
                     replica.settings = work.settings
-                    replica.log.configure(log_config(work.settings))
+                    replica.log.configure(log_config(work.settings, self._options))
                 return []
             case EnforceRetention():
                 return self._enforce_retention(work)
@@ -323,7 +323,7 @@ class DirectoryStore:
             log = PartitionLog.load(
                 self._disk,
                 directory,
-                log_config(work.settings),
+                log_config(work.settings, self._options),
                 self._pool,
                 self._file_system,
                 self._warn,

@@ -126,7 +126,7 @@ class _Opening:
         self._progress = progress
         self._unsynced: list[PartitionLog] = []
         self._removed = False
-        self._config = log_config(opened.settings)
+        self._config = log_config(opened.settings, opened.options)
         self._high_watermarks: dict[tuple[str, int], int] = {}
 
     def run(self) -> FoundDirectory:

@@ -39,6 +39,7 @@ class StoreOptions:
     max_open_files: int = 512
     checkpoint_bytes: int = 256 * 1024 * 1024
     producer_id_expiration_ms: int = 86_400_000
+    index_interval_bytes: int = INDEX_INTERVAL_BYTES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,13 +81,13 @@ class Opened:
     removed: list[RemovedReplica] = field(default_factory=list)
 
 
-def log_config(settings: LogSettings) -> LogConfig:
+def log_config(settings: LogSettings, options: StoreOptions) -> LogConfig:
     """A partition's log, as its topic's settings want it."""
     return LogConfig(
         segment_bytes=settings.segment_bytes,
         segment_ms=settings.segment_ms,
         recovery_point_interval_bytes=_NEVER_BYTES,
-        index_interval_bytes=INDEX_INTERVAL_BYTES,
+        index_interval_bytes=options.index_interval_bytes,
     )
 
 

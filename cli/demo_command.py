@@ -1,4 +1,6 @@
-"""`metaquorum demo`: a quorum is started, hurt and repaired before your eyes, and its log tells the story.
+"""`metaquorum demo`: a cluster is started, hurt and repaired before your eyes, and its log tells the story.
+
+A topic is written and read all the while, and the account at the end must be exact.
 
 Owns the steps and their checks. Every step is looked at from outside, and the demo fails loudly when one
 did not happen. Processes that it starts are always ended, its directory is removed unless something failed.
@@ -19,12 +21,15 @@ import click
 
 from cli import demo_log
 from cli.cluster import LocalCluster
+from cli.demo_traffic import KEYS, Traffic
 from cli.errors import Failure
+from cli.format import FormatPlan, apply_plan
 from cli.layout import Layout, Node, create, free_ports
 from metadata.errors import ErrorCode
 from metadata.image.types import BrokerRegistration
 from metadata.requests import DescribeQuorumResponse, NewTopic
 from runtime.client import TopicDescription
+from storage.uuids import uuid_from_text
 
 T = TypeVar("T")
 CONTROLLERS = 3
@@ -35,8 +40,14 @@ SETTINGS = {
     "controller": {"broker.session.timeout.ms": "3000"},
     "broker": {"broker.heartbeat.interval.ms": "500"},
 }
+PARTITIONS = 6
 TOPICS = (
-    NewTopic(name="orders", partitions=6, replication_factor=3),
+    NewTopic(
+        name="orders",
+        partitions=PARTITIONS,
+        replication_factor=3,
+        configs=(("min.insync.replicas", "2"),),
+    ),
     NewTopic(name="payments", partitions=3, replication_factor=2),
 )
 
@@ -61,7 +72,10 @@ def demo(directory: Path | None, keep: bool) -> None:
     try:
         with LocalCluster(layout) as cluster, _ended_in_any_case(cluster):
             story = _Story(cluster)
-            story.play()
+            try:
+                story.play()
+            finally:
+                story.traffic.abandon()
         demo_log.show_our_log(layout, story.expected, story.last_topics, story.last_brokers)
         demo_log.show_kafkas_log()
     except BaseException:
@@ -94,18 +108,27 @@ class _Story:
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self._layout: Layout = cluster.layout
+        self.traffic = Traffic(self._layout.bootstrap, "orders", self._layout.directory)
         self.expected: list[tuple[str, str]] = []
         self.last_topics: list[TopicDescription] = []
         self.last_brokers: list[BrokerRegistration] = []
+        self._lost = Path()
 
     def play(self) -> None:
         self._start()
         self._create_topics()
+        self._begin_traffic()
         controller = self._kill_the_active_controller()
+        self._flows()
         broker = self._kill_a_broker()
+        self._flows()
         self._restart(controller, broker)
-        self._controlled_shutdown()
+        hurt = self._lose_a_directory()
+        self._flows()
+        self._controlled_shutdown(hurt)
+        self._replace_the_directory(hurt)
         self._delete_a_topic()
+        self._count()
         self._remember()
         self._stop()
 
@@ -182,9 +205,69 @@ class _Story:
             ("broker unfenced", f"broker/{broker.node_id}"),
         ]
 
-    def _controlled_shutdown(self) -> None:
+    def _begin_traffic(self) -> None:
+        _step("metaquorum produce (acks=all, min.insync.replicas=2) and metaquorum consume begin, and go on")
+        self.traffic.start()
+        self._flows()
+
+    def _flows(self) -> None:
+        """Waits until messages come through that had not come before."""
+        before = self.traffic.passed
+        self._wait(lambda: self.traffic.passed > before + 2 * KEYS, "messages to come through")
+        click.echo(
+            f"   orders: {self.traffic.passed} messages written and read so far, and more come through"
+        )
+
+    def _lose_a_directory(self) -> Node:
+        """The directory is taken away under a running broker. Open files would not feel it: the broker's
+        own probe of its directories does, or the next new segment."""
         leaders = [partition.leader for partition in self._describe("orders")[0].partitions]
-        leaving = self._layout.node(f"broker-{max(set(leaders), key=leaders.count)}")
+        hurt = self._layout.node(f"broker-{max(set(leaders), key=leaders.count)}")
+        ids = [uuid_from_text(text) for text in hurt.log_directory_ids]
+        led = [self._led_from(hurt, each) for each in ids]
+        lost = led.index(max(led))
+        path = self._layout.log_dirs(hurt)[lost]
+        _step(f"{path.name} of {hurt.name} is lost: {led[lost]} leaders of orders lie there")
+        began = time.monotonic()
+        path.rename(path.with_name(f"{path.name}.lost"))
+        self._wait(lambda: not self._led_from(hurt, ids[lost]), "other brokers to lead what lay there")
+        moved_s = time.monotonic() - began
+        self._wait(lambda: self._is_told(hurt, ids[lost]), "the directory to be known as offline")
+        _check(self._state(hurt) == "running", f"{hurt.name} does not run any more")
+        kept = led[1 - lost]
+        _done(
+            f"found and reported, and its partitions are led elsewhere after {moved_s:.1f} s;"
+            f" {hurt.name} runs on with its other directory, where it led {kept} and leads"
+            f" {self._led_from(hurt, ids[1 - lost])}"
+        )
+        self._lost = path
+        self.expected.append(("directory failed", f"broker/{hurt.node_id}"))
+        return hurt
+
+    def _replace_the_directory(self, hurt: Node) -> None:
+        _step(f"{hurt.name} gets a new, empty {self._lost.name} and starts again")
+        began = time.monotonic()
+        plan = FormatPlan(
+            directories=(str(self._lost),), cluster_id=self._layout.cluster_id, node_id=hurt.node_id
+        )
+        apply_plan(plan)
+        self._cluster.start(hurt)
+        self._wait(lambda: self._state(hurt) == "running", f"{hurt.name} to be unfenced")
+        self._wait(self._all_in_sync, "every replica of orders to be in sync again")
+        seconds = time.monotonic() - began
+        _done(f"what had lain there was copied from the leaders: all in sync after {seconds:.1f} s")
+
+    def _count(self) -> None:
+        _step("The producer stops, the consumer reads to the end: is every message there once, and in order?")
+        account = self.traffic.finish(STEP_TIMEOUT_S)
+        _done(
+            f"{account.written_total} written = {account.acknowledged} acknowledged ="
+            f" {account.read_total} read once and in order;"
+            f" the longest way from writing to reading took {account.longest_s:.1f} s"
+        )
+
+    def _controlled_shutdown(self, leaving: Node) -> None:
+        leaders = [partition.leader for partition in self._describe("orders")[0].partitions]
         _step(
             f"Controlled shutdown of {leaving.name},"
             f" which leads {leaders.count(leaving.node_id)} partitions of orders"
@@ -271,6 +354,25 @@ class _Story:
             partition.leader == node.node_id
             for topic in self._describe("orders")
             for partition in topic.partitions
+        )
+
+    def _led_from(self, node: Node, directory: bytes) -> int:
+        return sum(
+            partition.leader == node.node_id and partition.directory_of(node.node_id) == directory
+            for partition in self._describe("orders")[0].partitions
+        )
+
+    def _is_told(self, node: Node, directory: bytes) -> bool:
+        return all(
+            directory not in broker.directories
+            for broker in self._cluster.client.brokers()
+            if broker.broker_id == node.node_id
+        )
+
+    def _all_in_sync(self) -> bool:
+        return all(
+            set(partition.isr) == set(partition.replicas)
+            for partition in self._describe("orders")[0].partitions
         )
 
     def _caught_up(self, node: Node) -> bool:

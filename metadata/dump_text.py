@@ -6,9 +6,9 @@ texts of ids and lists that come again and again. What the form looks like is `d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -29,13 +29,11 @@ _INTEGERS = frozenset({"int8", "int16", "uint16", "int32", "int64"})
 
 def payload_text(record: AnyRecord, version: int) -> str:
     """`"type":...,"version":...,"data":{...}`: the members of the payload object, as compact JSON."""
-    kind: type[Any] = record.__class__
-    made: Texter = payload_texter(kind, version)
-    return made(record)
+    return payload_texter(cast(Hashable, record.__class__), version)(record)
 
 
 @cache
-def payload_texter(kind: type[Any], version: int) -> Texter:
+def payload_texter(kind: Any, version: int) -> Texter:
     """`payload_text` for records of one type and version, for whoever has many of them in a row."""
     maker = _payload_maker(kind, version) if kind not in _UNKNOWN else None
     if maker is None:

@@ -27,6 +27,7 @@ from metadata.image.types import (
     PartitionInfo,
     TopicInfo,
 )
+from metadata.inspect.bounds import GROWING_METHODS, Budget, TooMuch, bounded
 from metadata.inspect.chunk_counts import ChunkCounts, leaderless
 from metadata.inspect.concern import Concern
 from metadata.inspect.quorum import QuorumView
@@ -91,7 +92,7 @@ _PARTS = frozenset(
 )
 """Parts of an image that idle batches leave alone."""
 
-_REFUSED_ATTRIBUTES = frozenset({"format", "format_map", "builder", "gi_frame", "cr_frame", "mro"})
+_REFUSED_ATTRIBUTES = GROWING_METHODS | frozenset({"builder", "gi_frame", "cr_frame", "mro"})
 
 
 class PredicateError(Exception):
@@ -138,6 +139,7 @@ class Predicate:
     headers_only: bool
     concern: Concern | None = None
     """Which batches may change the answer; None: all."""
+    _budget: Budget = field(default_factory=Budget, compare=False, repr=False)
     _leaderless: ChunkCounts = field(
         default_factory=lambda: ChunkCounts(leaderless), compare=False, repr=False
     )
@@ -161,6 +163,8 @@ class Predicate:
 
     def _run(self, names: dict[str, Any]) -> Verdict:
         names["__builtins__"] = _BUILTINS
+        self._budget.begin()
+        names |= self._budget.names
         try:
             value = eval(self.code, names)
         except Absent:
@@ -172,7 +176,7 @@ class Predicate:
         return Verdict.TRUE if value else Verdict.FALSE
 
     def _mistake(self, error: Exception) -> PredicateError:
-        reason = str(error) if isinstance(error, _Mistake) else _python_reason(error)
+        reason = str(error) if isinstance(error, _Mistake | TooMuch) else _python_reason(error)
         start, end = _columns(error.__traceback__)
         if isinstance(error, AttributeError) and error.name and end - len(error.name) > start:
             start = end - len(error.name)
@@ -213,14 +217,22 @@ def compile_predicate(source: str) -> Predicate:
         raise PredicateError(text, 0, "the expression is nested too deeply or has a null byte") from None
     _check(tree, text)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    is_monotone, concern = _only_falls(tree.body), _concern(tree, used)
     return Predicate(
         source=text,
-        code=compile(tree, "<predicate>", "eval"),
+        code=_compiled(tree, text),
         used=frozenset(used),
-        is_monotone=_only_falls(tree.body),
+        is_monotone=is_monotone,
         headers_only=bool(used) and used <= _HEADERS | set(SAFE_BUILTINS),
-        concern=_concern(tree, used),
+        concern=concern,
     )
+
+
+def _compiled(tree: ast.Expression, text: str) -> CodeType:
+    try:
+        return compile(bounded(tree, _bound(tree)), "<predicate>", "eval")
+    except (RecursionError, MemoryError):
+        raise PredicateError(text, 0, "the expression is nested too deeply or has a null byte") from None
 
 
 def _concern(tree: ast.Expression, used: set[str]) -> Concern | None:
@@ -279,6 +291,8 @@ def _check(tree: ast.Expression, text: str) -> None:
                 raise PredicateError(text, column, f"no name {name} is known; {hint}")
             case ast.NamedExpr() | ast.Await() | ast.Yield() | ast.YieldFrom():
                 raise PredicateError(text, column, "this kind of expression cannot be used here")
+            case ast.FormattedValue(format_spec=ast.JoinedStr()):
+                raise PredicateError(text, column, "a width or format after the colon cannot be used here")
             case _:
                 pass
 

@@ -6,6 +6,7 @@ import pytest
 
 from metadata import records as r
 from metadata.image import MetadataImage
+from metadata.inspect import bounds
 from metadata.inspect.predicate import (
     HELPERS,
     MAX_LENGTH,
@@ -144,8 +145,72 @@ def test_forms_that_can_turn_false_only_once_are_seen(source: str, monotone: boo
 
 
 def test_an_expression_has_a_greatest_length() -> None:
-    compile_predicate("1" + " + 1" * 900)
+    compile_predicate("1" + " + 1" * 200)
     with pytest.raises(PredicateError, match="longer than"):
         compile_predicate("1" * (MAX_LENGTH + 1))
     with pytest.raises(PredicateError, match=r"nested too deeply|too many nested"):
         compile_predicate("(" * 1500 + "1" + ")" * 1500)
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("9**9**9**9 > 0", "makes a number of more than 100,000 bits"),
+        ("(2**99999) * (2**99999) > 0", "makes a number"),
+        ("1 << 10**9", "makes a number"),
+        ("len('x' * 10**10) > 0", "makes a value of more than 100,000 items"),
+        ("len([0] * 10**10) > 0", "makes a value"),
+        ("[1 for a in range(10**4) for b in range(10**4)]", "takes more than 100,000 steps"),
+        ("sum(range(10**12)) > 0", "range has more than 100,000 items"),
+        ("[list(range(10**4)) for a in range(10**4)]", "takes more than"),
+        ("len([[0] * 10**4 for a in range(10**4)])", "takes more than"),
+        ("len(str([[[[0] * 999] * 999] * 999] * 999))", "takes more than"),
+        ("len(f'{[[[0] * 999] * 999] * 999}')", "takes more than"),
+        ("list(map(list, [range(10**4)] * 10**4))", "takes more than"),
+        ("sum([[1], [2]], [])", "sum adds numbers only"),
+        ("'%1000000000d' % 1 == ''", "% fills in a form"),
+        ("(lambda f: f(f, 0))(lambda f, n: [f(f, n + 1), f(f, n + 1)] if n < 40 else 0)", "takes more than"),
+        ("max(sorted(range(4 * 10**4)), key=lambda x: len([0 for y in range(9)]))", "takes more than"),
+    ],
+)
+def test_what_an_expression_may_cost_is_bounded(
+    source: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_STEPS", 100_000)
+    with pytest.raises(PredicateError) as refused:
+        compile_predicate(source).verdict(Place(image=MetadataImage()))
+    lines = str(refused.value).splitlines()
+    assert why in lines[0] and lines[1].strip() == source and lines[2].strip() == "^"
+
+
+@pytest.mark.parametrize(
+    "source", ["'x'.ljust(10**10)", "f'{1:>1000000000}'", "'a'.join(['b'])", "(1).to_bytes(10**9, 'big')"]
+)
+def test_what_fills_memory_at_once_is_refused_before_it_runs(source: str) -> None:
+    with pytest.raises(PredicateError, match="cannot be used here"):
+        compile_predicate(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "2**10 == 1024 and 2**-1 == 0.5 and (-3)**3 == -27",
+        "isinstance([1], list) and isinstance('a', (str, int)) and not isinstance(1, (list, str))",
+        "sum(x for x in range(10)) == 45 and sum([1, 2], 3) == 6 and sum({1: 2}) == 1",
+        "[str(x) for x in (1, 'a')] == ['1', 'a'] and repr('a') + 'b' * 2 == \"'a'bb\"",
+        "list(map(lambda x: x * 2 % 3, [1, 2])) == [2, 1] and dict([('a', 1)])['a'] == 1 << 0",
+        "sorted([2, 1], key=lambda x: -x) == [2, 1] and max(3, 4) == 4 and max([1], default=0) == 1",
+        "all(list(zip([1], [2])) == [(1, 2)] for list in [lambda x: [(1, 2)]])",
+        "len(tuple(enumerate('ab'))) == 2 and f'{1}{[1]}' == '1[1]' and set([1]) == {1}",
+        "len([p for p in range(10**6)]) == 10**6",
+    ],
+)
+def test_bounds_change_no_answer(source: str) -> None:
+    assert compile_predicate(source).verdict(Place(image=MetadataImage())) is Verdict.TRUE
+
+
+def test_every_question_has_all_steps_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_STEPS", 100_000)
+    asked = compile_predicate("len([1 for x in range(3 * 10**4)]) > 0")
+    for _ in range(2):
+        assert asked.verdict(Place(image=MetadataImage())) is Verdict.TRUE

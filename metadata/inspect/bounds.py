@@ -1,0 +1,224 @@
+"""A bound on what a user's expression may cost: steps, sizes of numbers and of texts and lists.
+
+Owns the rewriting of a checked expression so that whatever can grow is asked first, and the count of steps of
+one evaluation. Knows neither images nor logs.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+MAX_STEPS = 5_000_000
+"""Items that one evaluation may look at or make, and functions that it may call: several for each of a
+million partitions."""
+
+MAX_BITS = 100_000
+"""The longest number."""
+
+GROWING_METHODS = frozenset(
+    {
+        *("ljust", "rjust", "center", "zfill", "expandtabs", "replace", "translate", "join", "to_bytes"),
+        *("format", "format_map"),
+    }
+)
+"""Methods of texts and numbers whose result may be much larger than what they are given."""
+
+_CONSUMING = (
+    *("all", "any", "dict", "enumerate", "filter", "frozenset", "list", "map", "max", "min", "set"),
+    *("sorted", "sum", "tuple", "zip"),
+)
+"""Builtins that go through what they are given."""
+
+_TICK, _EACH, _TEXT = "<tick>", "<each>", "<text>"
+"""Names that nobody can write."""
+_OPERATORS = {ast.Pow: "<pow>", ast.Mult: "<mul>", ast.LShift: "<shift>", ast.Add: "<add>", ast.Mod: "<mod>"}
+_REPLACED = frozenset({*_CONSUMING, "range", "repr", "str"})
+_STEPS_OF_A_CALL = 10
+_Sized = (str, bytes, list, tuple)
+_Nested = (list, tuple, set, frozenset, dict)
+
+
+class TooMuch(Exception):
+    """An expression wants more than is allowed; the text says what."""
+
+
+class Budget:
+    """The steps of one evaluation."""
+
+    __slots__ = ("_left", "names")
+
+    def __init__(self) -> None:
+        self._left = MAX_STEPS
+        self.names: dict[str, Any] = self._names()
+        """What a bounded expression needs besides its own names."""
+
+    def begin(self) -> None:
+        """All steps are there again."""
+        self._left = MAX_STEPS
+
+    def tick(self, steps: int = 1) -> bool:
+        """Counts steps; always False. Raises TooMuch."""
+        self._left -= steps
+        if self._left < 0:
+            raise TooMuch(f"it takes more than {MAX_STEPS:,} steps; ask for less")
+        return False
+
+    def each(self, items: Iterable[Any]) -> Iterator[Any]:
+        """`items`, each counted as a step."""
+        for item in items:
+            self.tick()
+            yield item
+
+    def _names(self) -> dict[str, Any]:
+        return {
+            _TICK: self.tick,
+            _EACH: self.each,
+            _TEXT: self._counted_text,
+            "<pow>": _power,
+            "<mul>": self._times,
+            "<shift>": _shifted,
+            "<add>": self._added,
+            "<mod>": _modulo,
+            "<range>": self._range,
+            "<str>": lambda value="": str(self._counted_text(value)),
+            "<repr>": lambda value: repr(self._counted_text(value)),
+            **{f"<{name}>": self._consumer(getattr(builtins, name)) for name in _CONSUMING},
+        }
+
+    def _consumer(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def consume(*given: Any, **more: Any) -> Any:
+            if function is sum and any(isinstance(one, _Sized) for one in (*given[1:], *more.values())):
+                raise TooMuch("sum adds numbers only")
+            for one in given:
+                if isinstance(one, Mapping):
+                    self.tick(len(one))
+            return function(*(self._watched(one) for one in given), **more)
+
+        return consume
+
+    def _watched(self, given: Any) -> Any:
+        is_many = hasattr(given, "__iter__") and not isinstance(given, str | bytes | Mapping)
+        return self.each(given) if is_many else given
+
+    def _range(self, *bounds: int) -> range:
+        made = range(*bounds)
+        if abs(made.stop - made.start) // abs(made.step) > MAX_STEPS:
+            raise TooMuch(f"range has more than {MAX_STEPS:,} items")
+        return made
+
+    def _counted_text(self, value: Any) -> Any:
+        """A value whose text is to be made: its parts are counted, also those that it holds many times."""
+        self.tick()
+        if isinstance(value, _Nested):
+            for one in value:
+                self._counted_text(one)
+                if isinstance(value, dict):
+                    self._counted_text(value[one])
+        elif isinstance(value, str | bytes):
+            self.tick(len(value))
+        return value
+
+    def _times(self, left: Any, right: Any) -> Any:
+        if isinstance(left, int) and isinstance(right, int):
+            if left.bit_length() + right.bit_length() > MAX_BITS:
+                raise _long("*")
+            return left * right
+        for many, count in ((left, right), (right, left)):
+            if isinstance(count, int) and isinstance(many, _Sized):
+                self._make(len(many) * count, "*")
+        return left * right
+
+    def _added(self, left: Any, right: Any) -> Any:
+        if isinstance(left, _Sized) and isinstance(right, _Sized):
+            self._make(len(left) + len(right), "+")
+        return left + right
+
+    def _make(self, items: int, operator: str) -> None:
+        if items > MAX_STEPS:
+            raise TooMuch(f"{operator} makes a value of more than {MAX_STEPS:,} items")
+        self.tick(max(0, items))
+
+
+def _long(what: str) -> TooMuch:
+    return TooMuch(f"{what} makes a number of more than {MAX_BITS:,} bits")
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    whole = isinstance(base, int) and isinstance(exponent, int)
+    if whole and exponent > 0 and abs(base) > 1 and base.bit_length() * exponent > MAX_BITS:
+        raise _long("**")
+    return base**exponent
+
+
+def _shifted(value: Any, by: Any) -> Any:
+    whole = isinstance(value, int) and isinstance(by, int)
+    if whole and value and by > 0 and value.bit_length() + by > MAX_BITS:
+        raise _long("<<")
+    return value << by
+
+
+def _modulo(left: Any, right: Any) -> Any:
+    if isinstance(left, str | bytes):
+        raise TooMuch("% fills in a form; compare the parts instead")
+    return left % right
+
+
+class _Bounding(ast.NodeTransformer):
+    def __init__(self, bound: Collection[str]) -> None:
+        self._bound = bound
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        name = _OPERATORS.get(type(node.op))
+        return node if name is None else _call(name, [node.left, node.right], node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if isinstance(node.ctx, ast.Load) and node.id in _REPLACED and node.id not in self._bound:
+            return ast.copy_location(ast.Name(id=f"<{node.id}>", ctx=ast.Load()), node)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        is_kind = isinstance(node.func, ast.Name) and node.func.id == "isinstance" and len(node.args) == 2
+        kinds = node.args[1] if is_kind else None
+        self.generic_visit(node)
+        if kinds is not None:
+            node.args[1] = self._as_kinds(node.args[1])
+        return node
+
+    def _as_kinds(self, node: ast.expr) -> ast.expr:
+        """The second argument of isinstance, which takes the types themselves."""
+        for one in ast.walk(node):
+            if isinstance(one, ast.Name) and one.id[1:-1] in _REPLACED:
+                one.id = one.id[1:-1]
+        return node
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.AST:
+        self.generic_visit(node)
+        node.value = _call(_TEXT, [node.value], node.value)
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        self.generic_visit(node)
+        tick = _call(_TICK, [ast.copy_location(ast.Constant(value=_STEPS_OF_A_CALL), node.body)], node.body)
+        node.body = ast.copy_location(ast.BoolOp(op=ast.Or(), values=[tick, node.body]), node.body)
+        return node
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.AST:
+        self.generic_visit(node)
+        node.iter = _call(_EACH, [node.iter], node.iter)
+        return node
+
+
+def _call(name: str, arguments: list[ast.expr], place: ast.expr) -> ast.Call:
+    function = ast.copy_location(ast.Name(id=name, ctx=ast.Load()), place)
+    return ast.copy_location(ast.Call(func=function, args=arguments, keywords=[]), place)
+
+
+def bounded(tree: ast.Expression, bound: Collection[str] = ()) -> ast.Expression:
+    """The expression with every growing operator, loop and function asked or counted; `tree` is used up.
+    `bound` are the names that it binds itself. Raises RecursionError for one that is nested too deeply."""
+    made: ast.Expression = ast.fix_missing_locations(_Bounding(bound).visit(tree))
+    return made

@@ -85,7 +85,7 @@ class DirectoryStore:
         self._removed = opened.removed
         # Appended to since the last sync was prepared, and changed since the last checkpoint was.
         self._dirty: dict[PartitionKey, StoredReplica] = {}
-        self._changed: dict[PartitionKey, StoredReplica] = {}
+        self._changed: dict[PartitionKey, StoredReplica] = opened.unpointed
         self._appended_bytes = 0
         self._abandoned = False
 

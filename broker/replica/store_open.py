@@ -204,6 +204,7 @@ class _Opening:
         )
         if log.needs_sync:
             self._unsynced.append(log)
+            self._opened.unpointed[key] = self._opened.replicas[key]
         self._incarnation += 1
         return FoundReplica(key=key, topic=topic, incarnation=self._incarnation - 1, log=found)
 

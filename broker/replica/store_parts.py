@@ -65,7 +65,8 @@ class RemovedReplica:
 
 @dataclass(slots=True, kw_only=True)
 class Opened:
-    """What opening a directory makes, and the store is made of."""
+    """What opening a directory makes, and the store is made of. `unpointed`: replicas whose recovery point is
+    below their end."""
 
     disk: Disk
     path: str
@@ -79,6 +80,7 @@ class Opened:
     on_warning: Callable[[str], None]
     replicas: dict[PartitionKey, StoredReplica] = field(default_factory=dict)
     removed: list[RemovedReplica] = field(default_factory=list)
+    unpointed: dict[PartitionKey, StoredReplica] = field(default_factory=dict)
 
 
 def log_config(settings: LogSettings, options: StoreOptions) -> LogConfig:

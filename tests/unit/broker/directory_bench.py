@@ -317,6 +317,12 @@ class Bench:
         self.store = None
         self.check_after_crash()
 
+    def power_loss_now(self) -> None:
+        """Without a look at the models, for tests that look themselves."""
+        self.disk = self.disk.crash()
+        self.store = None
+        self.opened()
+
     # --- what must be so
 
     def read_all(self, key: PartitionKey, start: int, end: int, max_bytes: int = 300) -> dict[int, bytes]:

@@ -6,6 +6,7 @@ Owns the forms in which records are printed and when the command ends. The outpu
 from __future__ import annotations
 
 import base64
+import select
 import sys
 import time
 from collections.abc import Sequence
@@ -185,6 +186,7 @@ async def _copy(
     while not _finished(consumer, plan, account, ends):
         chunk = await consumer.poll(_POLL_MS)
         if chunk is None:
+            _look_for_reader()
             if plan.idle_timeout_s is not None and time.monotonic() - idle_since >= plan.idle_timeout_s:
                 return
         else:
@@ -204,6 +206,18 @@ async def _copy(
             progress.show(
                 f"{account.messages:,} messages, {rate_text(account.messages, account.size_bytes, seconds)}"
             )
+
+
+def _look_for_reader() -> None:
+    """While nothing is written nobody says that the pipe's reader went away. Raises BrokenPipeError."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:
+        return
+    watch = select.poll()
+    watch.register(descriptor, 0)
+    if any(events & select.POLLERR for _, events in watch.poll(0)):
+        raise BrokenPipeError
 
 
 def _finished(

@@ -66,7 +66,7 @@ class Account:
         return 0.0 if self.first is None else max(0.0, self.last - self.first)
 
     def settled(self, batch: Settlement) -> None:
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         self.last = now
         self.batches += 1
         if batch.error is not None:
@@ -192,8 +192,8 @@ async def _produce(
         async with producer:
             ticking = asyncio.ensure_future(_tick(account, progress))
             with _Interruptions(account) as interruptions:
-                problem = await interruptions.run(_feed(producer, plan, account))
-                await interruptions.run(producer.flush())
+                problem = await interruptions.run(_feed(producer, plan, account), feeding=True)
+                await interruptions.run(producer.flush(), feeding=False)
             ticking.cancel()
             await producer.close(flush=False)
         return problem
@@ -202,12 +202,13 @@ async def _produce(
 
 
 class _Interruptions:
-    """While it is entered, SIGINT and SIGTERM end what `run` runs: the first one the input, a second one the
-    wait for acknowledgements."""
+    """While it is entered, SIGINT and SIGTERM are taken: the first one ends the input, a second one the wait
+    for acknowledgements too."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
         self._task: asyncio.Future[None] | None = None
+        self._feeding = True
         self._loop = asyncio.get_running_loop()
 
     def __enter__(self) -> Self:
@@ -219,8 +220,9 @@ class _Interruptions:
         for which in _ENDINGS:
             self._loop.remove_signal_handler(which)
 
-    async def run(self, work: Coroutine[Any, Any, None]) -> Exception | None:
+    async def run(self, work: Coroutine[Any, Any, None], *, feeding: bool) -> Exception | None:
         """Why it ended; None: as it should, or because a signal ended it."""
+        self._feeding = feeding
         self._task = asyncio.ensure_future(work)
         try:
             await self._task
@@ -233,25 +235,25 @@ class _Interruptions:
         return None
 
     def _arrived(self, which: signal.Signals) -> None:
-        if self._account.ended_by is None and self._account.taken:
+        first = self._account.ended_by is None
+        self._account.ended_by = which
+        if first and self._account.taken:
             click.echo(
                 "metaquorum: waiting for acknowledgements of what was sent; interrupt again to give up",
                 err=True,
             )
-        self._account.ended_by = which
-        if self._task is not None:
+        if self._task is not None and (self._feeding or not first):
             self._task.cancel()
 
 
 async def _feed(producer: Producer, plan: Plan, account: Account) -> None:
-    loop = asyncio.get_running_loop()
     await producer.partitions(plan.topic)
     source: AsyncIterator[list[bytes]]
     source = lines(sys.stdin.fileno()) if plan.generate is None else generated(*plan.generate)
     async with contextlib.aclosing(paced(source, plan.per_second)) as runs:  # type: ignore[type-var]
         async for run in runs:
             if account.first is None:
-                account.first = loop.time()
+                account.first = time.monotonic()
             if plan.key_separator is None:
                 receipts = await producer.send_many(plan.topic, run, partition=plan.partition)
                 account.taken += sum(each.count for each in receipts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -91,7 +92,7 @@ class Receipt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
     """A batch that was acknowledged (`error` None) or failed. `taken`: (how many messages, when they were
-    taken, on the loop's clock in seconds)."""
+    taken, as `time.monotonic` has it: a loop's own clock may go in milliseconds)."""
 
     topic: str
     partition: int
@@ -236,7 +237,7 @@ class Producer:
         await self._room()
         self._seal(lane)
         handle = _Handle(lane, self._loop.create_future(), payload.size_bytes)
-        handle.taken.append((payload.count, self._loop.time()))
+        handle.taken.append((payload.count, time.monotonic()))
         self._buffered_bytes += payload.size_bytes
         self._queue(lane, payload, handle)
         return Receipt(lane, handle.future, 0, payload.count)
@@ -315,7 +316,7 @@ class Producer:
     def _count(self, lane: Lane, opened: _Open, added: int) -> None:
         """After records were added to the open batch."""
         handle = opened.handle
-        handle.taken.append((added, self._loop.time()))
+        handle.taken.append((added, time.monotonic()))
         self._buffered_bytes += opened.builder.size_bytes - handle.size_bytes
         handle.size_bytes = opened.builder.size_bytes
         if handle.size_bytes >= self.config.batch_bytes - _RECORD_OVERHEAD_BYTES:

@@ -311,7 +311,12 @@ class FakeCluster:
             if theirs.epoch < each.last_fetched_epoch or theirs.offset < each.fetch_offset:
                 return api.FetchedPartition(key=each.key, high_watermark=end, diverging=theirs)
         if not partition.start_offset <= each.fetch_offset <= end:
-            return api.FetchedPartition(key=each.key, error=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=end)
+            return api.FetchedPartition(
+                key=each.key,
+                error=ErrorCode.OFFSET_OUT_OF_RANGE,
+                high_watermark=end,
+                log_start_offset=partition.start_offset,
+            )
         records = b""
         for one in partition.batches:
             if one.header.next_offset > each.fetch_offset:

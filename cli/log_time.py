@@ -38,9 +38,12 @@ from metadata.inspect.states import FoundState, state_at
 from metadata.inspect.views import NO_QUORUM, Wanted, entities_below, resolved
 from metadata.records import TopicRecord
 from metadata.tree import image_branch, render_tree
+from metadata.tree_json import image_json, topics_json
 from storage.uuids import uuid_from_text
 
 UUID_TEXT_LENGTH = 22
+_PIECE_CHARACTERS = 1 << 16
+"""So much of a long line is written at once."""
 _BY_ALIAS = ("user", "client-id", "ip", "client-metrics", "migration", "transaction")
 """Kinds of paths that the tree has under other names."""
 
@@ -98,12 +101,33 @@ def _show_state(found: FoundState, entity: str | None, form: str, secrets: bool)
         for line in entity_tables(rows):
             click.echo(line)
         return
+    if form == "json" and path in (None, "topic"):
+        pieces = (
+            image_json(found.image, json_line, secrets=secrets)
+            if path is None
+            else topics_json(found.image, json_line)
+        )
+        _echo_pieces(pieces)
+        return
     branch = _branch(found, path, secrets)
     if form == "json":
         click.echo(json_line(branch))
     else:
         prefix = "" if _is_alias(path) else path or ""
         click.echo(render_tree(branch, prefix=prefix) if isinstance(branch, dict) else json_line(branch))
+
+
+def _echo_pieces(pieces: Iterable[str]) -> None:
+    """Writes a long line as it is made."""
+    waiting: list[str] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= _PIECE_CHARACTERS:
+            click.echo("".join(waiting), nl=False)
+            waiting, size = [], 0
+    click.echo("".join(waiting))
 
 
 def _branch(found: FoundState, path: str | None, secrets: bool) -> Any:

@@ -58,9 +58,6 @@ class FollowerProgress:
         self.fetched_ms = now_ms
         self.epoch = epoch
 
-    def is_caught_up(self, leader_end: int, *, now_ms: int, max_lag_ms: int) -> bool:
-        return self.acknowledged == leader_end or now_ms - self.caught_up_ms <= max_lag_ms
-
     def left_isr(self, leader_end: int) -> None:
         """What it did before counts no more: it may have lost its directory, and nobody shall wait for it
         before it has caught up anew."""
@@ -142,28 +139,28 @@ class IsrState:
 
     # ---- who is in sync ----------------------------------------------------------------------
 
-    def awaited(self, broker_id: int, progress: FollowerProgress, *, leader_end: int, now_ms: int) -> bool:
+    def awaited(self, broker_id: int, progress: FollowerProgress, *, now_ms: int) -> bool:
         """Whether the high watermark waits for this follower: a member, or one that is about to join and
         would never reach a high watermark that runs ahead of it."""
         if broker_id in self.maximal:
             return True
-        lag_ms = self._config.replica_lag_time_max_ms
-        return (
-            progress.is_caught_up(leader_end, now_ms=now_ms, max_lag_ms=lag_ms)
-            and progress.epoch is not None
-            and self._eligible(broker_id, progress)
-        )
+        return self._was_caught_up(progress, now_ms) and self._eligible(broker_id, progress)
 
-    def may_join(self, broker_id: int, *, floor: int) -> bool:
+    def may_join(self, broker_id: int, *, floor: int, now_ms: int) -> bool:
         """`floor`: the high watermark, and the start of the leader epoch if that is higher. One that has not
-        reached the epoch's start may lack records that only this leader knows to be committed."""
+        reached the epoch's start may lack records that only this leader knows to be committed. One that is
+        not caught up would have to leave again at once."""
         progress = self.followers.get(broker_id)
         return (
             progress is not None
             and broker_id not in self.committed
             and progress.acknowledged >= floor
+            and self._was_caught_up(progress, now_ms)
             and self._eligible(broker_id, progress)
         )
+
+    def _was_caught_up(self, progress: FollowerProgress, now_ms: int) -> bool:
+        return now_ms - progress.caught_up_ms <= self._config.replica_lag_time_max_ms
 
     def _eligible(self, broker_id: int, progress: FollowerProgress) -> bool:
         if not self._brokers.may_join_isr(broker_id) or progress.epoch is None:
@@ -171,13 +168,15 @@ class IsrState:
         return progress.epoch == -1 or progress.epoch == self._brokers.epoch(broker_id)
 
     def out_of_sync(self, *, leader_end: int, now_ms: int) -> list[int]:
-        lag_ms = self._config.replica_lag_time_max_ms
+        """Members to be taken out. One that holds all that the leader has may be silent for ever."""
         found: list[int] = []
         for broker_id in self.committed:
             if broker_id == self._self:
                 continue
             progress = self.followers.get(broker_id)
-            if progress is None or not progress.is_caught_up(leader_end, now_ms=now_ms, max_lag_ms=lag_ms):
+            if progress is None or not (
+                progress.acknowledged == leader_end or self._was_caught_up(progress, now_ms)
+            ):
                 found.append(broker_id)
         return found
 
@@ -200,7 +199,11 @@ class IsrState:
         leaving = self.out_of_sync(leader_end=leader_end, now_ms=now_ms)
         joining: list[int] = []
         if now_ms >= self._no_join_before_ms:
-            joining = [broker_id for broker_id in self.followers if self.may_join(broker_id, floor=floor)]
+            joining = [
+                broker_id
+                for broker_id in self.followers
+                if self.may_join(broker_id, floor=floor, now_ms=now_ms)
+            ]
         if not leaving and not joining and not self.recovering:
             return None
         stay = [broker_id for broker_id in self.committed if broker_id not in leaving]

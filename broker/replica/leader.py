@@ -201,9 +201,7 @@ class Leading:
         if not self.settings.holds_back_high_watermark or len(isr.committed) >= self.min_isr:
             reached = log.acknowledged
             for broker_id, follower in isr.followers.items():
-                if follower.acknowledged < reached and isr.awaited(
-                    broker_id, follower, leader_end=log.written, now_ms=now_ms
-                ):
+                if follower.acknowledged < reached and isr.awaited(broker_id, follower, now_ms=now_ms):
                     reached = follower.acknowledged
             log.raise_high_watermark(reached)
         self._complete(out)
@@ -265,7 +263,7 @@ class Leading:
         follower = isr.followers[replica_id]
         before = follower.acknowledged
         follower.fetched(request.fetch_offset, leader_end=log.written, epoch=replica_epoch, now_ms=now_ms)
-        if replica_id not in isr.committed and isr.may_join(replica_id, floor=self._floor()):
+        if replica_id not in isr.committed and isr.may_join(replica_id, floor=self._floor(), now_ms=now_ms):
             log.changes |= Changes.ISR
         if follower.acknowledged != before:
             self.advance(now_ms=now_ms, out=out)

@@ -91,16 +91,21 @@ class DataLaws(DirectoryLaws):
             raise SafetyError(
                 f"{name} acknowledges up to {end} with its high watermark at {partition.high_watermark}"
             )
+        self.acknowledged += 1
         self.check_replica(process, partition)
         truth = self.truth(asked.key, self.generation(asked.key, partition.leader_epoch))
         stored = truth.batches.get(result.base_offset)
-        if stored is None and result.base_offset < partition.start_offset:
+        if stored is None and not self._can_look(process, partition, result.base_offset):
             return
         if stored is None or parse_header(stored[1]).crc != header.crc:
             raise SafetyError(
                 f"{name} acknowledges a batch at {result.base_offset} that is not there: {result}"
             )
-        self.acknowledged += 1
+
+    @staticmethod
+    def _can_look(process: DataBroker, partition: Partition, offset: int) -> bool:
+        """Not below the log's start, nor into a directory that died under an answer that was right."""
+        return offset >= partition.start_offset and not process.directories.by_id(partition.directory_id).dead
 
     def _consumed(self, process: DataBroker, part: FetchedPartition) -> None:
         if part.error is not ErrorCode.NONE or part.diverging is not None:

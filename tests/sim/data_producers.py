@@ -54,6 +54,7 @@ class Life:
     """A lane's time with one topic id: what was sent and what was acknowledged in it."""
 
     key: PartitionKey
+    leader_epoch: int = -1
     sent: list[Batch] = field(default_factory=list)
 
 
@@ -127,15 +128,21 @@ class Lane:
 
         def found(place: Place | None) -> None:
             self._looking = False
-            if place is None:
+            if place is None or self._is_old(place):
                 self._back_off()
                 return
             self._place = place
             if not self.lives or self.lives[-1].key != place.key:
                 self._begin_life(place.key)
+            self.lives[-1].leader_epoch = place.leader_epoch
             self.pump()
 
         self._cluster.look_up(self.name, self.topic, self._index, found)
+
+    def _is_old(self, place: Place) -> bool:
+        """An image from before one that was seen already: who led then may not know that it is over, and
+        what it lacks was acknowledged by others (KIP-320)."""
+        return any(life.key == place.key and place.leader_epoch < life.leader_epoch for life in self.lives)
 
     def _begin_life(self, key: PartitionKey) -> None:
         """The topic is another one: what waits begins anew in it."""

@@ -35,6 +35,7 @@ class Reader:
         self._place: Place | None = None
         self._key: PartitionKey | None = None
         self._epoch = -1
+        self._seen_epoch = -1
         self.position = 0
         self.read = 0
 
@@ -53,9 +54,10 @@ class Reader:
             self._fetch(self._place)
 
     def _found(self, place: Place | None) -> None:
-        if place is None:
+        if place is None or (place.key == self._key and place.leader_epoch < self._seen_epoch):
             self._again(80.0)
             return
+        self._seen_epoch = place.leader_epoch
         if place.key != self._key:
             self._key, self.position, self._epoch = place.key, 0, -1
         self._place = place

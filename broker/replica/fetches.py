@@ -161,16 +161,22 @@ class Fetches:
         watchers = self._watchers.get(key)
         if watchers is None or not changes & _MOVES:
             return
+        if Changes.END in changes:
+            partition = self._find(key)
+            if not isinstance(partition, FetchedPartition):
+                self.tell_caught_up(partition)
         for session in watchers:
             moves = _MOVES_FOLLOWER if session.is_follower else _MOVES_CLIENT
-            if session.is_follower and Changes.END in changes and session.is_content(key):
-                partition = self._find(key)
-                if not isinstance(partition, FetchedPartition):
-                    partition.was_caught_up(session.replica_id, session.used_ms)
             if session.stir(key) and changes & moves:
                 fetch = self._by_session.get(session)
                 if fetch is not None and not fetch.pending:
                     self._woken[fetch] = None
+
+    def tell_caught_up(self, partition: Partition) -> None:
+        """When followers that hold all of a partition fetched last: they need not name it for that."""
+        for session in self._watchers.get(partition.key, ()):
+            if session.is_follower and session.is_content(partition.key):
+                partition.was_caught_up(session.replica_id, session.used_ms)
 
     def stir(self, key: PartitionKey) -> None:
         """A partition came, went, or is another one: whoever asked for it has to hear of it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.replica.controller_calls import ControllerCall
+from broker.replica.deadlines import Deadlines
 from broker.replica.events import DataEffect
 from broker.replica.messages import PartitionKey
 from broker.replica.partition import Partition
@@ -25,11 +26,21 @@ Find = Callable[[PartitionKey], Partition | None]
 
 
 class IsrChanges:
-    """One request in flight; bounded by the number of partitions, once each."""
+    """One request in flight; bounded by the number of partitions, once each. `before_asked` is called with
+    each partition that is about to be asked."""
 
-    def __init__(self, call: ControllerCall, find: Find) -> None:
+    def __init__(
+        self,
+        call: ControllerCall,
+        find: Find,
+        before_asked: Callable[[Partition], None],
+        retry_ms: int,
+    ) -> None:
+        self._before_asked = before_asked
         self.call = call
         self._find = find
+        self._retry_ms = retry_ms
+        self._refused: Deadlines[PartitionKey] = Deadlines()
         self._waiting: dict[PartitionKey, None] = {}
         self._sent: dict[PartitionKey, PartitionAlteration] = {}
         self.shrinks = 0
@@ -46,6 +57,15 @@ class IsrChanges:
     def waits(self) -> bool:
         return bool(self._waiting)
 
+    def tick(self, now_ms: int) -> None:
+        """What was refused is asked again after a while: nothing else may ever move in an idle partition."""
+        for key in self._refused.take_due(now_ms):
+            self._waiting[key] = None
+
+    def next_deadline_ms(self) -> int | None:
+        waits = (self.call.next_deadline_ms(waits=self.waits), self._refused.next_ms())
+        return min((each for each in waits if each is not None), default=None)
+
     def next_request(self, broker_id: int, broker_epoch: int, now_ms: int) -> AlterPartitionRequest | None:
         """The next batch, which is in flight then; None: nobody proposes anything."""
         batch: list[PartitionAlteration] = []
@@ -53,7 +73,10 @@ class IsrChanges:
             key = next(iter(self._waiting))
             del self._waiting[key]
             partition = self._find(key)
-            change = None if partition is None else partition.isr_change(now_ms=now_ms)
+            if partition is None:
+                continue
+            self._before_asked(partition)
+            change = partition.isr_change(now_ms=now_ms)
             if change is not None:
                 batch.append(change)
                 self._sent[key] = change
@@ -68,7 +91,6 @@ class IsrChanges:
         sent, self._sent = self._sent, {}
         self.call.succeeded()
         learned: list[Partition] = []
-        refused = False
         for result in response.results:
             key = (result.topic_id, result.partition)
             change, partition = sent.pop(key, None), self._find(key)
@@ -80,11 +102,11 @@ class IsrChanges:
             if result.error is ErrorCode.NONE:
                 self._count(before, len(result.isr))
             else:
-                refused = True
-                self._waiting[key] = None
+                # A partition bars new members for as long; it must have ended when it is asked.
+                self._refused.arm(key, now_ms + self._retry_ms + 1)
         missing = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer leaves the partition out")
         learned += self._give_back(sent, missing, now_ms, out)
-        if refused or sent:
+        if sent:
             self.call.failures += 1
             self.call.back_off(now_ms)
         return learned

@@ -114,10 +114,15 @@ class ReplicaManager:
         self._brokers = KnownBrokers()
         assignments = Assignments(ControllerCall(rng, timeout_ms), config.log_dir_assignment_timeout_ms)
         self._assignments = assignments
-        self._isr = IsrChanges(ControllerCall(rng, timeout_ms), self._running)
         self._producer_ids = ProducerIds(ControllerCall(rng, timeout_ms), config.replica_request_timeout_ms)
         self._fetchers = Fetchers(config, self._brokers.endpoint, self._next_correlation_id, self._touched)
         self._fetches = Fetches(config, self._find_fetched, self._touched, tokens.__next__, rng)
+        self._isr = IsrChanges(
+            ControllerCall(rng, timeout_ms),
+            self._running,
+            self._fetches.tell_caught_up,
+            config.replica_fetch_backoff_ms,
+        )
         self._produces = Produces(self._find_produced, self._touched, config.produce_purgatory_max_requests)
         self._offsets = Offsets(self._find_listed, tokens.__next__)
         self._placement = Placement(
@@ -209,6 +214,7 @@ class ReplicaManager:
         self._checkpoints.tick(self._placement, now_ms, out)
         self._fetchers.tick(now_ms)
         self._fetches.tick(now_ms, out)
+        self._isr.tick(now_ms)
         self._producer_ids.tick(now_ms, out)
         self._give_up_calls(now_ms)
         lost_ms = self._assignments.lost_deadline_ms()
@@ -241,7 +247,7 @@ class ReplicaManager:
             self._fetches.next_deadline_ms(),
             self._producer_ids.next_deadline_ms(),
             self._assignments.next_deadline_ms() if self._broker_epoch >= 0 else None,
-            self._isr.call.next_deadline_ms(waits=self._isr.waits),
+            self._isr.next_deadline_ms(),
             self._checkpoints.due_ms,
             *[each.due_ms for each in self._rounds],
         )

@@ -133,6 +133,64 @@ def test_an_open_file_survives_its_removal(place: tuple[Disk, str]) -> None:
     assert file.read_at(0, 20) == b"still here"
 
 
+def test_directories_are_renamed_with_what_is_in_them_and_removed_when_empty(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    disk.make_directory(join(root, "d/e"))
+    file = disk.open_append(join(root, "d/e/f"))
+    file.append(b"one")
+    disk.rename(join(root, "d"), join(root, "x"))
+    disk.sync_directory(root)
+    file.append(b"two")  # an open file goes with it
+    file.sync()
+    assert disk.list_directory(root) == ["x"] and disk.list_directory(join(root, "x")) == ["e"]
+    assert read_file(disk, join(root, "x/e/f")) == b"onetwo"
+    with pytest.raises(DiskError):
+        disk.remove_directory(join(root, "x/e"))
+    disk.remove(join(root, "x/e/f"))
+    disk.remove_directory(join(root, "x/e"))
+    disk.remove_directory(join(root, "x"))
+    assert disk.list_directory(root) == []
+    with pytest.raises(FileMissingError):
+        disk.remove_directory(join(root, "x"))
+
+
+def test_a_directory_is_not_renamed_over_one_that_holds_something(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    for name in ("one", "two"):
+        disk.make_directory(join(root, name))
+        disk.open_append(join(root, f"{name}/{name}")).close()
+    with pytest.raises(DiskError) as caught:
+        disk.rename(join(root, "one"), join(root, "two"))
+    assert caught.value.directory == root
+    assert disk.list_directory(join(root, "one")) == ["one"]
+    assert disk.list_directory(join(root, "two")) == ["two"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 20])
+def test_many_files_are_synced_as_one(place: tuple[Disk, str], count: int) -> None:
+    disk, root = place
+    system = disk.file_system(root)
+    files = []
+    for number in range(count):
+        disk.make_directory(join(root, f"d{number}"))
+        files.append(disk.open_append(join(root, f"d{number}/f")))
+        files[-1].append(b"data")
+    directories = [join(root, f"d{number}") for number in range(count)]
+    system.sync(files, [*directories, root])
+    system.close()
+    system.close()
+    if isinstance(disk, FaultyDisk):
+        disk = disk.crash()
+    assert disk.list_directory(root) == sorted(f"d{number}" for number in range(count))
+    assert all(read_file(disk, f"{name}/f") == b"data" for name in directories)
+
+
+def test_the_file_system_of_a_directory_that_is_absent(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    with pytest.raises(FileMissingError):
+        disk.file_system(join(root, "absent"))
+
+
 def test_a_directory_where_a_file_must_be(place: tuple[Disk, str]) -> None:
     disk, root = place
     disk.make_directory(join(root, "d"))
@@ -159,6 +217,7 @@ def test_one_writer_a_directory(place: tuple[Disk, str]) -> None:
 def test_free_bytes(place: tuple[Disk, str]) -> None:
     disk, root = place
     assert disk.free_bytes(root) > 1000
+    assert disk.total_bytes(root) >= disk.free_bytes(root)
 
 
 def test_write_atomically_replaces_and_leaves_no_temporary(place: tuple[Disk, str]) -> None:

@@ -228,3 +228,59 @@ def test_flip_bit_reaches_the_durable_copy() -> None:
     assert read_file(disk.crash(), "/d/a") == b"\x00\x04"
     with pytest.raises(FileMissingError):
         disk.flip_bit("/d/b", 0)
+
+
+def test_a_renamed_directory_is_at_one_place_after_a_power_loss() -> None:
+    places = set()
+    for seed in range(60):
+        disk = make(seed)
+        disk.make_directory("/d/old")
+        file = disk.open_append("/d/old/f")
+        file.append(b"synced")
+        file.sync()
+        disk.sync_directory("/d/old")
+        disk.sync_directory("/d")
+        disk.rename("/d/old", "/d/new")
+        file.append(b" later")
+        file.sync()
+        disk.open_append("/d/new/g").append(b"unsynced name")
+        after = disk.crash()
+        (place,) = after.list_directory("/d")
+        assert read_file(after, f"/d/{place}/f") == b"synced later"
+        places.add((place, after.exists(f"/d/{place}/g")))
+    assert places == {("old", True), ("old", False), ("new", True), ("new", False)}
+
+
+def test_a_synced_rename_of_a_directory_stays() -> None:
+    for seed in range(20):
+        disk = make(seed)
+        disk.make_directory("/d/old")
+        disk.open_append("/d/old/f").sync()
+        disk.sync_directory("/d/old")
+        disk.rename("/d/old", "/d/new")
+        disk.sync_directory("/d")
+        after = disk.crash()
+        assert after.list_directory("/d") == ["new"] and after.list_directory("/d/new") == ["f"]
+
+
+def test_a_removed_directory_may_come_back_until_its_parent_is_synced() -> None:
+    found = set()
+    for seed in range(40):
+        disk = make(seed)
+        disk.make_directory("/d/x")
+        disk.sync_directory("/d")
+        disk.remove_directory("/d/x")
+        if seed % 2:
+            disk.sync_directory("/d")
+        found.add((seed % 2, tuple(disk.crash().list_directory("/d"))))
+    assert found == {(0, ()), (0, ("x",)), (1, ())}
+
+
+def test_a_failed_sync_of_the_file_system_is_never_taken_back() -> None:
+    disk = make()
+    system = disk.file_system("/d")
+    file = disk.open_append("/d/a")
+    disk.inject("/d", operation="sync", count=1)
+    for reason in ("I/O error", "an earlier sync failed"):
+        with pytest.raises(DiskError, match=reason):
+            system.sync([file], ())

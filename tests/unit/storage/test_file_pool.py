@@ -1,0 +1,116 @@
+"""The pool of files: how many are open, which may not be closed, and what a sync covers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from storage.disk import read_file
+from storage.errors import DiskError, FileMissingError
+from storage.faulty_disk import FaultyDisk
+from storage.file_pool import FilePool, PooledFile
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    disk = FaultyDisk(random.Random(1))
+    disk.make_directory("/d")
+    disk.sync_directory("/")
+    return disk
+
+
+def new_files(pool: FilePool, count: int) -> list[PooledFile]:
+    return [pool.file(f"/d/{number}", size=0) for number in range(count)]
+
+
+def test_files_are_opened_when_used_and_the_longest_unused_is_closed(disk: FaultyDisk) -> None:
+    pool = FilePool(disk, 2)
+    one, two, three = new_files(pool, 3)
+    assert len(pool) == 0 and disk.list_directory("/d") == []
+    for file in (one, two):
+        file.append(b"a")
+        file.sync()
+    assert one.read_at(0, 9) == b"a"
+    three.append(b"c")
+    assert (one.opened is not None, two.opened is None, three.opened is not None) == (True, True, True)
+    assert two.read_at(0, 9) == b"a" and len(pool) == 2
+    assert [file.size() for file in (one, two, three)] == [1, 1, 1]
+
+
+def test_a_file_with_unsynced_bytes_is_synced_before_it_is_closed(disk: FaultyDisk) -> None:
+    pool = FilePool(disk, 1)
+    one, two = new_files(pool, 2)
+    disk.sync_directory("/d")
+    one.append(b"kept")
+    two.append(b"maybe")
+    disk.sync_directory("/d")
+    assert len(pool) == 1 and not one.dirty and two.dirty
+    assert read_file(disk.crash(), "/d/0") == b"kept"
+
+
+def test_a_file_in_use_stays_open_even_when_it_is_closed_for_good(disk: FaultyDisk) -> None:
+    pool = FilePool(disk, 1)
+    one, two = new_files(pool, 2)
+    one.append(b"abc")
+    one.hold()
+    two.append(b"x")
+    assert len(pool) == 2, "the bound gives way to what is used"
+    one.close()
+    assert one.read_held(1, 2) == b"bc"
+    one.release()
+    assert len(pool) == 1
+    with pytest.raises(DiskError, match="the file is closed"):
+        one.read_at(0, 1)
+    one.sync()  # nothing to do: it was given up
+
+
+def test_an_append_during_a_sync_is_not_taken_for_synced(disk: FaultyDisk) -> None:
+    pool = FilePool(disk, 4)
+    (one,) = new_files(pool, 1)
+    one.append(b"a")
+    one.begin_sync()
+    one.append(b"b")
+    assert one.dirty
+
+
+def test_a_failed_sync_leaves_the_file_unsynced(disk: FaultyDisk) -> None:
+    pool = FilePool(disk, 4)
+    (one,) = new_files(pool, 1)
+    one.append(b"a")
+    disk.inject("/d", operation="sync", count=1)
+    with pytest.raises(DiskError):
+        one.sync()
+    assert one.dirty
+
+
+def test_a_file_that_vanished_is_told_and_not_made_anew(disk: FaultyDisk) -> None:
+    pool = FilePool(disk, 1)
+    one, two = new_files(pool, 2)
+    one.append(b"a")
+    one.sync()
+    two.append(b"b")
+    disk.remove("/d/0")
+    with pytest.raises(FileMissingError):
+        one.append(b"c")
+    with pytest.raises(FileMissingError):
+        one.sync()
+    assert disk.list_directory("/d") == ["1"]
+
+
+def test_staged_files_of_two_writers_do_not_meet(disk: FaultyDisk) -> None:
+    pool = FilePool(disk, 1)
+    pool.staged("/d/a", b"one", "roll")
+    pool.staged("/d/a", b"two", "checkpoint")
+    assert read_file(disk, "/d/a.roll.new") == b"one" and read_file(disk, "/d/a.checkpoint.new") == b"two"
+    disk.remove("/d/a.roll.new")
+    again = pool.staged("/d/a", b"again", "roll")
+    assert read_file(disk, again.path) == b"again"
+    disk.remove(again.path)
+    again.close()
+    again.sync()
+
+
+def test_a_pool_for_no_file_is_refused(disk: FaultyDisk) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        FilePool(disk, 0)

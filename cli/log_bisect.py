@@ -12,7 +12,15 @@ import click
 
 from cli.errors import EXIT_FAILED, EXIT_NEVER_FALSE, EXIT_UNKNOWN_RECORDS, EXIT_USAGE
 from cli.log_live import LiveCommand
-from cli.log_options import PATH, POINT, Complaints, clear_progress, past_corruption_option, tell_unknown
+from cli.log_options import (
+    PATH,
+    POINT,
+    Complaints,
+    clear_progress,
+    offsets_text,
+    past_corruption_option,
+    tell_unknown,
+)
 from cli.log_source import MetadataLog, open_path
 from cli.log_time_text import change_json, fields_text, value_text
 from cli.output import json_line, json_option, utc_text
@@ -128,7 +136,7 @@ def bisection_lines(found: Bisection, limit: int | None) -> list[str]:
         if found.never_defined:
             asks = "neither true nor false in any state, it asks for what is not there"
             return [*lines, f"{asks}: {found.check}"]
-        return [*lines, f"never turns false up to offset {found.end_offset}: {found.check}"]
+        return [*lines, f"never turns false up to offset {found.end_offset - 1}: {found.check}"]
     offset = step.offset if found.record is None else found.record.offset
     lines.append(
         f"turned false at offset {offset} ({utc_text(step.time_ms)}, epoch {step.epoch}): {found.check}"
@@ -158,7 +166,7 @@ def _change_line(change: EntityChange) -> str:
 
 
 def _method(found: Bisection) -> str:
-    where = f"offsets {found.from_offset} to {found.end_offset}"
+    where = offsets_text(found.from_offset, found.end_offset)
     looked = f"{found.batches} batches looked at"
     if found.method == BINARY:
         return (

@@ -14,7 +14,7 @@ import click
 
 from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS, EXIT_VIOLATIONS
 from cli.log_live import LiveCommand
-from cli.log_options import PATH, clear_progress, past_corruption_option, tell_unknown
+from cli.log_options import PATH, clear_progress, offsets_text, past_corruption_option, tell_unknown
 from cli.log_source import MetadataLog, open_path
 from cli.output import json_line, json_option, utc_text
 from metadata.inspect.check import Finding, LogReport
@@ -98,7 +98,7 @@ def report_lines(report: QuorumReport, show_all: bool) -> Iterator[str]:
 def _log_line(one: LogReport) -> str:
     errors = len(one.errors)
     warnings = len(one.findings) - errors
-    parts = [f"offsets {one.start_offset} to {one.end_offset}", f"epoch {one.epoch}"]
+    parts = [offsets_text(one.start_offset, one.end_offset), f"epoch {one.epoch}"]
     if not one.log.is_checkpoint:
         parts += [f"{one.batches} batches", f"{one.records} records", f"{one.snapshots} snapshots compared"]
     more = f", {one.dropped} findings more" if one.dropped else ""

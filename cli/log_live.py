@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.errors import Failure, one_line
+from cli.log_options import offsets_text
 
 if TYPE_CHECKING:
     from runtime.live_log import LiveLog
@@ -106,7 +107,7 @@ def live_line(found: LiveLog) -> str:
     host, port = found.address
     snapshot = "" if found.snapshot is None else f", with the snapshot of offset {found.snapshot.offset}"
     return (
-        f"read offsets {found.start_offset} to {found.end_offset - 1}{snapshot}, of cluster"
+        f"read {offsets_text(found.start_offset, found.end_offset)}{snapshot}, of cluster"
         f" {found.cluster_id} from controller {found.leader_id} at {host}:{port}, leader of epoch"
         f" {found.epoch}"
     )
@@ -142,7 +143,7 @@ def _copy(
 
 def _progress(offset: int, target: int) -> None:
     """One line that is written over; the last one is wiped away."""
-    text = f"fetched up to offset {offset} of {target}" if offset < target else ""
+    text = f"fetched {offset} of {target} offsets" if offset < target else ""
     sys.stderr.write(f"\r\033[K{text}")
     sys.stderr.flush()
 

@@ -69,3 +69,10 @@ def tell_unknown(count: int, what: str = "changed nothing here") -> None:
             f" {they} {what}",
             err=True,
         )
+
+
+def offsets_text(start: int, end: int) -> str:
+    """The offsets from `start` up to, not including, `end` in words: both named ends are included."""
+    if end <= start:
+        return f"no offset from {start} on"
+    return f"offset {start}" if end == start + 1 else f"offsets {start} to {end - 1}"

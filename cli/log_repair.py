@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from cli.errors import EXIT_REMAINS, Failure
-from cli.log_options import PATH
+from cli.log_options import PATH, offsets_text
 from cli.log_source import open_path
 from cli.log_time_text import change_json
 from cli.output import echo_json, json_option
@@ -122,7 +122,7 @@ def _show(report: RepairReport, changes: list[EntityChange], target: str | None)
             " names them); --drop-failing takes all of them out",
             err=True,
         )
-    end = f"offsets {report.start_offset} to {report.end.offset - 1}, epoch {report.end.epoch}"
+    end = f"{offsets_text(report.start_offset, report.end.offset)}, epoch {report.end.epoch}"
     snapshots = f"{len(report.kept_snapshots)} snapshots"
     if target is None:
         click.echo(f"would write {end}, {snapshots}; nothing was written")

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from metadata.inspect.concern import Concern
 from metadata.inspect.diff import Cause, all_touched
 from metadata.inspect.log import InspectError, MetadataLog
 from metadata.inspect.points import END, Point
-from metadata.inspect.states import OnProblem, Step, steps
+from metadata.inspect.states import FoundState, OnProblem, Passed, Step, earliest, state_at, steps_about
 from metadata.inspect.views import EVERYTHING, Fields, Wanted, entities_below, fields_of
 
 
@@ -60,26 +61,47 @@ def history(
     """
     if log.is_checkpoint:
         raise InspectError(f"{log.path} is one state, not a history; give the directory of its log")
-    follower = _Follower(wanted)
-    for step in steps(log, start, end, on_problem, past_corruption=past_corruption):
+    found = state_at(
+        log, earliest(log) if start is None else start, on_problem, past_corruption=past_corruption
+    )
+    follower = _Follower(wanted, found)
+    for step in steps_about(log, found, concern_of(wanted), end, on_problem, past_corruption=past_corruption):
+        if isinstance(step, Passed):
+            continue
         if future is not None:
             future.records += step.unknown
         yield from follower.step(step)
     yield from follower.open.values()
 
 
+def concern_of(wanted: Wanted) -> Concern:
+    """The batches that can hold a record about what is wanted."""
+    kind, _, rest = (wanted.path or "topic").partition("/")
+    if kind != "topic":
+        return Concern(topics=frozenset())
+    return Concern(topics=frozenset({rest.partition("/")[0]}) if rest else None)
+
+
 class _Follower:
-    def __init__(self, wanted: Wanted) -> None:
+    """Knows the rows that are open; begins with those that hold in a state."""
+
+    def __init__(self, wanted: Wanted, found: FoundState) -> None:
         self._wanted = wanted
         self._waiting: dict[str, Cause] = {}
-        self._begun = False
-        self.open: dict[str, Span] = {}
+        provenance = found.image.provenance
+        self.open: dict[str, Span] = {
+            path: Span(
+                entity=path,
+                fields=fields,
+                from_offset=provenance.offset,
+                from_ms=provenance.timestamp_ms,
+                cause=None,
+            )
+            for path, fields in entities_below(found.image, wanted, found.quorum)
+        }
 
     def step(self, step: Step) -> Iterator[Span]:
         """Rows that the batch ended."""
-        if not self._begun:
-            self._begun = True
-            self._first(step)
         for path, decoded in all_touched(step):
             if self._wanted.has(path):
                 self._waiting[path] = Cause.of(step, decoded)
@@ -90,18 +112,6 @@ class _Follower:
             ended = self._turn(step, path, cause)
             if ended is not None:
                 yield ended
-
-    def _first(self, step: Step) -> None:
-        """What is there before the first batch."""
-        provenance = step.before.provenance
-        for path, fields in entities_below(step.before, self._wanted, step.quorum_before):
-            self.open[path] = Span(
-                entity=path,
-                fields=fields,
-                from_offset=provenance.offset,
-                from_ms=provenance.timestamp_ms,
-                cause=None,
-            )
 
     def _turn(self, step: Step, path: str, cause: Cause) -> Span | None:
         now = self._wanted.cut(path, fields_of(step.after, path, step.quorum_after))

@@ -177,12 +177,12 @@ class RepairPass:
         reason = "; ".join(damage_line(damage) for damage in pending) or "offsets are missing"
         if not self._request.past_corruption:
             raise InspectError(
-                f"offsets {start} to {end - 1} are lost ({reason}); add --past-corruption to go on behind"
+                f"{_offsets(start, end)} lost ({reason}); add --past-corruption to go on behind"
                 f" them, or --end-at {start} to end the log there"
             )
         if end - start > MAX_HOLE:
             raise InspectError(
-                f"offsets {start} to {end - 1} are lost, more than a damaged batch can hold: a segment is"
+                f"{_offsets(start, end)} lost, more than a damaged batch can hold: a segment is"
                 f" missing; put it back from another node, or use --end-at {start}"
             )
         self._fork()
@@ -303,7 +303,7 @@ class RepairPass:
             )
         missing = sorted(request.drop - self._dropped)
         if missing:
-            inside = f"{report.start_offset} up to {self._expected}"
+            inside = f"offsets {report.start_offset} to {self._expected - 1}"
             raise InspectError(f"no record was found at offset {missing[0]}; the log has {inside}")
         if self._first_change is not None and self._first_change < least:
             raise InspectError(
@@ -362,3 +362,7 @@ def _record_text(batch: RecordBatch, offset: int) -> str:
     except (RecordDecodeError, BatchError):
         return "a record that cannot be read"
     return next((one.record.type_name for one in decoded if one.offset == offset), "a record")
+
+
+def _offsets(start: int, end: int) -> str:
+    return f"offset {start} is" if end == start + 1 else f"offsets {start} to {end - 1} are"

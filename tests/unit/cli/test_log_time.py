@@ -11,7 +11,9 @@ from click.testing import CliRunner, Result
 from cli.main import main
 from metadata import records as r
 from metadata.inspect.points import utc_text
+from storage.posix_disk import PosixDisk
 from tests.conftest import shared_data_path
+from tests.unit.metadata.made_logs import STORY, make_node
 from tests.unit.metadata.test_inspect_diff import story
 from tests.unit.metadata.test_inspect_states import FUTURE, T0, TOPIC, feature
 
@@ -223,3 +225,29 @@ def test_a_dump_that_shows_nothing_says_why(tmp_path: Path, args: tuple[str, ...
     assert (result.exit_code, result.stdout) == (0, "")
     assert text in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_history_from_a_place_behind_the_last_change_is_the_row_that_holds_then(tmp_path: Path) -> None:
+    make_node(PosixDisk(), STORY, home=str(tmp_path / "node"))
+    log = tmp_path / "node"
+    for place, rows in (("15", 1), ("14", 1), ("13", 1), ("0", 2)):
+        result = run("log", "history", log, "topic/orders/1", "--from", place, "--json")
+        assert (result.exit_code, result.stderr) == (0, "")
+        found = [json.loads(line) for line in result.stdout.splitlines()]
+        assert [one["toOffset"] for one in found if one["toOffset"] is None] == [None]
+        assert len(found) >= rows
+        assert found[-1]["fields"]["leader"] == -1
+    result = run("log", "history", log, "topic/payments", "--from", "15")
+    assert result.exit_code == 1 and "holds no row of topic/payments" in result.stderr
+
+
+def test_named_offsets_are_included_at_both_ends(tmp_path: Path) -> None:
+    """The story has offsets 0 to 14; every command says it so."""
+    make_node(PosixDisk(), STORY, home=str(tmp_path / "node"))
+    log = tmp_path / "node"
+    assert "offsets 0 to 14, epoch 2" in run("log", "check", log).stdout
+    never = run("log", "bisect", log, "--predicate", "len(topics) < 9").stdout.splitlines()
+    assert never[0].startswith("scan of offsets 0 to 14,")
+    assert never[1] == "never turns false up to offset 14: len(topics) < 9"
+    dry = run("log", "repair", log, "--drop", "14", "--dry-run").stdout.splitlines()
+    assert dry[-1].startswith("would write offsets 0 to 14, epoch 2")

@@ -26,7 +26,7 @@ from runtime.channels import TlsMaterial
 from runtime.client import AdminClient
 from runtime.config import NodeConfig
 from runtime.driver import Driver
-from runtime.metrics.statistics import RequestStatistics
+from runtime.metrics.node import NodeStatistics
 from storage.posix_disk import PosixDisk
 
 LOOKS_PER_TIMEOUT = 8
@@ -46,7 +46,7 @@ class DataPlane:
         driver: Driver,
         image: MetadataImage,
         tls: TlsMaterial | None,
-        statistics: RequestStatistics | None = None,
+        statistics: NodeStatistics | None = None,
     ) -> None:
         self.image = image
         self._config = config

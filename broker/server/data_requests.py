@@ -14,7 +14,7 @@ from broker.replica.events import DataEvent, DataRequestArrived, DataRequestCanc
 from broker.replica.messages import DataRequest, DataResponse, ProduceRequest
 from broker.server.request_times import timed
 from metadata.errors import ApiError, ErrorCode
-from runtime.metrics.statistics import RequestStatistics
+from runtime.metrics.node import NodeStatistics
 
 WAITING_MAX = 30_000
 """Requests whose answer is outstanding; more are told to come back."""
@@ -38,7 +38,7 @@ class DataRequests:
         post: Callable[[DataEvent], None],
         *,
         produced_max_bytes: int,
-        statistics: RequestStatistics | None = None,
+        statistics: NodeStatistics | None = None,
     ) -> None:
         self._submit = submit
         self._post = post

@@ -161,9 +161,7 @@ class BrokerProcess:
             watch=self._stats,
         )
         self._calls = ControllerCalls(controllers, self.driver.post, controllers_tls)
-        self._data = DataPlane(
-            config, data, self.driver, replica.image, tls, None if stats is None else stats.requests
-        )
+        self._data = DataPlane(config, data, self.driver, replica.image, tls, stats)
         self._health = Health(server)
         self._lines = MetadataLines(replica.image)
         images = BrokerImages(self.node, clock)

@@ -24,6 +24,7 @@ from runtime.metrics.families import (
 )
 from runtime.metrics.node import NodeStatistics
 from runtime.metrics.service import node_info
+from runtime.metrics.statistics import TrafficStatistics
 
 
 class BrokerFigures:
@@ -63,7 +64,7 @@ class BrokerFigures:
         if node.replicas is not None:
             replicas = node.replicas.status()
             yield from _replica_families(replicas)
-            yield from _traffic(replicas)
+            yield from _traffic(stats.traffic, replicas)
             yield from self._directory_families(replicas)
         loop = self._driver.statistics
         yield one(names.INBOX, self._driver.waiting)
@@ -109,9 +110,11 @@ def _replica_families(replicas: ReplicaStatus) -> Iterable[Family]:
     yield labelled(names.PURGATORY, waiting)
 
 
-def _traffic(replicas: ReplicaStatus) -> Iterable[Family]:
-    yield one(names.BYTES_IN, replicas.produced_bytes)
-    yield one(names.MESSAGES_IN, replicas.produced_records)
-    yield one(names.FAILED_PRODUCES, replicas.failed_produces)
-    yield one(names.BYTES_OUT, replicas.fetched_bytes)
+def _traffic(traffic: TrafficStatistics, replicas: ReplicaStatus) -> Iterable[Family]:
+    yield one(names.BYTES_IN, traffic.bytes_in)
+    yield one(names.MESSAGES_IN, traffic.records_in)
+    yield one(names.BYTES_OUT, traffic.bytes_out)
     yield one(names.REPLICATION_IN, replicas.replicated_bytes)
+    yield one(names.REPLICATION_OUT, traffic.replication_bytes_out)
+    yield one(names.FAILED_PRODUCES, traffic.failed_produces)
+    yield one(names.FAILED_FETCHES, traffic.failed_fetches)

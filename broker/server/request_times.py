@@ -1,4 +1,4 @@
-"""How long requests for partition data took, and which errors they were answered with, for metrics.
+"""How long requests for partition data took, what they carried, and which errors they met, for metrics.
 
 Owns Kafka's names of the requests, and that an error of one partition counts as one of its request.
 """
@@ -16,10 +16,13 @@ from broker.replica.messages import (
     FetchRequest,
     FetchResponse,
     ListOffsetsResponse,
+    ProduceRequest,
     ProduceResponse,
 )
 from metadata.errors import ApiError, ErrorCode
-from runtime.metrics.statistics import RequestStatistics
+from runtime.metrics.node import NodeStatistics
+from runtime.metrics.statistics import TrafficStatistics
+from storage.batch_format import hop_headers
 
 Answered = DataResponse | ApiError
 
@@ -44,16 +47,44 @@ def errors_of(response: Answered) -> set[str]:
             return set()
 
 
-def timed(statistics: RequestStatistics, request: DataRequest) -> Callable[[Future[Answered]], None]:
+def count_traffic(traffic: TrafficStatistics, request: DataRequest, response: Answered) -> None:
+    """What the request's partitions carried, or how many of them failed."""
+    if isinstance(request, ProduceRequest):
+        parts = {each.key: each.records for each in request.partitions}
+        if not isinstance(response, ProduceResponse):
+            traffic.failed_produces += len(parts)
+            return
+        for result in response.results:
+            records = parts.get(result.key, b"")
+            if result.error is not ErrorCode.NONE:
+                traffic.failed_produces += 1
+                continue
+            traffic.bytes_in += len(records)
+            traffic.records_in += sum([end - base for _, base, end, _ in hop_headers(records)])
+    elif isinstance(request, FetchRequest):
+        if not isinstance(response, FetchResponse):
+            traffic.failed_fetches += max(1, len(request.partitions))
+            return
+        size = sum([len(each.records) for each in response.partitions])
+        if request.replica_id == CONSUMER:
+            traffic.bytes_out += size
+        else:
+            traffic.replication_bytes_out += size
+        traffic.failed_fetches += sum(each.error is not ErrorCode.NONE for each in response.partitions)
+
+
+def timed(statistics: NodeStatistics, request: DataRequest) -> Callable[[Future[Answered]], None]:
     """A callback for the answer's future; the request arrives now."""
-    name, begun_ns = request_name(request), time.monotonic_ns()
+    name, begun_ns, requests = request_name(request), time.monotonic_ns(), statistics.requests
 
     def ended(future: Future[Answered]) -> None:
         if future.cancelled() or future.exception() is not None:
-            statistics.abandon(name)
+            requests.abandon(name)
             return
-        statistics.observe(name, (time.monotonic_ns() - begun_ns) / 1e6)
-        for code in errors_of(future.result()):
-            statistics.fail(name, code)
+        requests.observe(name, (time.monotonic_ns() - begun_ns) / 1e6)
+        response = future.result()
+        count_traffic(statistics.traffic, request, response)
+        for code in errors_of(response):
+            requests.fail(name, code)
 
     return ended

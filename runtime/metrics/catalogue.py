@@ -260,7 +260,9 @@ BROKER_APPLY_ERRORS = _broker(
 )
 
 LEADER_COUNT = _replica("LeaderCount", "partitions", "Partitions that this broker leads.")
-PARTITION_COUNT = _replica("PartitionCount", "replicas", "Replicas of this broker in its good directories.")
+PARTITION_COUNT = _replica(
+    "PartitionCount", "replicas", "Replicas of this broker, those in bad directories included."
+)
 OFFLINE_REPLICAS = _replica(
     "OfflineReplicaCount", "replicas", "Replicas of this broker in its bad directories (KIP-112)."
 )
@@ -341,7 +343,13 @@ BYTES_OUT = _traffic("BytesOutPerSec", "bytes", "Records that were sent to consu
 REPLICATION_IN = _traffic(
     "ReplicationBytesInPerSec", "bytes", "Records that were fetched from leaders and appended."
 )
-FAILED_PRODUCES = _traffic("FailedProduceRequestsPerSec", "requests", "Produce requests that failed.")
+REPLICATION_OUT = _traffic("ReplicationBytesOutPerSec", "bytes", "Records that were sent to followers.")
+FAILED_PRODUCES = _traffic(
+    "FailedProduceRequestsPerSec", "partitions", "Partitions of produce requests that met an error."
+)
+FAILED_FETCHES = _traffic(
+    "FailedFetchRequestsPerSec", "partitions", "Partitions of fetch requests that met an error."
+)
 MESSAGES_IN = _traffic(
     "MessagesInPerSec", "records", "Records that producers' requests brought and that were appended."
 )
@@ -527,7 +535,8 @@ GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
             ),
             *(ISR_SHRINKS, ISR_EXPANDS, OFFLINE_DIRECTORIES, OFFLINE_DIRECTORIES_KIP),
             *(OFFLINE_DIRECTORIES_ALIAS, DIRECTORY_OFFLINE, MAX_LAG, PURGATORY),
-            *(BYTES_IN, BYTES_OUT, REPLICATION_IN, MESSAGES_IN, FAILED_PRODUCES),
+            *(BYTES_IN, BYTES_OUT, REPLICATION_IN, REPLICATION_OUT, MESSAGES_IN),
+            *(FAILED_PRODUCES, FAILED_FETCHES),
         ),
     ),
     ("Requests and disks", (REQUEST_TIME, REQUEST_ERRORS, FLUSH_TIME)),

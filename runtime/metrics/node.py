@@ -11,7 +11,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from runtime.metrics.statistics import FlushStatistics, Histogram, RequestStatistics, Window
+from runtime.metrics.statistics import (
+    FlushStatistics,
+    Histogram,
+    RequestStatistics,
+    TrafficStatistics,
+    Window,
+)
 
 COMMITS_MAX = 4_096
 """Own appends whose commit is waited for; the oldest is forgotten beyond that."""
@@ -67,6 +73,7 @@ class NodeStatistics:
         self.busy_ms = Window(now_ms)
         self.flushes = FlushStatistics()
         self.requests = RequestStatistics()
+        self.traffic = TrafficStatistics()
         self.snapshots = SnapshotStatistics(generated_ms=now_ms)
         self.elections = Elections()
         self.commit_ms = Histogram()

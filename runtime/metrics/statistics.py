@@ -125,6 +125,20 @@ class RequestStatistics:
 
 
 @dataclass(slots=True)
+class TrafficStatistics:
+    """Records that a broker took from producers and gave to others, as its answers said."""
+
+    bytes_in: int = 0
+    records_in: int = 0
+    bytes_out: int = 0
+    """To consumers."""
+    replication_bytes_out: int = 0
+    failed_produces: int = 0
+    failed_fetches: int = 0
+    """Partitions of requests that were answered with an error."""
+
+
+@dataclass(slots=True)
 class FlushStatistics:
     """How long syncs to disk took, by log directory; `metadata` is the metadata log's. For any thread."""
 

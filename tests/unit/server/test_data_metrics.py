@@ -1,0 +1,130 @@
+"""The figures of a broker that holds data, right after records came and went and a directory was lost."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from metadata.errors import ErrorCode
+from metadata.requests import NewTopic
+from proto import data_pb2 as pb
+from proto.data_pb2_grpc import DataStub
+from runtime.channels import open_channel
+from runtime.client import AdminClient
+from storage.batch import encode_batch
+from storage.meta_properties import MetaProperties, store_meta_properties
+from storage.posix_disk import PosixDisk
+from storage.uuids import random_uuid
+from tests.unit.server.nodes import (
+    CLUSTER_ID,
+    Site,
+    free_port,
+    new_site,
+    running_broker,
+    running_controller,
+)
+from tests.unit.server.test_metrics import Scrape, listener, until
+from tests.unit.server.test_servers import SERVING, health_is
+
+REPLICAS = "kafka_server_ReplicaManager_"
+TRAFFIC = "kafka_server_BrokerTopicMetrics_"
+TIMES = "kafka_network_RequestMetrics_TotalTimeMs_count"
+FLUSHES = "kafka_log_LogFlushStats_LogFlushRateAndTimeMs_count"
+OFFLINE = (
+    "kafka_log_LogManager_OfflineLogDirectoryCount",
+    "kafka_server_LogManager_OfflineLogDirectoryCount",
+    "kafka_server_LogManager_OfflineLogDirectoriesCount",
+)
+PARTITIONS = 4
+
+
+def two_directories(site: Site) -> list[Path]:
+    """Formatted ones for partitions, beside that of the metadata log."""
+    paths = [site.root / name for name in ("data-1", "data-2")]
+    for number, path in enumerate(paths):
+        path.mkdir()
+        own = random_uuid(random.Random(500 + number))
+        store_meta_properties(
+            PosixDisk(), str(path), MetaProperties(cluster_id=CLUSTER_ID, node_id=101, directory_id=own)
+        )
+    return paths
+
+
+def produce(*values: bytes, partition: int = 0, spoil: bool = False) -> pb.ProduceRequest:
+    data = encode_batch(base_offset=0, leader_epoch=-1, timestamp_ms=1_700_000_000_000, values=list(values))
+    records = data[:-1] + bytes([data[-1] ^ 1]) if spoil else data
+    part = pb.ProducePartition(topic=pb.TopicRef(name="t"), partition=partition, records=records)
+    return pb.ProduceRequest(acks=-1, timeout_ms=10_000, partitions=[part])
+
+
+def fetch(offset: int) -> pb.FetchRequest:
+    part = pb.FetchPartition(topic=pb.TopicRef(name="t"), partition=0, fetch_offset=offset, max_bytes=1 << 20)
+    return pb.FetchRequest(max_wait_ms=1_000, min_bytes=1, max_bytes=1 << 20, partitions=[part])
+
+
+async def until_taken(stub: Any, *values: bytes) -> None:
+    """Leaders follow when their directories are committed."""
+    while (await stub.Produce(produce(*values))).results[0].error.code != ErrorCode.NONE:
+        pass
+
+
+async def test_traffic_syncs_and_a_lost_directory(tmp_path: Path) -> None:
+    site, port = new_site(tmp_path), free_port()
+    paths = two_directories(site)
+    file = site.broker_file(
+        {
+            **listener(port),
+            "log.dirs": ",".join(map(str, paths)),
+            "metadata.log.dir": str(site.root / "broker"),
+            "broker.heartbeat.interval.ms": "100",
+        }
+    )
+    async with running_controller(site.controller_file()), running_broker(file):
+        await health_is(site.broker_port, SERVING)
+        async with AdminClient([("127.0.0.1", site.controller_port)], timeout_ms=20_000) as client:
+            await client.create_topics([NewTopic(name="t", partitions=PARTITIONS, replication_factor=1)])
+            ready = await until(port, lambda page: page.value(REPLICAS + "LeaderCount") == PARTITIONS)
+            channel = open_channel("127.0.0.1", site.broker_port, None)
+            try:
+                stub: Any = DataStub(channel)
+                await until_taken(stub, b"one", b"two")
+                before = await until(port, lambda page: True)
+                refused = (await stub.Produce(produce(b"bad", spoil=True))).results[0].error.code
+                fetched = (await stub.Fetch(fetch(0))).partitions[0].records
+                after = await until(port, lambda page: page.value(TRAFFIC + "BytesOutPerSec_total") > 0)
+                await stub.MarkLogDirOffline(pb.MarkLogDirOfflineRequest(path=str(paths[0])))
+                lost = await until(port, lambda page: page.value(OFFLINE[0]) == 1)
+                fewer = await until(port, lambda page: page.value(REPLICAS + "LeaderCount") < PARTITIONS)
+            finally:
+                await channel.close()
+
+    def offline(page: Scrape) -> list[float]:
+        names = [page.value(name) for name in OFFLINE]
+        directory = "kafka_log_LogManager_LogDirectoryOffline"
+        return [*names, *(page.value(directory, logDirectory=str(path)) for path in paths)]
+
+    assert (ready.value(REPLICAS + "PartitionCount"), offline(ready)) == (PARTITIONS, [0] * 5)
+    assert ready.value(REPLICAS + "OfflineReplicaCount") == 0
+    assert ready.value(REPLICAS + "UnderReplicatedPartitions") == 0
+    assert ready.value(TRAFFIC + "BytesInPerSec_total") == 0
+
+    assert before.value(TRAFFIC + "BytesInPerSec_total") == len(produce(b"one", b"two").partitions[0].records)
+    assert before.value(TRAFFIC + "MessagesInPerSec_total") == 2
+    assert before.value(TIMES, request="Produce") >= 1
+    assert sum(before.samples.get((FLUSHES, (("directory", str(path)),)), 0) for path in paths) >= 1
+    assert before.value(FLUSHES, directory="metadata") >= 1
+
+    assert refused == ErrorCode.CORRUPT_MESSAGE
+    errors = "kafka_network_RequestMetrics_ErrorsPerSec_total"
+    assert after.value(errors, request="Produce", error="CORRUPT_MESSAGE") == 1
+    assert after.value(TRAFFIC + "BytesInPerSec_total") == before.value(TRAFFIC + "BytesInPerSec_total")
+    assert after.value(TRAFFIC + "BytesOutPerSec_total") == len(fetched) > 0
+    assert after.value(TIMES, request="FetchConsumer") == 1
+    failed = TRAFFIC + "FailedProduceRequestsPerSec_total"
+    assert after.value(failed) == before.value(failed) + 1
+
+    assert offline(lost) == [1, 1, 1, 1, 0]
+    assert fewer.value(REPLICAS + "LeaderCount") == PARTITIONS / 2
+    assert fewer.value(REPLICAS + "OfflineReplicaCount") == PARTITIONS / 2
+    assert fewer.value(REPLICAS + "PartitionCount") == PARTITIONS

@@ -271,12 +271,16 @@ class Cluster:
         disk.lose_power(kept_unsynced if self.flush else len(disk.batches))
         return True
 
-    def restart(self, broker_id: int, forgotten: int) -> bool:
-        """The checkpoint may be older than what the process before knew."""
+    def restart(self, broker_id: int, forgotten: int, *, empty: bool = False) -> bool:
+        """The checkpoint may be older than what the process before knew. `empty`: on a new disk, if the
+        replica may lose what it had (it is not in the ISR)."""
         if broker_id in self.processes:
             return False
         known = max(0, self.checkpoints[broker_id] - forgotten)
-        self._start(broker_id, self.controller.register(broker_id), known)
+        epoch = self.controller.register(broker_id)
+        if empty and broker_id not in self.controller.now.info.isr:
+            self.disks[broker_id], known = ListDisk(), 0
+        self._start(broker_id, epoch, known)
         return True
 
     # ---- disks -------------------------------------------------------------------------------

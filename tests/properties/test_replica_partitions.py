@@ -52,9 +52,9 @@ class ReplicaMachine(RuleBasedStateMachine):
     def crash(self, broker_id: int, kept: int) -> None:
         self.cluster.crash(broker_id, kept)
 
-    @rule(broker_id=broker, forgotten=small)
-    def restart(self, broker_id: int, forgotten: int) -> None:
-        self.cluster.restart(broker_id, forgotten)
+    @rule(broker_id=broker, forgotten=small, empty=st.booleans())
+    def restart(self, broker_id: int, forgotten: int, empty: bool) -> None:
+        self.cluster.restart(broker_id, forgotten, empty=empty)
         self.cluster.unfence(broker_id)
 
     @rule(broker_id=broker, count=small)
@@ -165,22 +165,33 @@ ACTIONS: tuple[tuple[int, Action], ...] = (
     (10, lambda c, r: c.unfence(wild(r))),
     (1, lambda c, r: c.elect(wild(r))),
     (1, lambda c, r: c.crash(wild(r), r.randint(0, 3))),
-    (12, lambda c, r: c.restart(wild(r), r.randint(0, 20))),
+    (12, lambda c, r: c.restart(wild(r), r.randint(0, 20), empty=r.random() < 0.3)),
     (5, lambda c, r: c.calm_round()),
 )
-WEIGHTS = [weight for weight, _ in ACTIONS]
 
 
-@pytest.mark.parametrize("seed", range(16))
-def test_long_histories(seed: int) -> None:
+def history(seed: int, actions: int) -> Cluster:
+    """A long one, with its own mixture of what happens often and what seldom."""
     rng = random.Random(seed)
     cluster = Cluster(
         flush=seed % 5 < 3, unclean=seed % 10 == 9, min_isr=rng.randint(1, 2), elr=rng.random() < 0.5
     )
-    for _ in range(1_000):
-        (_, act) = rng.choices(ACTIONS, WEIGHTS)[0]
+    weights = [weight * rng.choice((0.3, 1, 1, 3)) for weight, _ in ACTIONS]
+    for _ in range(actions):
+        (_, act) = rng.choices(ACTIONS, weights)[0]
         act(cluster, rng)
         cluster.check()
     cluster.heal()
-    assert len(cluster.acknowledged) > 15, "a history in which little was acknowledged says little"
-    assert cluster.controller.now.info.leader_epoch > 4
+    return cluster
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_long_histories(seed: int) -> None:
+    history(seed, 1_000)
+
+
+def test_the_histories_are_not_idle() -> None:
+    clusters = [history(seed, 500) for seed in range(6)]
+    assert sum(len(cluster.acknowledged) for cluster in clusters) > 60
+    assert sum(cluster.controller.now.info.leader_epoch for cluster in clusters) > 25
+    assert sum(len(cluster.controller.images) for cluster in clusters) > 40

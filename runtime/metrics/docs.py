@@ -71,7 +71,8 @@ def metrics_page() -> str:
     parts.append(
         "\nBeside these, the process's own figures by their usual names: `process_resident_memory_bytes`,\n"
         "`process_virtual_memory_bytes`, `process_cpu_seconds_total`, `process_open_fds`,\n"
-        "`process_max_fds`, `process_start_time_seconds`, and those of Python's garbage collector (`python_gc_...`).\n"
+        "`process_max_fds`, `process_start_time_seconds`, and those of Python's garbage\n"
+        "collector (`python_gc_...`).\n"
     )
     return "".join(parts)
 

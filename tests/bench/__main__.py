@@ -33,7 +33,10 @@ BENCHES = (
     "big",
     "shutdown",
     "decisions",
+    "directories",
     "scrape",
+    "data",
+    "replicas",
     "pipeline",
     "idle",
 )

@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 EXIT_TERMINATED = 143
 """As a shell says it of a program that SIGTERM ended."""
 _TIMEOUT_S = 10.0
+REFRESH = "cli.log_live.refresh"
+"""Key in a context's `meta`: what fetches the records that are new since, and says what there is."""
 _PLACEHOLDER = "/dev/null/live"
 """What stands for PATH until the log is there; nothing can be at that path."""
 
@@ -50,7 +52,8 @@ class LiveCommand(click.Command):
             return super().invoke(ctx)
         if ctx.params.get("follow"):
             raise click.UsageError("--follow reads files; leave out --bootstrap, or run it on the node", ctx)
-        with live_directory(bootstrap, timeout_s, truststore, keystore) as directory:
+        with live_directory(bootstrap, timeout_s, truststore, keystore) as (directory, refresh):
+            ctx.meta[REFRESH] = refresh
             for name, value in ctx.params.items():
                 if value == _PLACEHOLDER:
                     ctx.params[name] = directory
@@ -89,15 +92,22 @@ def _options() -> list[click.Option]:
 @contextmanager
 def live_directory(
     bootstrap: str, timeout_s: float, truststore: Path | None, keystore: Path | None
-) -> Iterator[str]:
-    """A directory that only this user can read, with the committed log of the quorum at `bootstrap`; it is
-    gone afterwards. Says on standard error which offsets it holds. Raises Failure."""
+) -> Iterator[tuple[str, Callable[[], str]]]:
+    """A directory that only this user can read, with the committed log of the quorum at `bootstrap`, and what
+    adds to it what is new. It is gone afterwards. Says on standard error which offsets it holds. Raises
+    Failure."""
     with _terminated_in_order():
         directory = tempfile.mkdtemp(prefix="metaquorum-live-")
         try:
-            found = _copy(directory, bootstrap, timeout_s, truststore, keystore)
+            found = _copy(directory, bootstrap, timeout_s, truststore, keystore, None)
             click.echo(f"metaquorum: {live_line(found)}", err=True)
-            yield directory
+
+            def refresh() -> str:
+                nonlocal found
+                found = _copy(directory, bootstrap, timeout_s, truststore, keystore, found)
+                return live_line(found)
+
+            yield directory, refresh
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -114,29 +124,37 @@ def live_line(found: LiveLog) -> str:
 
 
 def _copy(
-    directory: str, bootstrap: str, timeout_s: float, truststore: Path | None, keystore: Path | None
+    directory: str,
+    bootstrap: str,
+    timeout_s: float,
+    truststore: Path | None,
+    keystore: Path | None,
+    known: LiveLog | None,
 ) -> LiveLog:
+    """Copies the log, or adds to the copy that is `known`."""
     # gRPC is imported for those who ask a quorum, not for those who read files.
     import asyncio
     import random
 
     from cli.client import TlsOptions
     from runtime.client import ClientError, parse_bootstrap
-    from runtime.live_log import copy_log
+    from runtime.live_log import copy_log, extend_log
     from storage.posix_disk import PosixDisk
 
+    def room() -> int:
+        return shutil.disk_usage(directory).free
+
     try:
-        return asyncio.run(
-            copy_log(
-                parse_bootstrap(bootstrap),
-                PosixDisk(),
-                directory,
-                timeout_ms=max(1, int(timeout_s * 1000)),
-                tls=TlsOptions(keystore=keystore, truststore=truststore).material(),
-                rng=random.SystemRandom(),
-                on_progress=_progress if sys.stderr.isatty() else None,
-            )
-        )
+        where = (parse_bootstrap(bootstrap), PosixDisk(), directory)
+        more: dict[str, Any] = {
+            "timeout_ms": max(1, int(timeout_s * 1000)),
+            "tls": TlsOptions(keystore=keystore, truststore=truststore).material(),
+            "rng": random.SystemRandom(),
+            "on_progress": _progress if sys.stderr.isatty() else None,
+            "room": room,
+        }
+        made = copy_log(*where, **more) if known is None else extend_log(*where, known, **more)
+        return asyncio.run(made)
     except ClientError as error:
         raise Failure(one_line(error)) from error
 

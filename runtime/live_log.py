@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,8 +47,14 @@ ATTEMPTS_MAX = 5
 """How often to begin anew when the leader changes, or trims what is being read."""
 _PAUSE_S = 0.1
 
+RESERVE_BYTES = 64 * 1024 * 1024
+"""What a copy leaves free on the disk."""
+
 Progress = Callable[[int, int], None]
 """Takes the offset reached and the one to reach, after every answer."""
+
+Room = Callable[[], int]
+"""Gives the bytes that are free on the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +72,8 @@ class LiveLog:
     end_offset: int
     snapshot: LogPosition | None = None
     size_bytes: int = 0
+    last_epoch: int = 0
+    """The leader epoch of the last record that was copied."""
 
 
 class _Moved(Exception):
@@ -81,12 +89,50 @@ async def copy_log(
     tls: TlsMaterial | None = None,
     rng: random.Random,
     on_progress: Progress | None = None,
+    room: Room | None = None,
 ) -> LiveLog:
     """Copies into the empty directory `home`, which then looks like a node's.
 
     `timeout_ms` bounds the wait for one answer, not the whole copy. Raises ClientError when nobody answers
-    or the leader keeps changing, ApiError when it is refused, StorageError when the disk fails.
+    the leader keeps changing, or the disk has no `room`, ApiError when it is refused, StorageError when the
+    disk fails.
     """
+
+    async def copy(leader: _Leader) -> LiveLog:
+        return await _Copy(leader, disk, on_progress, room).run(home)
+
+    return await _with_leader(addresses, timeout_ms, tls, rng, copy)
+
+
+async def extend_log(
+    addresses: Sequence[Address],
+    disk: Disk,
+    home: str,
+    known: LiveLog,
+    *,
+    timeout_ms: int,
+    tls: TlsMaterial | None = None,
+    rng: random.Random,
+    on_progress: Progress | None = None,
+    room: Room | None = None,
+) -> LiveLog:
+    """Adds to the copy in `home`, which `known` describes, what was committed since. Raises as `copy_log`, and
+    ClientError when another cluster answers or what comes next was trimmed; the copy stays whole then."""
+
+    async def extend(leader: _Leader) -> LiveLog:
+        return await _Copy(leader, disk, on_progress, room).extend(home, known)
+
+    return await _with_leader(addresses, timeout_ms, tls, rng, extend)
+
+
+async def _with_leader(
+    addresses: Sequence[Address],
+    timeout_ms: int,
+    tls: TlsMaterial | None,
+    rng: random.Random,
+    read: Callable[[_Leader], Awaitable[LiveLog]],
+) -> LiveLog:
+    """What `read` gives with a stream to the active controller; begins anew when that is another one."""
     problem = ""
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
@@ -94,7 +140,7 @@ async def copy_log(
         found = await _find_leader(addresses, timeout_ms, tls)
         try:
             async with _Leader(found, timeout_ms, tls, rng).connected() as leader:
-                return await _Copy(leader, disk, on_progress).run(home)
+                return await read(leader)
         except _Moved as error:
             problem = str(error)
     raise ClientError(f"the log could not be read in {ATTEMPTS_MAX} attempts ({problem}); try again later")
@@ -203,9 +249,10 @@ class _Leader:
 class _Copy:
     """One attempt: snapshot first, if there must be one, then the log."""
 
-    def __init__(self, leader: _Leader, disk: Disk, on_progress: Progress | None) -> None:
+    def __init__(self, leader: _Leader, disk: Disk, on_progress: Progress | None, room: Room | None) -> None:
         self._leader = leader
         self._disk = disk
+        self._room = room
         self._tell = on_progress or (lambda offset, target: None)
 
     async def run(self, home: str) -> LiveLog:
@@ -221,10 +268,49 @@ class _Copy:
             # that it knows agrees with its own log; what matters is only that it compares nothing else.
             start, last_epoch = first.log_start_offset, found.epoch
             await self._copy_snapshot(directory, first.snapshot)
-        end, size = await self._copy_records(directory, start, last_epoch, first.high_watermark)
+        end, size, epoch = await self._copy_records(directory, start, start, last_epoch, first.high_watermark)
         identity = MetaProperties(cluster_id=found.cluster_id, node_id=found.leader_id)
         store_meta_properties(self._disk, home, identity)
-        return replace(found, start_offset=start, end_offset=end, snapshot=first.snapshot, size_bytes=size)
+        return replace(
+            found,
+            start_offset=start,
+            end_offset=end,
+            snapshot=first.snapshot,
+            size_bytes=size,
+            last_epoch=epoch,
+        )
+
+    async def extend(self, home: str, known: LiveLog) -> LiveLog:
+        """What was committed behind `known`, added to its segment."""
+        found = self._leader.found
+        if found.cluster_id != known.cluster_id:
+            raise ClientError(f"cluster {found.cluster_id} answers now, {known.cluster_id} was read")
+        answer = await self._leader.fetch(known.end_offset, known.last_epoch)
+        if answer.snapshot is not None:
+            raise ClientError(
+                f"what follows offset {known.end_offset - 1} was trimmed meanwhile; read the log anew"
+            )
+        directory = join(home, METADATA_DIRECTORY)
+        end, size, epoch = await self._copy_records(
+            directory, known.start_offset, known.end_offset, known.last_epoch, answer.high_watermark
+        )
+        return replace(
+            known,
+            leader_id=found.leader_id,
+            epoch=found.epoch,
+            address=found.address,
+            end_offset=end,
+            size_bytes=size,
+            last_epoch=epoch,
+        )
+
+    def _need(self, size_bytes: int) -> None:
+        free = None if self._room is None else self._room()
+        if free is not None and free < size_bytes + RESERVE_BYTES:
+            raise ClientError(
+                f"the disk has room for {free >> 20} MiB and {RESERVE_BYTES >> 20} stay free: the log does not"
+                " fit; set TMPDIR to a directory on a larger disk"
+            )
 
     async def _first(self) -> FetchResponse:
         """The answer for a reader that has nothing, from a leader that knows what is committed."""
@@ -248,6 +334,7 @@ class _Copy:
                 )
                 if not answer.data and not chunk.is_last:
                     raise _Moved("a piece of the snapshot came empty")
+                self._need(len(answer.data))
                 writer.receive(chunk)
                 if chunk.is_last:
                     writer.freeze()
@@ -256,11 +343,10 @@ class _Copy:
             writer.close()
 
     async def _copy_records(
-        self, directory: str, start: int, last_epoch: int, target: int
-    ) -> tuple[int, int]:
-        """(offset reached, bytes written)."""
-        offset = start
-        file = self._disk.open_append(join(directory, segment_name(start)))
+        self, directory: str, segment: int, offset: int, last_epoch: int, target: int
+    ) -> tuple[int, int, int]:
+        """Appends to a segment from `offset` on: (offset reached, bytes of the segment, last epoch)."""
+        file = self._disk.open_append(join(directory, segment_name(segment)))
         try:
             while offset < target:
                 answer = await self._leader.fetch(offset, last_epoch)
@@ -270,8 +356,9 @@ class _Copy:
                     raise _Moved(f"nothing came from offset {offset}, though {target} is committed")
                 for batch in iter_batches(answer.records, file="fetched log", expected_offset=offset):
                     offset, last_epoch = batch.header.next_offset, batch.header.leader_epoch
+                self._need(len(answer.records))
                 file.append(answer.records)
                 self._tell(offset, target)
-            return offset, file.size()
+            return offset, file.size(), last_epoch
         finally:
             file.close()

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from cli.log_live import LiveCommand
+from cli.log_live import REFRESH, LiveCommand
 from cli.log_options import PATH, POINT, Complaints, past_corruption_option
 from cli.log_source import open_path
 from cli.shell import looking, moving, telling
@@ -34,6 +34,7 @@ def shell(path: str, point: Point | None, lines: tuple[str, ...], past_corruptio
         Complaints(),
         at=point or END,
         past_corruption=past_corruption,
+        refresh=click.get_current_context().meta.get(REFRESH),
     )
     if lines:
         return run_lines(session, lines)

@@ -27,6 +27,17 @@ def at(session: Session, arguments: list[str]) -> Iterator[str]:
     yield where(session)
 
 
+def refresh(session: Session, arguments: list[str]) -> Iterator[str]:
+    """Fetches what a running quorum committed since; the session stands where it stood."""
+    if arguments:
+        raise ShellError("refresh takes no argument")
+    if session.refresh is None:
+        raise ShellError(
+            "only --bootstrap needs it: files are read as they are now; at end goes to their end"
+        )
+    yield session.refresh()
+
+
 def where(session: Session) -> str:
     """The place and the state there in one line."""
     cursor = session.cursor
@@ -172,6 +183,12 @@ COMMANDS = (
         help="back before the last batch that says something (or is about ENTITY)",
         handler=backward,
         paths=True,
+    ),
+    ShellCommand(
+        name="refresh",
+        usage="refresh",
+        help="with --bootstrap: fetch what was committed since; at end goes there",
+        handler=refresh,
     ),
     ShellCommand(
         name="until",

@@ -54,12 +54,15 @@ class Session:
         *,
         at: Point = END,
         past_corruption: bool = False,
+        refresh: Callable[[], str] | None = None,
     ) -> None:
-        """Goes to `at`. Raises InspectError where the log does not reach."""
+        """Goes to `at`. `refresh` brings a running quorum's log up to date and says what it holds. Raises
+        InspectError where the log does not reach."""
         self.log = log
         self.cursor = Cursor(log, on_problem, past_corruption=past_corruption)
         self.cursor.seek(at)
         self.past_corruption = past_corruption
+        self.refresh = refresh
         self.on_problem = on_problem
         self.here = ""
         self.ended = False

@@ -26,7 +26,16 @@ from metadata.inspect.points import END, Point
 from metadata.inspect.states import state_at, steps
 from storage.posix_disk import PosixDisk
 from tests.conftest import REPOSITORY, shared_data_path
-from tests.unit.metadata.made_logs import STORY, Batch, all_files, flip, make_node, memory_disk
+from tests.unit.metadata.made_logs import (
+    STORY,
+    Batch,
+    all_files,
+    encoded,
+    flip,
+    make_node,
+    memory_disk,
+    write,
+)
 
 UPGRADE = REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade"
 ROOT = shared_data_path() or Path("absent")
@@ -198,6 +207,28 @@ def test_why_history_records_and_timeline_are_about_the_place() -> None:
     lines(made, "at 4")
     assert not any("payments" in line for line in lines(made, "timeline"))
     assert [line.split()[0] for line in lines(made, "records 0 here quorum") if line.startswith(" ")] == ["0"]
+
+
+def test_refresh_fetches_what_is_new_and_moves_nothing() -> None:
+    """Of a running quorum; files are read as they are."""
+    disk = memory_disk()
+    node = make_node(disk, STORY[:8])
+    path = f"{node.log.path}/00000000000000000000.log"
+
+    def refresh() -> str:
+        write(disk, path, b"".join(encoded(STORY)))
+        return "read offsets 0 to 14"
+
+    made = Session(node.log, COMMANDS, [].append, refresh=refresh)
+    stood = made.cursor.offset
+    assert lines(made, "step") == [f"the log ends at offset {stood}"]
+    assert lines(made, "refresh") == ["read offsets 0 to 14"]
+    assert made.cursor.offset == stood
+    assert lines(made, "step")[0].startswith(f"{stood}")
+    lines(made, "at end")
+    assert made.cursor.offset == 15
+    with pytest.raises(ShellError, match="only --bootstrap needs it"):
+        lines(session(), "refresh")
 
 
 def test_help_names_every_command_and_exit_ends() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from metadata.inspect.log import open_log
 from metadata.inspect.states import state_at
+from metadata.requests import NewTopic
 from runtime.client import AdminClient, ClientError
-from runtime.live_log import copy_log
+from runtime.live_log import copy_log, extend_log
 from storage.posix_disk import PosixDisk
 from tests.unit.server.nodes import new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, certificate_files, health_is, material, tls_keys
@@ -67,3 +69,41 @@ async def test_a_log_is_copied_over_mutual_tls_and_the_reader_is_not_listed(
     state = state_at(log)
     assert state.problems == []
     assert 101 in dict(state.image.brokers.items())
+
+
+async def test_a_copy_is_extended_by_what_was_committed_since(tmp_path: Path) -> None:
+    site = new_site(tmp_path / "site")
+    address = [("127.0.0.1", site.controller_port)]
+    disk, home = PosixDisk(), str(tmp_path / "copy")
+
+    async with running_controller(site.controller_file()), running_broker(site.broker_file()):
+        await health_is(site.broker_port, SERVING)
+        known = await copy_log(address, disk, home, timeout_ms=10_000, rng=random.Random(1))
+        old = state_at(open_log(disk, home)).image
+        async with AdminClient(address) as client:
+            await client.create_topics([NewTopic(name="orders", partitions=3, replication_factor=1)])
+        found = await extend_log(address, disk, home, known, timeout_ms=10_000, rng=random.Random(2))
+        with pytest.raises(ClientError, match=r"the disk has room for 1 MiB and 64 stay free.*TMPDIR"):
+            await copy_log(
+                address,
+                disk,
+                str(tmp_path / "full"),
+                timeout_ms=10_000,
+                rng=random.Random(3),
+                room=lambda: 1 << 20,
+            )
+        with pytest.raises(ClientError, match="answers now, other was read"):
+            await extend_log(
+                address,
+                disk,
+                home,
+                replace(found, cluster_id="other"),
+                timeout_ms=10_000,
+                rng=random.Random(4),
+            )
+    log = open_log(disk, home)
+    state = state_at(log)
+    assert (log.start_offset, log.end_offset) == (0, found.end_offset)
+    assert found.end_offset > known.end_offset and state.problems == []
+    assert [topic.name for topic in old.topics.all()] == []
+    assert [topic.name for topic in state.image.topics.all()] == ["orders"]

@@ -21,14 +21,20 @@ from broker.replica.directory_sync import DirectorySync
 from broker.replica.events import (
     AbandonDirectory,
     AppendPartition,
+    CreateReplica,
+    CutPartition,
     DataEvent,
     DirectoryFailed,
     DiskWork,
     FindOffset,
+    LogAppended,
+    PartitionRead,
     ReadPartition,
+    RemoveReplica,
 )
 from broker.replica.store import DirectoryStore
 from broker.server.bunches import Bunches
+from broker.server.data_tail import TailCache
 from broker.server.watched_disk import DiskWatch
 from storage.errors import StorageError
 
@@ -43,6 +49,11 @@ TICK_S = 1.0
 MEASURE_TICKS = 10
 CHECKPOINT_S = 60.0
 """How often files of removed replicas go, room is measured, and recovery points are written."""
+
+SHORT_SYNC_S = 0.002
+SYNCS_REMEMBERED = 16
+"""Where syncs take less, as they did lately, the io thread runs them itself: appends that wait for it lose
+less than handing it to another thread and back takes."""
 
 CLOSE_MAX_S = 30.0
 """How long the process's end waits for a directory that takes no part in it."""
@@ -92,6 +103,7 @@ class DirectoryThreads:
         self._report = report
         self._crash = crash
         self._loop = loop
+        self._tail = TailCache()
         self._bunches: Bunches[DataEvent | _Failure] = Bunches(loop, self._take)
         self._work: SimpleQueue[_IoItem] = SimpleQueue()
         self._reads: SimpleQueue[ReadPartition | FindOffset | None] = SimpleQueue()
@@ -99,6 +111,7 @@ class DirectoryThreads:
         # Owned by the io thread.
         self._sync_wanted = False
         self._sync_running = False
+        self._sync_s = 2 * SHORT_SYNC_S
         self._broken = False
         self._closing: _Close | None = None
         self._ticks = 0
@@ -116,9 +129,21 @@ class DirectoryThreads:
             self.is_bad = True
         elif self.is_bad:
             return
-        if type(work) is ReadPartition or type(work) is FindOffset:
-            self._reads.put(work)
-            return
+        match work:
+            case AppendPartition():
+                self._tail.handed_over(work)
+            case ReadPartition():
+                data = self._tail.read(work)
+                if data is None:
+                    self._reads.put(work)
+                else:
+                    self._report(PartitionRead(token=work.token, data=data))
+                return
+            case FindOffset():
+                self._reads.put(work)
+                return
+            case CutPartition() | CreateReplica() | RemoveReplica():
+                self._tail.forget(work.key)
         self._work.put(work)
         if self._work.qsize() > WORK_MAX:
             self.fail(f"{WORK_MAX} operations wait for it: the disk is hopelessly behind")
@@ -161,6 +186,8 @@ class DirectoryThreads:
                 self.is_bad = True
                 self._crash(f"stopped by a bug: {type(item.error).__name__}: {item.error}")
         elif not self.is_bad:
+            if type(item) is LogAppended:
+                self._tail.appended(item)
             self._report(item)
 
     # ---- the io thread
@@ -221,9 +248,19 @@ class DirectoryThreads:
             return
         self._sync_wanted = False
         sync = self._store.prepare_sync(checkpoint=checkpoint)
-        if sync is not None:
+        if sync is None:
+            return
+        if self._sync_s <= SHORT_SYNC_S and not checkpoint:
+            self._run_timed(sync)
+            self._bunches.put([self._store.sync_completed(sync)])
+        else:
             self._sync_running = True
             self._syncs.put(sync)
+
+    def _run_timed(self, sync: DirectorySync) -> None:
+        begun_s = time.monotonic()
+        sync.run()
+        self._sync_s += (time.monotonic() - begun_s - self._sync_s) / SYNCS_REMEMBERED
 
     def _tick(self) -> None:
         now_s = time.monotonic()
@@ -258,7 +295,7 @@ class DirectoryThreads:
         while (sync := self._syncs.get()) is not None:
             failed = False
             try:
-                sync.run()
+                self._run_timed(sync)
             except Exception as error:
                 failed = True
                 self._tell(error)

@@ -31,7 +31,7 @@ KEY = (b"t" * 16, 0)
 
 def append(end_offset: int, *, sync: bool = True) -> AppendPartition:
     return AppendPartition(
-        directory_id=DIRECTORY, key=KEY, incarnation=1, data=str(end_offset).encode(), sync=sync
+        directory_id=DIRECTORY, key=KEY, incarnation=1, data=(end_offset - 1).to_bytes(8, "big"), sync=sync
     )
 
 
@@ -76,7 +76,7 @@ class ScriptedStore:
         for work in works:
             self.gate(work)
             if isinstance(work, AppendPartition):
-                self.end_offset = int(work.data)
+                self.end_offset = int.from_bytes(work.data, "big") + 1
                 events.append(
                     LogAppended(
                         directory_id=DIRECTORY,
@@ -222,7 +222,7 @@ def test_reads_do_not_wait_for_writes_or_syncs() -> None:
 def test_a_write_that_fails_is_told_once_and_ends_all_work() -> None:
     async def test(bench: Bench) -> None:
         def gate(work: DiskWork) -> None:
-            if isinstance(work, AppendPartition) and work.data == b"2":
+            if isinstance(work, AppendPartition) and work == append(2):
                 raise DiskError("/d", "write of log", "the device reports an I/O error")
 
         bench.store.gate = gate

@@ -145,20 +145,10 @@ class DirectoryLaws(Generations):
             case DirectoryFailed(directory_id=directory_id):
                 self.failed.setdefault((process.host.name, process.host.boot), set()).add(directory_id)
                 self.marks.add("directory hung" if "hangs" in event.reason else "directory died")
-                self._note_unassigned(process, directory_id)
             case LogCut():
                 self._require_cut(process, event)
             case _:
                 pass
-
-    def _note_unassigned(self, process: DataBroker, directory_id: bytes) -> None:
-        image = self.image()
-        for (node_id, key), held in self.held.items():
-            partition = image.topics.partition(*key) if node_id == process.node_id else None
-            if partition is None or directory_id not in held or node_id not in partition.replicas:
-                continue
-            if partition.directory_of(node_id) != directory_id:
-                self.marks.add("directory failed before its assignment was committed")
 
     def _require_cut(self, process: DataBroker, event: LogCut) -> None:
         worker = process.workers[event.directory_id]

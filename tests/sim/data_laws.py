@@ -31,7 +31,7 @@ from broker.replica.partition import Partition
 from broker.replica.values import Role
 from metadata.errors import ApiError, ErrorCode
 from metadata.image import MetadataImage
-from storage.batch import RecordBatch, iter_batches, parse_header
+from storage.batch import BatchHeader, RecordBatch, iter_batches, parse_header
 from tests.sim.data_directory_laws import READ_BYTES, DirectoryLaws, read_log, short
 from tests.sim.data_generations import Truth
 from tests.sim.errors import SafetyError
@@ -48,6 +48,7 @@ class DataLaws(DirectoryLaws):
         super().__init__(marks, image)
         self._seeded: set[tuple[PartitionKey, int]] = set()
         self._leaders: dict[tuple[PartitionKey, int], str] = {}
+        self._answered: set[tuple[PartitionKey, int, int, int]] = set()
         self._readers: dict[tuple[PartitionKey, int], int] = {}
         self._checked: dict[tuple[str, int, PartitionKey, int, int], int] = {}
         self._roles: dict[tuple[str, int, PartitionKey], tuple[Role, int]] = {}
@@ -92,6 +93,7 @@ class DataLaws(DirectoryLaws):
                 f"{name} acknowledges up to {end} with its high watermark at {partition.high_watermark}"
             )
         self.acknowledged += 1
+        self._note_duplicate(asked, header)
         self.check_replica(process, partition)
         truth = self.truth(asked.key, self.generation(asked.key, partition.leader_epoch))
         stored = truth.batches.get(result.base_offset)
@@ -101,6 +103,14 @@ class DataLaws(DirectoryLaws):
             raise SafetyError(
                 f"{name} acknowledges a batch at {result.base_offset} that is not there: {result}"
             )
+        if parse_header(stored[1]).leader_epoch < partition.leader_epoch:
+            self.marks.add("batch of an earlier leader acknowledged")
+
+    def _note_duplicate(self, asked: ProducePartition, header: BatchHeader) -> None:
+        which = (asked.key, header.producer_id, header.producer_epoch, header.base_sequence)
+        if which in self._answered:
+            self.marks.add("duplicate batch acknowledged")
+        self._answered.add(which)
 
     @staticmethod
     def _can_look(process: DataBroker, partition: Partition, offset: int) -> bool:

@@ -31,6 +31,9 @@ from tests.sim.processes import BrokerProcess, ControllerProcess
 from tests.sim.profile import FaultProfile
 from tests.sim.world import World
 
+LANES_AT_FULL_RATE = 4
+"""More producers than these are slower, each: what a run costs is what it writes."""
+
 
 class DataController(ControllerProcess):
     """A controller whose slices and clocks are those of the load."""
@@ -90,7 +93,8 @@ class DataWorld(World):
                 lane.add()
                 self._produce_soon(lane)
 
-        self.engine.after(self.engine.rng.randint(*self.load.produce_pause_ms), produce)
+        pause_ms = self.engine.rng.randint(*self.load.produce_pause_ms)
+        self.engine.after(pause_ms * max(1.0, len(self.lanes) / LANES_AT_FULL_RATE), produce)
 
     # ---- machines and processes ------------------------------------------------------------------
 
@@ -235,7 +239,10 @@ class DataWorld(World):
                 self.marks.add("ISR shrunk")
 
     def _after_event(self) -> None:
-        touched = [process for process in self.data_brokers() if process.touched]
+        processes = [host.process for host in self.directory.hosts.values() if host.process is not None]
+        if not any(process.touched or not process.alive for process in processes):
+            return
+        touched = [each for each in processes if isinstance(each, DataBroker) and each.touched]
         super()._after_event()
         for process in touched:
             if process.alive:

@@ -11,16 +11,8 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 TRACE_TAIL_LINES = 400
-
-
-@dataclass(order=True, slots=True)
-class _Scheduled:
-    at_us: int
-    sequence: int
-    action: Callable[[], None] = field(compare=False)
 
 
 class Engine:
@@ -30,7 +22,7 @@ class Engine:
         self.rng = random.Random(seed)
         self.now_us = 0
         self.events = 0
-        self._heap: list[_Scheduled] = []
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._on_line = on_line
         self._digest = hashlib.sha256()
@@ -44,12 +36,12 @@ class Engine:
         """Run `action` `delay_ms` from now; equal times run in the order in which they were asked for."""
         self._sequence += 1
         at_us = self.now_us + max(0, int(delay_ms * 1000))
-        heapq.heappush(self._heap, _Scheduled(at_us, self._sequence, action))
+        heapq.heappush(self._heap, (at_us, self._sequence, action))
 
     def run_for(self, duration_ms: float, after_each: Callable[[], None]) -> None:
         """Run everything that is due within `duration_ms`, and `after_each` behind each event."""
         end_us = self.now_us + int(duration_ms * 1000)
-        while self._heap and self._heap[0].at_us <= end_us:
+        while self._heap and self._heap[0][0] <= end_us:
             self._run_one(after_each)
         self.now_us = end_us
 
@@ -57,17 +49,16 @@ class Engine:
         """Run until `done()`; False when `within_ms` passed first."""
         end_us = self.now_us + int(within_ms * 1000)
         while not done():
-            if not self._heap or self._heap[0].at_us > end_us:
+            if not self._heap or self._heap[0][0] > end_us:
                 self.now_us = end_us
                 return done()
             self._run_one(after_each)
         return True
 
     def _run_one(self, after_each: Callable[[], None]) -> None:
-        scheduled = heapq.heappop(self._heap)
-        self.now_us = scheduled.at_us
+        self.now_us, _, action = heapq.heappop(self._heap)
         self.events += 1
-        scheduled.action()
+        action()
         after_each()
 
     def trace(self, who: str, what: str) -> None:

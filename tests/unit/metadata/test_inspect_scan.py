@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import operator
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cli.log_timeline import events
 from metadata import records as r
 from metadata.delta import diff
 from metadata.image import ImageBuilder, MetadataImage
 from metadata.image.columns import CHUNK_ROWS, INDEX, PADDING
 from metadata.image.compare import partition_changes
+from metadata.inspect.bisect import Bisection, bisect
+from metadata.inspect.checks import named_check, predicate_check
+from metadata.inspect.history import history
+from metadata.inspect.log import InspectError, MetadataLog, ReadBatch, open_log
+from metadata.inspect.points import Point
+from metadata.inspect.predicate import compile_predicate
+from metadata.inspect.targets import parse_target
+from metadata.inspect.timeline import Timeline, TimelineEvent
+from metadata.inspect.views import Wanted
+from metadata.inspect.why import Chain, explain
 from metadata.invariants import COLUMN_RULES, ChunkView, check_step
 from metadata.invariants_changes import (
     FEW_ROWS,
@@ -22,7 +37,12 @@ from metadata.invariants_changes import (
     row_violations,
 )
 from metadata.replay import Replayer, ReplayState
+from storage.posix_disk import PosixDisk
+from tests.conftest import shared_data_path
+from tests.unit.metadata.made_logs import Batch, make_node, memory_disk, topic
 
+ROOT = shared_data_path() or Path("absent")
+RECORDED = sorted({path.parent for path in ROOT.rglob("*.log")})
 TOPICS = [bytes([at]) * 16 for at in range(1, 5)]
 
 
@@ -85,7 +105,7 @@ CHANGE = st.tuples(
 
 
 @given(st.lists(st.lists(CHANGE, min_size=1, max_size=3), min_size=1, max_size=8), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_neighbours_differ_in_what_strangers_with_the_same_content_differ_in(
     story: list[list[tuple[bytes, int, int, list[int]]]], fence: bool
 ) -> None:
@@ -118,8 +138,8 @@ def stranger(image: MetadataImage) -> MetadataImage:
     listed: list[object] = []
     topics = image.topics.all()
     random.Random(len(topics)).shuffle(topics)
-    for topic in topics:
-        listed.append(r.TopicRecord(topic.name, topic.topic_id))
+    for one in topics:
+        listed.append(r.TopicRecord(one.name, one.topic_id))
         listed += [
             r.PartitionRecord(
                 at.index,
@@ -131,7 +151,7 @@ def stranger(image: MetadataImage) -> MetadataImage:
                 partition_epoch=at.partition_epoch,
                 directories=at.directories,
             )
-            for at in image.topics.partitions_of(topic.topic_id)
+            for at in image.topics.partitions_of(one.topic_id)
         ]
     engine.apply_records(base_offset=0, epoch=1, timestamp_ms=1, records=listed)
     for broker in image.brokers.values():
@@ -151,3 +171,127 @@ def test_only_what_was_touched_is_looked_at() -> None:
     assert diff(image, after).partitions.changed == ((TOPICS[2], 5),)
     chunk = after.topics.columns.chunks[2]
     assert chunk.data[0, 5] != PADDING
+
+
+# --- what goes by in columns
+
+
+PREDICATES = (
+    "leaderless() < 3",
+    "partition('t1', 5).leader != 2",
+    "partitions('t2')[3].partition_epoch < 6 or broker(1).fenced",
+    "not broker(1).fenced",
+    "len(topics) == 4",
+    "all(len(p.isr) > 0 for p in partitions())",
+    "config('topic/t0', 'k') is None",
+    "len(image.topics.by_id) == 4 and image.brokers.get(1) is not None",
+    "image.provenance.offset < 150",
+    "quorum.leader_id is None and partition('t0', 1).leader >= 0",
+)
+SINGLE = st.one_of(
+    st.just(r.NoOpRecord()),
+    st.just(r.NoOpRecord()),
+    st.builds(
+        r.PartitionChangeRecord,
+        st.integers(0, 41),
+        st.sampled_from([*TOPICS, bytes(16)]),
+        leader=st.integers(-1, 3),
+        isr=st.lists(st.integers(0, 5), max_size=3, unique=True).map(tuple),
+    ),
+    st.builds(r.FenceBrokerRecord, st.integers(0, 6), st.integers(0, 6)),
+    st.builds(r.ConfigRecord, st.just(2), st.just("t0"), st.just("k"), st.sampled_from(["1", None])),
+    st.sampled_from([r.RemoveTopicRecord(TOPICS[3]), r.TopicRecord("t3", bytes([9]) * 16)]),
+    st.sampled_from(
+        [r.BeginTransactionRecord("x"), r.EndTransactionRecord(), r.AbortTransactionRecord(None)]
+    ),
+)
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> MetadataLog:
+    """A log with long runs of one-record batches, mostly idle, some of which do not fit."""
+    seed = draw(st.integers(0, 2**32))
+    drawn = draw(st.lists(SINGLE, min_size=4, max_size=14))
+    rng = random.Random(seed)
+    first = [r.BrokerRecord(at, TOPICS[0], at, fenced=False) for at in range(6)]
+    story: list[Batch] = [(1, [r.FeatureLevelRecord("metadata.version", 14)]), (1, first)]
+    story += [(1, topic(f"t{at}", topic_id, 41)) for at, topic_id in enumerate(TOPICS)]
+    for _ in range(180):
+        story.append((1, [rng.choice(drawn) if rng.random() < 0.5 else r.NoOpRecord()]))
+    disk = memory_disk()
+    made = make_node(disk, story, per_segment=90)
+    return made.log
+
+
+def outcome(found: Bisection) -> tuple[object, ...]:
+    changes = [str(change) for change in found.changes()] if found.step is not None else []
+    step = None if found.step is None else (found.step.offset, found.step.before, found.step.after)
+    return (
+        *(step, found.record, found.batches, found.end_offset, found.always_false, found.never_defined),
+        *(found.unknown, changes),
+    )
+
+
+@given(stories())
+@settings(max_examples=10, deadline=None)
+def test_a_search_finds_what_one_that_looks_at_every_batch_finds(log: MetadataLog) -> None:
+    checks = [predicate_check(compile_predicate(one)) for one in PREDICATES]
+    checks += [
+        named_check(one) for one in ("all-led", "full-isr", "min-isr", "no-violations", "leader-in-isr")
+    ]
+    assert sum(check.concern is not None for check in checks) == len(checks) - 1
+    for check in checks:
+        plain = replace(check, concern=None)
+        assert outcome(bisect(log, check)) == outcome(bisect(log, plain)), check.name
+
+
+@given(stories(), st.integers(5, 340))
+@settings(max_examples=10, deadline=None)
+def test_chains_events_and_rows_are_those_of_every_batch(log: MetadataLog, end: int) -> None:
+    point = Point(offset=min(end, log.end_offset))
+    timeline, told = Timeline(), list[TimelineEvent]()
+    chains = {
+        text: Chain(parse_target(text)) for text in ("topic/t1/5.leader", "broker/1", "config/topic/t0")
+    }
+    for item in log.items():
+        assert isinstance(item, ReadBatch)
+        header = item.batch.header
+        records = [(one.offset, one.record) for one in item.records]
+        told += timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
+        if header.next_offset <= (point.offset or 0):
+            for chain in chains.values():
+                chain.batch(header.leader_epoch, header.max_timestamp_ms, records)
+    assert list(events(log, print)) == [*told, *timeline.finish()]
+    for text, chain in chains.items():
+        try:
+            expected = chain.result()
+        except InspectError as error:
+            with pytest.raises(InspectError) as refused:
+                explain(log, parse_target(text), point)
+            assert str(refused.value) == str(error)
+            continue
+        assert explain(log, parse_target(text), point) == expected
+    everything = list(history(log))
+    for path in ("topic/t1/5", "topic/t2", "broker/1", "config/topic/t0"):
+        expected_rows = [row for row in everything if Wanted(path).has(row.entity)]
+        key = operator.attrgetter("entity", "from_offset")
+        assert sorted(history(log, Wanted(path)), key=key) == sorted(expected_rows, key=key)
+
+
+@pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent")
+@pytest.mark.parametrize("path", RECORDED, ids=str)
+def test_recorded_logs_are_told_as_if_every_batch_were_looked_at(path: Path) -> None:
+    log = open_log(PosixDisk(), str(path))
+    if log.start_offset or log.is_checkpoint:
+        return
+    timeline, told = Timeline(), list[TimelineEvent]()
+    for item in log.items():
+        if isinstance(item, ReadBatch):
+            records = [(one.offset, one.record) for one in item.records]
+            header = item.batch.header
+            told += timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
+    assert list(events(log, [].append)) == [*told, *timeline.finish()]
+    for text in ("leaderless() == 0", "len(partitions('unclean')) < 2", "len(brokers) < 4"):
+        check = predicate_check(compile_predicate(text))
+        found = [bisect(log, one, past_corruption=True) for one in (check, replace(check, concern=None))]
+        assert outcome(found[0]) == outcome(found[1])

@@ -437,6 +437,8 @@ class Placement:
                 self._stop(copy.key, ErrorCode.KAFKA_STORAGE_ERROR, text, out)
             if self._was_uncommitted(copy):
                 self._assignments.lose(copy.key, now_ms)
+            elif self._place_of(copy.key) == directory_id:
+                self.offline[copy.key] = text
             self._queue[copy.key] = None
         self._queue.update(dict.fromkeys(self._starved))
         return True
@@ -458,11 +460,13 @@ class Placement:
         self._queue.update(dict.fromkeys(self._starved))
 
     def _was_uncommitted(self, copy: Copy) -> bool:
-        info = None if self.image is None else self.image.topics.partition(*copy.key)
         knows = self.image is not None and self.image.features.metadata_version >= LEVEL_DIRECTORIES
-        if info is None or copy.stage is Stage.REMOVING or not knows:
-            return False
-        return info.directory_of(self._me) in _UNCOMMITTED
+        return knows and copy.stage is not Stage.REMOVING and self._place_of(copy.key) in _UNCOMMITTED
+
+    def _place_of(self, key: PartitionKey) -> bytes | None:
+        """Where the image says that this broker's replica lies; None: it has none, or there is no image."""
+        info = None if self.image is None else self.image.topics.partition(*key)
+        return None if info is None else info.directory_of(self._me)
 
     # ---- parts -------------------------------------------------------------------------------
 

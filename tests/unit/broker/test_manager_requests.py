@@ -1,0 +1,512 @@
+"""What a broker does with requests for its partitions: produced, fetched, looked up, refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.replica.events import (
+    AppendPartition,
+    AskController,
+    CheckpointHighWatermarks,
+    ControllerAnswered,
+    DataRequestCancelled,
+    DataRespond,
+    EnforceRetention,
+    FindOffset,
+    OffsetFound,
+    PeerFetchFailed,
+    ReadPartition,
+    SendFetch,
+)
+from broker.replica.messages import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    PartitionKey,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+from broker.replica.values import Role
+from metadata.errors import ApiError, ErrorCode
+from metadata.requests_partitions import AlterPartitionRequest
+from metadata.requests_settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from tests.unit.broker.manager_world import (
+    A,
+    B,
+    Cluster,
+    Host,
+    answer_to,
+    found,
+    key_of,
+    of_kind,
+    only,
+)
+from tests.unit.broker.replica_world import batch
+
+
+def leading(*names: str, replicas: tuple[int, ...] = (1,), **config: object) -> tuple[Cluster, Host]:
+    """A broker that leads partition 0 of each topic, alone unless replicas are given."""
+    cluster = Cluster()
+    for name in names:
+        cluster.topic(name, place=A, replicas=replicas)
+    host = Host(cluster, found(A, [(name, 0) for name in names]), found(B), **config)
+    host.publish()
+    return cluster, host
+
+
+def produce(*keys: PartitionKey, acks: int = -1, timeout_ms: int = 1_000) -> ProduceRequest:
+    parts = tuple(ProducePartition(key=key, records=batch(b"v")) for key in keys)
+    return ProduceRequest(acks=acks, timeout_ms=timeout_ms, partitions=parts)
+
+
+def at(key: PartitionKey, offset: int, *, epoch: int = -1, last: int = -1) -> FetchPartition:
+    return FetchPartition(
+        key=key,
+        fetch_offset=offset,
+        max_bytes=1 << 20,
+        current_leader_epoch=epoch,
+        last_fetched_epoch=last,
+    )
+
+
+def fetch(
+    *parts: FetchPartition,
+    wait_ms: int = 500,
+    min_bytes: int = 1,
+    session: tuple[int, int] = (0, -1),
+    follower: int = -1,
+    max_bytes: int = 1 << 20,
+    forgotten: tuple[PartitionKey, ...] = (),
+) -> FetchRequest:
+    return FetchRequest(
+        replica_id=follower,
+        replica_epoch=100 + follower if follower >= 0 else -1,
+        max_wait_ms=wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        session_id=session[0],
+        session_epoch=session[1],
+        partitions=parts,
+        forgotten=forgotten,
+    )
+
+
+# ---- produce -------------------------------------------------------------------------------------
+
+
+def test_a_produce_is_answered_once_when_every_partition_has_answered() -> None:
+    _, host = leading("x", "y")
+    x, y = key_of("x"), key_of("y")
+    effects = host.ask(produce(x, y, key_of("nobody")))
+    assert [each.key for each in of_kind(effects, AppendPartition)] == [x, y]
+    assert of_kind(effects, DataRespond) == []
+    response = answer_to(host.work())
+    assert isinstance(response, ProduceResponse)
+    assert [(each.key, each.error, each.base_offset) for each in response.results] == [
+        (x, ErrorCode.NONE, 0),
+        (y, ErrorCode.NONE, 0),
+        (key_of("nobody"), ErrorCode.UNKNOWN_TOPIC_ID, -1),
+    ]
+    assert host.manager.status().waiting_produces == 0
+
+
+def test_a_produce_that_is_not_held_in_time_is_answered_by_the_clock() -> None:
+    _, host = leading("x", replicas=(1, 2, 3))
+    host.ask(produce(key_of("x"), timeout_ms=700))
+    assert of_kind(host.work(), DataRespond) == [], "the followers do not hold it"
+    assert host.manager.next_deadline_ms() is not None
+    assert host.manager.next_deadline_ms() <= host.now_ms + 700  # type: ignore[operator]
+    assert of_kind(host.tick(699), DataRespond) == []
+    (result,) = answer_to(host.tick(1)).results
+    assert result.error is ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_too_many_waiting_produces_are_refused_and_nothing_is_stored() -> None:
+    _, host = leading("x", replicas=(1, 2, 3), produce_purgatory_max_requests=2)
+    for n in range(2):
+        assert of_kind(host.ask(produce(key_of("x")), key=n), DataRespond) == []
+    effects = host.ask(produce(key_of("x")))
+    refused = answer_to(effects)
+    assert refused.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED and refused.retriable
+    assert len(effects) == 1
+
+
+@pytest.mark.parametrize("acks", [2, -2])
+def test_unknown_acks_are_refused(acks: int) -> None:
+    _, host = leading("x")
+    assert answer_to(host.ask(produce(key_of("x"), acks=acks))).code is ErrorCode.INVALID_REQUIRED_ACKS
+
+
+def test_a_cancelled_produce_is_not_answered_and_what_was_appended_stays() -> None:
+    _, host = leading("x")
+    host.ask(produce(key_of("x")))
+    assert host.do(DataRequestCancelled(key="k")) == []
+    assert of_kind(host.work(), DataRespond) == []
+    assert host.manager.partitions[key_of("x")].high_watermark == 1
+
+
+def test_s4_10_a_leader_that_is_moved_away_names_the_new_one() -> None:
+    """As in a controlled shutdown: who waits and who comes hears whom to ask, and may retry."""
+    cluster, host = leading("x", replicas=(1, 2))
+    host.ask(produce(key_of("x")))
+    host.work()
+    cluster.change(key_of("x"), leader=2)
+    (waited,) = answer_to(host.publish()).results
+    (came,) = answer_to(host.ask(produce(key_of("x")))).results
+    for result in (waited, came):
+        assert (result.error, result.leader, result.error.retriable) == (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            2,
+            True,
+        )
+
+
+def test_a_partition_that_is_led_elsewhere_names_its_leader() -> None:
+    cluster, host = leading("x")
+    cluster.topic("other", replicas=(2, 3), leader=3)
+    host.publish()
+    (result,) = answer_to(host.ask(produce(key_of("other"), (key_of("x")[0], 9)))).results[:1]
+    assert (result.error, result.leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 3)
+    second = answer_to(host.ask(produce((key_of("x")[0], 9)))).results[0]
+    assert second.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+# ---- fenced --------------------------------------------------------------------------------------
+
+
+def test_s2_22_a_fenced_broker_answers_no_clients() -> None:
+    _, host = leading("x")
+    host.serving = False
+    requests = [
+        produce(key_of("x")),
+        fetch(at(key_of("x"), 0)),
+        ListOffsetsRequest(partitions=(ListOffsetsPartition(key=key_of("x"), timestamp_ms=-1),)),
+        InitProducerIdRequest(),
+    ]
+    for request in requests:
+        effects = host.ask(request)
+        assert answer_to(effects).code is ErrorCode.BROKER_NOT_AVAILABLE
+        assert len(effects) == 1
+
+
+def test_s2_20_a_fenced_broker_serves_followers_and_goes_on_fetching() -> None:
+    cluster, host = leading("x", replicas=(1, 2))
+    host.serving = False
+    response = answer_to(host.ask(fetch(at(key_of("x"), 0, epoch=0), follower=2, wait_ms=0)))
+    assert [each.error for each in response.partitions] == [ErrorCode.NONE]
+    followed = cluster.topic("y", replicas=(1, 2), leader=2, place=B)
+    host.publish()
+    host.work()
+    sent = of_kind(host.publish() + host.tick(1), SendFetch)
+    assert sent == [] and followed in host.manager.partitions
+    host.do(PeerFetchFailed(target=2, correlation_id=1, reason="down"))
+    assert [each.target for each in of_kind(host.tick(1_000), SendFetch)] == [2]
+
+
+def test_clients_that_wait_to_read_hear_that_the_broker_was_fenced() -> None:
+    _, host = leading("x", replicas=(1, 2))
+    host.ask(fetch(at(key_of("x"), 0)), key="client")
+    host.ask(fetch(at(key_of("x"), 0, epoch=0), follower=2), key="follower")
+    host.serving = False
+    effects = host.do(DataRequestCancelled(key="nobody"))
+    assert answer_to(effects, "client").code is ErrorCode.BROKER_NOT_AVAILABLE
+    assert len(of_kind(effects, DataRespond)) == 1
+
+
+def test_s1_12_followers_of_an_earlier_life_are_refused() -> None:
+    cluster, host = leading("x", replicas=(1, 2))
+    cluster.broker(2, epoch=202)
+    host.publish()
+    refused = answer_to(host.ask(fetch(at(key_of("x"), 0, epoch=0), follower=2)))
+    assert refused.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+# ---- fetch ---------------------------------------------------------------------------------------
+
+
+def test_a_fetch_waits_until_there_is_something_to_read() -> None:
+    _, host = leading("x")
+    key = key_of("x")
+    assert host.ask(fetch(at(key, 0)), key="reader") == []
+    host.ask(produce(key))
+    read = host.work()
+    response = answer_to(read, "reader")
+    assert isinstance(response, FetchResponse)
+    (part,) = response.partitions
+    assert (part.error, part.high_watermark, len(part.records) > 0) == (ErrorCode.NONE, 1, True)
+
+
+def test_a_fetch_that_finds_nothing_is_answered_when_its_time_is_over() -> None:
+    _, host = leading("x")
+    host.ask(fetch(at(key_of("x"), 0), wait_ms=300))
+    assert host.manager.next_deadline_ms() == host.now_ms + 300
+    (part,) = answer_to(host.tick(300)).partitions
+    assert part == FetchedPartition(key=key_of("x"), high_watermark=0, log_start_offset=0, leader_epoch=0)
+
+
+def test_min_bytes_are_waited_for() -> None:
+    _, host = leading("x")
+    key = key_of("x")
+    size = len(batch(b"v"))
+    host.ask(fetch(at(key, 0), min_bytes=size + 1), key="reader")
+    host.ask(produce(key))
+    assert [each for each in of_kind(host.work(), DataRespond) if each.key == "reader"] == []
+    host.ask(produce(key), key="k2")
+    (part,) = answer_to(host.work(), "reader").partitions
+    assert len(part.records) == 2 * size
+
+
+def test_a_consumer_reads_below_the_high_watermark_and_a_follower_above() -> None:
+    _, host = leading("x", replicas=(1, 2))
+    key = key_of("x")
+    host.ask(fetch(at(key, 0)), key="client")
+    host.ask(fetch(at(key, 0, epoch=0), follower=2), key="follower")
+    host.ask(produce(key))
+    answered = [each.key for each in of_kind(host.work(), DataRespond)]
+    assert answered == ["follower"], "the record is on one of two replicas"
+    effects = host.ask(fetch(at(key, 1, epoch=0, last=0), follower=2), key="ack")
+    assert [each.key for each in of_kind(effects, DataRespond)] == ["k"], "the fetch offset is the ack"
+    (part,) = answer_to(host.work(), "client").partitions
+    assert part.high_watermark == 1 and part.records
+
+
+def test_an_error_is_answered_at_once() -> None:
+    _, host = leading("x")
+    parts = (at(key_of("x"), 5), at(key_of("nobody"), 0))
+    response = answer_to(host.ask(fetch(*parts)))
+    assert [each.error for each in response.partitions] == [
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    ]
+
+
+def test_an_answer_holds_no_more_than_was_asked_for() -> None:
+    _, host = leading("x", "y")
+    for name in ("x", "y"):
+        host.ask(produce(key_of(name)))
+        host.work()
+    host.ask(fetch(at(key_of("x"), 0), at(key_of("y"), 0), max_bytes=len(batch(b"v"))))
+    x, y = answer_to(host.work()).partitions
+    assert x.records and not y.records
+
+
+def test_a_read_from_a_directory_that_fails_is_a_storage_error() -> None:
+    _, host = leading("x")
+    host.ask(produce(key_of("x")))
+    host.work()
+    assert only(host.ask(fetch(at(key_of("x"), 0))), ReadPartition).from_offset == 0
+    (part,) = answer_to(host.fail(A)).partitions
+    assert part.error is ErrorCode.KAFKA_STORAGE_ERROR and part.error.retriable
+
+
+def test_parked_fetches_hear_of_a_failed_directory_at_once() -> None:
+    _, host = leading("x")
+    host.ask(fetch(at(key_of("x"), 0)))
+    (part,) = answer_to(host.fail(A)).partitions
+    assert part.error is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+# ---- fetch sessions (KIP-227) --------------------------------------------------------------------
+
+
+def begin(host: Host, *keys: PartitionKey) -> int:
+    """A follower's session on partitions at offset 0; its id."""
+    response = answer_to(
+        host.ask(fetch(*[at(key, 0, epoch=0) for key in keys], session=(0, 0), follower=2, wait_ms=0))
+    )
+    assert response.session_id > 0 and [each.key for each in response.partitions] == list(keys)
+    return int(response.session_id)
+
+
+def test_a_session_names_what_changed_and_hears_what_has_something_to_say() -> None:
+    _, host = leading("x", "y", replicas=(1, 2))
+    x, y = key_of("x"), key_of("y")
+    session = begin(host, x, y)
+    assert host.ask(fetch(session=(session, 1), follower=2), key="f") == []
+    host.ask(produce(y, acks=1))
+    response = answer_to(host.work(), "f")
+    assert [each.key for each in response.partitions] == [y]
+    effects = host.ask(fetch(at(y, 1, epoch=0, last=0), session=(session, 2), follower=2), key="f")
+    assert of_kind(effects, DataRespond) == [], "nothing new: it waits"
+    late = answer_to(host.tick(500), "f")
+    assert [(each.key, each.high_watermark, each.records) for each in late.partitions] == [(y, 1, b"")]
+
+
+def test_what_was_told_is_not_told_again_before_it_is_named() -> None:
+    _, host = leading("x", replicas=(1, 2))
+    x = key_of("x")
+    session = begin(host, x)
+    host.ask(fetch(session=(session, 1), follower=2), key="f")
+    host.ask(produce(x, acks=1))
+    assert answer_to(host.work(), "f").partitions[0].records
+    assert host.ask(fetch(session=(session, 2), follower=2), key="f") == []
+    again = host.ask(fetch(at(x, 0, epoch=0), session=(session, 3), follower=2), key="g")
+    refused = answer_to(again, "f")
+    assert isinstance(refused, ApiError) and refused.code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert only(again, ReadPartition).from_offset == 0
+
+
+def test_sessions_refuse_other_epochs_and_unknown_ids() -> None:
+    _, host = leading("x", replicas=(1, 2))
+    session = begin(host, key_of("x"))
+    wrong = answer_to(host.ask(fetch(session=(session, 5), follower=2)))
+    assert wrong.code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    unknown = answer_to(host.ask(fetch(session=(session + 1, 1), follower=2)))
+    assert unknown.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    foreign = answer_to(host.ask(fetch(session=(session, 1), follower=3)))
+    assert foreign.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_forgotten_partition_is_heard_of_no_more() -> None:
+    _, host = leading("x", "y", replicas=(1, 2))
+    x, y = key_of("x"), key_of("y")
+    session = begin(host, x, y)
+    host.ask(fetch(session=(session, 1), follower=2, forgotten=(x,)), key="f")
+    host.ask(produce(x, acks=1))
+    assert [each for each in of_kind(host.work(), DataRespond) if each.key == "f"] == []
+
+
+def test_a_full_cache_answers_without_a_session_and_old_ones_go() -> None:
+    _, host = leading("x", max_incremental_fetch_session_cache_slots=1)
+    key = key_of("x")
+
+    def start(name: str) -> int:
+        return int(answer_to(host.ask(fetch(at(key, 0), session=(0, 0), wait_ms=0), name), name).session_id)
+
+    first = start("a")
+    assert first > 0 and start("b") == 0
+    host.tick(120_001)
+    assert start("c") > 0
+    gone = answer_to(host.ask(fetch(session=(first, 1)), "d"), "d")
+    assert gone.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_follower_takes_the_slot_of_a_client() -> None:
+    _, host = leading("x", replicas=(1, 2), max_incremental_fetch_session_cache_slots=1)
+    client = answer_to(host.ask(fetch(at(key_of("x"), 0), session=(0, 0), wait_ms=0), "a"), "a").session_id
+    assert client > 0
+    assert begin(host, key_of("x")) > 0
+    gone = answer_to(host.ask(fetch(session=(client, 1)), "d"), "d")
+    assert gone.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert host.manager.status().fetch_sessions == 1
+
+
+# ---- the ISR -------------------------------------------------------------------------------------
+
+
+def test_followers_that_stop_are_proposed_out_in_one_request() -> None:
+    _, host = leading("x", "y", replicas=(1, 2), replica_lag_time_max_ms=1_000)
+    for name in ("x", "y"):
+        host.ask(produce(key_of(name), timeout_ms=9_000), name)
+        host.work()
+    host.tick(500)
+    asked = only(host.tick(501), AskController)
+    assert isinstance(asked.request, AlterPartitionRequest)
+    assert [[member.broker_id for member in each.isr] for each in asked.request.partitions] == [[1], [1]]
+    effects = host.answer_controller([asked])
+    assert len(of_kind(effects, DataRespond)) == 2, "the high watermark waits for nobody now"
+
+
+def test_a_quiet_follower_of_an_idle_partition_stays_in_sync_when_it_wakes_up() -> None:
+    """It names nothing for minutes because there is nothing to say; the first record must not cost it its
+    place."""
+    _, host = leading("x", replicas=(1, 2), replica_lag_time_max_ms=1_000)
+    x = key_of("x")
+    session = begin(host, x)
+    for epoch in range(1, 20):
+        host.ask(fetch(session=(session, epoch), follower=2), key="f")
+        assert answer_to(host.tick(500), "f").partitions == ()
+    host.ask(fetch(session=(session, 20), follower=2), key="f")
+    host.ask(produce(x))
+    effects = host.work()
+    effects += host.tick(499)
+    assert of_kind(effects, AskController) == []
+
+
+# ---- offsets, producer ids -----------------------------------------------------------------------
+
+
+def test_offsets_by_time_are_looked_up_in_the_log() -> None:
+    _, host = leading("x")
+    key = key_of("x")
+    host.ask(produce(key))
+    host.work()
+    parts = tuple(ListOffsetsPartition(key=key, timestamp_ms=each) for each in (-1, -2, 123))
+    sought = only(host.ask(ListOffsetsRequest(partitions=parts)), FindOffset)
+    assert (sought.key, sought.timestamp_ms, sought.below_offset) == (key, 123, 1)
+    reply = OffsetFound(token=sought.token, offset=0, timestamp_ms=150, leader_epoch=0)
+    results = answer_to(host.do(reply)).results
+    assert [(each.offset, each.timestamp_ms) for each in results] == [(1, -1), (0, -1), (0, 150)]
+
+
+def test_producer_ids_come_from_blocks_of_the_controller() -> None:
+    _, host = leading("x")
+    asked = host.ask(InitProducerIdRequest(), "p1")
+    call = only(asked, AskController)
+    assert call.request == AllocateProducerIdsRequest(broker_id=1, broker_epoch=101)
+    assert host.ask(InitProducerIdRequest(), "p2") == []
+    block = AllocateProducerIdsResponse(first_id=5_000, count=3)
+    effects = host.do(ControllerAnswered(correlation_id=call.correlation_id, response=block))
+    assert [answer_to(effects, name) for name in ("p1", "p2")] == [
+        InitProducerIdResponse(producer_id=5_000, producer_epoch=0),
+        InitProducerIdResponse(producer_id=5_001, producer_epoch=0),
+    ]
+    assert answer_to(host.ask(InitProducerIdRequest())).producer_id == 5_002
+    assert len(of_kind(host.ask(InitProducerIdRequest(), "p4"), AskController)) == 1
+
+
+def test_nobody_waits_for_a_producer_id_for_ever() -> None:
+    _, host = leading("x", replica_request_timeout_ms=3_000)
+    host.ask(InitProducerIdRequest())
+    assert answer_to(host.tick(3_000)).code is ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_an_id_that_was_never_given_gets_no_epoch() -> None:
+    _, host = leading("x")
+    refused = answer_to(host.ask(InitProducerIdRequest(producer_id=7, producer_epoch=0)))
+    assert refused.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+# ---- upkeep --------------------------------------------------------------------------------------
+
+
+def test_high_watermarks_are_written_where_they_moved_and_at_the_end() -> None:
+    _, host = leading("x")
+    host.ask(produce(key_of("x")))
+    host.work()
+    written = CheckpointHighWatermarks(directory_id=A, high_watermarks=(("x", 0, 1),))
+    assert of_kind(host.tick(5_000), CheckpointHighWatermarks) == [written]
+    assert of_kind(host.tick(5_000), CheckpointHighWatermarks) == []
+    host.ask(produce(key_of("x")), "k2")
+    host.work()
+    host.ask(fetch(at(key_of("x"), 2)), "waits")
+    effects = host.manager.stop(now_ms=host.now_ms, wall_ms=0)
+    assert answer_to(effects, "waits").code is ErrorCode.BROKER_NOT_AVAILABLE
+    assert effects[-1] == CheckpointHighWatermarks(directory_id=A, high_watermarks=(("x", 0, 2),))
+    assert host.ask(produce(key_of("x"))) == []
+
+
+def test_retention_comes_round_to_every_log_below_its_high_watermark() -> None:
+    _, host = leading("x", "y", log_retention_check_interval_ms=10_000)
+    effects = host.tick(10_000)
+    assert [(each.key, each.below_offset) for each in of_kind(effects, EnforceRetention)] == [
+        (key_of("x"), 0),
+        (key_of("y"), 0),
+    ]
+
+
+def test_s4_15_s4_16_after_a_restart_it_leads_or_follows_what_the_log_says() -> None:
+    cluster = Cluster()
+    leads, follows = cluster.topic("leads", place=A), cluster.topic("follows", place=A, leader=2)
+    host = Host(cluster, found(A, [("leads", 0), ("follows", 0)]), found(B))
+    host.publish()
+    roles = {key: partition.role for key, partition in host.manager.partitions.items()}
+    assert roles == {leads: Role.LEADER, follows: Role.FOLLOWER}
+    status = host.manager.status()
+    assert (status.replicas, status.leaders, status.followers) == (2, 1, 1)

@@ -99,10 +99,17 @@ def _row(broker_id: int, directory: LogDirDescription) -> tuple[object, ...]:
         "online" if directory.error is ErrorCode.NONE else "offline",
         len(directory.replicas),
         sum(each.leads for each in directory.replicas),
-        sum(each.size_bytes for each in directory.replicas),
+        _size(directory),
         _known(directory.usable_bytes),
         _known(directory.total_bytes),
     )
+
+
+def _size(directory: LogDirDescription) -> int | None:
+    """None: nobody can say of a directory that is offline."""
+    if directory.error is not ErrorCode.NONE:
+        return None
+    return sum(each.size_bytes for each in directory.replicas)
 
 
 def _replica_rows(answers: Sequence[BrokerDirectories]) -> list[tuple[object, ...]]:
@@ -112,11 +119,11 @@ def _replica_rows(answers: Sequence[BrokerDirectories]) -> list[tuple[object, ..
             directory.path,
             f"{each.topic}-{each.key[1]}",
             _role(directory, each),
-            each.size_bytes,
-            each.start_offset,
-            each.high_watermark,
-            each.end_offset,
-            each.lag,
+            _known(each.size_bytes),
+            _known(each.start_offset),
+            _known(each.high_watermark),
+            _known(each.end_offset),
+            _known(each.lag),
         )
         for answer in answers
         for directory in answer.directories
@@ -135,8 +142,8 @@ def _id_text(directory_id: bytes | None) -> str | None:
     return None if directory_id is None else uuid_to_text(directory_id)
 
 
-def _known(size_bytes: int) -> int | None:
-    return None if size_bytes < 0 else size_bytes
+def _known(value: int) -> int | None:
+    return None if value < 0 else value
 
 
 def _as_json(answer: BrokerDirectories) -> dict[str, Any]:
@@ -158,11 +165,11 @@ def _as_json(answer: BrokerDirectories) -> dict[str, Any]:
                         "topicId": uuid_to_text(one.key[0]),
                         "partition": one.key[1],
                         "leads": one.leads,
-                        "sizeBytes": one.size_bytes,
-                        "startOffset": one.start_offset,
-                        "highWatermark": one.high_watermark,
-                        "endOffset": one.end_offset,
-                        "lag": one.lag,
+                        "sizeBytes": _known(one.size_bytes),
+                        "startOffset": _known(one.start_offset),
+                        "highWatermark": _known(one.high_watermark),
+                        "endOffset": _known(one.end_offset),
+                        "lag": _known(one.lag),
                     }
                     for one in each.replicas
                 ],

@@ -177,8 +177,10 @@ def produce(
     if problem is not None:
         raise problem
     if account.failed:
-        doubt = "; they may be stored all the same" if account.maybe_stored else ""
-        raise Failure(f"{account.failed} messages were not acknowledged: {account.problem}{doubt}")
+        they = "it" if account.failed == 1 else "they"
+        doubt = f"; {they} may be stored all the same" if account.maybe_stored else ""
+        were = "message was" if account.failed == 1 else "messages were"
+        raise Failure(f"{account.failed} {were} not acknowledged: {account.problem}{doubt}")
     return 0 if account.ended_by is None else _ENDINGS[account.ended_by]
 
 
@@ -297,7 +299,8 @@ def _report(plan: Plan, account: Account, as_json: bool) -> None:
         return
     of = f" of {account.acknowledged + account.failed:,}" if account.failed or account.ended_by else ""
     done = "sent" if plan.config.acks == 0 else "acknowledged"
-    text = f"{account.acknowledged:,}{of} messages ({account.size_bytes:,} bytes) {done}"
+    noun = "message" if account.acknowledged == 1 and not of else "messages"
+    text = f"{account.acknowledged:,}{of} {noun} ({account.size_bytes:,} bytes) {done}"
     if account.acknowledged:
         rate = rate_text(account.acknowledged, account.size_bytes, account.seconds)
         text += f" in {account.seconds:.3g} s: {rate}; latency {account.latencies.text()}"

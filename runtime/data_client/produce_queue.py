@@ -40,6 +40,22 @@ class Identity:
     epoch: int
 
 
+_NOT_STORED = _NEVER_FITS | {
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.INVALID_REQUIRED_ACKS,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+}
+"""With these a leader refuses a batch before it appends it; others may come after that."""
+
+
 class Step(Enum):
     """What becomes of a batch after an answer."""
 
@@ -52,7 +68,8 @@ class Step(Enum):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class OutBatch:
-    """A sealed batch. `handle` is its owner's; `attempts`: how often it was sent."""
+    """A sealed batch. `handle` is its owner's; `attempts`: how often it was sent.
+    `maybe_stored`: at least one of those may have been carried out."""
 
     payload: Payload
     deadline_ms: int
@@ -64,6 +81,7 @@ class OutBatch:
     sent_as_oldest: bool = False
     attempts: int = 0
     problem: str = ""
+    maybe_stored: bool = False
 
     def sealed(self) -> bytes:
         if self.identity is None:
@@ -182,6 +200,7 @@ class PartitionQueue:
             self._proven_ms = now_ms
             self.unsettled.remove(batch)
             return Step.DONE
+        batch.maybe_stored = batch.maybe_stored or code not in _NOT_STORED
         if code in _NEVER_FITS:
             return self._does_not_fit(batch, now_ms)
         if code.retriable or code is ErrorCode.BROKER_NOT_AVAILABLE:
@@ -203,6 +222,7 @@ class PartitionQueue:
     def lost(self, batch: OutBatch, now_ms: int) -> None:
         """There was no answer: the batch may be stored or not. It is sent again with the same sequence."""
         batch.in_flight = False
+        batch.maybe_stored = True
         self._retry(now_ms)
 
     def _retry(self, now_ms: int) -> None:

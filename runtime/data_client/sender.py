@@ -270,6 +270,7 @@ class Sender:
             batch.problem = str(error)
             if self._limits.acks == api.ACKS_NONE:
                 lane.queue.answered(batch, ErrorCode.NONE, self._now_ms())
+                batch.maybe_stored = True
                 self._fail(batch, ErrorCode.NETWORK_EXCEPTION, str(error))
             else:
                 lane.queue.lost(batch, self._now_ms())
@@ -297,8 +298,7 @@ class Sender:
                 self._view.want_refresh()
 
     def _fail(self, batch: OutBatch, code: ErrorCode, why: str) -> None:
-        known_refused = code not in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION)
-        error = SendError(code, why, maybe_stored=batch.attempts > 0 and not known_refused)
+        error = SendError(code, why, maybe_stored=batch.maybe_stored or batch.in_flight)
         self._settled(batch, error)
 
     # --- the producer's identity

@@ -172,6 +172,10 @@ class BrokerNode:
             " ask another broker, or try again later",
         )
 
+    def serves(self, now_ms: int) -> bool:
+        """Whether clients are served now: unfenced, and the lease holds."""
+        return self._session.serves(now_ms)
+
     def status(self, *, now_ms: int) -> BrokerStatus:
         session = self._session
         lease_ms = session.lease_end_ms

@@ -24,6 +24,7 @@ TopicIds = Callable[[str], bytes | None]
 """The id of the topic of a name; None: there is none."""
 
 R = TypeVar("R")
+E = TypeVar("E")
 _NO_HINTS = Hints(())
 _NONE = ErrorCode.NONE
 
@@ -89,6 +90,16 @@ def refusal_of(each: Any) -> tuple[ErrorCode, str | None]:
     return decoded.code, decoded.message
 
 
+def _in_places(found: Sequence[E], unknown: Sequence[UnknownTopic]) -> Sequence[E | UnknownTopic]:
+    """Results as the request had their partitions, with what is unknown among them."""
+    if not unknown:
+        return found
+    ordered: list[E | UnknownTopic] = list(found)
+    for each in unknown:
+        ordered.insert(each.position, each)
+    return ordered
+
+
 def refused(error: ApiError) -> common.Error:
     """A refusal of a whole request, as every answer carries it."""
     return error_to_pb(error, _NO_HINTS)
@@ -98,14 +109,10 @@ def refused(error: ApiError) -> common.Error:
 
 
 def produce_to_pb(request: api.ProduceRequest) -> pb.ProduceRequest:
-    return pb.ProduceRequest(
-        acks=request.acks,
-        timeout_ms=request.timeout_ms,
-        partitions=[
-            pb.ProducePartition(topic=_ref(each.key[0]), partition=each.key[1], records=each.records)
-            for each in request.partitions
-        ],
-    )
+    message = pb.ProduceRequest(acks=request.acks, timeout_ms=request.timeout_ms)
+    for each in request.partitions:  # in place, so that records are copied once
+        message.partitions.add(topic=_ref(each.key[0]), partition=each.key[1], records=each.records)
+    return message
 
 
 def produce_from_pb(request: pb.ProduceRequest, topics: TopicIds) -> Asked[api.ProduceRequest]:
@@ -250,31 +257,34 @@ def fetched_to_pb(
     """The answer; of a request without a session, those to `unknown` stand where the request had them."""
     if isinstance(response, ApiError):
         return pb.FetchResponse(error=refused(response))
-    partitions = [_fetched_to_pb(each) for each in response.partitions]
-    for each in unknown:
-        refusal = error_field(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, each.message)
-        absent = pb.FetchedPartition(
-            partition=each.partition, error=refusal, high_watermark=-1, log_start_offset=-1, leader_epoch=-1
+    # Built in place: a message that is put into another one is copied, with all its records.
+    answer = pb.FetchResponse(session_id=response.session_id)
+    add = answer.partitions.add
+    for each in _in_places(response.partitions, unknown):
+        if isinstance(each, UnknownTopic):
+            add(
+                partition=each.partition,
+                error=error_field(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, each.message),
+                high_watermark=-1,
+                log_start_offset=-1,
+                leader_epoch=-1,
+            )
+            continue
+        diverging = each.diverging
+        add(
+            topic_id=each.key[0],
+            partition=each.key[1],
+            error=error_field(each.error, each.message),
+            high_watermark=each.high_watermark,
+            log_start_offset=each.log_start_offset,
+            diverging=None
+            if diverging is None
+            else pb.DivergingEpoch(epoch=diverging.epoch, end_offset=diverging.offset),
+            leader=each.leader,
+            leader_epoch=each.leader_epoch,
+            records=each.records,
         )
-        partitions.insert(each.position, absent)
-    return pb.FetchResponse(session_id=response.session_id, partitions=partitions)
-
-
-def _fetched_to_pb(each: api.FetchedPartition) -> pb.FetchedPartition:
-    diverging = each.diverging
-    return pb.FetchedPartition(
-        topic_id=each.key[0],
-        partition=each.key[1],
-        error=error_field(each.error, each.message),
-        high_watermark=each.high_watermark,
-        log_start_offset=each.log_start_offset,
-        diverging=None
-        if diverging is None
-        else pb.DivergingEpoch(epoch=diverging.epoch, end_offset=diverging.offset),
-        leader=each.leader,
-        leader_epoch=each.leader_epoch,
-        records=each.records,
-    )
+    return answer
 
 
 def fetched_from_pb(response: pb.FetchResponse) -> api.FetchResponse | ApiError:

@@ -267,7 +267,7 @@ class BrokerProcess:
                 raise TypeError(f"a broker has no use for the effect {type(effect).__name__}")
 
     def _after_step(self, now_ms: int) -> None:
-        self._health.update(not self.node.status(now_ms=now_ms).fenced)
+        self._health.update(self.node.serves(now_ms))
         self._lines.tick(now_ms)
 
     def _log_context(self) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What is kept of a partition's end in memory is exactly what its log holds, or nothing is answered from it."""
+"""What is kept of a partition's end in memory is exactly what its log holds, or the disk is asked."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import cast
 
 from .batch import parse_header
+from .checkpoint import Checkpoint
 from .disk import STAGED_SUFFIX, Disk, FileSystem, join, name_of, place_staged, remove_if_present
 from .epochs import FILE_NAME as EPOCHS_FILE
 from .errors import BatchError, CorruptFileError, FileMissingError, OffsetOutOfRange
@@ -44,35 +45,6 @@ MAX_OFFSETS_A_SEGMENT = 2**31 - 1
 _ROLL, _CHECKPOINT = "roll", "checkpoint"
 _PRODUCER = struct.Struct(">q")
 _PRODUCER_AT = 43
-
-
-class Checkpoint:
-    """Small files that say what a log is at one moment: its producers, epochs and recovery point.
-
-    Used in this order, for many logs at once: everything up to `offset` is synced; `stage`, and a sync of the
-    files; `place(last=False)`, and a sync of the names; `place(last=True)`, and a sync of the names;
-    `PartitionLog.checkpointed`. What is placed last vouches for what is placed first.
-    """
-
-    def __init__(
-        self, log: PartitionLog, shape: int, files: list[tuple[str, bytes]], point: RecoveryPoint
-    ) -> None:
-        self.log = log
-        self.shape = shape
-        self.offset = point.offset
-        self.epochs = log.epochs
-        self._files = files
-        self._point = point
-
-    def stage(self) -> list[PooledFile]:
-        """Writes them beside their places, unless they are wrong already."""
-        point = (join(self.log.directory, POINT_FILE), self._point.encode())
-        return self.log.stage(self, [*self._files, point])
-
-    def place(self, *, last: bool) -> bool:
-        """Gives the producers and epochs, or last the recovery point, their names, unless the log was cut,
-        trimmed or removed meanwhile: then they are wrong. True where a sync of the names is due."""
-        return self.log.place(self, self._point if last else None, [path for path, _ in self._files])
 
 
 class PartitionLog(PooledLog):

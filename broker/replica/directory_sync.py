@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from broker.replica.messages import PartitionKey
+from storage.checkpoint import Checkpoint
 from storage.disk import FileSystem
 from storage.errors import DiskError, FileMissingError, LogFailedError
 from storage.log import SyncTicket
-from storage.partition_log import Checkpoint
 from storage.timed_segment import TimedSegment
 
 CHECKPOINTS_AT_ONCE = 1_000

@@ -44,28 +44,24 @@ from broker.replica.events import (
     TrimTo,
 )
 from broker.replica.messages import PartitionKey
+from broker.replica.store_changes import create_replicas, delete_one, rename_away
 from broker.replica.store_open import open_directory
 from broker.replica.store_parts import (
     ExpectedIdentity,
     Opened,
-    RemovedReplica,
     StoredReplica,
     StoreOptions,
     as_found,
     log_config,
 )
-from storage.disk import Disk, join
-from storage.errors import CorruptLogError, DiskError, FileMissingError, OffsetOutOfRange, StorageError
-from storage.log_config import PARTITION_METADATA_FILE
-from storage.partition_log import PartitionLog
+from storage.disk import Disk
+from storage.errors import CorruptLogError, DiskError, OffsetOutOfRange
 from storage.pooled_log import FoundRecord
 from storage.replica_directory import (
-    STRAY_SUFFIX,
-    encode_partition_metadata,
-    removed_name,
-    replica_name,
     store_high_watermarks,
 )
+
+__all__ = ["DirectoryStore", "DirectorySync", "ExpectedIdentity", "StoreOptions"]
 
 
 class DirectoryStore:
@@ -74,15 +70,11 @@ class DirectoryStore:
     def __init__(self, opened: Opened) -> None:
         self.directory_id = opened.directory_id
         self.path = opened.path
+        self._opened = opened
         self._disk = opened.disk
-        self._lock = opened.lock
-        self._file_system = opened.file_system
-        self._pool = opened.pool
         self._options = opened.options
-        self._rng = opened.rng
         self._warn = opened.on_warning
         self._replicas = opened.replicas
-        self._removed = opened.removed
         # Appended to since the last sync was prepared, and changed since the last checkpoint was.
         self._dirty: dict[PartitionKey, StoredReplica] = {}
         self._changed: dict[PartitionKey, StoredReplica] = opened.unpointed
@@ -305,56 +297,10 @@ class DirectoryStore:
     # --- replicas that come and go
 
     def _create(self, works: list[CreateReplica]) -> list[DataEvent]:
-        """A crash in between leaves directories without a readable partition.metadata, which opening removes,
-        or whole ones, which it opens."""
-        made: list[StoredReplica] = []
-        files, names = [], []
-        for work in works:
-            if work.key in self._replicas:
-                held = replica_name(work.topic, work.key[1])
-                raise StorageError(f"{self.path} already holds a replica of {held}; remove it first")
-            directory = join(self.path, replica_name(work.topic, work.key[1]))
-            if self._disk.exists(directory):
-                self._set_aside(directory, replica_name(work.topic, work.key[1]))
-            self._disk.make_directory(directory)
-            file = self._pool.file(join(directory, PARTITION_METADATA_FILE), size=0)
-            file.append(encode_partition_metadata(work.key[0]))
-            file.begin_sync()
-            log = PartitionLog.load(
-                self._disk,
-                directory,
-                log_config(work.settings, self._options),
-                self._pool,
-                self._file_system,
-                self._warn,
-                names=[],
-            )
-            made.append(
-                StoredReplica(
-                    key=work.key,
-                    topic=work.topic,
-                    incarnation=work.incarnation,
-                    log=log,
-                    settings=work.settings,
-                    size_bytes=0,
-                )
-            )
-            self._replicas[work.key] = made[-1]
-            files.append(file)
-            names.append(directory)
-        self._file_system.sync(files, [*names, self.path])
-        for file in files:
-            file.close()
         return [
             ReplicaCreated(directory_id=self.directory_id, key=one.key, incarnation=one.incarnation)
-            for one in made
+            for one in create_replicas(self._opened, works)
         ]
-
-    def _set_aside(self, directory: str, name: str) -> None:
-        aside = removed_name(name, self._rng, STRAY_SUFFIX)
-        self._disk.rename(directory, join(self.path, aside))
-        self._disk.sync_directory(self.path)
-        self._warn(f"{directory} was in the way of a new replica and is not known: it is kept as {aside}")
 
     def _remove(self, works: list[RemoveReplica]) -> list[DataEvent]:
         events: list[DataEvent] = []
@@ -364,7 +310,9 @@ class DirectoryStore:
             if replica is not None and work.incarnation < replica.incarnation:
                 continue
             if replica is not None:
-                self._rename_away(replica)
+                self._dirty.pop(work.key, None)
+                self._changed.pop(work.key, None)
+                rename_away(self._opened, replica)
                 renamed = True
             events.append(
                 ReplicaRemoved(directory_id=self.directory_id, key=work.key, incarnation=work.incarnation)
@@ -373,32 +321,11 @@ class DirectoryStore:
             self._disk.sync_directory(self.path)
         return events
 
-    def _rename_away(self, replica: StoredReplica) -> None:
-        for table in (self._replicas, self._dirty, self._changed):
-            table.pop(replica.key, None)
-        replica.log.close()
-        name = removed_name(replica_name(replica.topic, replica.key[1]), self._rng)
-        self._disk.rename(replica.log.directory, join(self.path, name))
-        self._removed.append(RemovedReplica(name=name, delay_ms=replica.settings.file_delete_delay_ms))
-
     def tick(self, now_ms: int) -> bool:
         """Deletes the files of one removed replica whose delay is over (monotonic clock); True: more are
         due. Call about once a second. Raises DiskError."""
-        for removed in self._removed:
-            if removed.due_ms is None:
-                removed.due_ms = now_ms + removed.delay_ms
-        due = [removed for removed in self._removed if (removed.due_ms or 0) <= now_ms]
-        if not due:
-            return False
-        self._removed.remove(due[0])
-        directory = join(self.path, due[0].name)
-        try:
-            for name in self._disk.list_directory(directory):
-                self._disk.remove(join(directory, name))
-            self._disk.remove_directory(directory)
-        except FileMissingError:
-            return len(due) > 1  # somebody was faster
-        return len(due) > 1
+        with missing_is_bad(self.path):
+            return delete_one(self._opened, now_ms)
 
     # --- durability
 
@@ -420,7 +347,7 @@ class DirectoryStore:
         self._dirty = {}
         return DirectorySync(
             self.path,
-            self._file_system,
+            self._opened.file_system,
             tickets=[(one.key, one.incarnation, one.log.prepare_sync()) for one in replicas.values()],
             checkpoints=[one.log.checkpoint() for one in replicas.values()] if checkpoint else [],
         )
@@ -452,8 +379,9 @@ class DirectoryStore:
                 replica.log.close()
             except DiskError:
                 continue  # it is bad: that is why it is abandoned
-        self._replicas, self._dirty, self._changed = {}, {}, {}
-        self._removed = []
+        self._replicas.clear()
+        self._dirty, self._changed = {}, {}
+        self._opened.removed.clear()
 
     def close(self, *, clean: bool) -> None:
         """Gives the directory back; with `clean` everything is synced and checkpointed before, so that the
@@ -466,7 +394,7 @@ class DirectoryStore:
                     self.sync_completed(sync)
         finally:
             self.abandon()
-            self._file_system.close()
-            if self._lock is not None:
-                self._lock.release()
-                self._lock = None
+            self._opened.file_system.close()
+            if self._opened.lock is not None:
+                self._opened.lock.release()
+                self._opened.lock = None

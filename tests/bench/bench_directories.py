@@ -25,7 +25,7 @@ from broker.replica.events import (
 )
 from broker.replica.store import DirectoryStore
 from broker.replica.store_parts import ExpectedIdentity
-from storage.batch import encode_batch
+from storage.batch import encode_batch, hop_headers
 from storage.meta_properties import MetaProperties, store_meta_properties
 from storage.posix_disk import PosixDisk
 from tests.bench.figures import Figure
@@ -108,7 +108,7 @@ def many(path: str, count: int) -> list[Figure]:
     figures.append(Figure(name="orderly stop", value=time.perf_counter() - start, unit="s"))
     store, found, took_s = opened(path)
     figures.append(Figure(name="open after an orderly stop", value=took_s, unit="s", at_most=2))
-    figures.append(Figure(name="open files of idle replicas", value=len(store._pool), unit=""))
+    figures.append(Figure(name="open files of idle replicas", value=len(store._opened.pool), unit=""))
     fill(store, keys, {one.key: one.incarnation for one in found.replicas}, 4)
     killed, found, took_s = opened(path, locked=True)
     figures.append(Figure(name="open after kill -9", value=took_s, unit="s", at_most=4))
@@ -190,8 +190,7 @@ def read(name: str, store: DirectoryStore, where: dict[str, Any], count: int) ->
         if not isinstance(event, PartitionRead) or not event.data:
             raise SystemExit(f"offset {at} cannot be read: {event}")
         total += len(event.data)
-        at += len(event.data) // (BATCH_BYTES // 2)
-        at = min(at, int(total / BATCH_BYTES + 0.5))
+        at = hop_headers(event.data)[-1][2]
     rate = total / (time.perf_counter() - start) / 1e9
     return Figure(name=name, value=rate, unit="GB/s", at_least=1)
 

@@ -606,15 +606,15 @@ def test_few_files_are_open_however_many_replicas_there_are(tmp_path: Path) -> N
                     directory_id=DIRECTORY_ID, key=work.key, incarnation=1, data=batch(base), sync=True
                 )
             )
-            assert len(store._pool) <= 5
+            assert len(store._opened.pool) <= 5
         prepared = store.prepare_sync(checkpoint=base % 4 == 0)
         assert prepared is not None
         prepared.run()
         assert len(store.sync_completed(prepared).ends) == 40
-        assert len(store._pool) <= 5
+        assert len(store._opened.pool) <= 5
     store.close(clean=True)
     store, found = DirectoryStore.open(disk, path, EXPECTED, rng=random.Random(1), options=OPTIONS)
-    assert store is not None and len(found.replicas) == 40 and len(store._pool) == 0
+    assert store is not None and len(found.replicas) == 40 and len(store._opened.pool) == 0
     for replica in found.replicas:
         (event,) = store.execute(
             ReadPartition(

@@ -85,8 +85,8 @@ class MetadataLines:
         if self._is_live:
             before = self._place(old)
             text = (
-                f"caught up with the log: {len(old.brokers)} brokers, {len(old.topics)} topics, "
-                f"{old.topics.partition_count} partitions"
+                f"caught up with the log: brokers {len(old.brokers)}, topics {len(old.topics)}, "
+                f"partitions {old.topics.partition_count}"
             )
             _tell(text, _Place(before.offset, before.epoch, "replayed"))
 
@@ -219,11 +219,11 @@ class _Count:
     def tell(self) -> None:
         parts = []
         if self._topics:
-            parts.append(f"{abs(self._topics)} topics {'more' if self._topics > 0 else 'less'}")
+            parts.append(f"topics {self._topics:+d}")
         if self._partitions:
-            parts.append(f"{abs(self._partitions)} partitions {'more' if self._partitions > 0 else 'less'}")
+            parts.append(f"partitions {self._partitions:+d}")
         if self._led or self._leaderless:
-            parts.append(f"{self._led} partitions have a new leader, {self._leaderless} lost theirs")
+            parts.append(f"new leaders {self._led}, leaders lost {self._leaderless}")
         if parts:
             _tell(
                 ", ".join(parts),

@@ -62,7 +62,7 @@ def test_a_fencing_a_failover_and_a_restart(tmp_path: Path) -> None:
         successor.wait_for_line("leader (active)")
         leader.start()
         cluster.wait_caught_up(leader)
-        leader.wait_for_line("caught up with the log: 2 brokers, 1 topics, 2 partitions")
+        leader.wait_for_line("caught up with the log: brokers 2, topics 1, partitions 2")
         after = parsed(leader)
         elected = parsed(successor)
 

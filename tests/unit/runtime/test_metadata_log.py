@@ -62,7 +62,7 @@ def test_the_turn_from_replay_to_live_is_one_line(caplog: pytest.LogCaptureFixtu
     lines = live_lines(topics)
     lines.tick(10 * SUMMARY_MS)
     (line,) = told(caplog)
-    assert line["message"] == "caught up with the log: 0 brokers, 1 topics, 3 partitions"
+    assert line["message"] == "caught up with the log: brokers 0, topics 1, partitions 3"
     assert (line["offset"], line["epoch"], line["source"]) == (10, 4, "replayed")
 
 
@@ -82,10 +82,10 @@ def test_leaders_that_move_are_counted_once_a_second(caplog: pytest.LogCaptureFi
     lines.tick(5_000 + SUMMARY_MS)
     lines.tick(9_000)
     first, second = told(caplog)
-    assert first["message"] == "300 partitions have a new leader, 0 lost theirs"
+    assert first["message"] == "new leaders 300, leaders lost 0"
     assert (first["offset"], first["epoch"], first["source"]) == (311, 4, "live")
     assert (first["new_leaders"], first["leaders_lost"]) == (300, 0)
-    assert second["message"] == "2 partitions more, 0 partitions have a new leader, 20 lost theirs"
+    assert second["message"] == "partitions +2, new leaders 0, leaders lost 20"
     assert (second["offset"], second["epoch"]) == (333, 5)
     assert (second["partitions"], second["leaders_lost"]) == (2, 20)
 

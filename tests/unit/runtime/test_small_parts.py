@@ -147,7 +147,7 @@ def test_lines_about_brokers_say_whether_they_are_replayed(caplog: pytest.LogCap
     assert told == [
         ("broker 3 registered with epoch 10", 11, "replayed"),
         ("broker 3 is unfenced (epoch 10)", 12, "replayed"),
-        ("caught up with the log: 1 brokers, 0 topics, 0 partitions", 12, "replayed"),
+        ("caught up with the log: brokers 1, topics 0, partitions 0", 12, "replayed"),
         ("broker 3 is in controlled shutdown", 13, "live"),
         ("broker 3 was unregistered", 14, "live"),
     ]

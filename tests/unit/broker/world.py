@@ -36,6 +36,7 @@ from broker.events import (
 )
 from broker.lifecycle import BrokerState
 from broker.node import BrokerNode
+from broker.replica.manager import ReplicaManager
 from controller.raft import effects as raft
 from controller.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from controller.raft.core import RaftCore
@@ -249,6 +250,7 @@ class World:
     linked: bool = True
     hold_snapshot_writes: bool = False
     hold_reads: bool = False
+    replicas: ReplicaManager | None = None
 
     def __post_init__(self) -> None:
         self.log = MemoryLog()
@@ -282,6 +284,7 @@ class World:
             incarnation_id=INCARNATION,
             rng=random.Random(3),
             now_ms=self.now_ms,
+            replicas=self.replicas,
         )
         self.execute(self.node.start(self.now_ms, self.now_ms))
         self.settle()

@@ -40,12 +40,14 @@ READ_BYTES = 1 << 20
 
 
 class DirectoryLaws(Generations):
-    """`failed`: directories of a process (host, boot) that were reported as failed."""
+    """`failed`: directories of a process (host, boot) that were reported as failed. `on_created` is told of
+    every replica that was made, before its broker is."""
 
     def __init__(self, marks: Marks, image: Callable[[], MetadataImage]) -> None:
         super().__init__(image)
         self.marks = marks
         self.failed: dict[tuple[str, int], set[bytes]] = {}
+        self.on_created: Callable[[DataBroker, bytes], None] = lambda process, directory_id: None
         self._written: dict[tuple[PartitionKey, int, int], tuple[int, int, str]] = {}
 
     # ---- when a process begins -------------------------------------------------------------------
@@ -140,6 +142,7 @@ class DirectoryLaws(Generations):
         match event:
             case ReplicaCreated(directory_id=directory_id, key=key):
                 self.held.setdefault((process.node_id, key), set()).add(directory_id)
+                self.on_created(process, directory_id)
             case ReplicaRemoved(directory_id=directory_id, key=key):
                 self.held.setdefault((process.node_id, key), set()).discard(directory_id)
             case DirectoryFailed(directory_id=directory_id):

@@ -63,6 +63,8 @@ class DataWorld(World):
         super().__init__(seed, on_line, profile or draw_data_profile(seed, self.load))
         self.laws = DataLaws(self.marks, lambda: self.log.image)
         self.laws.others = self._others
+        self.laws.on_created = self._strike_after_creation
+        self._struck = False
         self.log = CommittedLog(self.marks, self.laws, lambda broker_id: None)
         self.checks = Checks(self._committed)
         self.cluster = Cluster(
@@ -182,6 +184,17 @@ class DataWorld(World):
             chosen.die()
             self._restart_later(node_id)
 
+    def _strike_after_creation(self, process: DataBroker, directory_id: bytes) -> None:
+        """A directory dies between the making of a replica and the word of it in the log, once a run."""
+        if not self.faults_on or self._struck or not self.load.directory_death_rate:
+            return
+        if len(self.data[process.node_id].good()) > 1 and self.engine.rng.random() < 0.2:
+            self._struck = True
+            directory = self.data[process.node_id].by_id(directory_id)
+            self.engine.trace(process.host.name, f"{directory.path} dies with a replica that was just made")
+            directory.die()
+            self._restart_later(process.node_id)
+
     def hang_directory(self, node_id: int, *, for_ms: int | None) -> None:
         """A log directory hangs, for a while or until it is given up."""
         process, good = self.directory[node_id].process, self.data[node_id].good()
@@ -230,7 +243,8 @@ class DataWorld(World):
             if old is None or old == partition:
                 continue
             for member in set(partition.isr) - set(old.isr):
-                if partition.directory_of(member) in (None, UNASSIGNED):
+                elected = member == partition.leader != old.leader  # uncleanly, with whatever it has
+                if partition.directory_of(member) in (None, UNASSIGNED) and not elected:
                     raise SafetyError(
                         f"broker {member} joined the ISR before its directory was known: {partition}"
                     )

@@ -59,6 +59,32 @@ REQUIRED_WITH_LOAD = (
     "broker id handed out: binding",
 )
 
+REQUIRED_WITH_DATA = (
+    "ISR shrunk",
+    "ISR expanded",
+    "log cut by epoch",
+    "log started over",
+    "unclean election",
+    "LOST sent",
+    "directory died",
+    "directory hung",
+    "directory came back",
+    "directory death moved a leader",
+    "all brokers lost power at once",
+    "all brokers were killed at once",
+    "unsynced records lost",
+    "duplicate batch acknowledged",
+    "batch of an earlier leader acknowledged",
+    "producer state rebuilt",
+    "reader out of range",
+    "reassignment completed",
+    "controlled shutdown finished",
+    "produce answered NOT_LEADER_OR_FOLLOWER",
+    "produce answered NOT_ENOUGH_REPLICAS",
+    "produce answered NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    "produce answered KAFKA_STORAGE_ERROR",
+)
+
 
 class Marks:
     """Counts of marks in one run."""

@@ -9,19 +9,25 @@ from collections import Counter
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.sim.data_load import DATA_FROM
 from tests.sim.load import LOADED_FROM
-from tests.sim.marks import REQUIRED, REQUIRED_WITH_LOAD
+from tests.sim.marks import REQUIRED, REQUIRED_WITH_DATA, REQUIRED_WITH_LOAD
 from tests.sim.world import run
 
 SEEDS = 240
 LOADED_SEEDS = 55
+DATA_SEEDS = 25
 
 
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize(
     ("first", "count", "required"),
-    [(0, SEEDS, REQUIRED), (LOADED_FROM, LOADED_SEEDS, REQUIRED_WITH_LOAD)],
-    ids=["bare", "loaded"],
+    [
+        (0, SEEDS, REQUIRED),
+        (LOADED_FROM, LOADED_SEEDS, REQUIRED_WITH_LOAD),
+        (DATA_FROM, DATA_SEEDS, REQUIRED_WITH_DATA),
+    ],
+    ids=["bare", "loaded", "with data"],
 )
 def test_no_law_is_broken_and_every_rare_state_is_reached(
     first: int, count: int, required: tuple[str, ...]
@@ -38,7 +44,7 @@ def test_no_law_is_broken_and_every_rare_state_is_reached(
     assert not missing, f"no seed reached: {missing}; reached: {sorted(marks)}"
 
 
-@pytest.mark.parametrize("seed", [3, 17, LOADED_FROM + 5, LOADED_FROM + 7])
+@pytest.mark.parametrize("seed", [3, 17, LOADED_FROM + 5, LOADED_FROM + 7, DATA_FROM + 7])
 def test_one_seed_is_one_run_whatever_the_hash_seed(seed: int) -> None:
     """The trace of everything that happened is equal in processes that order their sets differently."""
     digests = set()

@@ -249,7 +249,9 @@ class Partition(LogView):
         if replica_id < 0 or self._leading is None or not isinstance(plan, ReadPlan):
             return plan
         self._leading.note_fetch(request, replica_id, replica_epoch, now_ms=now_ms, out=out)
-        # The answer tells the high watermark that this very fetch may have moved.
+        if plan.high_watermark == self.high_watermark:
+            return plan
+        # This very fetch has moved it.
         return replace(plan, high_watermark=self.high_watermark)
 
     def plan_read(self, request: FetchPartition, *, replica_id: int) -> FetchedPartition | ReadPlan:

@@ -1,0 +1,104 @@
+"""What a topic's configuration says to its replicas: order of the sources, units, text that is no value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from broker.replica.events import LogSettings
+from broker.replica.topic_settings import MAX_LONG, TopicSettings, topic_settings
+from metadata.features import ELR_VERSION
+from metadata.image import TOPIC_RESOURCE, ConfigResource, ImageBuilder, MetadataImage
+from metadata.settings.effective import CLUSTER_DEFAULT, topic_setting
+
+
+def image_of(
+    topic: Mapping[str, str] | None = None, cluster: Mapping[str, str] | None = None, *, elr: int = 0
+) -> MetadataImage:
+    builder = ImageBuilder(MetadataImage())
+    for resource, values in ((ConfigResource(TOPIC_RESOURCE, "logs"), topic), (CLUSTER_DEFAULT, cluster)):
+        for key, value in (values or {}).items():
+            builder.set_config(resource, key, value)
+    builder.set_feature(ELR_VERSION, elr)
+    return builder.freeze()
+
+
+def settings_of(**options: object) -> TopicSettings:
+    return topic_settings(image_of(**options), "logs")  # type: ignore[arg-type]
+
+
+def test_nobody_set_anything() -> None:
+    assert settings_of() == TopicSettings()
+    assert TopicSettings().log == LogSettings()
+
+
+def test_a_topics_own_values() -> None:
+    own = {
+        "min.insync.replicas": "2",
+        "max.message.bytes": "1000",
+        "message.timestamp.type": "LogAppendTime",
+        "message.timestamp.before.max.ms": "5000",
+        "message.timestamp.after.max.ms": "7000",
+        "segment.bytes": "4096",
+        "segment.ms": "10",
+        "retention.bytes": "8192",
+        "retention.ms": "-1",
+        "file.delete.delay.ms": "0",
+        "cleanup.policy": "compact",
+    }
+    assert settings_of(topic=own, elr=1) == TopicSettings(
+        min_insync_replicas=2,
+        max_message_bytes=1000,
+        log_append_time=True,
+        timestamp_before_max_ms=5000,
+        timestamp_after_max_ms=7000,
+        holds_back_high_watermark=True,
+        log=LogSettings(
+            segment_bytes=4096,
+            segment_ms=10,
+            retention_bytes=8192,
+            retention_ms=-1,
+            file_delete_delay_ms=0,
+            deletes=False,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "cluster", "value"),
+    [
+        ("max.message.bytes", {"message.max.bytes": "77"}, "77"),
+        ("retention.ms", {"log.retention.hours": "2"}, "7200000"),
+        ("retention.ms", {"log.retention.minutes": "2", "log.retention.hours": "9"}, "120000"),
+        ("retention.ms", {"log.retention.ms": "5", "log.retention.minutes": "2"}, "5"),
+        ("retention.ms", {"log.retention.minutes": "-1"}, "-1"),
+        ("segment.ms", {"log.roll.hours": " 1 "}, "3600000"),
+        ("segment.ms", {"log.roll.hours": "soon"}, "soon"),
+        ("min.insync.replicas", {"min.insync.replicas": "3"}, "3"),
+        ("cleanup.policy", {"log.cleanup.policy": "compact,delete"}, "compact,delete"),
+        ("retention.bytes", {"log.segment.bytes": "9"}, None),
+    ],
+)
+def test_the_clusters_default_under_the_brokers_names(
+    key: str, cluster: dict[str, str], value: str | None
+) -> None:
+    assert topic_setting(image_of(cluster=cluster), "logs", key) == value
+    assert topic_setting(image_of(topic={key: "mine"}, cluster=cluster), "logs", key) == "mine"
+
+
+def test_text_that_is_no_value_counts_as_not_set() -> None:
+    assert settings_of(topic={"min.insync.replicas": "many", "segment.ms": ""}) == TopicSettings()
+    assert settings_of(cluster={"log.roll.hours": "soon"}).log.segment_ms == LogSettings().segment_ms
+
+
+def test_the_older_bound_of_timestamps_holds_in_both_directions() -> None:
+    both = settings_of(topic={"message.timestamp.difference.max.ms": "100"})
+    assert (both.timestamp_before_max_ms, both.timestamp_after_max_ms) == (100, 100)
+    tighter = {"message.timestamp.difference.max.ms": "100", "message.timestamp.after.max.ms": "7"}
+    assert settings_of(topic=tighter).timestamp_after_max_ms == 7
+    assert settings_of().timestamp_before_max_ms == MAX_LONG
+
+
+def test_both_policies_delete() -> None:
+    assert settings_of(topic={"cleanup.policy": "compact,delete"}).log.deletes

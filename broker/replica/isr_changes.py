@@ -6,6 +6,7 @@ the partition's.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 from broker.replica.controller_calls import ControllerCall
@@ -41,7 +42,7 @@ class IsrChanges:
         self._find = find
         self._retry_ms = retry_ms
         self._refused: Deadlines[PartitionKey] = Deadlines()
-        self._waiting: dict[PartitionKey, None] = {}
+        self._waiting: OrderedDict[PartitionKey, None] = OrderedDict()
         self._sent: dict[PartitionKey, PartitionAlteration] = {}
         self.shrinks = 0
         self.expands = 0
@@ -70,8 +71,7 @@ class IsrChanges:
         """The next batch, which is in flight then; None: nobody proposes anything."""
         batch: list[PartitionAlteration] = []
         while self._waiting and len(batch) < ALTERATIONS_PER_REQUEST_MAX:
-            key = next(iter(self._waiting))
-            del self._waiting[key]
+            key, _ = self._waiting.popitem(last=False)
             partition = self._find(key)
             if partition is None:
                 continue

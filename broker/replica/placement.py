@@ -7,6 +7,7 @@ between images only says where to look (DESIGN 9). Knows no requests.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
@@ -125,7 +126,7 @@ class Placement:
         self._new: set[PartitionKey] = set()
         self._starved: set[PartitionKey] = set()
         self._promised: dict[PartitionKey, tuple[bytes, int]] = {}
-        self._queue: dict[PartitionKey, None] = {}
+        self._queue: OrderedDict[PartitionKey, None] = OrderedDict()
         self._settings: dict[str, TopicSettings] = {}
         self._serial = 0
         self._usual_bytes: int | None = None
@@ -216,10 +217,9 @@ class Placement:
         """Looks at some of what is to be looked at."""
         self._usual_bytes = None
         for _ in range(RECONCILED_PER_STEP_MAX):
-            key = next(iter(self._queue), None)
-            if key is None or self.image is None:
+            if not self._queue or self.image is None:
                 return
-            del self._queue[key]
+            key, _ = self._queue.popitem(last=False)
             self._reconcile(self.image, key, now_ms, out)
 
     def _reconcile(self, image: MetadataImage, key: PartitionKey, now_ms: int, out: list[DataEffect]) -> None:

@@ -39,6 +39,7 @@ from metadata.image import MetadataImage
 from metadata.image.types import Provenance
 from runtime import driver as driver_module
 from runtime.driver import SNAPSHOT_PAUSE, SNAPSHOT_PAUSE_MAX_S, Driver, paced
+from runtime.metrics.node import NodeStatistics
 from runtime.replica import SnapshotFiles
 from storage.batch import encode_batch
 from storage.errors import DiskError
@@ -129,6 +130,7 @@ class Rig:
         self.clock = FakeClock()
         self.others: list[Any] = []
         self.waiting = 0
+        self.watch = NodeStatistics(0)
         self.driver = Driver(
             self.node,
             self.store,
@@ -138,6 +140,7 @@ class Rig:
             on_effect=self.others.append,
             load=lambda: self.waiting,
             inbox_max=10,
+            watch=self.watch,
         )
 
 
@@ -191,6 +194,10 @@ async def test_what_is_appended_during_a_sync_is_covered_by_the_next(rig: Rig) -
     await rig.node.until(lambda: LogSynced(end_offset=4) in rig.node.seen)
     ends = [event.end_offset for event in rig.node.seen if isinstance(event, LogSynced)]
     assert ends == [1, 4]
+    watch = rig.watch
+    assert watch.flushes.times_ms["metadata"].count == rig.driver.statistics.syncs == 2
+    assert watch.queue_ms.count == watch.processing_ms.count == rig.driver.statistics.events
+    assert watch.fetched_records == 4 and rig.driver.waiting == 0
 
 
 async def test_the_quorum_state_is_durable_before_it_is_reported(rig: Rig) -> None:
@@ -334,11 +341,14 @@ async def test_a_snapshot_is_written_served_in_chunks_fetched_and_loaded(rig: Ri
     await fetch_snapshot(rig, fetched_as, chunk.data)
     await rig.node.until(lambda: any(isinstance(e, SnapshotLoaded) for e in rig.node.seen))
     assert fetched_as in rig.store.snapshots()
+    assert (rig.watch.snapshots.generated_bytes, rig.watch.snapshots.loads) == (written.size_bytes, 1)
+    assert rig.driver.snapshots_loaded == 1
 
     damaged = LogPosition(1, 60)
     await fetch_snapshot(rig, damaged, chunk.data[:-1] + bytes([chunk.data[-1] ^ 1]))
     await rig.node.until(lambda: any(isinstance(e, SnapshotRejected) for e in rig.node.seen))
     assert damaged not in rig.store.snapshots()
+    assert (rig.watch.snapshots.rejected, rig.watch.load_errors, rig.driver.snapshots_loaded) == (1, 1, 1)
 
 
 async def serve_chunk(rig: Rig, position: LogPosition, start: int) -> FetchSnapshotResponse:

@@ -15,12 +15,13 @@ from metadata.errors import ApiError, ErrorCode
 from metadata.image import FeaturesImage, MetadataImage
 from metadata.image.cluster import BrokersImage
 from metadata.image.types import BrokerRegistration, Provenance
-from metadata.requests import DescribeQuorumRequest, Done
+from metadata.requests import DescribeQuorumRequest, Done, RegisterBrokerRequest
 from runtime.backoff import Backoff, BackoffPolicy
 from runtime.disk_thread import DiskThread
 from runtime.logging import JsonFormatter, TextFormatter, log_metadata, set_log_context, set_up_logging
 from runtime.metadata_log import MetadataLines
-from runtime.requests import WaitingRequests
+from runtime.metrics.statistics import RequestStatistics
+from runtime.requests import WaitingRequests, request_name
 
 
 def test_backoff_grows_to_its_bound_within_its_jitter_and_starts_over() -> None:
@@ -102,7 +103,8 @@ class StandingClock:
 
 async def test_requests_wait_for_their_own_answers() -> None:
     submitted: list[RequestArrived] = []
-    requests = WaitingRequests(lambda event: submitted.append(event) or True, StandingClock())
+    counted = RequestStatistics()
+    requests = WaitingRequests(lambda event: submitted.append(event) or True, StandingClock(), counted)
     first = asyncio.create_task(requests.ask(DescribeQuorumRequest()))
     second = asyncio.create_task(requests.ask(DescribeQuorumRequest()))
     third = asyncio.create_task(requests.ask(DescribeQuorumRequest()))
@@ -117,6 +119,18 @@ async def test_requests_wait_for_their_own_answers() -> None:
     stopping = ApiError(ErrorCode.NOT_CONTROLLER, "stopping")
     requests.refuse_all(stopping)
     assert await third == stopping and len(requests) == 0
+    assert counted.times_ms["DescribeQuorum"].count == 2
+    assert counted.errors == {
+        ("DescribeQuorum", "INVALID_REQUEST"): 1,
+        ("DescribeQuorum", "NOT_CONTROLLER"): 1,
+    }
+    assert counted.abandoned == {"DescribeQuorum": 1}
+
+
+def test_requests_have_kafkas_names() -> None:
+    assert request_name(DescribeQuorumRequest()) == "DescribeQuorum"
+    register = object.__new__(RegisterBrokerRequest)
+    assert request_name(register) == "BrokerRegistration"
 
 
 async def test_a_full_inbox_is_busy() -> None:

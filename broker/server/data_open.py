@@ -195,7 +195,8 @@ async def _open(
             raise StartError(str(error)) from error
         except (DiskError, FileMissingError) as error:
             problem = " ".join(str(error).split("\n"))
-            found = FoundDirectory(path=place.path, directory_id=None, problem=problem)
+            known = None if place.identity is None else place.identity.directory_id
+            found = FoundDirectory(path=place.path, directory_id=known, problem=problem)
     return LogDirectory(found=found, store=store, disk=place.disk, watch=place.watch)
 
 

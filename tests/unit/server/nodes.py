@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from broker.replica.manager import ReplicaManager
 from broker.server.main import BrokerProcess, open_process
 from cli.layout import free_ports
 from controller.raft.events import ShutdownRequested
@@ -39,6 +42,11 @@ def silent_port() -> Iterator[int]:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield int(held.getsockname()[1])
+
+
+def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers of this test have replicas that do nothing: the test itself tells the controller of them."""
+    monkeypatch.setattr(ReplicaManager, "publish", lambda self, *image, **times: [])
 
 
 def formatted(directory: Path, node_id: int, *, cluster_id: str = CLUSTER_ID) -> Path:

@@ -14,7 +14,7 @@ from metadata.errors import ErrorCode
 from metadata.requests import NewTopic
 from runtime.client import AdminClient
 from storage.clean_shutdown import FILE_NAME
-from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
+from tests.unit.server.nodes import Site, new_site, running_broker, running_controller, without_data
 from tests.unit.server.test_servers import SERVING, health_is
 
 NAME = "eligible.leader.replicas.version"
@@ -42,7 +42,10 @@ async def led_by(site: Site, leader: int | None) -> dict[str, object]:
                 return found
 
 
-async def test_on_and_off_and_a_clean_stop_in_between(tmp_path: Path) -> None:
+async def test_on_and_off_and_a_clean_stop_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_data(monkeypatch)  # else a replica that recovers is soon done with it
     site = new_site(tmp_path)
     marker = site.root / "broker" / FILE_NAME
     async with running_controller(site.controller_file()):

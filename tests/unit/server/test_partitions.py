@@ -23,7 +23,7 @@ from metadata.requests_partitions import (
 from runtime import partitions_client
 from runtime.client import AdminClient
 from runtime.partitions_client import alter_partition, assign_replicas, create_partitions, elect_leaders
-from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
+from tests.unit.server.nodes import Site, new_site, running_broker, running_controller, without_data
 
 
 @pytest.fixture
@@ -51,6 +51,7 @@ async def test_the_round_trip_of_every_request_and_the_commands(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partitions_client, "PARTITIONS_PER_REQUEST", 1)
+    without_data(monkeypatch)
     async with (
         running_controller(site.controller_file()),
         running_broker(site.broker_file()),

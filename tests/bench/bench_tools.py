@@ -59,13 +59,15 @@ def put(directory: Path, name: str, log: bytes) -> str:
     return str(place)
 
 
-def seconds(repeat: int, *args: str) -> float:
-    """The best of a few whole runs of the command; its output is thrown away."""
+def seconds(repeat: int, *args: str, codes: tuple[int, ...] = (0,)) -> float:
+    """The best of a few whole runs of the command, which end with one of `codes`; output is thrown away."""
     times = []
     for _ in range(repeat):
         start = time.perf_counter()
         command = [sys.executable, "-m", "cli", "log", *args]
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode not in codes:
+            raise RuntimeError(f"{command} ended with {done.returncode}")
         times.append(time.perf_counter() - start)
     return min(times)
 
@@ -73,6 +75,7 @@ def seconds(repeat: int, *args: str) -> float:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--scan-repeat", type=int, default=1, help="runs of each tool that reads every batch")
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
@@ -88,7 +91,31 @@ def run(options: argparse.Namespace) -> list[Figure]:
         return [
             *_states(partitions, singles, repeat),
             *_dumps(partitions, singles, mixed, count, repeat),
+            *_scans(singles, count, options.scan_repeat),
         ]
+
+
+def _scans(singles: str, count: int, repeat: int) -> list[Figure]:
+    """Tools that look at every batch, over batches of one record."""
+    asked = (
+        ("log check", (11,), ("check", singles)),
+        ("log timeline --severity critical", (0,), ("timeline", "--severity", "critical", singles)),
+        ("log why", (0,), ("why", singles, "topic/topic-000001/0.leader")),
+        ("log bisect, a partition", (12,), _bisect(singles, "partition('topic-000001', 0).leader > -2")),
+        ("log bisect, all partitions", (12,), _bisect(singles, "leaderless() >= 0")),
+    )
+    return [
+        Figure(
+            name=f"{name}, one record a batch",
+            value=round(count / seconds(repeat, *args, codes=codes)),
+            unit="records/s",
+        )
+        for name, codes, args in asked
+    ]
+
+
+def _bisect(path: str, predicate: str) -> tuple[str, ...]:
+    return "bisect", path, "--predicate", predicate
 
 
 def _states(partitions: str, singles: str, repeat: int) -> list[Figure]:

@@ -246,7 +246,7 @@ class IsrState:
             self._accepted(result, leader_end)
             return None
         if result.error in _NOT_APPLIED:
-            self._withdraw(proposal, result.error, now_ms)
+            self._withdraw(proposal, result.error, leader_end, now_ms)
         elif result.error not in _METADATA_IS_NEWER:
             proposal.repeat = True
         wanted = list(proposal.members)
@@ -261,14 +261,18 @@ class IsrState:
         self.recovering = result.leader_recovery_state == RECOVERING
         self._commit(result.isr, leader_end)
 
-    def _withdraw(self, proposal: _Proposal, error: ErrorCode, now_ms: int) -> None:
-        """A copy sent earlier may still be under way to the controller: its members count for a while."""
+    def _withdraw(self, proposal: _Proposal, error: ErrorCode, leader_end: int, now_ms: int) -> None:
+        """A copy sent earlier may still be under way to the controller: its members count for a while. Who
+        may not join (its directory may be offline) is waited for no more before it has caught up anew."""
         self._proposal = None
         if proposal.times_sent > 1:
             self._held = proposal.members
             self._held_until_ms = now_ms + 2 * self._config.controller_request_timeout_ms
         if error is ErrorCode.INELIGIBLE_REPLICA:
             self._no_join_before_ms = now_ms + self._config.replica_fetch_backoff_ms
+            for broker_id in proposal.members:
+                if broker_id not in self.committed and broker_id in self.followers:
+                    self.followers[broker_id].left_isr(leader_end)
         self._count_members()
 
     def release_held(self, now_ms: int) -> bool:

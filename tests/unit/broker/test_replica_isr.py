@@ -260,7 +260,20 @@ def test_an_ineligible_member_is_given_up_and_tried_again_later() -> None:
     answer(replica, change, refused(ErrorCode.INELIGIBLE_REPLICA))
     assert propose(replica) is None
     replica.now_ms += CONFIG.replica_fetch_backoff_ms
+    assert propose(replica) is None, "it must show first that it is in sync still"
+    replica.fetch_as(2, 1)
     assert propose(replica) == change
+
+
+def test_nobody_waits_for_one_that_may_not_join() -> None:
+    """Its directory was lost, and a fetch that was parked before that made it look in sync."""
+    replica, change = growing()
+    ticket = replica.send(batch())
+    replica.settle()
+    assert not ticket.results
+    answer(replica, change, refused(ErrorCode.INELIGIBLE_REPLICA))
+    assert replica.partition.high_watermark == 2
+    assert ticket.result.base_offset == 1
 
 
 def test_what_was_not_attempted_is_proposed_again() -> None:

@@ -38,6 +38,7 @@ BENCHES = (
     "data",
     "replicas",
     "pipeline",
+    "client",
     "idle",
 )
 ON_DEMAND = frozenset({"idle"})

@@ -44,7 +44,7 @@ class Story:
         self.stored: dict[bytes, dict[PartitionKey, str]] = {each: {} for each in DIRECTORIES}
         self.bad: set[bytes] = set()
         self.asked: deque[AskController] = deque()
-        self.committed_in: dict[PartitionKey, bytes] = {}
+        self.owed: set[PartitionKey] = set()
         self.count = 0
         self.start()
 
@@ -64,11 +64,16 @@ class Story:
         ]
         self.host = Host(self.cluster, *found)
         self.asked.clear()
+        self.owed.clear()
         self.note(self.host.start())
         self.publish()
 
     def publish(self) -> None:
-        self.note(self.host.publish())
+        effects = self.host.publish()
+        topics = self.host.image.topics
+        infos = {key: topics.partition(*key) for key in self.owed}
+        self.owed = {key for key, info in infos.items() if info is not None and ME in info.replicas}
+        self.note(effects)
 
     # ---- what may happen -------------------------------------------------------------------------
 
@@ -151,11 +156,17 @@ class Story:
                 info = self.cluster.image().topics.partition(each.topic_id, each.partition)
                 if info is not None and ME in info.replicas:
                     self.cluster.change((each.topic_id, each.partition), place=each.directory_id)
+                if each.directory_id == LOST:
+                    self.owed.discard((each.topic_id, each.partition))
         self.note(self.host.do(ControllerAnswered(correlation_id=asked.correlation_id, response=response)))
 
     def fail(self, directory_id: bytes) -> None:
         if directory_id not in self.bad:
             self.bad.add(directory_id)
+            for key in self.stored[directory_id]:
+                info = self.host.image.topics.partition(*key)
+                if info is not None and info.directory_of(ME) in (UNASSIGNED, LOST):
+                    self.owed.add(key)
             self.note(self.host.fail(directory_id))
 
     # ---- what must hold --------------------------------------------------------------------------
@@ -167,6 +178,7 @@ class Story:
         image = self.host.image
         for each in of_kind(effects, CreateReplica):
             assert each.directory_id not in self.bad
+            assert each.key not in self.owed, "made anew before its loss is acknowledged (S3.6)"
             info = image.topics.partition(*each.key)
             place = None if info is None else info.directory_of(ME)
             assert place not in self.bad, "a replica of a failed directory is made anew (S3.6)"

@@ -38,12 +38,14 @@ _METADATA_IS_NEWER = frozenset(
 class FollowerProgress:
     """`acknowledged`: the follower holds everything below it. `caught_up_ms`: the last time at which it held
     all that the leader had then. `leader_end` and `fetched_ms` are of its last fetch; `epoch` its broker
-    epoch as that fetch gave it (-1: it gave none; None: it has not fetched from this leader)."""
+    epoch as that fetch gave it (-1: it gave none; None: it has not fetched from this leader). `left_ms`:
+    when it last left the ISR."""
 
     acknowledged: int = NOT_ACKNOWLEDGED
     caught_up_ms: int = NEVER_MS
     leader_end: int = -1
     fetched_ms: int = NEVER_MS
+    left_ms: int = NEVER_MS
     epoch: int | None = None
 
     def fetched(self, offset: int, *, leader_end: int, epoch: int, now_ms: int) -> None:
@@ -58,10 +60,16 @@ class FollowerProgress:
         self.fetched_ms = now_ms
         self.epoch = epoch
 
-    def left_isr(self, leader_end: int) -> None:
+    def held_all(self, at_ms: int) -> None:
+        """Its fetch at `at_ms`, which did not name the partition, said that it still held all there was."""
+        if self.epoch is not None and at_ms > self.left_ms:
+            self.caught_up_ms = max(self.caught_up_ms, at_ms)
+
+    def left_isr(self, leader_end: int, now_ms: int) -> None:
         """What it did before counts no more: it may have lost its directory, and nobody shall wait for it
         before it has caught up anew."""
         self.caught_up_ms = self.fetched_ms = NEVER_MS
+        self.left_ms = now_ms
         self.leader_end = max(leader_end, self.leader_end)
 
 
@@ -119,17 +127,17 @@ class IsrState:
         self.replicas = info.replicas
         self.adding = info.adding
         self.recovering = info.leader_recovery_state == RECOVERING
-        self._commit(info.isr, leader_end)
+        self._commit(info.isr, leader_end, now_ms)
 
     def _settle(self) -> None:
         """The partition epoch is another one: nothing that was proposed before can take effect any more."""
         self._proposal = None
         self._held = ()
 
-    def _commit(self, isr: tuple[int, ...], leader_end: int) -> None:
+    def _commit(self, isr: tuple[int, ...], leader_end: int, now_ms: int) -> None:
         for broker_id in self.committed:
             if broker_id not in isr and broker_id in self.followers:
-                self.followers[broker_id].left_isr(leader_end)
+                self.followers[broker_id].left_isr(leader_end, now_ms)
         self.committed = isr
         self._count_members()
 
@@ -243,7 +251,7 @@ class IsrState:
             proposal.repeat = True
             return None
         if result.error is ErrorCode.NONE:
-            self._accepted(result, leader_end)
+            self._accepted(result, leader_end, now_ms)
             return None
         if result.error in _NOT_APPLIED:
             self._withdraw(proposal, result.error, leader_end, now_ms)
@@ -252,14 +260,14 @@ class IsrState:
         wanted = list(proposal.members)
         return f"the ISR {wanted} was refused: {result.error.name}, {result.message}"
 
-    def _accepted(self, result: AlteredPartition, leader_end: int) -> None:
+    def _accepted(self, result: AlteredPartition, leader_end: int, now_ms: int) -> None:
         stale = result.leader_epoch != self.leader_epoch or result.partition_epoch < self.partition_epoch
         if stale or result.leader != self._self:
             return
         self._settle()
         self.partition_epoch = result.partition_epoch
         self.recovering = result.leader_recovery_state == RECOVERING
-        self._commit(result.isr, leader_end)
+        self._commit(result.isr, leader_end, now_ms)
 
     def _withdraw(self, proposal: _Proposal, error: ErrorCode, leader_end: int, now_ms: int) -> None:
         """A copy sent earlier may still be under way to the controller: its members count for a while. Who
@@ -272,7 +280,7 @@ class IsrState:
             self._no_join_before_ms = now_ms + self._config.replica_fetch_backoff_ms
             for broker_id in proposal.members:
                 if broker_id not in self.committed and broker_id in self.followers:
-                    self.followers[broker_id].left_isr(leader_end)
+                    self.followers[broker_id].left_isr(leader_end, now_ms)
         self._count_members()
 
     def release_held(self, now_ms: int) -> bool:

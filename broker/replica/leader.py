@@ -73,11 +73,6 @@ class Leading:
         """`min.insync.replicas`, at most as many as there are replicas."""
         return max(1, min(self.settings.min_insync_replicas, len(self.isr.replicas)))
 
-    @property
-    def waiting(self) -> int:
-        """Produce requests that wait."""
-        return len(self._until_written) + len(self._until_held)
-
     # ---- produce -----------------------------------------------------------------------------
 
     def produce(

@@ -297,14 +297,8 @@ class Partition(LogView):
         that there was: told when that ends, instead of at every fetch."""
         if self._leading is not None:
             progress = self._leading.isr.followers.get(replica_id)
-            if progress is not None and progress.epoch is not None:
-                progress.caught_up_ms = max(progress.caught_up_ms, at_ms)
-
-    def readable_end(self, replica_id: int) -> int:
-        """How far a fetch may read: followers to what is written, clients to the high watermark."""
-        if self._leading is None:
-            return self.start_offset
-        return self._leading.reading(replica_id).end
+            if progress is not None:
+                progress.held_all(at_ms)
 
     def list_offset(self, request: ListOffsetsPartition) -> ListedOffset | FindPlan:
         """Start and high watermark at once; a FindPlan needs the log (`found_offset` makes the answer)."""
@@ -371,14 +365,6 @@ class Partition(LogView):
     def is_under_min_isr(self) -> bool:
         """It leads, and acks=all is refused."""
         return self._leading is not None and len(self.isr) < self._leading.min_isr
-
-    @property
-    def is_at_min_isr(self) -> bool:
-        return self._leading is not None and len(self.isr) == self._leading.min_isr
-
-    @property
-    def waiting_produces(self) -> int:
-        return 0 if self._leading is None else self._leading.waiting
 
     @property
     def lag(self) -> int:

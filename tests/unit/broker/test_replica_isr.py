@@ -219,6 +219,32 @@ def test_a_member_that_newer_metadata_removed_is_not_waited_for() -> None:
     assert ticket.result.base_offset == 1
 
 
+def test_a_follower_that_is_not_heard_of_because_nothing_happens_is_caught_up() -> None:
+    replica = leader(isr=(1, 2), records=1)
+    replica.fetch_as(2, 1)
+    replica.send(batch(), ACKS_LEADER)
+    replica.work()
+    replica.now_ms = 5 * LAG_MS
+    replica.partition.was_caught_up(2, 5 * LAG_MS - 1)
+    assert propose(replica) is None
+    replica.now_ms = 6 * LAG_MS
+    assert isr_of(propose(replica)) == [1]
+
+
+def test_what_it_did_before_it_left_counts_no_more() -> None:
+    replica = leader(isr=(1, 2), records=1)
+    replica.fetch_as(2, 1)
+    replica.now_ms = 100
+    replica.lead(info(isr=(1,), partition_epoch=2))
+    replica.partition.was_caught_up(2, 100)
+    assert propose(replica) is None
+    replica.send(batch(), ACKS_LEADER)
+    replica.settle()
+    assert replica.partition.high_watermark == 2, "its directory may have failed: nobody waits for it"
+    replica.fetch_as(2, 2)
+    assert isr_of(propose(replica)) == [1, 2]
+
+
 # ---- answers --------------------------------------------------------------------------------
 
 

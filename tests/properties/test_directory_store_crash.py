@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage.errors import DiskError
 from storage.faulty_disk import PowerLossError
 from tests.unit.broker.directory_bench import Bench
 
@@ -88,3 +89,36 @@ def test_a_second_power_loss_while_the_directory_is_opened() -> None:
                 bench.store = None
             bench.disk.crash_after = None
             bench.check_after_crash()
+
+
+@pytest.mark.parametrize("then", ["kill", "power_loss"])
+@pytest.mark.parametrize("seed", [3, 5])
+def test_an_io_error_at_every_operation_of_a_history(seed: int, then: str) -> None:
+    """Reads and lists too. It names the directory; what was durable is there when the disk works again."""
+    steps = history(seed)
+    after = 0
+    failed = True
+    while failed:
+        bench = Bench(seed)
+        bench.disk.inject("/data/d0", after=after, count=1)
+        failed = False
+        try:
+            for step in steps:
+                STEPS[step](bench)
+        except DiskError as error:
+            failed = True
+            assert error.directory.startswith("/data/d0")
+        except AssertionError:
+            # It failed while the directory was opened, or a read said what was wrong.
+            assert bench.found is not None and bench.found.problem is not None
+            failed = True
+        if bench.store is not None:
+            bench.store.abandon()
+        bench.disk = bench.disk.kill() if then == "kill" else bench.disk.crash()
+        bench.store = None
+        bench.check_after_crash()
+        bench.append()
+        bench.sync()
+        bench.check()
+        after += 1
+    assert after > 60

@@ -489,6 +489,39 @@ def test_a_clean_stop_leaves_nothing_to_verify_and_a_kill_what_came_since(bench:
     assert any("torn tail" in line for line in bench.warnings)
 
 
+def test_a_damaged_snapshot_of_the_producers_is_told_and_they_are_found_in_the_log(bench: Bench) -> None:
+    key = bench.create()
+    for _ in range(6):
+        bench.append(key)
+    bench.opened().close(clean=True)
+    bench.store = None
+    snapshots = [name for name in files(bench) if name.endswith(".snapshot")]
+    bench.disk.flip_bit(join(PATH, "t1-0") + "/" + snapshots[-1], 20)
+    bench.opened()
+    assert bench.found is not None
+    (replica,) = bench.found.replicas
+    bench.check_producers(replica.log.producers, key, 0, bench.models[key].end)
+    assert len(replica.log.producers) == 2
+    assert any(snapshots[-1] in line and "does not match its CRC" in line for line in bench.warnings)
+    bench.warnings.clear()
+    bench.restart()
+    assert bench.warnings == []
+
+
+def test_old_snapshots_of_producers_go(bench: Bench) -> None:
+    """Those at a segment's start stay with the segment; of the others the newest alone."""
+    key = bench.create()
+    for _ in range(12):
+        bench.append(key)
+        bench.checkpoint()
+    bases_of = [int(name[:20]) for name in files(bench) if name.endswith(".log")]
+    kept = [int(name[:20]) for name in files(bench) if name.endswith(".snapshot")]
+    assert len(bases_of) > 2 and set(kept) - {bench.models[key].end} <= set(bases_of)
+    bench.trim()
+    first = min(int(name[:20]) for name in files(bench) if name.endswith(".log"))
+    assert all(int(name[:20]) >= first for name in files(bench) if name.endswith(".snapshot"))
+
+
 def test_after_a_kill_the_next_orderly_stop_raises_the_recovery_point(bench: Bench) -> None:
     filled(bench, 10, LogSettings())
     bench.kill()

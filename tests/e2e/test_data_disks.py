@@ -1,0 +1,155 @@
+"""Log directories that break under real brokers: EIO of a real file system, a hang, one that is absent."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.replica import messages as api
+from metadata.errors import ApiError, ErrorCode
+from proto import data_pb2 as pb
+from runtime import data_admin_codec
+from tests.e2e.broken_disks import FaultFile, LoopDisk, prefix_of, why_no_loop_disks
+from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
+from tests.e2e.data_calls import DataCalls
+
+HANG_MS = 1_500
+FAST = {
+    "controller": FAST_BROKERS["controller"],
+    "broker": {
+        **FAST_BROKERS["broker"],
+        "replica.lag.time.max.ms": "3000",
+        "replica.fetch.backoff.ms": "100",
+        "log.dir.hang.timeout.ms": str(HANG_MS),
+    },
+}
+
+
+@pytest.fixture(name="cluster")
+def fixture_cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, controllers=1, brokers=3, properties=FAST, log_dirs=2) as cluster:
+        yield cluster
+        cluster.assert_no_bugs()
+
+
+def values(first: int, end: int) -> list[bytes]:
+    return [f"message {number}".encode() for number in range(first, end)]
+
+
+def make_topic(cluster: Cluster, calls: DataCalls) -> None:
+    """`orders`, in sync on all three, with ten records."""
+    cluster.create_topic("orders", partitions=1, replicas=3)
+    assert calls.produce_until_taken("orders", values(0, 10)).base_offset == 0
+    wait_isr(cluster, calls, {0, 1, 2})
+
+
+def wait_isr(cluster: Cluster, calls: DataCalls, brokers: set[int]) -> None:
+    cluster.wait(lambda: set(calls.partition("orders").isr) == brokers, f"orders to be in sync on {brokers}")
+
+
+def described(calls: DataCalls, node: Node) -> dict[str, api.LogDirDescription]:
+    answer = data_admin_codec.described_dirs_from_pb(
+        calls.call(node, "DescribeLogDirs", pb.DescribeLogDirsRequest())
+    )
+    assert not isinstance(answer, ApiError)
+    return {each.path: each for each in answer.directories}
+
+
+def directory_of(calls: DataCalls, node: Node) -> Path:
+    """Where the node's replica of `orders` lies."""
+    return next(Path(path) for path, each in described(calls, node).items() if each.replicas)
+
+
+def assert_led_elsewhere(cluster: Cluster, calls: DataCalls, node: Node, directory: Path, text: str) -> None:
+    """The failed directory's partition goes on elsewhere with everything; its broker stays and says why."""
+    assert calls.produce_until_taken("orders", values(10, 20)).base_offset == 10
+    successor = calls.leader("orders")
+    assert successor.node_id != node.node_id
+    assert calls.read_all(successor, "orders", up_to=20) == list(enumerate(values(0, 20)))
+    assert node.is_running
+    assert not cluster.registrations()[node.node_id].fenced
+    found = described(calls, node)
+    bad = found[str(directory)]
+    assert bad.error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert bad.message is not None
+    assert text in bad.message
+    assert [each.topic for each in bad.replicas] == ["orders"]
+    (good,) = [each for path, each in found.items() if path != str(directory)]
+    assert (good.error, good.replicas) == (ErrorCode.NONE, ())
+    assert not (Path(good.path) / "orders-0").exists(), (
+        "nothing is re-created while a directory is bad (S3.6)"
+    )
+
+
+@pytest.mark.skipif(why_no_loop_disks() is not None, reason=f"no real EIO here: {why_no_loop_disks()}")
+def test_a_real_io_error_moves_the_leader_and_a_repaired_disk_comes_back(cluster: Cluster) -> None:
+    calls = DataCalls(cluster)
+    disks = {node.node_id: [LoopDisk(path) for path in node.log_dirs] for node in cluster.brokers}
+    for node in cluster.brokers:
+        node.start(prefix_of(disks[node.node_id]))
+    cluster.start()
+    make_topic(cluster, calls)
+    leader = calls.leader("orders")
+    directory = directory_of(calls, leader)
+    (disk,) = [each for each in disks[leader.node_id] if each.directory == directory]
+    disk.shut_down(leader.pid)
+    assert_led_elsewhere(cluster, calls, leader, directory, "I/O error")
+    # A new start mounts a file system that works: the replica catches up with what it missed.
+    assert leader.stop() == 0
+    leader.start(prefix_of(disks[leader.node_id]))
+    wait_isr(cluster, calls, {0, 1, 2})
+    assert {each.error for each in described(calls, leader).values()} == {ErrorCode.NONE}
+    assert calls.produce_until_taken("orders", values(20, 21)).base_offset == 20
+
+
+def test_a_directory_that_hangs_is_found_and_does_not_hold_up_the_end(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    calls = DataCalls(cluster)
+    faults = {node.node_id: FaultFile(tmp_path / f"faults-{node.node_id}.json") for node in cluster.brokers}
+    for node in cluster.brokers:
+        node.start(faults[node.node_id].prefix)
+    cluster.start()
+    make_topic(cluster, calls)
+    leader = calls.leader("orders")
+    directory = directory_of(calls, leader)
+    faults[leader.node_id].add(directory, "hang")
+    assert_led_elsewhere(cluster, calls, leader, directory, f"has not returned for {HANG_MS} ms")
+    assert leader.stop() == 0
+
+
+def test_a_broker_starts_without_a_directory_that_is_not_there(cluster: Cluster) -> None:
+    calls = DataCalls(cluster)
+    cluster.start()
+    make_topic(cluster, calls)
+    leader = calls.leader("orders")
+    directory = directory_of(calls, leader)
+    before = cluster.registrations()[leader.node_id].epoch
+    leader.kill()
+    aside = directory.with_name("aside")
+    shutil.move(directory, aside)
+    leader.start()
+    cluster.wait_new_epoch(leader.node_id, after=before)
+    assert calls.produce_until_taken("orders", values(10, 20)).base_offset == 10
+    found = described(calls, leader)
+    assert found[str(directory)].error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not directory.exists(), "a missing directory is not made anew: its disk may not be mounted"
+    (good,) = [each for path, each in found.items() if path != str(directory)]
+    assert good.replicas == ()
+    # The disk is there again at the next start.
+    assert leader.stop() == 0
+    shutil.move(aside, directory)
+    leader.start()
+    wait_isr(cluster, calls, {0, 1, 2})
+    assert calls.read_all(calls.leader("orders"), "orders", up_to=20) == list(enumerate(values(0, 20)))
+
+
+def test_without_its_metadata_directory_a_broker_stops_in_order(cluster: Cluster) -> None:
+    cluster.start()
+    broker = cluster.brokers[0]
+    shutil.rmtree(broker.data)
+    assert broker.wait_exit() == 1
+    assert "the metadata log's directory failed" in broker.lines()[-1]

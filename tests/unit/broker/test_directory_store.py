@@ -325,6 +325,21 @@ def test_cut_and_go_on(bench: Bench) -> None:
     assert bases(read(bench, key, 7, 30).data) == [7, 8, 9]
 
 
+def test_a_segment_that_is_cut_loses_its_index_files(bench: Bench) -> None:
+    """When it is full anew, and too small for new ones, the old ones would lead astray."""
+    key = filled(bench, 20)
+    assert {"00000000000000000000.index", "00000000000000000000.timeindex"} <= set(files(bench))
+    bench.models[key].incarnation += 1
+    bench.do(CutPartition, key, end_offset=1)
+    assert not any(name.endswith("index") for name in files(bench))
+    bench.do(ChangeLogSettings, key, settings=LogSettings(segment_bytes=150))
+    for base in range(1, 12):
+        bench.do(AppendPartition, key, data=batch(base, time_ms=5, size=base, epoch=4), sync=True)
+    assert bases(read(bench, key, 0, 12).data) == list(range(12))
+    assert bases(read(bench, key, 1, 12, max_bytes=1).data) == [1]
+    assert found(bench, key, 5) == (1, 5, 4)
+
+
 def test_start_over_forgets_epochs_and_stays_so(bench: Bench) -> None:
     key = filled(bench, 20)
     bench.models[key].incarnation += 1

@@ -30,3 +30,5 @@ class ReplicaConfig:
     producer_id_expiration_ms: int = 86_400_000
     produce_purgatory_max_requests: int = 10_000
     fetch_purgatory_max_requests: int = 10_000
+    log_tail_cache_max_bytes: int = 32 * 1024 * 1024
+    """What was just appended to partitions that this broker leads is kept in memory, up to so much in all."""

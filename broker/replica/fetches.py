@@ -22,6 +22,7 @@ from broker.replica.messages import (
     PartitionKey,
 )
 from broker.replica.partition import Partition
+from broker.replica.tail import Tail
 from broker.replica.values import Changes, ReadPlan
 from metadata.errors import ApiError, ErrorCode
 
@@ -94,10 +95,12 @@ class Fetches:
         config: ReplicaConfig,
         find: Find,
         touched: Touched,
+        tail: Tail,
         next_token: Callable[[], int],
         rng: random.Random,
     ) -> None:
         self._config = config
+        self._tail = tail
         self._find = find
         self._touched = touched
         self._next_token = next_token
@@ -158,6 +161,8 @@ class Fetches:
 
     def changed(self, key: PartitionKey, changes: Changes) -> None:
         """Something moved in a partition; `settle` looks at those whom it concerns."""
+        if Changes.ROLE in changes:
+            self._tail.forget(key)
         watchers = self._watchers.get(key)
         if watchers is None or not changes & _MOVES:
             return
@@ -180,6 +185,7 @@ class Fetches:
 
     def stir(self, key: PartitionKey) -> None:
         """A partition came, went, or is another one: whoever asked for it has to hear of it."""
+        self._tail.forget(key)
         self.changed(key, Changes.ROLE)
 
     def settle(self, now_ms: int, out: list[DataEffect]) -> None:
@@ -330,9 +336,14 @@ class Fetches:
             partition = self._find(key)
             if isinstance(partition, FetchedPartition):
                 continue
-            if room <= 0 and fetch.pending:
+            if room <= 0 and (fetch.pending or fetch.data):
                 del fetch.plans[key]
                 fetch.session.put_off(key)
+                continue
+            near = self._tail.read(key, plan.from_offset, plan.to_offset, min(plan.max_bytes, max(room, 1)))
+            if near is not None:
+                fetch.data[key] = near
+                room -= len(near)
                 continue
             token = self._next_token()
             self._reads[token] = _Read(fetch, key, partition.directory_id)

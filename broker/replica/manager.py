@@ -67,6 +67,7 @@ from broker.replica.placement import Placement
 from broker.replica.producer_ids import ProducerIds
 from broker.replica.produces import Produces
 from broker.replica.status import ReplicaStatus
+from broker.replica.tail import Tail
 from broker.replica.upkeep import Checkpoints, Round, retention_of
 from broker.replica.values import Changes
 from controller.raft.effects import Warn
@@ -116,14 +117,17 @@ class ReplicaManager:
         self._assignments = assignments
         self._producer_ids = ProducerIds(ControllerCall(rng, timeout_ms), config.replica_request_timeout_ms)
         self._fetchers = Fetchers(config, self._brokers.endpoint, self._next_correlation_id, self._touched)
-        self._fetches = Fetches(config, self._find_fetched, self._touched, tokens.__next__, rng)
+        tail = Tail(config.log_tail_cache_max_bytes)
+        self._fetches = Fetches(config, self._find_fetched, self._touched, tail, tokens.__next__, rng)
         self._isr = IsrChanges(
             ControllerCall(rng, timeout_ms),
             self._running,
             self._fetches.tell_caught_up,
             config.replica_fetch_backoff_ms,
         )
-        self._produces = Produces(self._find_produced, self._touched, config.produce_purgatory_max_requests)
+        self._produces = Produces(
+            self._find_produced, self._touched, tail, config.produce_purgatory_max_requests
+        )
         self._offsets = Offsets(self._find_listed, tokens.__next__)
         self._placement = Placement(
             config,

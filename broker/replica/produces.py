@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.replica.events import DataEffect, DataRespond
+from broker.replica.events import AppendPartition, DataEffect, DataRespond
 from broker.replica.messages import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -18,6 +18,7 @@ from broker.replica.messages import (
     ProduceResult,
 )
 from broker.replica.partition import Partition
+from broker.replica.tail import Tail
 from metadata.errors import ApiError, ErrorCode
 
 Find = Callable[[PartitionKey], Partition | ProduceResult]
@@ -59,8 +60,9 @@ class Produces:
     """`find` gives a partition, or the result that says why there is none. `touched` is told of each one that
     was given a batch."""
 
-    def __init__(self, find: Find, touched: Touched, requests_max: int) -> None:
+    def __init__(self, find: Find, touched: Touched, tail: Tail, requests_max: int) -> None:
         self._find = find
+        self._tail = tail
         self._touched = touched
         self._requests_max = requests_max
         self._waiting: dict[object, Waiting] = {}
@@ -86,9 +88,12 @@ class Produces:
                 self._settle(waiting, at, found)
                 continue
             ticket = Ticket(self, waiting, at)
+            base = found.end_offset
             result = found.produce(
                 ticket, part.records, request.acks, now_ms=now_ms, wall_ms=wall_ms, out=out
             )
+            if found.end_offset > base:
+                self._note_tail(found, base, out)
             if result is None:
                 waiting.tickets.append((found, ticket))
                 self.bytes += len(part.records)
@@ -120,6 +125,12 @@ class Produces:
         for key in keys:
             self.cancel(key)
         return keys
+
+    def _note_tail(self, partition: Partition, base_offset: int, out: list[DataEffect]) -> None:
+        for effect in reversed(out):
+            if isinstance(effect, AppendPartition) and effect.key == partition.key:
+                self._tail.note(partition.key, base_offset, partition.end_offset, effect.data)
+                return
 
     def _settle(self, waiting: Waiting, at: int, result: ProduceResult) -> None:
         if waiting.results[at] is None:

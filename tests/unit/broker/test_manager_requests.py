@@ -51,7 +51,8 @@ from tests.unit.broker.replica_world import batch
 
 
 def leading(*names: str, replicas: tuple[int, ...] = (1,), **config: object) -> tuple[Cluster, Host]:
-    """A broker that leads partition 0 of each topic, alone unless replicas are given."""
+    """A broker that leads partition 0 of each topic, alone unless replicas are given, and reads its disks."""
+    config = {"log_tail_cache_max_bytes": 0, **config}
     cluster = Cluster()
     for name in names:
         cluster.topic(name, place=A, replicas=replicas)
@@ -310,6 +311,26 @@ def test_parked_fetches_hear_of_a_failed_directory_at_once() -> None:
     host.ask(fetch(at(key_of("x"), 0)))
     (part,) = answer_to(host.fail(A)).partitions
     assert part.error is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_what_was_just_appended_is_answered_from_memory_until_it_is_led_no_more() -> None:
+    cluster, host = leading("x", replicas=(1, 2), log_tail_cache_max_bytes=1_000)
+    x = key_of("x")
+    host.ask(produce(x, acks=1))
+    host.work()
+    host.ask(produce(x, acks=1), "k2")
+    host.work()
+    disk = host.disks[A, x].batches
+    effects = host.ask(fetch(at(x, 0, epoch=0), follower=2), "f")
+    assert of_kind(effects, ReadPartition) == []
+    assert answer_to(effects, "f").partitions[0].records == b"".join(disk)
+    one = answer_to(host.ask(fetch(at(x, 1, epoch=0, last=0), follower=2), "f"), "f")
+    assert one.partitions[0].records == disk[1]
+    cluster.change(x, leader=2)
+    host.publish()
+    cluster.change(x, leader=1)
+    host.publish()
+    assert only(host.ask(fetch(at(x, 0, epoch=2), follower=2), "f"), ReadPartition).from_offset == 0
 
 
 # ---- fetch sessions (KIP-227) --------------------------------------------------------------------

@@ -68,7 +68,7 @@ class ClusterView:
         self._brokers: dict[int, Address] = {}
         self._topics: dict[str, TopicView] = {}
         self._names: set[str] = set()
-        self._absent: set[str] = set()
+        self._gone: set[str] = set()
         self._wanted = asyncio.Event()
         self._lock = asyncio.Lock()
         self._turn = 0
@@ -95,8 +95,9 @@ class ClusterView:
             [index for index, each in known.partitions.items() if each.leader != NO_LEADER] if known else []
         )
 
-    def name_of(self, topic_id: bytes) -> str | None:
-        return next((name for name, each in self._topics.items() if each.topic_id == topic_id), None)
+    def is_gone(self, topic: str) -> bool:
+        """Whether a topic that was known does not exist any more, for certain."""
+        return topic in self._gone
 
     def brokers(self) -> dict[int, Address]:
         return dict(self._brokers)
@@ -196,7 +197,10 @@ class ClusterView:
         for broker in answer.brokers:
             if broker.endpoints:
                 self._brokers[broker.broker_id] = (broker.endpoints[0].host, broker.endpoints[0].port)
+        if answer.linearizable:
+            self._gone |= answer.unknown_names & self._topics.keys()
         for each in answer.topics:
+            self._gone.discard(each.info.name)
             known = self._topics.get(each.info.name)
             if known is None or known.topic_id != each.info.topic_id:
                 known = self._topics[each.info.name] = TopicView(each.info.topic_id)

@@ -279,6 +279,10 @@ class Fetcher:
 
     def _refused(self, each: _Assigned, part: api.FetchedPartition, leader: Leader) -> None:
         name = f"{each.name[0]}-{each.name[1]}"
+        if self._view.is_gone(each.name[0]):
+            text = f"topic {each.name[0]} was deleted while it was read"
+            self._stop(each, ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
+            return
         if part.error.retriable or part.error is ErrorCode.BROKER_NOT_AVAILABLE:
             if not self._view.learned(*each.name, part.leader, part.leader_epoch):
                 self._later(each)

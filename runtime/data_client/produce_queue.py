@@ -234,13 +234,13 @@ class PartitionQueue:
         """Somebody else leads: waiting helps nothing."""
         self.hold_until_ms = 0
 
-    def expire(self, now_ms: int) -> Iterator[OutBatch]:
-        """Gives back the batches whose time is up and that are not under way. One that was sent before may
-        be stored; its sequence stays used."""
-        for batch in [each for each in self.unsettled if not each.in_flight and each.deadline_ms <= now_ms]:
+    def expire(self, now_ms: int | None) -> Iterator[OutBatch]:
+        """Gives back the batches whose time is up (None: all) and that are not under way. One that was sent
+        before may be stored; its sequence stays used."""
+        for batch in [each for each in self.unsettled if not each.in_flight and _is_over(each, now_ms)]:
             self.unsettled.remove(batch)
             yield batch
-        while self.waiting and self.waiting[0].deadline_ms <= now_ms:
+        while self.waiting and _is_over(self.waiting[0], now_ms):
             yield self.waiting.popleft()
 
     def clear(self) -> list[OutBatch]:
@@ -249,3 +249,7 @@ class PartitionQueue:
         self.unsettled.clear()
         self.waiting.clear()
         return gone
+
+
+def _is_over(batch: OutBatch, now_ms: int | None) -> bool:
+    return now_ms is None or batch.deadline_ms <= now_ms

@@ -354,8 +354,13 @@ class Sender:
                 if lane.lingered:
                     # It found no place to go; closed, it has a deadline.
                     self._seal(lane)
-                for batch in lane.queue.expire(now_ms):
-                    self._expired(lane, batch)
+                gone = self._view.is_gone(lane.topic)
+                for batch in lane.queue.expire(None if gone else now_ms):
+                    if gone:
+                        text = f"topic {lane.topic} was deleted while messages were sent to it"
+                        self._fail(batch, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+                    else:
+                        self._expired(lane, batch)
                     self.ready(lane)
             if any(now_ms - each.sent_ms > SLOW_MS for sent in self._in_flight.values() for each in sent):
                 self._view.want_refresh()

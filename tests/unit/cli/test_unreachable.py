@@ -33,6 +33,12 @@ COMMANDS = [
     ["topics", "create", "orders"],
     ["topics", "describe"],
     ["topics", "delete", "orders"],
+    ["produce", "orders"],
+    ["produce", "orders", "--count", "10", "--json"],
+    ["consume", "orders"],
+    ["consume", "orders", "--until-end", "--json"],
+    ["log-dirs", "describe"],
+    ["log-dirs", "mark-offline", "--broker", "1", "/data", "--yes"],
 ]
 
 

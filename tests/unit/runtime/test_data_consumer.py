@@ -282,6 +282,22 @@ def test_other_codecs_are_named_and_control_batches_are_stepped_over() -> None:
     run(main())
 
 
+def test_a_topic_that_is_deleted_is_said_to_be() -> None:
+    async def main() -> None:
+        cluster = FakeCluster()
+        (partition,) = cluster.add_topic("t", 1)
+        fill(partition, 0, 8)
+        async with consuming(cluster) as consumer:
+            await consumer.assign({("t", 0): EARLIEST})
+            await drain(consumer, 8)
+            del cluster.topics["t"]
+            with pytest.raises(ApiError, match="topic t was deleted") as said:
+                await consumer.poll(30_000)
+            assert said.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(main())
+
+
 def test_what_does_not_exist_and_who_does_not_answer() -> None:
     async def main() -> None:
         cluster = FakeCluster()

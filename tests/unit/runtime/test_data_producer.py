@@ -300,6 +300,43 @@ def test_a_topic_or_partition_that_does_not_exist_is_said_at_once() -> None:
     run(main())
 
 
+def test_a_topic_that_is_deleted_fails_its_messages_soon_and_no_others() -> None:
+    async def main() -> float:
+        cluster = FakeCluster()
+        cluster.add_topic("t", 1)
+        (other,) = cluster.add_topic("u", 1)
+        async with producing(cluster) as producer:
+            await (await producer.send("t", b"one"))
+            del cluster.topics["t"]
+            started = asyncio.get_running_loop().time()
+            receipt = await producer.send("t", b"two")
+            with pytest.raises(SendError, match="topic t was deleted") as refused:
+                await receipt
+            assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            took = asyncio.get_running_loop().time() - started
+            assert await (await producer.send("u", b"three")) == 0
+        assert cluster.values(other) == [b"three"]
+        return took
+
+    assert run(main()) < 3.0
+
+
+def test_a_topic_that_is_made_again_takes_messages_again() -> None:
+    async def main() -> None:
+        cluster = FakeCluster()
+        cluster.add_topic("t", 1)
+        async with producing(cluster) as producer:
+            for number in range(3):
+                await (await producer.send("t", b"%d" % number))
+            del cluster.topics["t"]
+            (partition,) = cluster.add_topic("t", 1)
+            cluster.topics["t"] = (b"another id......", [partition])
+            assert await (await producer.send("t", b"new")) == 0
+        assert cluster.values(partition) == [b"new"]
+
+    run(main())
+
+
 def test_nobody_there_is_said_with_the_addresses() -> None:
     async def main() -> None:
         cluster = FakeCluster(faults=Faults(lose_metadata=1.0))

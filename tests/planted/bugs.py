@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.bug import Bug
+from tests.planted.table_data import SECTIONS as DATA_SECTIONS
 from tests.planted.table_eligible import ELIGIBLE_BUGS
 from tests.planted.table_nodes import BROKER_BUGS, DECISION_BUGS, NODE_BUGS, REPLAY_BUGS
 from tests.planted.table_partitions import SECTIONS as PARTITION_SECTIONS
@@ -18,6 +19,7 @@ SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Eligible leaders, clean stops and upgrades", ELIGIBLE_BUGS),
     ("Replay", REPLAY_BUGS),
     ("Broker", BROKER_BUGS),
+    *DATA_SECTIONS,
 )
 
 BUGS: tuple[Bug, ...] = tuple(bug for _, bugs in SECTIONS for bug in bugs)

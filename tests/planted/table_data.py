@@ -1,0 +1,207 @@
+"""Mistakes in brokers that hold data: replication, log directories, producers' state, partition logs."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+FETCH = "tests/unit/broker/test_replica_fetch.py"
+FOLLOWER = "tests/unit/broker/test_replica_follower.py"
+ISR = "tests/unit/broker/test_replica_isr.py"
+PRODUCE = "tests/unit/broker/test_replica_produce.py"
+STORIES = "tests/sim/test_data_stories.py"
+SIM = "sim 2000..2005"
+
+REPLICATION_BUGS = (
+    Bug(
+        name="cut-at-the-high-watermark",
+        breaks="a follower cuts its log where epochs differ, never at its high watermark",
+        source="KIP-101",
+        file="broker/replica/follower.py",
+        old="        log.cut(to, out)\n",
+        new="        log.cut(log.high_watermark, out)\n",
+        caught_by=(FOLLOWER, SIM),
+    ),
+    Bug(
+        name="divergence-not-looked-for",
+        breaks="a fetch from behind the end of its epoch in the leader's log is told so",
+        source="KIP-279, KIP-595",
+        file="broker/replica/reading.py",
+        old="        if request.last_fetched_epoch >= 0:\n",
+        new="        if request.last_fetched_epoch > self.epoch:\n",
+        caught_by=(FETCH, SIM),
+    ),
+    Bug(
+        name="unsynced-replica-counts",
+        breaks="with log.flush.before.ack a replica holds what its disk keeps without power, no more",
+        source="DECIDED in issue 5, S3.1",
+        file="broker/replica/local_log.py",
+        old="        return self.synced if self.counts_synced else self.written\n",
+        new="        return self.written if self.counts_synced else self.synced\n",
+        caught_by=(SIM,),
+    ),
+    Bug(
+        name="fetch-offset-before-the-sync",
+        breaks="a follower's fetch offset says what it holds durably",
+        source="DECIDED in issue 5",
+        file="broker/replica/follower.py",
+        old="log.cutting or self._fenced or log.acknowledged < log.end:",
+        new="log.cutting or self._fenced or log.written < log.end:",
+        caught_by=(FOLLOWER, SIM),
+    ),
+    Bug(
+        name="high-watermark-of-the-fastest",
+        breaks="the high watermark is what every replica in sync holds",
+        source="K3, KIP-101",
+        file="broker/replica/leader.py",
+        old="if follower.acknowledged < reached and isr.awaited(",
+        new="if follower.acknowledged > reached and isr.awaited(",
+        caught_by=(PRODUCE, SIM),
+    ),
+    Bug(
+        name="proposed-isr-not-waited-for",
+        breaks="the high watermark waits for everyone who may be in the ISR",
+        source="KIP-497",
+        file="broker/replica/isr.py",
+        old="frozenset((*self.committed, *proposed, *self._held))",
+        new="frozenset((*self.committed, *proposed[:0], *self._held))",
+        caught_by=(ISR,),
+    ),
+    Bug(
+        name="isr-grown-below-the-high-watermark",
+        breaks="nobody joins the ISR who has less than the high watermark",
+        source="S4.10, KIP-497",
+        file="broker/replica/isr.py",
+        old="            and progress.acknowledged >= floor\n",
+        new="            and progress.acknowledged >= 0\n",
+        caught_by=(ISR, SIM),
+    ),
+    Bug(
+        name="isr-grown-before-the-epochs-start",
+        breaks="nobody joins the ISR of a new leader before it has what that leader began with",
+        source="KAFKA-7128",
+        file="broker/replica/leader.py",
+        old="        return max(self._log.high_watermark, self.epoch_start)\n",
+        new="        return self._log.high_watermark\n",
+        caught_by=(ISR,),
+    ),
+    Bug(
+        name="reader-above-the-high-watermark",
+        breaks="a client reads what every replica in sync holds, no more",
+        source="K21, S4.8",
+        file="broker/replica/reading.py",
+        old="        return self.log.written if self.is_follower else visible_end(self.log)\n",
+        new="        return self.log.written if self.leader >= 0 else visible_end(self.log)\n",
+        caught_by=(FETCH, SIM),
+    ),
+    Bug(
+        name="fetch-of-an-earlier-process",
+        breaks="what an earlier process of a broker fetched acknowledges nothing",
+        source="KIP-903, S1.12",
+        file="broker/replica/leader.py",
+        old="        if -1 < replica_epoch < newest:\n",
+        new="        if newest < replica_epoch < -1:\n",
+        caught_by=(FETCH,),
+    ),
+    Bug(
+        name="report-on-an-older-incarnation",
+        breaks="a sync of what was cut since then makes nothing durable",
+        source="this project: incarnations",
+        file="broker/replica/local_log.py",
+        old="        if incarnation != self.incarnation or end <= self.synced:\n",
+        new="        if end <= self.synced:\n",
+        caught_by=(FOLLOWER,),
+    ),
+    Bug(
+        name="waiting-for-too-few",
+        breaks="acks=all fails where fewer than min.insync.replicas are in sync",
+        source="S4.15",
+        file="broker/replica/leader.py",
+        old="        if acks == ACKS_ALL and len(self.isr.committed) < self.min_isr:\n",
+        new="        if acks == ACKS_ALL and len(self.isr.committed) < 0:\n",
+        caught_by=(PRODUCE,),
+    ),
+)
+
+PRODUCER_BUGS = (
+    Bug(
+        name="duplicate-stored-again",
+        breaks="a batch that is sent again is stored once",
+        source="KIP-98",
+        file="storage/producers.py",
+        old="if (batch.first_sequence, batch.last_sequence) == (header.base_sequence, last_sequence):",
+        new="if (batch.last_sequence, batch.first_offset) == (header.base_sequence, last_sequence):",
+        caught_by=(PRODUCE, SIM),
+    ),
+    Bug(
+        name="producers-forgotten-at-the-start",
+        breaks="after a restart a log knows its producers as a replay of it does",
+        source="KIP-98, issue 5",
+        file="storage/partition_log.py",
+        old="        self._replay_producers(start)\n\n    def _replay",
+        new="        self._replay_producers(self.end_offset)\n\n    def _replay",
+        caught_by=(SIM,),
+    ),
+    Bug(
+        name="producers-not-cut",
+        breaks="a log that was cut forgets what producers sent behind the cut",
+        source="KIP-98, issue 5",
+        file="storage/partition_log.py",
+        old="min(self.trusted_from, end)\n            self._load_producers()\n",
+        new="min(self.trusted_from, end)\n            self._replay_producers(end)\n",
+        caught_by=(SIM,),
+    ),
+)
+
+DIRECTORY_BUGS = (
+    Bug(
+        name="made-anew-on-the-remaining-directory",
+        breaks="a replica in a bad directory is offline, and made anew nowhere",
+        source="S3.6, KIP-112; Kafka 3.7.0 does it",
+        file="broker/replica/reconcile.py",
+        old="    if directories.is_bad(place):\n        return Offline(",
+        new="    if directories.is_bad(place) and directories.none_good:\n        return Offline(",
+        caught_by=(SIM,),
+    ),
+    Bug(
+        name="lost-copy-looked-for-beside-a-bad-directory",
+        breaks="what is not found while a directory is bad may lie in it",
+        source="S3.6, S3.16",
+        file="broker/replica/reconcile.py",
+        old="    if is_new or not directories.any_bad:\n        return Create(place)\n",
+        new="    if is_new or not directories.none_good:\n        return Create(place)\n",
+        caught_by=("tests/unit/broker/test_directory_rules.py",),
+    ),
+    Bug(
+        name="leads-before-its-directory-is-committed",
+        breaks="a replica leads and follows when the log says in which directory it lies, not before",
+        source="S3.6 to S3.8, KIP-858",
+        file="broker/replica/placement.py",
+        old="if copy.was_found and info.directory_of(self._me) == MIGRATING:",
+        new="if info.directory_of(self._me) != MIGRATING:",
+        caught_by=(SIM,),
+    ),
+    Bug(
+        name="dead-directory-goes-on-serving",
+        breaks="no replica in a dead directory answers anybody",
+        source="S3.1, S3.35",
+        file="broker/replica/placement.py",
+        old="                self._stop(copy.key, ErrorCode.KAFKA_STORAGE_ERROR, text, out)\n",
+        new="                self._stirred(copy.key)\n",
+        caught_by=(SIM,),
+    ),
+    Bug(
+        name="loss-not-told-first",
+        breaks="a replica whose directory died unassigned is made anew when the log says that it is lost",
+        source="S3.8, KIP-858",
+        file="broker/replica/reconcile.py",
+        old="    if owes_lost:\n",
+        new="    if owes_lost and not directories.any_bad:\n",
+        caught_by=(f"{STORIES}::test_a_directory_dies_before_the_log_says_what_lies_in_it",),
+    ),
+)
+
+SECTIONS = (
+    ("Replication", REPLICATION_BUGS),
+    ("Idempotent producers", PRODUCER_BUGS),
+    ("Log directories of brokers", DIRECTORY_BUGS),
+)

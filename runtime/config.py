@@ -199,6 +199,7 @@ class NodeConfig:
             producer_id_expiration_ms=self.number("producer.id.expiration.ms"),
             produce_purgatory_max_requests=self.number("produce.purgatory.max.requests"),
             fetch_purgatory_max_requests=self.number("fetch.purgatory.max.requests"),
+            log_tail_cache_max_bytes=self.number("log.tail.cache.max.bytes"),
         )
         for longer, shorter in (
             ("replica.lag.time.max.ms", "replica.fetch.wait.max.ms"),

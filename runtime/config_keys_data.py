@@ -34,6 +34,14 @@ DATA = (
         "A follower that has not been at its leader's end for so long leaves the ISR.",
     ),
     _bytes(
+        "log.tail.cache.max.bytes",
+        _REPLICA.log_tail_cache_max_bytes,
+        "What was just appended to partitions that this broker leads is kept in memory for followers and "
+        "readers at the end of the log, up to so much in all; 0: everything is read from the log.",
+        minimum=0,
+        own=True,
+    ),
+    _bytes(
         "replica.fetch.max.bytes",
         _REPLICA.replica_fetch_max_bytes,
         "How much a follower asks for of one partition; one whole batch is always sent.",

@@ -440,7 +440,7 @@ class ReplicaManager:
     def _stop_untold(self) -> None:
         limit_ms = self._config.log_dir_assignment_timeout_ms
         reason = (
-            f"stopped: no controller acknowledged within {limit_ms} ms (log.dir.assignment.timeout.ms) that"
+            f"stopped: no controller acknowledged within {limit_ms} ms (log.dir.failure.timeout.ms) that"
             " replicas were lost with a log directory before they were assigned to it; check the quorum and"
             " restart"
         )

@@ -312,7 +312,7 @@ def test_s3_6_losses_that_nobody_acknowledges_end_the_broker() -> None:
     assert of_kind(host.tick(4_999), Stop) == []
     assert host.manager.next_deadline_ms() is not None
     stop = only(host.tick(1), Stop)
-    assert stop.failed and "log.dir.assignment.timeout.ms" in stop.reason
+    assert stop.failed and "log.dir.failure.timeout.ms" in stop.reason
 
 
 def test_an_assignment_that_was_committed_after_all_is_a_failed_directory_like_any_other() -> None:

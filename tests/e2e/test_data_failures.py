@@ -18,9 +18,13 @@ from metadata.offline import offline_replicas
 from metadata.requests import NewTopic
 from metadata.requests_reassignments import AlterReassignmentsRequest, WantedReplicas
 from runtime.reassignments_client import alter_reassignments
-from tests.e2e.broken_disks import FaultFile
+from storage.posix_disk import PosixDisk
+from storage.reader import LogReader
+from tests.e2e.broken_disks import FaultFile, LoopDisk, prefix_of, why_no_loop_disks
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
+from tests.e2e.data_calls import DataCalls
 from tests.e2e.data_traffic import Traffic
+from tests.e2e.processes import run_cli
 
 FAST = {
     "controller": FAST_BROKERS["controller"],
@@ -229,3 +233,75 @@ def test_rolling_restart_reassignment_and_deletion_under_load(hurt: Hurt) -> Non
     hurt.wait_in_sync("orders")
     traffic.flows()
     traffic.finish()
+
+
+@pytest.mark.skipif(why_no_loop_disks() is not None, reason=f"no disk to cut off: {why_no_loop_disks()}")
+def test_power_loss_of_every_broker_at_once_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    """Every disk loses what was not synced: all brokers are frozen, their file systems shut down without a
+    flush, and then they are killed."""
+    with Cluster(tmp_path, controllers=1, brokers=3, properties=FAST, log_dirs=1) as cluster:
+        disks = {broker.node_id: LoopDisk(broker.log_dirs[0]) for broker in cluster.brokers}
+        hurt = Hurt(cluster, FaultFile(tmp_path / "faults.json"))
+
+        def start_all() -> None:
+            for node in cluster.nodes:
+                if not node.is_running:
+                    node.start(prefix_of([disks[node.node_id]]) if node.role == "broker" else ())
+
+        start_all()
+        cluster.start()
+        hurt.create("orders", 2, configs=MIN_ISR_2)
+        traffic = Traffic(cluster, "orders", partitions=2, every_s=0.001).start()
+        for _ in range(2):
+            traffic.flows(300)
+            for broker in cluster.brokers:
+                broker.signal(signal.SIGSTOP)
+            for broker in cluster.brokers:
+                disks[broker.node_id].shut_down(broker.pid)
+            cluster.kill_all(cluster.brokers)
+            start_all()
+            traffic.flows(300)
+            hurt.wait_in_sync("orders")
+        traffic.finish()
+        cluster.assert_no_bugs()
+
+
+def test_an_unclean_election_loses_what_it_says_and_no_more(hurt: Hurt) -> None:
+    cluster, calls = hurt.cluster, DataCalls(hurt.cluster)
+    topic = NewTopic(
+        name="fast", assignments=((0, 1),), configs=(("unclean.leader.election.enable", "true"),)
+    )
+    cluster.call(lambda client: client.create_topics([topic]))
+    hurt.wait_in_sync("fast", frozenset({0, 1}))
+    first, second = hurt.broker(0), hurt.broker(1)
+    kept = [b"kept %d" % number for number in range(10)]
+    calls.produce_until_taken("fast", kept)
+    cluster.wait(lambda: _has(second, "fast", 10), "a copy on the follower")
+    second.kill()
+    hurt.wait_in_sync("fast", frozenset({0}))
+    assert calls.produce_until_taken("fast", [b"lost"] * 5).base_offset == 10
+    first.kill()
+    cluster.wait_brokers({0: "fenced"})
+    hurt.start(second)
+    hurt.wait_in_sync("fast", frozenset({1}))
+    assert calls.produce_until_taken("fast", [b"after"]).base_offset == 10
+    expected = [*enumerate(kept), (10, b"after")]
+    assert calls.read_all(second, "fast", up_to=11) == expected
+    # The old leader cuts what only it had, and agrees.
+    hurt.start(first)
+    hurt.wait_in_sync("fast", frozenset({0, 1}))
+    second.kill()
+    cluster.wait(lambda: hurt.leader("fast") is first, "the old leader to lead again")
+    assert calls.read_all(first, "fast", up_to=11) == expected
+    told = run_cli("log", "timeline", cluster.leader().metadata_log).stdout
+    assert "unclean" in told
+
+
+def _has(node: Node, topic: str, end_offset: int) -> bool:
+    """Whether the broker's own files hold the partition up to there."""
+    (path,) = [path / f"{topic}-0" for path in node.log_dirs if (path / f"{topic}-0").is_dir()]
+    reader = LogReader(PosixDisk(), str(path))
+    try:
+        return any(batch.header.next_offset >= end_offset for batch in reader.batches())
+    finally:
+        reader.close()

@@ -116,8 +116,8 @@ async def extend_log(
     on_progress: Progress | None = None,
     room: Room | None = None,
 ) -> LiveLog:
-    """Adds to the copy in `home`, which `known` describes, what was committed since. Raises as `copy_log`, and
-    ClientError when another cluster answers or what comes next was trimmed; the copy stays whole then."""
+    """Adds to the copy in `home`, which `known` describes, what was committed since. Raises as `copy_log`,
+    and ClientError when another cluster answers or what comes next was trimmed; the copy stays whole then."""
 
     async def extend(leader: _Leader) -> LiveLog:
         return await _Copy(leader, disk, on_progress, room).extend(home, known)
@@ -308,8 +308,8 @@ class _Copy:
         free = None if self._room is None else self._room()
         if free is not None and free < size_bytes + RESERVE_BYTES:
             raise ClientError(
-                f"the disk has room for {free >> 20} MiB and {RESERVE_BYTES >> 20} stay free: the log does not"
-                " fit; set TMPDIR to a directory on a larger disk"
+                f"the disk has room for {free >> 20} MiB and {RESERVE_BYTES >> 20} stay free: the log does"
+                " not fit; set TMPDIR to a directory on a larger disk"
             )
 
     async def _first(self) -> FetchResponse:

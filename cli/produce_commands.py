@@ -254,6 +254,8 @@ async def _feed(producer: Producer, plan: Plan, account: Account) -> None:
     source = lines(sys.stdin.fileno()) if plan.generate is None else generated(*plan.generate)
     async with contextlib.aclosing(paced(source, plan.per_second)) as runs:  # type: ignore[type-var]
         async for run in runs:
+            if account.failed:
+                return  # what comes behind it must not be stored as if nothing were missing
             if account.first is None:
                 account.first = time.monotonic()
             if plan.key_separator is None:

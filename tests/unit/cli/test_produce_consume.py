@@ -342,3 +342,24 @@ def test_a_directory_is_given_up_only_when_that_is_meant(brokers: Served, run: R
     assert json.loads(run(*by_id, "--json").out)["wasOffline"] is False
     assert b"was offline before" in run(*path[:-1], "/d/b", "--yes").out
     assert [each.path for each in brokers.services[0].marked] == ["/d/a", None, "/d/b"]
+
+
+def test_the_input_ends_at_the_first_message_that_failed(brokers: Served) -> None:
+    (partition,) = brokers.cluster.add_topic("t", 1)
+    brokers.cluster.script = [(ErrorCode.INVALID_RECORD, "not so")]
+    args = (
+        "produce",
+        "t",
+        "--bootstrap",
+        brokers.bootstrap,
+        "--count",
+        "1000000000",
+        "--batch-bytes",
+        "1000",
+    )
+    with process(*args) as child:
+        out, err = child.communicate(timeout=30)
+    assert child.returncode == 1
+    assert b"INVALID_RECORD: not so" in err
+    assert b"%012d" % 0 + b"." * 88 not in brokers.cluster.values(partition)
+    assert out.startswith(f"{len(brokers.cluster.values(partition)):,} of".encode())

@@ -159,7 +159,7 @@ DIRECTORY_BUGS = (
         source="S3.6, KIP-112; Kafka 3.7.0 does it",
         file="broker/replica/reconcile.py",
         old="    if directories.is_bad(place):\n        return Offline(",
-        new="    if directories.is_bad(place) and directories.none_good:\n        return Offline(",
+        new="    if directories.is_bad(place):\n        return Create(None) or Offline(",
         caught_by=(SIM,),
     ),
     Bug(

@@ -56,6 +56,7 @@ class DirectoryWorker:
         self.store = store
         self._on_reported = on_reported
         self._queue: deque[DiskWork] = deque()
+        self._begun: list[DiskWork] = []
         self._stuck: list[Callable[[], None]] = []
         self._busy = False
         self._syncing = False
@@ -113,7 +114,7 @@ class DirectoryWorker:
         """The process ends in order: what is queued is carried out first."""
         if self.failed is not None or self.abandoned or self.directory.hung:
             return
-        queued, self._queue = list(self._queue), deque()
+        queued, self._queue = [*self._begun, *self._queue], deque()
         try:
             self.store.execute_all(queued)
         except DiskError as error:
@@ -172,10 +173,10 @@ class DirectoryWorker:
             return
         self._busy = True
         count = min(len(self._queue), self._engine.rng.choice(ROUNDS))
-        works = [self._queue.popleft() for _ in range(count)]
+        works = self._begun = [self._queue.popleft() for _ in range(count)]
 
         def carry_out() -> None:
-            self._busy = False
+            self._busy, self._begun = False, []
             self._carry_out(works, in_order=True)
             self._pump()
 

@@ -71,7 +71,6 @@ REQUIRED_WITH_DATA = (
     "directory came back",
     "directory death moved a leader",
     "all brokers lost power at once",
-    "all brokers were killed at once",
     "unsynced records lost",
     "duplicate batch acknowledged",
     "batch of an earlier leader acknowledged",

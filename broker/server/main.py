@@ -35,6 +35,7 @@ from proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
 from proto.data_pb2_grpc import add_DataServicer_to_server
 from proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from proto.settings_pb2_grpc import add_SettingsViewServicer_to_server
+from runtime.allocator import keep_freed_buffers
 from runtime.api_codec import Hints
 from runtime.channels import TlsMaterial, bind, new_server
 from runtime.clock import Clock, SystemClock
@@ -67,6 +68,7 @@ _log = logging.getLogger(__name__)
 
 def run(config_path: str, node_id: int | None = None) -> int:
     """Runs the broker that the file describes until it is told to stop; the process's exit code."""
+    keep_freed_buffers()
     return run_process(config_path, "broker", serve, node_id=node_id)
 
 

@@ -8,7 +8,9 @@ FETCH = "tests/unit/broker/test_replica_fetch.py"
 FOLLOWER = "tests/unit/broker/test_replica_follower.py"
 ISR = "tests/unit/broker/test_replica_isr.py"
 PRODUCE = "tests/unit/broker/test_replica_produce.py"
+RULES = "tests/unit/broker/test_directory_rules.py"
 STORIES = "tests/sim/test_data_stories.py"
+DEAD = f"{STORIES}::test_a_dead_directory_is_led_elsewhere_and_nothing_of_it_is_made_anew_on_the_other"
 SIM = "sim 2000..2005"
 
 REPLICATION_BUGS = (
@@ -160,7 +162,7 @@ DIRECTORY_BUGS = (
         file="broker/replica/reconcile.py",
         old="    if directories.is_bad(place):\n        return Offline(",
         new="    if directories.is_bad(place):\n        return Create(None) or Offline(",
-        caught_by=(SIM,),
+        caught_by=(RULES, DEAD),
     ),
     Bug(
         name="lost-copy-looked-for-beside-a-bad-directory",
@@ -169,7 +171,7 @@ DIRECTORY_BUGS = (
         file="broker/replica/reconcile.py",
         old="    if is_new or not directories.any_bad:\n        return Create(place)\n",
         new="    if is_new or not directories.none_good:\n        return Create(place)\n",
-        caught_by=("tests/unit/broker/test_directory_rules.py",),
+        caught_by=(RULES,),
     ),
     Bug(
         name="leads-before-its-directory-is-committed",
@@ -187,7 +189,7 @@ DIRECTORY_BUGS = (
         file="broker/replica/placement.py",
         old="                self._stop(copy.key, ErrorCode.KAFKA_STORAGE_ERROR, text, out)\n",
         new="                self._stirred(copy.key)\n",
-        caught_by=(SIM,),
+        caught_by=(DEAD, "sim 2005..2008"),
     ),
     Bug(
         name="loss-not-told-first",

@@ -5,6 +5,7 @@ Reads only. Costs time in proportion to the replicas, and is asked for by people
 
 from __future__ import annotations
 
+from broker.replica.copies import Copy
 from broker.replica.directories import Directory
 from broker.replica.messages import (
     DescribeLogDirsRequest,
@@ -13,7 +14,7 @@ from broker.replica.messages import (
     PartitionKey,
     ReplicaDescription,
 )
-from broker.replica.placement import Copy, Placement
+from broker.replica.placement import Placement
 from broker.replica.status import ReplicaStatus
 from broker.replica.values import Role
 from metadata.errors import ErrorCode
@@ -25,7 +26,7 @@ def describe_log_dirs(
     """Every configured directory, good or bad, in the configuration's order."""
     wanted = None if request.topic_ids is None else frozenset(request.topic_ids)
     by_directory: dict[bytes, list[ReplicaDescription]] = {}
-    for copy in placement.copies():
+    for copy in placement.copies.all():
         if wanted is None or copy.key[0] in wanted:
             by_directory.setdefault(copy.directory_id, []).append(_describe(copy))
     for directory_id, keys in _placed_in_bad(placement, broker_id).items():

@@ -270,6 +270,7 @@ class ReplicaManager:
             pending_isr_changes=len(self._isr),
             unassigned=len(self._assignments),
             produced_bytes=self._produces.bytes,
+            produced_records=self._produces.records,
             failed_produces=self._produces.failed,
             fetched_bytes=self._fetches.bytes,
             replicated_bytes=self._fetchers.bytes,

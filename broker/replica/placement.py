@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
 
 from broker.replica.assignments import Assignments
 from broker.replica.config import ReplicaConfig
+from broker.replica.copies import Copies, Copy, Stage
 from broker.replica.directories import Directories
 from broker.replica.events import (
     AbandonDirectory,
@@ -55,46 +55,6 @@ _INCARNATION_BITS = 20
 """A partition counts its own cuts below; every copy that is made begins above all others."""
 
 
-class Stage(Enum):
-    CREATING = auto()
-    OPEN = auto()
-    REMOVING = auto()
-
-
-class Copy:
-    """A replica's log in one good directory. `log` is what was found or made; `partition` exists once it has
-    run. `was_found`: it was there when the process began."""
-
-    __slots__ = ("directory_id", "incarnation", "key", "log", "partition", "stage", "topic", "was_found")
-
-    def __init__(
-        self, key: PartitionKey, topic: str, directory_id: bytes, incarnation: int, log: ReplicaLog | None
-    ) -> None:
-        self.key = key
-        self.topic = topic
-        self.directory_id = directory_id
-        self.incarnation = incarnation
-        self.log = log
-        self.was_found = log is not None
-        self.stage = Stage.CREATING if log is None else Stage.OPEN
-        self.partition: Partition | None = None
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """The copy with more of the newest epoch is the better one."""
-        return (0, 0) if self.log is None else (self.log.epochs.last_epoch, self.log.end_offset)
-
-    @property
-    def incarnation_now(self) -> int:
-        return self.incarnation if self.partition is None else self.partition.incarnation
-
-    @property
-    def size_bytes(self) -> int:
-        if self.partition is not None:
-            return self.partition.size_bytes
-        return 0 if self.log is None else self.log.size_bytes
-
-
 class Placement:
     """`running`: partitions that lead or follow; `offline`: why a replica of this broker cannot be served.
     `touched` is told of each partition that was told something, `stirred` of each key that came or went."""
@@ -121,8 +81,7 @@ class Placement:
         self.image: MetadataImage | None = None
         self.running: dict[PartitionKey, Partition] = {}
         self.offline: dict[PartitionKey, str] = {}
-        self._copies: dict[PartitionKey, dict[bytes, Copy]] = {}
-        self._names: dict[tuple[bytes, str, int], Copy] = {}
+        self.copies = Copies(self.directories)
         self._new: set[PartitionKey] = set()
         self._starved: set[PartitionKey] = set()
         self._promised: dict[PartitionKey, tuple[bytes, int]] = {}
@@ -133,7 +92,9 @@ class Placement:
         for directory in found:
             if directory.problem is None and directory.directory_id is not None:
                 for each in directory.replicas:
-                    self._add(Copy(each.key, each.topic, directory.directory_id, each.incarnation, each.log))
+                    self.copies.add(
+                        Copy(each.key, each.topic, directory.directory_id, each.incarnation, each.log)
+                    )
 
     def __len__(self) -> int:
         """Partitions that are still to be looked at."""
@@ -155,13 +116,13 @@ class Placement:
                 if info is not None and self._me in info.replicas:
                     self._note_new(key, previous)
                     self._queue[key] = None
-                elif key in self._copies or key in self.offline:
+                elif key in self.copies or key in self.offline:
                     self._queue[key] = None
             for key in changes.removed:
-                if key in self._copies or key in self.offline:
+                if key in self.copies or key in self.offline:
                     self._queue[key] = None
         if image.features.metadata_version != previous.features.metadata_version and not first:
-            self._queue.update(dict.fromkeys(self._copies))
+            self._queue.update(dict.fromkeys(self.copies.keys()))
 
     def _look_at_all(self, image: MetadataImage, previous: MetadataImage, *, first: bool) -> None:
         topics = image.topics
@@ -169,12 +130,12 @@ class Placement:
         if not first:
             for key in mine:
                 self._note_new(key, previous)
-        for keys in (mine, self._copies, self.offline):
+        for keys in (mine, self.copies.keys(), list(self.offline)):
             self._queue.update(dict.fromkeys(keys))
 
     def _note_new(self, key: PartitionKey, previous: MetadataImage) -> None:
         """The log began to place a replica here while this process watched: it is new (S3.5)."""
-        if key in self._copies or key in self.offline:
+        if key in self.copies or key in self.offline:
             return
         before = previous.topics.partition(*key)
         if before is None or self._me not in before.replicas:
@@ -224,7 +185,7 @@ class Placement:
 
     def _reconcile(self, image: MetadataImage, key: PartitionKey, now_ms: int, out: list[DataEffect]) -> None:
         info = image.topics.partition(*key)
-        copies = self._copies.get(key) or {}
+        copies = self.copies.of(key)
         usable = [each for each in copies.values() if each.stage is not Stage.REMOVING]
         if len(usable) > 1:
             usable.sort(key=lambda each: each.rank, reverse=True)
@@ -293,8 +254,8 @@ class Placement:
         self._touched(partition)
         if known is not partition:
             self._stirred(copy.key)
-        if settled and len(self._copies[copy.key]) > 1:
-            for each in list(self._copies[copy.key].values()):
+        if settled and len(self.copies.of(copy.key)) > 1:
+            for each in list(self.copies.of(copy.key).values()):
                 if each is not copy:
                     self._remove(each, "another directory holds the replica, says the metadata log", out)
 
@@ -329,12 +290,12 @@ class Placement:
         if decision.replaces:
             self._promise(key, place, size)
         self._starved.discard(key)
-        namesake = self._names.get((place, topic.name, key[1]))
+        namesake = self.copies.named(place, topic.name, key[1])
         if namesake is not None:
             self._remove(namesake, "its topic was deleted, and there is a new one of its name", out)
         self._serial += 1
         copy = Copy(key, topic.name, place, self._serial << _INCARNATION_BITS, None)
-        self._add(copy)
+        self.copies.add(copy)
         out.append(
             CreateReplica(
                 directory_id=place,
@@ -386,8 +347,7 @@ class Placement:
             return
         if self.running.get(copy.key) is copy.partition and copy.partition is not None:
             self._stop(copy.key, ErrorCode.NOT_LEADER_OR_FOLLOWER, reason, out)
-        copy.stage = Stage.REMOVING
-        self._leave_directory(copy)
+        self.copies.leave(copy)
         out.append(
             RemoveReplica(
                 directory_id=copy.directory_id,
@@ -400,19 +360,16 @@ class Placement:
     # ---- what the disks did ------------------------------------------------------------------
 
     def created(self, event: ReplicaCreated) -> None:
-        copy = self._copies.get(event.key, {}).get(event.directory_id)
+        copy = self.copies.at(event.directory_id, event.key)
         if copy is not None and copy.incarnation == event.incarnation and copy.stage is Stage.CREATING:
             copy.stage = Stage.OPEN
             copy.log = ReplicaLog()
             self._queue[event.key] = None
 
     def removed(self, event: ReplicaRemoved) -> None:
-        copies = self._copies.get(event.key, {})
-        copy = copies.get(event.directory_id)
+        copy = self.copies.at(event.directory_id, event.key)
         if copy is not None and copy.stage is Stage.REMOVING:
-            del copies[event.directory_id]
-            if not copies:
-                del self._copies[event.key]
+            self.copies.drop(copy)
             self._queue[event.key] = None
 
     def loss_acknowledged(self, key: PartitionKey) -> None:
@@ -428,11 +385,8 @@ class Placement:
         out.append(AbandonDirectory(directory_id=directory_id))
         self._fetchers.directory_failed(directory_id)
         text = f"its log directory failed: {reason}"
-        for copies in [each for each in self._copies.values() if directory_id in each]:
-            copy = copies.pop(directory_id)
-            self._names.pop((directory_id, copy.topic, copy.key[1]), None)
-            if not copies:
-                del self._copies[copy.key]
+        for copy in self.copies.in_directory(directory_id):
+            self.copies.drop(copy)
             if copy.partition is not None and self.running.get(copy.key) is copy.partition:
                 self._stop(copy.key, ErrorCode.KAFKA_STORAGE_ERROR, text, out)
             if self._was_uncommitted(copy):
@@ -451,7 +405,7 @@ class Placement:
             return
         directory.promised_bytes = 0
         for key, (place, size) in list(self._promised.items()):
-            copy = self._copies.get(key, {}).get(place)
+            copy = self.copies.at(place, key)
             left = 0 if copy is None else size - copy.size_bytes
             if left <= 0:
                 del self._promised[key]
@@ -472,38 +426,13 @@ class Placement:
 
     def partition_at(self, directory_id: bytes, key: PartitionKey) -> Partition | None:
         """The partition whose log in `directory_id` a report is about; None: it is gone, or never ran."""
-        copies = self._copies.get(key)
-        copy = None if copies is None else copies.get(directory_id)
+        copy = self.copies.at(directory_id, key)
         return None if copy is None or copy.stage is Stage.REMOVING else copy.partition
-
-    def copies(self) -> list[Copy]:
-        """Every local copy in a good directory that is not being removed."""
-        return [
-            each
-            for copies in self._copies.values()
-            for each in copies.values()
-            if each.stage is not Stage.REMOVING
-        ]
-
-    def _add(self, copy: Copy) -> None:
-        self._copies.setdefault(copy.key, {})[copy.directory_id] = copy
-        self._names[(copy.directory_id, copy.topic, copy.key[1])] = copy
-        directory = self.directories.get(copy.directory_id)
-        if directory is not None:
-            directory.replicas += 1
-
-    def _leave_directory(self, copy: Copy) -> None:
-        name = (copy.directory_id, copy.topic, copy.key[1])
-        if self._names.get(name) is copy:
-            del self._names[name]
-        directory = self.directories.get(copy.directory_id)
-        if directory is not None:
-            directory.replicas -= 1
 
     def _usual_size(self) -> int:
         """What a replica takes here on the average; 0 where there are none to learn from."""
         if self._usual_bytes is None:
-            copies = self.copies()
+            copies = self.copies.all()
             self._usual_bytes = sum(each.size_bytes for each in copies) // max(1, len(copies))
         return self._usual_bytes
 

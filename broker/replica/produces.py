@@ -68,6 +68,7 @@ class Produces:
         self._waiting: dict[object, Waiting] = {}
         self.failed = 0
         self.bytes = 0
+        self.records = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -93,6 +94,7 @@ class Produces:
                 ticket, part.records, request.acks, now_ms=now_ms, wall_ms=wall_ms, out=out
             )
             if found.end_offset > base:
+                self.records += found.end_offset - base
                 self._note_tail(found, base, out)
             if result is None:
                 waiting.tickets.append((found, ticket))

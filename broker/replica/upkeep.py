@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable
 
 from broker.replica.config import ReplicaConfig
+from broker.replica.copies import Copy
 from broker.replica.events import CheckpointHighWatermarks, DataEffect, EnforceRetention
 from broker.replica.messages import PartitionKey
 from broker.replica.partition import Partition
-from broker.replica.placement import Copy, Placement
+from broker.replica.placement import Placement
 
 SLICE_MAX = 200
 SLICE_PAUSE_MS = 20
@@ -63,7 +64,7 @@ class Checkpoints:
         if not moved:
             return
         lines: dict[bytes, list[tuple[str, int, int]]] = {each: [] for each in moved}
-        for copy in placement.copies():
+        for copy in placement.copies.all():
             if copy.directory_id in moved:
                 lines[copy.directory_id].append((copy.topic, copy.key[1], _high_watermark(copy)))
         for directory_id in sorted(moved):

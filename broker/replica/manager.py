@@ -15,10 +15,10 @@ from typing import assert_never
 from broker.replica.assignments import Assignments
 from broker.replica.config import ReplicaConfig
 from broker.replica.controller_calls import ControllerCall
+from broker.replica.controller_talk import ControllerTalk
 from broker.replica.deadlines import Deadlines
 from broker.replica.describe import describe_log_dirs, replica_status
 from broker.replica.events import (
-    AskController,
     ControllerAnswered,
     DataEffect,
     DataEvent,
@@ -74,13 +74,6 @@ from controller.raft.effects import Warn
 from controller.raft.events import Stop
 from metadata.errors import ApiError, ErrorCode
 from metadata.image import MetadataImage
-from metadata.requests_partitions import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    AssignReplicasToDirsRequest,
-    AssignReplicasToDirsResponse,
-)
-from metadata.requests_settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 _WAKES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE
 
@@ -105,18 +98,16 @@ class ReplicaManager:
         self._metadata_directory = metadata_directory
         self._out: list[DataEffect] = []
         self._now_ms, self._wall_ms = now_ms, 0
-        self._broker_epoch = -1
         self._is_stopped = False
         self._was_serving = False
         self._partition_deadlines: Deadlines[PartitionKey] = Deadlines()
         tokens, correlation_ids = count(1), count(1)
-        self._next_correlation_id = correlation_ids.__next__
         timeout_ms = config.controller_request_timeout_ms
         self._brokers = KnownBrokers()
         assignments = Assignments(ControllerCall(rng, timeout_ms), config.log_dir_assignment_timeout_ms)
         self._assignments = assignments
         self._producer_ids = ProducerIds(ControllerCall(rng, timeout_ms), config.replica_request_timeout_ms)
-        self._fetchers = Fetchers(config, self._brokers.endpoint, self._next_correlation_id, self._touched)
+        self._fetchers = Fetchers(config, self._brokers.endpoint, correlation_ids.__next__, self._touched)
         tail = Tail(config.log_tail_cache_max_bytes)
         self._fetches = Fetches(config, self._find_fetched, self._touched, tail, tokens.__next__, rng)
         self._isr = IsrChanges(
@@ -124,6 +115,9 @@ class ReplicaManager:
             self._running,
             self._fetches.tell_caught_up,
             config.replica_fetch_backoff_ms,
+        )
+        self._controller = ControllerTalk(
+            config.broker_id, assignments, self._isr, self._producer_ids, correlation_ids.__next__
         )
         self._produces = Produces(
             self._find_produced, self._touched, tail, config.produce_purgatory_max_requests
@@ -178,8 +172,8 @@ class ReplicaManager:
         """The image moved on from `previous` (at first the empty one). Never older than the broker's own
         registration under `broker_epoch` (S1.12, S1.13)."""
         self._note_time(now_ms, wall_ms)
-        anew = broker_epoch != self._broker_epoch
-        self._broker_epoch = self._fetchers.broker_epoch = broker_epoch
+        anew = broker_epoch != self._controller.broker_epoch
+        self._controller.broker_epoch = self._fetchers.broker_epoch = broker_epoch
         if anew:
             self._assignments.forget_told()
         if image.brokers is not previous.brokers or anew:
@@ -220,7 +214,8 @@ class ReplicaManager:
         self._fetches.tick(now_ms, out)
         self._isr.tick(now_ms)
         self._producer_ids.tick(now_ms, out)
-        self._give_up_calls(now_ms)
+        for unreported in self._controller.unreported(now_ms):
+            self._learn(unreported)
         lost_ms = self._assignments.lost_deadline_ms()
         if lost_ms is not None and now_ms >= lost_ms:
             self._stop_untold()
@@ -249,9 +244,7 @@ class ReplicaManager:
             self._partition_deadlines.next_ms(),
             self._fetchers.next_deadline_ms(),
             self._fetches.next_deadline_ms(),
-            self._producer_ids.next_deadline_ms(),
-            self._assignments.next_deadline_ms() if self._broker_epoch >= 0 else None,
-            self._isr.next_deadline_ms(),
+            self._controller.next_deadline_ms(),
             self._checkpoints.due_ms,
             *[each.due_ms for each in self._rounds],
         )
@@ -294,7 +287,7 @@ class ReplicaManager:
             case PeerFetchFailed(correlation_id=at):
                 self._fetchers.failed(at, now_ms=now_ms)
             case ControllerAnswered():
-                self._controller_answered(event)
+                self._learn(event)
             case OffsetFound():
                 self._offsets.found(event, out)
             case DataRequestCancelled(key=key):
@@ -447,73 +440,12 @@ class ReplicaManager:
         )
         self._out.append(Stop(reason=reason, failed=True))
 
-    # ---- controller ------------------------------------------------------------------------------
-
-    def _controller_answered(self, event: ControllerAnswered) -> None:
-        at, response = event.correlation_id, event.response
-        error = response if isinstance(response, ApiError) else None
-        if error is None:
-            error = ApiError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is of another kind than the question"
-            )
-        if at == self._isr.call.correlation_id:
-            if isinstance(response, AlterPartitionResponse):
-                learned = self._isr.answered(response, now_ms=self._now_ms, out=self._out)
-            else:
-                learned = self._isr.failed(error, now_ms=self._now_ms, out=self._out)
-            for partition in learned:
-                self._touched(partition)
-        elif at == self._assignments.call.correlation_id:
-            if isinstance(response, AssignReplicasToDirsResponse):
-                for key in self._assignments.answered(response, self._now_ms):
-                    self._placement.loss_acknowledged(key)
-            else:
-                self._assignments.failed(self._now_ms, error)
-        elif at == self._producer_ids.call.correlation_id:
-            if isinstance(response, AllocateProducerIdsResponse):
-                self._producer_ids.received(response, self._out)
-            else:
-                self._producer_ids.call.failed(self._now_ms, error)
-
-    def _give_up_calls(self, now_ms: int) -> None:
-        """A request that nobody reported on is as good as refused."""
-        for call in (self._isr.call, self._assignments.call, self._producer_ids.call):
-            if call.is_lost(now_ms) and call.correlation_id is not None:
-                error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer")
-                self._controller_answered(
-                    ControllerAnswered(correlation_id=call.correlation_id, response=error)
-                )
-
-    def _ask_controller(self) -> None:
-        now_ms, epoch = self._now_ms, self._broker_epoch
-        if epoch < 0:
-            return
-        me = self._config.broker_id
-        if self._assignments.call.is_ready(now_ms):
-            self._ask(self._assignments.call, self._assignments.next_request(me, epoch))
-        if self._isr.waits and self._isr.call.is_ready(now_ms):
-            self._ask(self._isr.call, self._isr.next_request(me, epoch, now_ms))
-        if self._producer_ids.needs_block and self._producer_ids.call.is_ready(now_ms):
-            request = AllocateProducerIdsRequest(broker_id=me, broker_epoch=epoch)
-            self._ask(self._producer_ids.call, request)
-
-    def _ask(
-        self,
-        call: ControllerCall,
-        request: AlterPartitionRequest | AssignReplicasToDirsRequest | AllocateProducerIdsRequest | None,
-    ) -> None:
-        if request is None:
-            return
-        correlation_id = self._next_correlation_id()
-        call.sent(correlation_id, self._now_ms)
-        self._out.append(
-            AskController(
-                target=call.target,
-                correlation_id=correlation_id,
-                request=request,
-                timeout_ms=call.timeout_ms,
-            )
-        )
+    def _learn(self, event: ControllerAnswered) -> None:
+        learned = self._controller.answered(event, now_ms=self._now_ms, out=self._out)
+        for partition in learned.partitions:
+            self._touched(partition)
+        for key in learned.lost:
+            self._placement.loss_acknowledged(key)
 
     # ---- partitions ------------------------------------------------------------------------------
 
@@ -585,7 +517,7 @@ class ReplicaManager:
         if len(self._placement):
             self._placement.step(self._now_ms, self._out)
         self._fetches.settle(self._now_ms, self._out)
-        self._ask_controller()
+        self._controller.ask(now_ms=self._now_ms, out=self._out)
         self._fetchers.settle(self._now_ms, self._out)
         return self._take()
 

@@ -135,7 +135,8 @@ class Placement:
 
     def _note_new(self, key: PartitionKey, previous: MetadataImage) -> None:
         """The log began to place a replica here while this process watched: it is new (S3.5)."""
-        if key in self.copies or key in self.offline:
+        held = any(each.stage is not Stage.REMOVING for each in self.copies.of(key).values())
+        if held or key in self.offline:
             return
         before = previous.topics.partition(*key)
         if before is None or self._me not in before.replicas:

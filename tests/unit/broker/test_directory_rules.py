@@ -464,6 +464,20 @@ def test_a_replica_that_comes_back_waits_until_its_old_copy_is_gone() -> None:
     assert only(created, CreateReplica).key == key
 
 
+def test_a_replica_that_comes_back_while_a_directory_is_bad_is_new() -> None:
+    cluster = Cluster()
+    key = cluster.topic("t", place=A, leader=2)
+    host = Host(cluster, found(A, [("t", 0)]), found(B, problem="EIO"))
+    host.publish()
+    cluster.change(key, replicas=(2, 3), isr=(2, 3), directories=(ELSEWHERE, ELSEWHERE))
+    host.publish()
+    cluster.change(key, replicas=(2, 3, 1), directories=(ELSEWHERE, ELSEWHERE, A))
+    host.publish()
+    removal = host.queue.popleft()
+    created = [each for event in host._carry_out(removal) for each in host.do(event)]
+    assert only(created, CreateReplica).directory_id == A
+
+
 def test_before_directories_had_names_replicas_run_where_they_are() -> None:
     cluster = Cluster(level=10)
     key = cluster.topic("t", place=MIGRATING)

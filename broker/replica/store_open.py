@@ -79,6 +79,10 @@ def open_directory(
         raise
 
 
+NOT_REPLICAS = frozenset({METADATA_DIRECTORY, "lost+found"})
+"""What may lie beside replicas: the metadata log, and what file systems put into a fresh mount."""
+
+
 class _Unreadable(StorageError):
     """A file of the directory itself that cannot be made sense of."""
 
@@ -141,7 +145,7 @@ class _Opening:
                 self._warn(
                     f"{join(self._path, name)} was set aside earlier and is left alone; remove it by hand"
                 )
-            elif name != METADATA_DIRECTORY:
+            elif name not in NOT_REPLICAS:
                 names.append(name)
         replicas = []
         for done, name in enumerate(names, 1):

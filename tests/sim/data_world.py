@@ -188,7 +188,7 @@ class DataWorld(World):
         """A directory dies between the making of a replica and the word of it in the log, once a run."""
         if not self.faults_on or self._struck or not self.load.directory_death_rate:
             return
-        if len(self.data[process.node_id].good()) > 1 and self.engine.rng.random() < 0.2:
+        if len(self.data[process.node_id].good()) > 1 and self.engine.rng.random() < 0.5:
             self._struck = True
             directory = self.data[process.node_id].by_id(directory_id)
             self.engine.trace(process.host.name, f"{directory.path} dies with a replica that was just made")

@@ -19,6 +19,8 @@ from cli.log_options import ENTITY, PATH, POINT, Complaints, clear_progress, tel
 from cli.log_source import MetadataLog, ReadBatch
 from cli.output import json_line, json_option, utc_text
 from metadata.inspect.concern import Stretch
+from metadata.inspect.creations import may_create
+from metadata.inspect.log import decode_item
 from metadata.inspect.points import END, Point
 from metadata.inspect.states import OnProblem, earliest, state_at
 from metadata.inspect.timeline import (
@@ -33,6 +35,7 @@ from metadata.inspect.timeline import (
 )
 from metadata.inspect.timeline import WARNING as WARNING_SEVERITY
 from metadata.inspect.why import decoded_runs
+from storage.batch import BatchHeader, RecordBatch
 from storage.reader import Damage
 
 _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "bright_black"}
@@ -82,8 +85,10 @@ def timeline(
     told = 0
     on_terminal = not click.utils.should_strip_ansi(sys.stdout)  # type: ignore[attr-defined]
     try:
-        for event in events(log, complaints, end=end or END, gap_ms=int(gap_s * 1000), seen=seen):
-            if event.severity not in shown or (start is not None and _is_before(event, start)):
+        for event in events(
+            log, complaints, end=end or END, gap_ms=int(gap_s * 1000), seen=seen, shown=shown
+        ):
+            if start is not None and _is_before(event, start):
                 continue
             if entities and not any(event.is_about(wanted) for wanted in entities):
                 continue
@@ -120,9 +125,8 @@ class Seen:
     end_offset: int = 0
     unknown: int = 0
 
-    def take(self, item: ReadBatch) -> None:
+    def take(self, header: BatchHeader) -> None:
         """Takes one batch in, also the one behind the wanted range."""
-        header = item.batch.header
         self.first_ms = header.max_timestamp_ms if self.first_ms is None else self.first_ms
         self.last_ms = max(header.max_timestamp_ms, self.last_ms or 0)
         self.end_offset = max(header.next_offset, self.end_offset)
@@ -152,40 +156,49 @@ def events(
     end: Point = END,
     gap_ms: int = GAP_MS,
     seen: Seen | None = None,
+    shown: frozenset[str] = frozenset(SEVERITIES),
 ) -> Iterator[TimelineEvent]:
-    """Every event of a log up to `end`, in order, of all severities. Lines about what could not be read go to
-    `on_problem`, and reading goes on behind it."""
+    """Every event of a log up to `end`, in order, of the severities `shown`. Lines about what could not be
+    read go to `on_problem`, and reading goes on behind it."""
     if isinstance(log, str):
         log = log_source.open_path(log, progress=False)
     image = None
     if log.start_offset and not log.is_checkpoint:
         image = state_at(log, earliest(log), past_corruption=True).image
-    timeline = Timeline(image, gap_ms=gap_ms)
+    timeline = Timeline(image, gap_ms=gap_ms, shown=shown)
     first = 0 if image is None else image.provenance.offset
-    for item in decoded_runs(log, first, end, timeline.pieces):
-        if isinstance(item, Stretch):
-            timeline.pass_over(item)
-            if seen is not None:
-                seen.pass_over(item)
-            continue
+    for item in decoded_runs(log, first, end, timeline.pieces, may_create):
         if isinstance(item, Damage):
             on_problem(log_source.damage_line(item))
             continue
-        if not isinstance(item, ReadBatch):
+        if isinstance(item, Stretch):
+            for told in timeline.stretch(item):
+                yield from told
+            if seen is not None:
+                seen.pass_over(item)
             continue
-        header = item.batch.header
+        batch = item if isinstance(item, RecordBatch) else item.batch
+        header = batch.header
         if header.next_offset <= first:
             continue
         if seen is not None:
-            seen.take(item)
+            seen.take(header)
         if end.offset is not None and header.base_offset >= end.offset:
             break
         if end.time_ms is not None and header.max_timestamp_ms > end.time_ms:
             break
-        if seen is not None:
-            seen.unknown += sum(one.record.type_name.startswith("UNKNOWN") for one in item.records)
-        records = [(decoded.offset, decoded.record) for decoded in item.records]
-        yield from timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
+        made = timeline.creations(batch) if isinstance(item, RecordBatch) else None
+        if made is not None:
+            yield from made
+            continue
+        for read in (item,) if isinstance(item, ReadBatch) else decode_item(batch):
+            if isinstance(read, Damage):
+                on_problem(log_source.damage_line(read))
+                continue
+            if seen is not None:
+                seen.unknown += sum(one.record.type_name.startswith("UNKNOWN") for one in read.records)
+            records = [(decoded.offset, decoded.record) for decoded in read.records]
+            yield from timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
     yield from timeline.finish()
 
 

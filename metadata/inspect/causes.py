@@ -59,16 +59,24 @@ def partition_causes(step: PartitionStep, scene: Scene) -> tuple[Cause, ...]:
         return (Cause(rule="deleted", text=f"topic {step.topic} was deleted", offset=step.offset),)
     if before is None:
         return (_created(step, after, scene),)
-    found = [
-        *_unclean(before, after, scene, step),
-        *_losses(before, after, scene),
-        *_no_leader(before, after, scene, step),
-        *_elected(before, after, scene),
-        *_reassigned(before, after),
-        *_isr_grew(before, after),
-        *_directories(before, after),
-        *_epochs(before, after, step),
-    ]
+    # A rule is asked only where what it compares differs: most changes are of one kind.
+    led, isr = before.leader != after.leader, before.isr != after.isr
+    replicas = before.replicas != after.replicas
+    found: list[Cause] = []
+    if led:
+        found += _unclean(before, after, scene, step)
+    if led or isr:
+        found += _losses(before, after, scene)
+    if led:
+        found += _no_leader(before, after, scene, step)
+        found += _elected(before, after, scene)
+    if replicas or before.adding != after.adding or before.removing != after.removing:
+        found += _reassigned(before, after)
+    if isr:
+        found += _isr_grew(before, after)
+    if replicas or before.directories != after.directories:
+        found += _directories(before, after)
+    found += _epochs(before, after, step)
     if not found:
         return (Cause(rule="unexplained", text="nothing in the log says why"),)
     return tuple(found)

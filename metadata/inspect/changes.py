@@ -7,7 +7,7 @@ frozen, so that a long log costs no image a batch. Knows neither files nor what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -18,12 +18,16 @@ from metadata.errors import RecordDecodeError, ReplayError
 from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
 from metadata.image.types import BrokerRegistration, ConfigResource, PartitionInfo, TopicInfo
 from metadata.inspect.concern import Concern, Stretch, is_passed, pass_over, pieces
+from metadata.inspect.creations import read_creations
 from metadata.replay import Replayer, ReplayState
 from storage.batch import RecordBatch
-from storage.runs import BatchRun
+from storage.runs import MIN_BATCHES, BatchRun, numbers_at
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+_EPOCH = 12
+"""Where a batch's leader epoch stands in its header."""
 
 PartitionKey = tuple[bytes, int]
 """(topic id, partition index)."""
@@ -111,7 +115,8 @@ class BrokerStory:
 @dataclass(slots=True, kw_only=True)
 class BatchChanges:
     """What one batch did. `records` is everything in it, in order; `refused` are records that do not fit the
-    state; `brokers_before` are the registrations before the batch of the brokers that it changed."""
+    state. `made` are (offset of the first, topic, count) of new partitions that are not in `partitions`: each
+    has a leader and its minimum ISR."""
 
     base_offset: int
     epoch: int
@@ -121,6 +126,7 @@ class BatchChanges:
     brokers: list[BrokerStep] = field(default_factory=list)
     created: list[tuple[int, TopicInfo]] = field(default_factory=list)
     removed: list[tuple[int, TopicInfo]] = field(default_factory=list)
+    made: list[tuple[int, str, int]] = field(default_factory=list)
     configs: list[tuple[int, ConfigResource, str, str | None, str | None]] = field(default_factory=list)
     refused: list[ReplayError] = field(default_factory=list)
 
@@ -192,6 +198,102 @@ class ChangeFeed:
             builder.offset = stretch.header.base_offset
             self._engine.apply_batch(stretch)
         return [error for error in self._refused if isinstance(error.__cause__, RecordDecodeError)]
+
+    def changed(self, stretch: Stretch) -> Iterator[BatchChanges]:
+        """Applies a stretch that was asked for with its partition changes; gives what each did, in order. The
+        state is already that behind some of the next ones, which change nothing but other partitions."""
+        self._names.clear()
+        pending: dict[PartitionKey, tuple[int, r.PartitionChangeRecord]] = {}
+        part = stretch.part()
+        low = 0
+        for offset, record in stretch.changes:
+            key = (record.topic_id, record.partition_id)
+            if key in pending:
+                high = offset - part.base_offset
+                yield from self._changed(part, low, high, pending)
+                pending, low = {}, high
+            pending[key] = offset, record
+        yield from self._changed(part, low, stretch.batches, pending)
+        builder = self._engine.builder
+        builder.offset, builder.epoch, builder.timestamp_ms = (
+            stretch.next_offset,
+            stretch.epoch,
+            stretch.time_ms,
+        )
+
+    def _changed(
+        self,
+        part: BatchRun,
+        low: int,
+        high: int,
+        pending: Mapping[PartitionKey, tuple[int, r.PartitionChangeRecord]],
+    ) -> Iterator[BatchChanges]:
+        """The batches from `low` to `high` of a run, which change each of these partitions once."""
+        run = part._replace(places=part.places[low : high + 1], base_offset=part.base_offset + low)
+        epochs, times = (
+            numbers_at(run.data, run.places[:-1] + _EPOCH, ">i4").tolist(),
+            run.timestamps_ms().tolist(),
+        )
+        topics = self._engine.builder.topics
+        found = topics.partitions(pending)
+        self._refused.clear()
+        if len(pending) >= MIN_BATCHES:
+            self._engine.builder.offset = run.base_offset
+            self._engine.apply_run(run)
+        else:
+            for offset, record in pending.values():
+                at = offset - run.base_offset
+                self._engine.apply(record, offset, epochs[at], times[at])
+        refused = {error.offset: error for error in self._refused}
+        for (key, (offset, record)), before, after in zip(
+            pending.items(), found, topics.partitions(pending), strict=True
+        ):
+            at = offset - run.base_offset
+            told = BatchChanges(base_offset=offset, epoch=epochs[at], time_ms=times[at])
+            told.records.append((offset, record))
+            if offset in refused:
+                told.refused.append(refused[offset])
+            else:
+                name = self.topic_name(key[0]) or key[0].hex()
+                told.partitions.append(
+                    PartitionStep(
+                        offset=offset, record=record, topic=name, index=key[1], before=before, after=after
+                    )
+                )
+            yield told
+
+    def created(
+        self, batch: RecordBatch, is_fine: Callable[[ImageBuilder, list[bytes]], bool]
+    ) -> BatchChanges | None:
+        """Applies a batch that comes next if it only creates topics and partitions and if these topics are
+        fine then. Otherwise applies nothing and gives None."""
+        builder = self._engine.builder
+        creations = read_creations(batch, builder)
+        if creations is None:
+            return None
+        before, place = builder.freeze(), (builder.offset, builder.epoch, builder.timestamp_ms)
+        builder.offset = batch.header.base_offset
+        self._refused.clear()
+        self._engine.apply_batch(batch)
+        if self._refused or not is_fine(self._engine.builder, list(creations.made)):
+            builder = self._engine.builder = ImageBuilder(before)
+            builder.offset, builder.epoch, builder.timestamp_ms = place
+            return None
+        self._names.clear()
+        header = batch.header
+        found = BatchChanges(
+            base_offset=header.base_offset, epoch=header.leader_epoch, time_ms=header.max_timestamp_ms
+        )
+        for offset, record in creations.others:
+            found.records.append((offset, record))
+            if isinstance(record, r.TopicRecord):
+                found.created.append((offset, TopicInfo(record.topic_id, record.name)))
+            else:
+                resource = ConfigResource(record.resource_type, record.resource_name)
+                found.configs.append((offset, resource, record.name, None, record.value))
+        for topic_id, (number, offset) in creations.made.items():
+            found.made.append((offset, self.topic_name(topic_id) or topic_id.hex(), number))
+        return found
 
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> BatchChanges:
         """Applies one batch: `records` are (offset, decoded record). Never raises for a record."""

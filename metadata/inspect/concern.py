@@ -14,9 +14,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from metadata.codec import decode
 from metadata.columnar import changes, partitions
 from metadata.columnar.frames import FRAME_BYTES, Frames, gather, read_frames
 from metadata.columnar.singles import idle_frames, read_run
+from metadata.errors import RecordDecodeError
 from metadata.image import ImageBuilder
 from metadata.records import PartitionChangeRecord, PartitionRecord
 from metadata.schema import SCHEMA_BY_CLASS
@@ -48,17 +50,20 @@ class Concern:
     """What a question is about. Idle batches are no part of it, unless they end at one of `stops` (offsets).
 
     `topics` are the names of the topics whose partitions matter, None for all. `gap_ms`: also batches whose
-    time is before that of the one before them, or so much later.
+    time is before that of the one before them, or so much later. `changes_together`: partition changes are
+    wanted decoded, many at a time (`Stretch.changes`).
     """
 
     topics: frozenset[str] | None = None
     stops: frozenset[int] = frozenset()
     gap_ms: int | None = None
+    changes_together: bool = False
 
 
 class Stretch(NamedTuple):
     """Batches of a run that follow each other and are not needed. `places` are where they start in the run's
-    data, and where the last one ends; `epoch` and `time_ms` are those of the last one."""
+    data, and where the last one ends; `epoch` and `time_ms` are those of the last one. `changes` are offsets
+    and records of what is not idle, if it was asked for."""
 
     run: BatchRun
     low: int
@@ -66,6 +71,7 @@ class Stretch(NamedTuple):
     is_idle: bool
     epoch: int
     time_ms: int
+    changes: tuple[tuple[int, PartitionChangeRecord], ...] = ()
 
     @property
     def batches(self) -> int:
@@ -97,8 +103,8 @@ def pieces(
     if frames is None or needed is None:
         yield from run.batches()
         return
-    # 0: needed, 1: idle, 2: else. Neighbours of one kind are one stretch.
-    kinds = np.where(needed, 0, np.where(idle_frames(frames), 1, 2))
+    # 0: needed, 1: idle, 2: else. Neighbours of one kind are one stretch; changes come with what is idle.
+    kinds = np.where(needed, 0, np.where(idle_frames(frames) & (not concern.changes_together), 1, 2))
     edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
     last = np.array(edges[1:], dtype=np.int64) - 1
     epochs = numbers_at(run.data, run.places[last] + _EPOCH, ">i4").tolist()
@@ -107,11 +113,32 @@ def pieces(
     starts = run.places.tolist()
     for at, (low, high) in enumerate(pairwise(edges)):
         if of[at]:
-            yield Stretch(run, low, high, of[at] == 1, epochs[at], times[at])
-            continue
+            stretch = Stretch(run, low, high, of[at] == 1, epochs[at], times[at])
+            told = _with_changes(stretch, frames) if concern.changes_together else stretch
+            if told is not None:
+                yield told
+                continue
         for start, end in pairwise(starts[low : high + 1]):
             header = parse_header(run.data, start)
             yield RecordBatch(header, run.data[start:end], run.position + start, run.file)
+
+
+def _with_changes(stretch: Stretch, frames: Frames) -> Stretch | None:
+    """The stretch with its changes decoded; None where one of them cannot be."""
+    low, high = stretch.low, stretch.high
+    at = low + np.flatnonzero(frames.keys[low:high] == changes.API_KEY)
+    starts = frames.starts[at]
+    ends = (starts + frames.lengths[at]).tolist()
+    found: list[tuple[int, PartitionChangeRecord]] = []
+    try:
+        for place, start, end in zip(at.tolist(), starts.tolist(), ends, strict=True):
+            record = decode(frames.data, start, end)[1]
+            if not isinstance(record, PartitionChangeRecord):
+                return None
+            found.append((stretch.run.base_offset + place, record))
+    except RecordDecodeError:
+        return None
+    return stretch._replace(changes=tuple(found), is_idle=not found)
 
 
 def is_passed(batch: RecordBatch, concern: Concern, topic_id: Callable[[str], bytes | None]) -> bool:
@@ -159,6 +186,8 @@ def _needed(
         if concern.topics and (frames.keys == _TOPIC_KEY).any():
             return None  # one of them may be asked about from there on
         needed &= ~_other_partitions(frames, {topic_id(name) for name in concern.topics} - {None})
+    if concern.changes_together:
+        needed &= ~((frames.keys == changes.API_KEY) & (frames.versions <= _LATEST[1]))
     if concern.stops:
         ends = run.base_offset + 1 + np.arange(len(needed))
         needed |= np.isin(ends, np.array(sorted(concern.stops), dtype=np.int64))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,15 @@ def parse_time_ms(text: str) -> int:
 
 def utc_text(time_ms: int) -> str:
     """A Unix time in ms as ISO 8601 in UTC, to the millisecond; as a number where no calendar has it."""
+    second = _second_text(time_ms // 1000)
+    return f"{time_ms}ms" if second is None else f"{second}.{time_ms % 1000:03d}Z"
+
+
+@lru_cache(maxsize=256)
+def _second_text(second: int) -> str | None:
+    """A log names the same second again and again. None where no calendar has it."""
     try:
-        moment = datetime.datetime.fromtimestamp(time_ms // 1000, tz=datetime.UTC)
+        moment = datetime.datetime.fromtimestamp(second, tz=datetime.UTC)
     except (OverflowError, ValueError, OSError):
-        return f"{time_ms}ms"
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
+        return None
+    return f"{moment:%Y-%m-%dT%H:%M:%S}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
 from metadata.image.types import NO_LEADER, ConfigResource, PartitionInfo
 from metadata.inspect.changes import (
     MIN_INSYNC_REPLICAS,
@@ -14,6 +14,7 @@ from metadata.inspect.changes import (
     PartitionKey,
     PartitionStep,
 )
+from metadata.inspect.creations import all_led_and_in_sync
 
 Place = tuple[int, int]
 """(offset, Unix ms)."""
@@ -36,6 +37,7 @@ class PartitionSpans:
         self._feed = feed
         self.leaderless: dict[PartitionKey, Place] = {}
         self.under_min: dict[PartitionKey, Place] = {}
+        self._settings_of: dict[str, str | None] = {}
         if image is not None:
             begun = (image.provenance.offset, image.provenance.timestamp_ms)
             self._rebuild(begun)
@@ -69,7 +71,23 @@ class PartitionSpans:
         """The partition's min.insync.replicas as the log says it (1 where it says nothing), and never more
         than its replicas, as Kafka counts it."""
         name = self._feed.topic_name(info.topic_id)
-        return _min_isr(None if name is None else self._feed.topic_config(name, MIN_INSYNC_REPLICAS), info)
+        return _min_isr(None if name is None else self._setting(name), info)
+
+    def _setting(self, topic: str) -> str | None:
+        if topic not in self._settings_of:
+            self._settings_of[topic] = self._feed.topic_config(topic, MIN_INSYNC_REPLICAS)
+        return self._settings_of[topic]
+
+    def forget_settings(self) -> None:
+        """Whatever may have changed a setting or a topic's name came."""
+        self._settings_of.clear()
+
+    def all_fine(self, builder: ImageBuilder, topic_ids: list[bytes]) -> bool:
+        """Whether all partitions of these topics are led and have their minimum ISR."""
+        self.forget_settings()
+        settings = [self._setting(builder.topics.by_id[topic_id].info.name) for topic_id in topic_ids]
+        self.forget_settings()  # the caller may take back what it just applied
+        return all_led_and_in_sync(builder, topic_ids, [_wanted(setting) for setting in settings])
 
     def is_under_min(self, info: PartitionInfo) -> bool:
         return len(info.isr) < self.min_isr(info)
@@ -128,8 +146,11 @@ class PartitionSpans:
 
 
 def _min_isr(setting: str | None, info: PartitionInfo) -> int:
-    wanted = int(setting) if setting is not None and setting.isdigit() else 1
-    return min(wanted, len(info.replicas))
+    return min(_wanted(setting), len(info.replicas))
+
+
+def _wanted(setting: str | None) -> int:
+    return int(setting) if setting is not None and setting.isdigit() else 1
 
 
 def under_min_isr(image: MetadataImage) -> list[str]:

@@ -69,14 +69,22 @@ def at_least(severity: str) -> frozenset[str]:
 class Timeline:
     """Feed it every batch in log order; it answers with the events that the batch tells of."""
 
-    def __init__(self, image: MetadataImage | None = None, *, gap_ms: int = GAP_MS) -> None:
-        """`image` is the state at the log's start, where that is not offset 0."""
+    def __init__(
+        self,
+        image: MetadataImage | None = None,
+        *,
+        gap_ms: int = GAP_MS,
+        shown: frozenset[str] = frozenset(SEVERITIES),
+    ) -> None:
+        """`image` is the state at the log's start, where that is not offset 0. Events of a severity that is
+        not `shown` are left out."""
         self._feed = ChangeFeed(image)
         self._spans = PartitionSpans(self._feed, image)
         self._namer = EntityNamer()
         if image is not None:
             self._namer = EntityNamer({topic.topic_id: topic.name for topic in image.topics.all()})
         self._gap_ms = gap_ms
+        self._shown = shown
         self._last_ms: int | None = None if image is None else image.provenance.timestamp_ms
         self._silence_ms: int | None = None
         self._idle_records = False
@@ -90,6 +98,7 @@ class Timeline:
         """Events of one batch, by offset: `records` are (offset, decoded record)."""
         self._told = []
         changes = self._batch = self._feed.batch(epoch, time_ms, records)
+        self._spans.forget_settings()
         if not changes.records:
             return []
         self._clock(changes)
@@ -105,14 +114,41 @@ class Timeline:
         self._end = (changes.records[-1][0] + 1, epoch, time_ms)
         return sorted(self._told, key=lambda event: event.offset)
 
-    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
-        """A run that comes next: batches for `batch`, stretches of idle ones for `pass_over`."""
-        return self._feed.pieces(run, Concern(gap_ms=self._gap_ms))
+    def creations(self, batch: RecordBatch) -> list[TimelineEvent] | None:
+        """Events of a batch that only creates topics and partitions; None, with nothing done, for any other
+        batch, and where a partition has no leader or too small an ISR from the start."""
+        changes = self._feed.created(batch, self._spans.all_fine)
+        if changes is None:
+            return None
+        self._spans.forget_settings()
+        self._told = []
+        self._batch = changes
+        self._clock(changes)
+        self._topics(changes)
+        for offset, record in changes.records:
+            self._single(offset, record)
+        self._configs(changes)
+        self._end = (batch.header.next_offset, changes.epoch, changes.time_ms)
+        return sorted(self._told, key=lambda event: event.offset)
 
-    def pass_over(self, stretch: Stretch) -> None:
-        """Idle batches, each soon after the one before it."""
-        self._feed.pass_over(stretch)
-        self._idle_records = True
+    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
+        """A run that comes next: batches for `batch`, stretches for `stretch`."""
+        return self._feed.pieces(run, Concern(gap_ms=self._gap_ms, changes_together=True))
+
+    def stretch(self, stretch: Stretch) -> Iterator[list[TimelineEvent]]:
+        """Events, batch by batch, of batches of one record each that are idle or change a partition, each
+        soon after the one before it."""
+        if stretch.changes:
+            for changes in self._feed.changed(stretch):
+                self._told = []
+                self._batch = changes
+                self._partitions(Scene(batch=changes, feed=self._feed))
+                self._refused(changes)
+                if self._told:
+                    yield sorted(self._told, key=lambda event: event.offset)
+        else:
+            self._feed.pass_over(stretch)
+        self._idle_records = self._idle_records or stretch.batches > len(stretch.changes)
         times = stretch.part().timestamps_ms()[-2:].tolist()
         before = self._last_ms if len(times) == 1 else times[0]
         self._last_ms = times[-1]
@@ -150,6 +186,8 @@ class Timeline:
         rule: str | None = None,
         entities: Iterable[str] = (),
     ) -> None:
+        if severity not in self._shown:
+            return
         self._told.append(
             TimelineEvent(
                 offset=offset,
@@ -228,19 +266,22 @@ class Timeline:
         self._tell(step.offset, "directory failed", entity, text, severity=WARNING, rule="directory-failed")
 
     def _partitions(self, scene: Scene) -> None:
+        only_leaders = self._shown == {CRITICAL}  # nothing else about partitions is critical
         causes: dict[int, tuple[Cause, ...]] = {
             step.offset: partition_causes(step, scene)
             for step in scene.batch.partitions
-            if step.before is not None and step.after is not None
+            if step.before is not None
+            and step.after is not None
+            and (step.before.leader != step.after.leader or not only_leaders)
         }
         spans = self._spans.batch(scene.batch)
-        for event in (
-            *groups.leader_events(scene.batch, causes, spans),
-            *groups.isr_events(scene.batch, causes),
-            *groups.reassignment_events(scene.batch),
-            *groups.directory_events(scene.batch, causes),
-            *groups.span_events(spans),
-        ):
+        events = list(groups.leader_events(scene.batch, causes, spans))
+        if not only_leaders:
+            events += groups.isr_events(scene.batch, causes)
+            events += groups.reassignment_events(scene.batch)
+            events += groups.directory_events(scene.batch, causes)
+            events += groups.span_events(spans)
+        for event in events:
             self._tell(
                 event.offset,
                 event.kind,
@@ -258,6 +299,9 @@ class Timeline:
             if step.before is None and step.after is not None:
                 made[step.topic] = made.get(step.topic, 0) + 1
                 first.setdefault(step.topic, step.offset)
+        for offset, name, number in changes.made:
+            made[name] = number
+            first[name] = offset
         created = {topic.name for _, topic in changes.created}
         for offset, topic in changes.created:
             text = f"{topic.name}, {count(made.get(topic.name, 0), 'partition')}"

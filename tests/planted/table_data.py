@@ -180,7 +180,7 @@ DIRECTORY_BUGS = (
         file="broker/replica/placement.py",
         old="        for copy in self.copies.in_directory(directory_id):\n            self.copies.drop",
         new="        for copy in self.copies.in_directory(directory_id)[:0]:\n            self.copies.drop",
-        caught_by=("sim 2000..2010",),
+        caught_by=(DEAD,),
     ),
     Bug(
         name="loss-not-told-first",

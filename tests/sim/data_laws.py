@@ -148,7 +148,13 @@ class DataLaws(DirectoryLaws):
 
     def after_event(self, process: DataBroker) -> None:
         """Look at every replica of a broker that took a step."""
+        failed = self.failed.get((process.host.name, process.host.boot), ())
         for key, partition in process.partitions().items():
+            if partition.directory_id in failed and partition.role is not Role.IDLE:
+                raise SafetyError(
+                    f"{process.host.name} {self.name_of(key)} goes on as {partition.role.name} in the dead"
+                    f" directory {short(partition.directory_id)}"
+                )
             self._check_role(process, key, partition)
             self.check_replica(process, partition)
 

@@ -145,7 +145,7 @@ def metaquorum(*args: str, **environment: str) -> subprocess.Popen[str]:
 def test_the_shell_completes_commands() -> None:
     process = metaquorum(_METAQUORUM_COMPLETE="bash_complete", COMP_WORDS="metaquorum lo", COMP_CWORD="1")
     output, _ = process.communicate()
-    assert sorted(line.split(",")[1] for line in output.splitlines()) == ["local", "log"]
+    assert sorted(line.split(",")[1] for line in output.splitlines()) == ["local", "log", "log-dirs"]
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -37,6 +37,10 @@ class DataStub:
     ProduceStream: _grpc.StreamStreamMultiCallable[_data_pb2.ProduceRequest, _data_pb2.ProduceResponse]
     """The same for a producer that sends on: one answer for each request, in the order of the requests."""
     Fetch: _grpc.UnaryUnaryMultiCallable[_data_pb2.FetchRequest, _data_pb2.FetchResponse]
+    FetchStream: _grpc.StreamStreamMultiCallable[_data_pb2.FetchRequest, _data_pb2.FetchResponse]
+    """The same for one who fetches on and on, a follower above all: one request at a time, each answered before
+    the next one is read. A call of its own for every fetch would cost both sides more than the fetch.
+    """
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_data_pb2.ListOffsetsRequest, _data_pb2.ListOffsetsResponse]
     InitProducerId: _grpc.UnaryUnaryMultiCallable[_data_pb2.InitProducerIdRequest, _data_pb2.InitProducerIdResponse]
     DescribeLogDirs: _grpc.UnaryUnaryMultiCallable[_data_pb2.DescribeLogDirsRequest, _data_pb2.DescribeLogDirsResponse]
@@ -49,6 +53,10 @@ class DataAsyncStub(DataStub):
     ProduceStream: _aio.StreamStreamMultiCallable[_data_pb2.ProduceRequest, _data_pb2.ProduceResponse]  # type: ignore[assignment]
     """The same for a producer that sends on: one answer for each request, in the order of the requests."""
     Fetch: _aio.UnaryUnaryMultiCallable[_data_pb2.FetchRequest, _data_pb2.FetchResponse]  # type: ignore[assignment]
+    FetchStream: _aio.StreamStreamMultiCallable[_data_pb2.FetchRequest, _data_pb2.FetchResponse]  # type: ignore[assignment]
+    """The same for one who fetches on and on, a follower above all: one request at a time, each answered before
+    the next one is read. A call of its own for every fetch would cost both sides more than the fetch.
+    """
     ListOffsets: _aio.UnaryUnaryMultiCallable[_data_pb2.ListOffsetsRequest, _data_pb2.ListOffsetsResponse]  # type: ignore[assignment]
     InitProducerId: _aio.UnaryUnaryMultiCallable[_data_pb2.InitProducerIdRequest, _data_pb2.InitProducerIdResponse]  # type: ignore[assignment]
     DescribeLogDirs: _aio.UnaryUnaryMultiCallable[_data_pb2.DescribeLogDirsRequest, _data_pb2.DescribeLogDirsResponse]  # type: ignore[assignment]
@@ -76,6 +84,16 @@ class DataServicer(metaclass=_abc_1.ABCMeta):
         request: _data_pb2.FetchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_data_pb2.FetchResponse, _abc.Awaitable[_data_pb2.FetchResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def FetchStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[_data_pb2.FetchRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_data_pb2.FetchResponse], _abc.AsyncIterator[_data_pb2.FetchResponse]]:
+        """The same for one who fetches on and on, a follower above all: one request at a time, each answered before
+        the next one is read. A call of its own for every fetch would cost both sides more than the fetch.
+        """
 
     @_abc_1.abstractmethod
     def ListOffsets(

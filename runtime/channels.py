@@ -26,6 +26,8 @@ _COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.max_frame_size", 16_777_215),
+    ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
 )
 _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *_COMMON_OPTIONS,

@@ -21,20 +21,14 @@ from broker.replica.directory_sync import DirectorySync
 from broker.replica.events import (
     AbandonDirectory,
     AppendPartition,
-    CreateReplica,
-    CutPartition,
     DataEvent,
     DirectoryFailed,
     DiskWork,
     FindOffset,
-    LogAppended,
-    PartitionRead,
     ReadPartition,
-    RemoveReplica,
 )
 from broker.replica.store import DirectoryStore
 from broker.server.bunches import Bunches
-from broker.server.data_tail import TailCache
 from broker.server.watched_disk import DiskWatch
 from storage.errors import StorageError
 
@@ -103,7 +97,6 @@ class DirectoryThreads:
         self._report = report
         self._crash = crash
         self._loop = loop
-        self._tail = TailCache()
         self._bunches: Bunches[DataEvent | _Failure] = Bunches(loop, self._take)
         self._work: SimpleQueue[_IoItem] = SimpleQueue()
         self._reads: SimpleQueue[ReadPartition | FindOffset | None] = SimpleQueue()
@@ -129,21 +122,9 @@ class DirectoryThreads:
             self.is_bad = True
         elif self.is_bad:
             return
-        match work:
-            case AppendPartition():
-                self._tail.handed_over(work)
-            case ReadPartition():
-                data = self._tail.read(work)
-                if data is None:
-                    self._reads.put(work)
-                else:
-                    self._report(PartitionRead(token=work.token, data=data))
-                return
-            case FindOffset():
-                self._reads.put(work)
-                return
-            case CutPartition() | CreateReplica() | RemoveReplica():
-                self._tail.forget(work.key)
+        if isinstance(work, ReadPartition | FindOffset):
+            self._reads.put(work)
+            return
         self._work.put(work)
         if self._work.qsize() > WORK_MAX:
             self.fail(f"{WORK_MAX} operations wait for it: the disk is hopelessly behind")
@@ -186,8 +167,6 @@ class DirectoryThreads:
                 self.is_bad = True
                 self._crash(f"stopped by a bug: {type(item.error).__name__}: {item.error}")
         elif not self.is_bad:
-            if type(item) is LogAppended:
-                self._tail.appended(item)
             self._report(item)
 
     # ---- the io thread
@@ -268,7 +247,8 @@ class DirectoryThreads:
         if self._ticks % MEASURE_TICKS == 0:
             self._bunches.put([self._store.measure()])
         self._ticks += 1
-        if now_s - self._checkpointed_s >= CHECKPOINT_S and not self._sync_running:
+        due = self._store.checkpoint_due or now_s - self._checkpointed_s >= CHECKPOINT_S
+        if due and not self._sync_running:
             self._checkpointed_s = now_s
             self._start_sync(checkpoint=True)
 

@@ -1,14 +1,15 @@
 """Fetches from other brokers and questions to the active controller: each is sent once and reported once.
 
 Owns the channels. Whom to ask, and what an answer means, is the replica manager's business. A fetch that is
-held by its leader must not stand in the way of another one: each has a channel to itself while it runs.
+held by its leader must not stand in the way of another one: each has a stream, on a channel of its own, to
+itself while it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 
@@ -24,15 +25,16 @@ from broker.server.controllers import FAILURES
 from metadata.errors import ApiError, ErrorCode
 from metadata.requests_partitions import AlterPartitionRequest, AssignReplicasToDirsRequest
 from metadata.requests_settings import AllocateProducerIdsRequest
+from proto import data_pb2 as pb
 from proto.data_pb2_grpc import DataStub
 from runtime import data_codec
-from runtime.channels import TlsMaterial, open_channel
+from runtime.channels import END_OF_STREAM, TlsMaterial, open_channel
 from runtime.client import AdminClient, ClientError
 from runtime.partitions_client import alter_partition, assign_replicas
 from runtime.settings_client import SettingsClient
 
-IDLE_CHANNELS_MAX = 16
-"""Channels to one broker that are kept for the next fetch; as many run at once as there are fetch loops."""
+IDLE_STREAMS_MAX = 16
+"""Streams to one broker that are kept for the next fetch; as many run at once as there are fetch loops."""
 
 Report = Callable[[DataEvent], None]
 Address = tuple[str, int]
@@ -63,7 +65,7 @@ class PeerFetches:
         self._report = report
         self._tls_for = tls_for
         self._message_max_bytes = message_max_bytes
-        self._idle: dict[Address, list[tuple[grpc.aio.Channel, Any]]] = {}
+        self._idle: dict[Address, list[_Stream]] = {}
         self._calls = Calls()
 
     def send(self, effect: SendFetch) -> None:
@@ -72,21 +74,23 @@ class PeerFetches:
     async def close(self) -> None:
         await self._calls.end()
         idle, self._idle = self._idle, {}
-        await asyncio.gather(*(channel.close(None) for each in idle.values() for channel, _ in each))
+        await asyncio.gather(*(stream.close() for each in idle.values() for stream in each))
 
     async def _fetch(self, effect: SendFetch) -> None:
         address = effect.host, effect.port
         idle = self._idle.setdefault(address, [])
-        channel, method = idle.pop() if idle else self._open(effect)
+        stream = idle.pop() if idle else self._open(effect)
         good = False
         try:
-            request = data_codec.fetch_to_pb(effect.request)
-            answer = await method(request, timeout=effect.timeout_ms / 1000)
+            async with asyncio.timeout(effect.timeout_ms / 1000):
+                answer = await stream.ask(data_codec.fetch_to_pb(effect.request))
             good = True
         except FAILURES as error:
             reason = str(error)
             if isinstance(error, grpc.aio.AioRpcError):
                 reason = f"{error.code().name}: {error.details()}"
+            elif isinstance(error, TimeoutError):
+                reason = f"no answer within {effect.timeout_ms} ms"
             self._report(
                 PeerFetchFailed(
                     target=effect.target, correlation_id=effect.correlation_id, reason=reason or "no answer"
@@ -98,18 +102,43 @@ class PeerFetches:
                 PeerFetched(target=effect.target, correlation_id=effect.correlation_id, response=response)
             )
         finally:
-            # A connection on which a call failed may hang on to a dead peer: the next fetch gets a new one.
-            if good and len(idle) < IDLE_CHANNELS_MAX:
-                idle.append((channel, method))
+            # A stream on which a fetch failed is never used again: a late answer would count for another one,
+            # and its connection may hang on to a dead peer.
+            if good and len(idle) < IDLE_STREAMS_MAX:
+                idle.append(stream)
             else:
-                await channel.close(None)
+                await stream.close()
 
-    def _open(self, effect: SendFetch) -> tuple[grpc.aio.Channel, Any]:
+    def _open(self, effect: SendFetch) -> _Stream:
         channel = open_channel(
             effect.host, effect.port, self._tls_for(effect), message_max_bytes=self._message_max_bytes
         )
+        return _Stream(channel)
+
+
+class _Stream:
+    """A channel with one stream of fetches on it."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
         stub: Any = DataStub(channel)
-        return channel, stub.Fetch
+        self._call = stub.FetchStream()
+
+    async def ask(self, request: pb.FetchRequest) -> pb.FetchResponse:
+        """Raises one of FAILURES."""
+        await self._call.write(request)
+        answer = await self._call.read()
+        if answer is END_OF_STREAM:
+            raise ConnectionError(await self._why())
+        return cast("pb.FetchResponse", answer)
+
+    async def _why(self) -> str:
+        code, details = await self._call.code(), await self._call.details()
+        return f"{code.name}: {details or 'the broker ended the stream'}"
+
+    async def close(self) -> None:
+        self._call.cancel()
+        await self._channel.close(None)
 
 
 class ControllerQuestions:

@@ -1,0 +1,119 @@
+"""Tools that pass over what their question does not need answer as those that look at every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from cli.log_timeline import events
+from metadata.inspect import check as check_module
+from metadata.inspect.check import LogReport, check_log
+from metadata.inspect.log import MetadataLog, ReadBatch, damage_line
+from metadata.inspect.log_copy import NodeFiles
+from metadata.inspect.states import Passed, Step, earliest, state_at, steps_from
+from metadata.inspect.timeline import CRITICAL, SEVERITIES, Timeline, TimelineEvent
+from storage.reader import Damage
+from tests.unit.metadata.made_logs import memory_disk
+from tests.unit.metadata.random_logs import add_snapshots, random_node, tamper
+
+SEEDS = range(12)
+
+
+def checked(log: MetadataLog, *, past_corruption: bool) -> dict[str, Any]:
+    report = asdict(check_log(log, past_corruption=past_corruption))
+    del report["log"]
+    return report
+
+
+def node_of(seed: int, *, tampered: bool) -> NodeFiles:
+    node = random_node(memory_disk(), seed, wild=0.1 if tampered else 0.01)
+    add_snapshots(node, seed)
+    if tampered:
+        tamper(node, seed)
+    return node
+
+
+@pytest.mark.parametrize("tampered", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_check_finds_the_same_whether_it_passes_over_batches_or_not(
+    seed: int, tampered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = node_of(seed, tampered=tampered).log
+    passed = 0
+    own = check_module.steps_about
+
+    def counted(*given: Any, **more: Any) -> Iterator[Step | Passed]:
+        nonlocal passed
+        for one in own(*given, **more):
+            passed += one.batches if isinstance(one, Passed) else 0
+            yield one
+
+    def every_batch(log: MetadataLog, found: Any, concern: object, **more: Any) -> Iterator[Step]:
+        return steps_from(log, found, **more)
+
+    answers: list[list[dict[str, Any]]] = []
+    for walk in (counted, every_batch):
+        monkeypatch.setattr(check_module, "steps_about", walk)
+        answers.append([checked(log, past_corruption=beyond) for beyond in (False, True)])
+    assert answers[0] == answers[1]
+    assert passed > 20
+    assert answers[0][1]["findings"], "nothing was found that could differ"
+
+
+def test_the_generated_logs_break_what_a_check_looks_for() -> None:
+    """Otherwise the comparison above would compare little."""
+    reports: list[LogReport] = [
+        check_log(node_of(seed, tampered=True).log, past_corruption=True) for seed in SEEDS
+    ]
+    rules = {finding.rule for report in reports for finding in report.findings}
+    assert {"snapshot-agrees", "record-applies", "leader-in-isr", "replicas-distinct", "isr-active"} <= rules
+    assert any(report.problems for report in reports)
+    assert any(report.unknown for report in reports)
+
+
+def told_one_by_one(log: MetadataLog, gap_ms: int) -> tuple[list[TimelineEvent], list[str]]:
+    """The timeline of every batch decoded by itself, as the command told it before it took columns."""
+    image = state_at(log, earliest(log), past_corruption=True).image if log.start_offset else None
+    timeline = Timeline(image, gap_ms=gap_ms)
+    first = 0 if image is None else image.provenance.offset
+    found: list[TimelineEvent] = []
+    problems: list[str] = []
+    for item in log.items(first or None):
+        if isinstance(item, Damage):
+            problems.append(damage_line(item))
+        elif isinstance(item, ReadBatch) and item.batch.header.next_offset > first:
+            header = item.batch.header
+            records = [(one.offset, one.record) for one in item.records]
+            found += timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
+    return found + timeline.finish(), problems
+
+
+@pytest.mark.parametrize("tampered", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_timeline_from_columns_tells_what_one_batch_after_the_other_tells(
+    seed: int, tampered: bool
+) -> None:
+    log = node_of(seed, tampered=tampered).log
+    expected, damage = told_one_by_one(log, 5_000)
+    problems: list[str] = []
+    assert list(events(log, problems.append)) == expected
+    assert problems == damage
+    kinds = {event.kind for event in expected}
+    assert {"topic created", "leaderless", "isr shrank"} <= kinds
+    for shown in ({CRITICAL}, set(SEVERITIES[2:])):
+        wanted = [event for event in expected if event.severity in shown]
+        assert list(events(log, problems.append, shown=frozenset(shown))) == wanted
+
+
+def test_the_generated_logs_tell_of_everything_that_is_taken_in_columns() -> None:
+    kinds: set[str] = set()
+    for seed in SEEDS:
+        kinds |= {event.kind for event in events(node_of(seed, tampered=True).log, lambda line: None)}
+    assert {
+        *("partitions added", "record does not fit", "gap in time", "time ran backwards", "election"),
+        *("transaction aborted", "unclean election", "min isr restored", "unknown record", "topic deleted"),
+        *("reassignment started", "config changed", "broker fenced", "still leaderless", "under min isr"),
+    } <= kinds

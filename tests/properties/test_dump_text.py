@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from metadata import records as r
 from metadata.control_records import UnknownControlRecord
 from metadata.dump import payload_json
-from metadata.dump_text import CACHED_TEXTS, _Cache, payload_text
+from metadata.dump_text import CACHED_TEXTS, TextCache, payload_text
 from metadata.schema import CONTROL_SCHEMAS, RecordSchema
 from tests.properties.test_codec_roundtrip import TYPE_VERSIONS, _id, structs
 
@@ -51,7 +51,7 @@ def test_records_from_the_future_and_numbers_that_json_lacks() -> None:
 
 
 def test_a_cache_is_bounded() -> None:
-    cache = _Cache(str)
+    cache = TextCache(str)
     for value in range(CACHED_TEXTS + 10):
         assert cache[value] == str(value)
         assert len(cache) <= CACHED_TEXTS

@@ -50,7 +50,9 @@ def test_an_odd_log_is_shown_whole_and_every_oddity_is_told() -> None:
     state = run("log", "state", "--json", "--past-corruption", path)
     named = {record["data"]["name"] for record in records if record["type"] == "TOPIC_RECORD"}
     assert set(json.loads(state.stdout)["topic"]) == named == {"foo", "pax", "paz"}
-    assert [line for line in state.stderr.splitlines() if "went on" not in line] == told
+    # Only the dump has to say how to go past a damaged base offset: this command just did.
+    facts = [line.split("; the next batch is shown")[0] for line in told]
+    assert [line for line in state.stderr.splitlines() if "went on" not in line] == facts
 
 
 def test_a_later_segment_stands_on_the_snapshot_beside_it() -> None:

@@ -140,15 +140,16 @@ class Lane:
         self._cluster.look_up(self.name, self.topic, self._index, found)
 
     def _is_old(self, place: Place) -> bool:
-        """An image from before one that was seen already: who led then may not know that it is over, and
-        what it lacks was acknowledged by others (KIP-320)."""
-        return any(life.key == place.key and place.leader_epoch < life.leader_epoch for life in self.lives)
+        """An image from before one that was seen already: it still has the topic that was deleted since, or
+        who led then may not know that it is over, and what it lacks was acknowledged by others (KIP-320)."""
+        if any(life.key == place.key for life in self.lives[:-1]):
+            return True
+        return bool(self.lives) and (
+            self.lives[-1].key == place.key and place.leader_epoch < self.lives[-1].leader_epoch
+        )
 
     def _begin_life(self, key: PartitionKey) -> None:
         """The topic is another one: what waits begins anew in it."""
-        if self.lives and any(life.key == key for life in self.lives):
-            self._place = None  # somebody's old image
-            return
         self.lives.append(Life(key))
         self._producer, self._proven = None, False
         fresh = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -35,6 +36,20 @@ _CONSUMING = (
 _TICK, _EACH, _TEXT = "<tick>", "<each>", "<text>"
 """Names that nobody can write."""
 _OPERATORS = {ast.Pow: "<pow>", ast.Mult: "<mul>", ast.LShift: "<shift>", ast.Add: "<add>", ast.Mod: "<mod>"}
+_CHAIN = "<chain>"
+_FLAT_FROM = 32
+"""Operators in a row from which on they are one call: a longer sum is no deeper nesting."""
+_PLAIN: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Sub: operator.sub,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.MatMult: operator.matmul,
+    ast.RShift: operator.rshift,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.BitAnd: operator.and_,
+}
+"""Operators that make nothing larger than what they are given."""
 _REPLACED = frozenset({*_CONSUMING, "range", "repr", "str"})
 _STEPS_OF_A_CALL = 10
 _Sized = (str, bytes, list, tuple)
@@ -82,6 +97,7 @@ class Budget:
             "<shift>": _shifted,
             "<add>": self._added,
             "<mod>": _modulo,
+            _CHAIN: self._chained,
             "<range>": self._range,
             "<str>": lambda value="": str(self._counted_text(value)),
             "<repr>": lambda value: repr(self._counted_text(value)),
@@ -136,10 +152,19 @@ class Budget:
             self._make(len(left) + len(right), "+")
         return left + right
 
-    def _make(self, items: int, operator: str) -> None:
+    def _chained(self, operators: tuple[str, ...], value: Any, *others: Any) -> Any:
+        """`value` with the operators applied one after the other, each as alone."""
+        for name, other in zip(operators, others, strict=True):
+            value = (_PLAIN_BY_NAME.get(name) or self.names[name])(value, other)
+        return value
+
+    def _make(self, items: int, sign: str) -> None:
         if items > MAX_STEPS:
-            raise TooMuch(f"{operator} makes a value of more than {MAX_STEPS:,} items")
+            raise TooMuch(f"{sign} makes a value of more than {MAX_STEPS:,} items")
         self.tick(max(0, items))
+
+
+_PLAIN_BY_NAME = {kind.__name__: function for kind, function in _PLAIN.items()}
 
 
 def _long(what: str) -> TooMuch:
@@ -171,9 +196,21 @@ class _Bounding(ast.NodeTransformer):
         self._bound = bound
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        links = [node]
+        while isinstance(left := links[-1].left, ast.BinOp):
+            links.append(left)
+        if len(links) >= _FLAT_FROM:
+            return self._flat(node, links[::-1])
         self.generic_visit(node)
         name = _OPERATORS.get(type(node.op))
         return node if name is None else _call(name, [node.left, node.right], node)
+
+    def _flat(self, node: ast.BinOp, links: list[ast.BinOp]) -> ast.AST:
+        """A long chain as one call, so that nothing that goes through the tree goes deep."""
+        names = tuple(_OPERATORS.get(type(one.op)) or type(one.op).__name__ for one in links)
+        values = [self.visit(one) for one in (links[0].left, *(one.right for one in links))]
+        operators = ast.copy_location(ast.Tuple([ast.Constant(value=one) for one in names], ast.Load()), node)
+        return _call(_CHAIN, [operators, *values], node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if isinstance(node.ctx, ast.Load) and node.id in _REPLACED and node.id not in self._bound:

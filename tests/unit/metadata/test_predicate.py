@@ -145,7 +145,7 @@ def test_forms_that_can_turn_false_only_once_are_seen(source: str, monotone: boo
 
 
 def test_an_expression_has_a_greatest_length() -> None:
-    compile_predicate("1" + " + 1" * 200)
+    compile_predicate("1" + " + 1" * 900)
     with pytest.raises(PredicateError, match="longer than"):
         compile_predicate("1" * (MAX_LENGTH + 1))
     with pytest.raises(PredicateError, match=r"nested too deeply|too many nested"):
@@ -181,6 +181,37 @@ def test_what_an_expression_may_cost_is_bounded(
         compile_predicate(source).verdict(Place(image=MetadataImage()))
     lines = str(refused.value).splitlines()
     assert why in lines[0] and lines[1].strip() == source and lines[2].strip() == "^"
+
+
+@pytest.mark.parametrize(("sign", "total"), [("+", 901), ("-", -899), ("*", 1), ("//", 1), ("|", 1)])
+def test_a_long_chain_is_no_deep_nesting(sign: str, total: int) -> None:
+    chain = f" {sign} ".join(["1"] * 901) if sign != "//" else "//".join(["1"] * 901)
+    assert compile_predicate(f"{chain} == {total}").verdict(PLACE) is Verdict.TRUE
+    assert compile_predicate(f"{chain} == {total + 1}").verdict(PLACE) is Verdict.FALSE
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("7" + " + 3 - 2" * 40, "7" + " * 5 // 3 % 11" * 40, "9.5" + " / 1.5 * 2" * 40),
+        *("9" + " << 2 >> 1" * 40, "64" + " | 5" * 50, "127" + " & 94" * 50, "5" + " ^ 3" * 41),
+        *("'a'" + " + 'b'" * 50, "2" + " * 3 + 1" * 40, "(1 - 2" + " - 2) * 3 + (4" * 40 + ")"),
+    ],
+)
+def test_a_long_chain_of_any_operator_is_what_python_says(source: str) -> None:
+    wanted = eval(source)
+    assert compile_predicate(f"({source}) == {wanted!r}").verdict(PLACE) is Verdict.TRUE
+
+
+def test_the_work_of_a_long_chain_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_STEPS", 100_000)
+    for source in ("len('x' * 999" + " + 'x' * 999" * 200 + ") > 0", "7**999" + " * 7**999" * 200 + " > 0"):
+        with pytest.raises(PredicateError, match=r"takes more than|makes a number of more than"):
+            compile_predicate(source).verdict(PLACE)
+    with pytest.raises(PredicateError, match="ZeroDivisionError"):
+        compile_predicate("1" + " + 1" * 200 + " / 0 > 0").verdict(PLACE)
+    with pytest.raises(PredicateError, match="no name nix is known"):
+        compile_predicate("1" + " + 1" * 200 + " + nix > 0")
 
 
 @pytest.mark.parametrize(

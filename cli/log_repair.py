@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cli.errors import EXIT_REMAINS, Failure
+from cli.errors import EXIT_REMAINS, EXIT_UNKNOWN_RECORDS, Failure
 from cli.log_options import PATH, offsets_text
 from cli.log_source import open_path
 from cli.log_time_text import change_json
@@ -82,7 +82,9 @@ def repair(
         echo_json(_json(report, changes, None if dry_run else target))
     else:
         _show(report, changes, None if dry_run else target)
-    return EXIT_REMAINS if report.remaining else 0
+    if report.remaining:
+        return EXIT_REMAINS
+    return EXIT_UNKNOWN_RECORDS if report.newer else 0
 
 
 def refuse_inside(target: str, *sources: str) -> None:
@@ -114,7 +116,7 @@ def _show(report: RepairReport, changes: list[EntityChange], target: str | None)
         click.echo(f"  {change_line(entity)}")
     if len(changes) > SHOWN_DIFFERENCES:
         click.echo(f"  ... and {len(changes) - SHOWN_DIFFERENCES} more (--json has all)")
-    for line in (*report.remaining[:SHOWN_REMAINING], *report.notes):
+    for line in (*report.remaining[:SHOWN_REMAINING], *report.newer[:SHOWN_REMAINING], *report.notes):
         click.echo(f"metaquorum: {line}", err=True)
     if len(report.remaining) > SHOWN_REMAINING:
         click.echo(
@@ -122,6 +124,8 @@ def _show(report: RepairReport, changes: list[EntityChange], target: str | None)
             " names them); --drop-failing takes all of them out",
             err=True,
         )
+    if len(report.newer) > SHOWN_REMAINING:
+        click.echo(f"metaquorum: {len(report.newer) - SHOWN_REMAINING} more are of a newer release", err=True)
     end = f"{offsets_text(report.start_offset, report.end.offset)}, epoch {report.end.epoch}"
     snapshots = f"{len(report.kept_snapshots)} snapshots"
     if target is None:
@@ -148,6 +152,7 @@ def _json(report: RepairReport, changes: list[EntityChange], target: str | None)
         ],
         "snapshots": [{"offset": one.offset, "epoch": one.epoch} for one in report.kept_snapshots],
         "remaining": report.remaining,
+        "newer": report.newer,
         "notes": report.notes,
         "state": [change_json(one) for one in changes],
     }

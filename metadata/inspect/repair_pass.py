@@ -264,6 +264,8 @@ class RepairPass:
             return {}
         unknown = _unknown_offsets(out)
         broken = {at: why for at, why in failing.items() if at not in unknown}
+        for at in sorted(unknown & failing.keys()):
+            self._report.is_newer(f"{failing[at]}; it stays, a newer release reads it")
         caused = [at for at in broken if self._twin is not None and at not in known]
         if self._request.drop_failing:
             return broken
@@ -272,13 +274,8 @@ class RepairPass:
                 f"without what is taken out, the record at offset {caused[0]} no longer fits"
                 f" ({broken[caused[0]]}); add --drop-failing to take out such records too"
             )
-        for at, why in failing.items():
-            cure = (
-                "a newer release reads it"
-                if at in unknown
-                else f"name it with --drop {at}, or --drop-failing"
-            )
-            self._report.remains(f"{why}; {cure}")
+        for at, why in broken.items():
+            self._report.remains(f"{why}; name it with --drop {at}, or --drop-failing")
         return {}
 
     # --- the end
@@ -311,7 +308,8 @@ class RepairPass:
                 " did: it cannot be taken out; put an older snapshot into the directory"
             )
         if not report.changed:
-            problem = f"; {report.remaining[0]}" if report.remaining else ""
+            left = (*report.remaining, *report.newer)
+            problem = f"; {left[0]}" if left else ""
             raise InspectError(f"nothing would change: {self._log.path} is whole up to its end{problem}")
         report.end = LogPosition(self._epoch, self._expected)
         report.after = self._engine.state().image

@@ -38,13 +38,15 @@ class Change:
 @dataclass(slots=True, kw_only=True)
 class RepairReport:
     """What a repair does, or did. `changed` counts all changes, `changes` has the first SHOWN_CHANGES;
-    `remaining` are lines about what still is not right; `after` is the state at the new log's end."""
+    `remaining` are lines about what still is not right, `newer` about records from a newer release; `after`
+    is the state at the new log's end."""
 
     base: LogPosition | None = None
     changes: list[Change] = field(default_factory=list)
     changed: int = 0
     kept_snapshots: list[LogPosition] = field(default_factory=list)
     remaining: list[str] = field(default_factory=list)
+    newer: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     start_offset: int = 0
     end: LogPosition = field(default_factory=lambda: LogPosition(0, 0))
@@ -60,3 +62,8 @@ class RepairReport:
         """Keeps a problem while there is room."""
         if len(self.remaining) < SHOWN_CHANGES:
             self.remaining.append(line)
+
+    def is_newer(self, line: str) -> None:
+        """Keeps what is told of a record from a newer release while there is room."""
+        if len(self.newer) < SHOWN_CHANGES:
+            self.newer.append(line)

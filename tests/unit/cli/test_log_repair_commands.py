@@ -8,16 +8,26 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.errors import EXIT_REMAINS
+from cli.errors import EXIT_REMAINS, EXIT_UNKNOWN_RECORDS
 from cli.main import main
 from metadata import records as r
 from metadata.inspect.log import open_log
 from metadata.inspect.log_copy import NodeFiles
 from runtime.config import parse_voters
+from storage.batch import encode_batch
 from storage.meta_properties import load_meta_properties
 from storage.posix_disk import PosixDisk
 from storage.uuids import uuid_to_text
-from tests.unit.metadata.made_logs import CLUSTER, STORY, all_files, flip, image_of, make_node, strict
+from tests.unit.metadata.made_logs import (
+    CLUSTER,
+    START_MS,
+    STORY,
+    all_files,
+    flip,
+    image_of,
+    make_node,
+    strict,
+)
 
 
 def run(*arguments: object) -> Result:
@@ -65,6 +75,25 @@ def test_what_still_cannot_be_applied_is_named_and_is_an_exit_code(tmp_path: Pat
     assert "offset 15" in result.stderr and "--drop 15, or --drop-failing" in result.stderr
     result = run("repair", tmp_path / "node", "--drop-failing", "--to", tmp_path / "whole")
     assert (result.exit_code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("more", [(), ("--drop-failing",)])
+def test_records_of_a_newer_release_stay_and_have_the_exit_code_of_every_tool(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    make_node(PosixDisk(), [*STORY, (2, [r.NoOpRecord()])], home=str(tmp_path / "node"))
+    log = tmp_path / "node" / "__cluster_metadata-0" / f"{0:020d}.log"
+    newer = encode_batch(
+        base_offset=16, leader_epoch=2, timestamp_ms=START_MS + 20_000, values=[bytes((1, 99, 0, 7))]
+    )
+    log.write_bytes(log.read_bytes() + newer)
+    result = run("repair", tmp_path / "node", "--drop", "14", *more, "--to", tmp_path / "new")
+    assert result.exit_code == EXIT_UNKNOWN_RECORDS == 3
+    assert result.stderr.count("it stays, a newer release reads it") == 1
+    assert (tmp_path / "new" / "__cluster_metadata-0" / f"{0:020d}.log").read_bytes().endswith(newer)
+    result = run("repair", tmp_path / "node", "--drop", "14", *more, "--dry-run", "--json")
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["remaining"], len(report["newer"])) == (3, [], 1)
 
 
 def test_a_repair_as_json(tmp_path: Path) -> None:

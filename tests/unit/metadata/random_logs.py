@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import msgspec
+
 from metadata import control_records as control
 from metadata import records as r
 from metadata.codec import encode, encode_control
@@ -100,8 +102,9 @@ class RandomLog:
             records.append(r.ConfigRecord(2, name, "min.insync.replicas", rng.choice(("1", "2"))))
         for index in range(low, high):
             records.append(self._partition(topic_id, index))
-        if rng.random() < self._wild:
-            records.append(rng.choice((records[-1], self._partition(b"unknown topic id", 0))))
+        if rng.random() < 3 * self._wild:
+            unplaced = msgspec.structs.replace(self._partition(topic_id, high), directories=DIRECTORIES[:1])
+            records.append(rng.choice((records[-1], self._partition(b"unknown topic id", 0), unplaced)))
         self._topics[name] = topic_id, high
         self.add(*records)
 

@@ -169,10 +169,36 @@ async def _consume(options: ClientOptions, plan: Plan, account: Account, progres
             count = await consumer.partitions(plan.topic)
             chosen = plan.partitions or range(count)
             await consumer.assign({(plan.topic, each): plan.start for each in chosen})
-            ends = await consumer.end_offsets() if plan.until_end else None
+            ends = await _ends(consumer, plan) if plan.until_end else None
             await _copy(consumer, plan, account, progress, ends)
     finally:
         await connections.close()
+
+
+async def _ends(consumer: Consumer, plan: Plan) -> dict[tuple[str, int], int]:
+    """Where each partition ends now. A start behind that is refused or moved here as a leader would have it,
+    for no leader will be asked. Raises Failure."""
+    ends = await consumer.end_offsets()
+    beyond = {name: at for name, at in consumer.positions().items() if at > ends[name]}
+    if beyond and plan.config.out_of_range is OutOfRange.FAIL:
+        (topic, partition), at = min(beyond.items())
+        raise Failure(
+            f"OFFSET_OUT_OF_RANGE: offset {at} is not in the log of {topic}-{partition}, which ends at"
+            f" {ends[topic, partition]}; begin there or before, at earliest or at latest"
+        )
+    if beyond:
+        moved = Start(StartKind(plan.config.out_of_range.value))
+        await consumer.assign(dict.fromkeys(beyond, moved))
+    return ends
+
+
+async def _read_new_partitions(consumer: Consumer, plan: Plan) -> None:
+    """Partitions that were added since, from their beginning; where only some are wanted, none."""
+    count = await consumer.partitions(plan.topic)
+    assigned = consumer.positions()
+    new = [(plan.topic, index) for index in range(count) if (plan.topic, index) not in assigned]
+    if new and not plan.partitions:
+        await consumer.assign(dict.fromkeys(new, Start(StartKind.EARLIEST)))
 
 
 async def _copy(
@@ -184,6 +210,8 @@ async def _copy(
 ) -> None:
     idle_since = time.monotonic()
     while not _finished(consumer, plan, account, ends):
+        if ends is None:
+            await _read_new_partitions(consumer, plan)
         chunk = await consumer.poll(_POLL_MS)
         if chunk is None:
             _look_for_reader()

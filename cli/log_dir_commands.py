@@ -42,7 +42,7 @@ def describe(
     """Show the log directories of all brokers: state, sizes, and how many replicas they hold and lead.
 
     Sizes are in bytes. Of a directory that is offline the replicas are those that the metadata log says
-    lie there. The exit code is 1 when a broker did not answer.
+    lie there, if the broker knows its id. The exit code is 1 when a broker did not answer.
     """
     with options.open() as cluster:
         addresses = _addresses(cluster.brokers(), brokers)
@@ -97,12 +97,18 @@ def _row(broker_id: int, directory: LogDirDescription) -> tuple[object, ...]:
         directory.path,
         _id_text(directory.directory_id),
         "online" if directory.error is ErrorCode.NONE else "offline",
-        len(directory.replicas),
-        sum(each.leads for each in directory.replicas),
+        *_held(directory),
         _size(directory),
         _known(directory.usable_bytes),
         _known(directory.total_bytes),
     )
+
+
+def _held(directory: LogDirDescription) -> tuple[int | None, int | None]:
+    """Replicas and leaders; None: without its id nobody can say what lies in a directory."""
+    if directory.directory_id is None:
+        return None, None
+    return len(directory.replicas), sum(each.leads for each in directory.replicas)
 
 
 def _size(directory: LogDirDescription) -> int | None:
@@ -197,10 +203,8 @@ def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bo
     with options.open() as cluster:
         address = _addresses(cluster.brokers(), (broker_id,))[broker_id]
     if not yes:
-        click.confirm(
-            f"Give up {directory} of broker {broker_id}? Its replicas are offline until that is restarted",
-            abort=True,
-            err=True,
+        _confirm(
+            f"Give up {directory} of broker {broker_id}? Its replicas are offline until that is restarted"
         )
     try:
         answer = asyncio.run(
@@ -222,6 +226,17 @@ def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bo
     else:
         done = "was offline before" if answer.was_offline else "is offline now"
         click.echo(f"broker {broker_id}: {directory} {done}")
+
+
+def _confirm(question: str) -> None:
+    """Raises Failure unless the answer is yes; no input is no."""
+    try:
+        meant = click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        meant = False
+    if not meant:
+        raise Failure("nothing was done; --yes does it without a question")
 
 
 def _which(directory: str) -> MarkLogDirOfflineRequest:

@@ -17,6 +17,7 @@ from click.exceptions import NoArgsIsHelpError
 from click.shell_completion import get_completion_class
 
 from cli.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USAGE, as_failure
+from cli.interrupts import quiet_interrupts
 
 _COMMANDS: dict[str, tuple[str, str]] = {
     "storage": ("cli.storage_commands:storage", "Format directories and look at their identity."),
@@ -53,7 +54,8 @@ class OneLineGroup(click.Group):
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
         module_name, attribute = _COMMANDS[cmd_name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(module_name), attribute)
+        with quiet_interrupts():
+            command: click.Command = getattr(importlib.import_module(module_name), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

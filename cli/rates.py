@@ -55,7 +55,8 @@ class Latencies:
 
     def text(self) -> str:
         """`p50 4.1, p95 7, p99 9.9, max 12.3 ms`."""
-        return ", ".join(f"{name} {value:.3g}" for name, value in self.as_json().items() if value) + " ms"
+        known = {name: value for name, value in self.as_json().items() if value is not None}
+        return ", ".join(f"{name} {_three_digits(value)}" for name, value in known.items()) + " ms"
 
 
 class Progress:
@@ -89,7 +90,14 @@ class Progress:
 def rate_text(count: int, size_bytes: int, seconds: float) -> str:
     """`81,300 messages/s, 7.8 MB/s`."""
     seconds = max(seconds, 1e-9)
-    return f"{count / seconds:,.0f} messages/s, {size_bytes / seconds / 1e6:,.3g} MB/s"
+    return f"{count / seconds:,.0f} messages/s, {_three_digits(size_bytes / seconds / 1e6)} MB/s"
+
+
+def _three_digits(value: float) -> str:
+    """As many digits, or whole with commas: `4.12`, `1,390`; never an exponent."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= 0.001 or not value else "under 0.001"
 
 
 def rates_json(count: int, size_bytes: int, seconds: float) -> dict[str, Any]:

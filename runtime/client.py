@@ -344,11 +344,17 @@ def status_text(error: grpc.aio.AioRpcError) -> str:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return "no answer in time"
         case grpc.StatusCode.UNAVAILABLE:
-            return f"not reachable ({error.details()})"
+            return f"not reachable ({_why_unreachable(error.details() or '')})"
         case grpc.StatusCode.UNIMPLEMENTED:
             return "it does not serve this; give a controller's address"
         case code:
             return f"{code.name}: {error.details()}"
+
+
+def _why_unreachable(details: str) -> str:
+    """gRPC wraps what the operating system said in sentences and addresses of its own."""
+    refused = "Connection refused" in details
+    return "connection refused: nothing listens there" if refused else details
 
 
 class BlockingClient:

@@ -16,7 +16,10 @@ from .uuids import is_reserved_directory, uuid_from_text, uuid_to_text
 
 FILE_NAME = "meta.properties"
 _FORMAT = "run `metaquorum storage format` for this directory first"
-_RESTORE = "correct it by hand from another directory of the same node, or restore it from a backup"
+_RESTORE = (
+    "restore it from a backup, or correct it by hand: all is as in the node's other directories,"
+    " only the directory.id is its own"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,12 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.replica.messages import LogDirDescription, ReplicaDescription
+from broker.replica.messages import FetchedPartition, FetchPartition, LogDirDescription, ReplicaDescription
+from cli.interrupts import quiet_interrupts
 from cli.main import main
+from cli.rates import Latencies, rate_text
 from metadata.errors import ErrorCode
+from runtime.data_client.batches import BatchBuilder
 from storage.uuids import random_uuid, uuid_to_text
 from tests.unit.cli.data_server import Served, served
-from tests.unit.runtime.fake_broker import Faults
+from tests.unit.runtime.fake_broker import FakePartition, Faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +219,44 @@ def test_a_cut_log_ends_the_reading_with_the_offset(brokers: Served, run: Run) -
     assert ended.out.splitlines() == [b"%04d" % n for n in range(60)]
 
 
+def test_a_start_behind_the_end_is_treated_alike_with_and_without_an_end(brokers: Served, run: Run) -> None:
+    brokers.cluster.add_topic("t", 2)
+    run("produce", "t", "--partition", "1", given=b"a\nb\n")
+    for end in ((), ("--until-end",)):
+        refused = run("consume", "t", "--partition", "1", "--from", "3", *end)
+        assert refused.code == 1 and refused.out == b""
+        assert "OFFSET_OUT_OF_RANGE: offset 3 is not in the log of t-1" in refused.line
+    assert "t-0, which ends at 0" in run("consume", "t", "--from", "2", "--until-end").line
+    at = ("consume", "t", "--from", "3", "--until-end", "--out-of-range")
+    assert run(*at, "earliest").out == b"a\nb\n"
+    assert run(*at, "latest").out == b""
+    assert run("consume", "t", "--partition", "1", "--from", "2", "--until-end").code == 0
+
+
+def test_a_partition_that_is_added_while_reading_is_read_from_its_beginning(
+    brokers: Served, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.data_client.cluster_view.MAX_AGE_MS", 20)
+    (first,) = brokers.cluster.add_topic("t", 1)
+    run("produce", "t", given=b"old\n")
+    read = brokers.cluster._read
+    grown: list[FakePartition] = []
+
+    def grow_when_read(broker_id: int, each: FetchPartition) -> FetchedPartition:
+        if not grown and each.fetch_offset == first.end_offset:
+            grown.append(FakePartition(leader=0))
+            message = BatchBuilder(0, 1000)
+            message.append(b"new", timestamp_ms=0)
+            assert not isinstance(grown[0].append(message.payload().sealed()), tuple)
+            brokers.cluster.topics["t"][1].append(grown[0])
+        return read(broker_id, each)
+
+    monkeypatch.setattr(brokers.cluster, "_read", grow_when_read)
+    assert run("consume", "t", "--max-messages", "2", "--offsets").out == b"0:0\told\n1:0\tnew\n"
+    one = ("consume", "t", "--partition", "0", "--idle-timeout", "0.1")
+    assert run(*one).out == b"old\n"
+
+
 # --- signals and pipes, in processes of their own
 
 
@@ -264,6 +305,43 @@ def test_a_second_interrupt_gives_up_and_counts_what_is_unknown(brokers: Served)
     assert (summary["messages"], summary["failed"], summary["interrupted"]) == (0, 2, True)
     assert child.returncode == 1
     assert b"2 messages were not acknowledged" in err and b"may be stored all the same" in err
+
+
+def test_an_interrupt_while_modules_are_loaded_is_quiet() -> None:
+    """A module that takes any failure of an import for its own cannot swallow it either."""
+    script = (
+        "import importlib, os, signal, sys\n"
+        "from cli.main import main\n"
+        "def load(name):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "importlib.import_module = load\n"
+        "main.main(['topics', 'list'])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_an_interrupt_that_is_ignored_stays_so_and_the_handler_comes_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        for handler in (signal.SIG_IGN, signal.default_int_handler):
+            signal.signal(signal.SIGINT, handler)
+            with quiet_interrupts():
+                inside = signal.getsignal(signal.SIGINT)
+            assert inside is (signal.SIG_IGN if handler is signal.SIG_IGN else signal.SIG_DFL)
+            assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_latencies_and_rates_are_readable_at_any_size() -> None:
+    slow = Latencies()
+    slow.note(0.0000004)
+    slow.note(1.39e3, 99)
+    assert slow.text() == "p50 1,390,000, p95 1,390,000, p99 1,390,000, max 1,390,000 ms"
+    assert rate_text(3, 30, 60.0) == "0 messages/s, under 0.001 MB/s"
+    assert rate_text(10**6, 10**9, 2.0) == "500,000 messages/s, 500 MB/s"
+    assert rate_text(100, 4_120_000, 1.0) == "100 messages/s, 4.12 MB/s"
 
 
 def test_a_reader_who_goes_away_ends_consume_quietly(brokers: Served, run: Run) -> None:
@@ -321,6 +399,21 @@ def test_log_directories_are_listed_with_their_replicas(brokers: Served, run: Ru
     assert found[0]["directories"][0]["replicas"][0]["highWatermark"] == 7
 
 
+def test_of_a_directory_without_identity_nobody_says_what_it_holds(brokers: Served, run: Run) -> None:
+    lost = LogDirDescription(
+        path="/d/c",
+        directory_id=None,
+        error=ErrorCode.KAFKA_STORAGE_ERROR,
+        message="no meta.properties",
+        total_bytes=-1,
+        usable_bytes=-1,
+        replicas=(),
+    )
+    brokers.services[0].directories = (lost,)
+    rows = run("log-dirs", "describe", "--broker", "0").out.decode().splitlines()
+    assert rows[1].split() == ["0", "/d/c", "-", "offline", "-", "-", "-", "-", "-"]
+
+
 def test_a_silent_broker_hides_no_other(brokers: Served, run: Run) -> None:
     brokers.services[1].directories = (directory("/d/a", 1),)
     brokers.cluster.silent.add(0)
@@ -334,8 +427,10 @@ def test_a_directory_is_given_up_only_when_that_is_meant(brokers: Served, run: R
     brokers.services[0].directories = (good, directory("/d/b", 2, offline="gone"))
     path = ("log-dirs", "mark-offline", "--broker", "0", "/d/a")
     asked = run(*path, given=b"n\n")
-    assert asked.code == 130 and "Give up /d/a of broker 0?" in asked.err
-    assert run(*path, given=b"").code == 130
+    assert asked.code == 1 and "Give up /d/a of broker 0?" in asked.err
+    for refused in (asked, run(*path, given=b"")):
+        assert refused.code == 1
+        assert refused.err.endswith("metaquorum: nothing was done; --yes does it without a question\n")
     assert brokers.services[0].marked == []
     assert run(*path, given=b"y\n").out == b"broker 0: /d/a is offline now\n"
     by_id = ("log-dirs", "mark-offline", "--broker", "0", uuid_to_text(good.directory_id or b""), "--yes")

@@ -1,0 +1,28 @@
+"""Ctrl-C while modules are loaded. Knows no command, and imports next to nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def quiet_interrupts() -> Iterator[None]:
+    """While it is entered Ctrl-C ends the process at once and without a word.
+
+    Nothing has happened yet that had to be put in order; and KeyboardInterrupt in the middle of an import is
+    a traceback at best, or is swallowed by a module that takes it for its own failure. A handler that
+    somebody else set, and a SIGINT that is ignored (a job in the background), stay.
+    """
+    try:
+        mine = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if mine:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+    except ValueError:  # not the main thread: no signal comes here
+        mine = False
+    try:
+        yield
+    finally:
+        if mine:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -211,6 +211,7 @@ class _Interruptions:
         self._account = account
         self._task: asyncio.Future[None] | None = None
         self._feeding = True
+        self._given_up = False
         self._loop = asyncio.get_running_loop()
 
     def __enter__(self) -> Self:
@@ -226,6 +227,8 @@ class _Interruptions:
         """Why it ended; None: as it should, or because a signal ended it."""
         self._feeding = feeding
         self._task = asyncio.ensure_future(work)
+        if self._given_up:  # the second signal came while the input was still being left
+            self._task.cancel()
         try:
             await self._task
         except asyncio.CancelledError:
@@ -238,6 +241,7 @@ class _Interruptions:
 
     def _arrived(self, which: signal.Signals) -> None:
         first = self._account.ended_by is None
+        self._given_up = not first
         self._account.ended_by = which
         if first and self._account.taken:
             click.echo(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -18,6 +19,7 @@ import pytest
 from broker.replica.messages import FetchedPartition, FetchPartition, LogDirDescription, ReplicaDescription
 from cli.interrupts import quiet_interrupts
 from cli.main import main
+from cli.produce_commands import Account, _Interruptions
 from cli.rates import Latencies, rate_text
 from metadata.errors import ErrorCode
 from runtime.data_client.batches import BatchBuilder
@@ -305,6 +307,29 @@ def test_a_second_interrupt_gives_up_and_counts_what_is_unknown(brokers: Served)
     assert (summary["messages"], summary["failed"], summary["interrupted"]) == (0, 2, True)
     assert child.returncode == 1
     assert b"2 messages were not acknowledged" in err and b"may be stored all the same" in err
+
+
+def test_two_interrupts_at_once_give_up_too() -> None:
+    """Both arrive before the input is left: the wait for acknowledgements does not begin."""
+
+    async def main() -> tuple[Exception | None, bool]:
+        account = Account(taken=1)
+        ended = False
+
+        async def flush() -> None:
+            nonlocal ended
+            await asyncio.sleep(0)
+            ended = True
+
+        with _Interruptions(account) as interruptions:
+            feeding = asyncio.ensure_future(interruptions.run(asyncio.Event().wait(), feeding=True))  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+            for _ in range(2):
+                interruptions._arrived(signal.SIGINT)
+            await feeding
+            return await interruptions.run(flush(), feeding=False), ended
+
+    assert asyncio.run(main()) == (None, False)
 
 
 def test_an_interrupt_while_modules_are_loaded_is_quiet() -> None:

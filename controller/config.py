@@ -52,6 +52,8 @@ class ControllerConfig:
     """auto.leader.rebalance.enable: leadership goes back to preferred replicas by itself."""
     leader_imbalance_check_interval_ms: int = 300_000
     """leader.imbalance.check.interval.seconds: how often leaders are balanced; 0: never."""
+    unclean_leader_election_enable: bool = False
+    """unclean.leader.election.enable: for topics that set nothing, nor the cluster's default."""
     records_per_request_max: int = 50_000
     """A request that would write more is refused with POLICY_VIOLATION (DESIGN 4)."""
     records_per_slice_max: int = 5_000

@@ -6,13 +6,13 @@ what stands in the log stands.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from controller.partition_change import MayLead, Rules
 from metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metadata.image import MetadataImage
-from metadata.settings.effective import topic_setting
+from metadata.settings.effective import NOTHING, topic_setting
 
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -20,10 +20,13 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 T = TypeVar("T")
 
 
-def unclean_allowed(image: MetadataImage, topic_id: bytes) -> bool:
-    """Whether a replica that was not in sync may lead the topic's partitions; by default it may not."""
+def unclean_allowed(image: MetadataImage, topic_id: bytes, static: Mapping[str, str] = NOTHING) -> bool:
+    """Whether a replica that was not in sync may lead the topic's partitions; by default it may not.
+    `static`: what the controllers' files say for topics that set nothing."""
     info = image.topics.topic(topic_id)
-    value = None if info is None else topic_setting(image, info.name, UNCLEAN_LEADER_ELECTION_ENABLE)
+    if info is None:
+        return False
+    value = topic_setting(image, info.name, UNCLEAN_LEADER_ELECTION_ENABLE, static=static)
     return value is not None and value.strip().lower() == "true"
 
 
@@ -42,13 +45,19 @@ def elr_enabled(image: MetadataImage) -> bool:
     return features.level(ELR_VERSION) >= 1 and features.metadata_version >= LEVEL_ELR_RECORDS
 
 
-def rules_of(image: MetadataImage, may_lead: MayLead, failing: frozenset[bytes] = frozenset()) -> Rules:
-    """The rules on `image`. What a topic allows is looked up once a topic."""
+def rules_of(
+    image: MetadataImage,
+    may_lead: MayLead,
+    failing: frozenset[bytes] = frozenset(),
+    static: Mapping[str, str] = NOTHING,
+) -> Rules:
+    """The rules on `image`. What a topic allows is looked up once a topic. `static` is as above; eligible
+    leader replicas always have the cluster's min.insync.replicas in the log (KIP-966)."""
     return Rules(
         brokers=image.brokers,
         may_lead=may_lead,
         metadata_version=image.features.metadata_version,
-        unclean_allowed=_remembered(lambda topic_id: unclean_allowed(image, topic_id)),
+        unclean_allowed=_remembered(lambda topic_id: unclean_allowed(image, topic_id, static)),
         elr=elr_enabled(image),
         min_isr=_remembered(lambda topic_id: min_isr(image, topic_id)),
         failing=failing,

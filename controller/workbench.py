@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from controller.config import ControllerConfig
-from controller.effective import rules_of
+from controller.effective import UNCLEAN_LEADER_ELECTION_ENABLE, rules_of
 from controller.events import RequestArrived
 from controller.ledger import Ledger, Reply
 from controller.partition_change import MayLead, Rules
@@ -77,6 +77,8 @@ class Workbench:
         on_unparked: Callable[[RequestArrived, int], None],
     ) -> None:
         self.config = config
+        unclean = "true" if config.unclean_leader_election_enable else "false"
+        self._topic_defaults = {UNCLEAN_LEADER_ELECTION_ENABLE: unclean}
         self.ledger = ledger
         self.sessions = sessions
         self.port = port
@@ -166,7 +168,7 @@ class Workbench:
     def rules(self, image: MetadataImage) -> Rules:
         """What holds for changes of partitions on `image` now."""
         failing = frozenset[bytes]().union(*self.sessions.failing.values())
-        return rules_of(image, self.may_lead(image), failing)
+        return rules_of(image, self.may_lead(image), failing, self._topic_defaults)
 
     # ---- answers
 

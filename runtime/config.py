@@ -19,6 +19,7 @@ from broker.replica.config import ReplicaConfig
 from controller.config import ControllerConfig
 from controller.raft.config import RaftConfig, Voter
 from metadata.records import BrokerEndpoint, BrokerFeature, ControllerEndpoint, Record
+from metadata.settings.broker_keys import BROKER_SYNONYMS
 from runtime.addresses import (
     PROTOCOL_IDS,
     Listener,
@@ -113,6 +114,7 @@ class NodeConfig:
                 "delegation.token.expiry.check.interval.ms"
             ),
             auto_leader_rebalance_enable=self.text("auto.leader.rebalance.enable") == "true",
+            unclean_leader_election_enable=self.text("unclean.leader.election.enable") == "true",
             leader_imbalance_check_interval_ms=1_000 * self.number("leader.imbalance.check.interval.seconds"),
             num_partitions=self.number("num.partitions"),
             default_replication_factor=self.number("default.replication.factor"),
@@ -200,11 +202,13 @@ class NodeConfig:
             produce_purgatory_max_requests=self.number("produce.purgatory.max.requests"),
             fetch_purgatory_max_requests=self.number("fetch.purgatory.max.requests"),
             log_tail_cache_max_bytes=self.number("log.tail.cache.max.bytes"),
+            topic_defaults=self.set_in_file(BROKER_SYNONYMS),
         )
         for longer, shorter in (
             ("replica.lag.time.max.ms", "replica.fetch.wait.max.ms"),
             ("replica.socket.timeout.ms", "replica.fetch.wait.max.ms"),
             ("socket.request.max.bytes", "fetch.max.bytes"),
+            ("socket.request.max.bytes", "message.max.bytes"),
             ("socket.request.max.bytes", "replica.fetch.response.max.bytes"),
         ):
             if self.number(shorter) >= self.number(longer):

@@ -46,11 +46,12 @@ class Key:
             case "list":
                 return tuple(part.strip() for part in raw.split(",") if part.strip())
             case "choice":
-                if raw.lower() not in self.choices:
-                    raise ConfigError(
-                        f"{self.name}={raw} is not possible: choose one of {', '.join(self.choices)}"
-                    )
-                return raw.lower()
+                for choice in self.choices:
+                    if raw.lower() == choice.lower():
+                        return choice
+                raise ConfigError(
+                    f"{self.name}={raw} is not possible: choose one of {', '.join(self.choices)}"
+                )
             case "text":
                 return raw
 

@@ -19,6 +19,7 @@ from runtime.config_key import (
     ms_key,
 )
 from runtime.config_keys_data import DATA
+from runtime.config_keys_topics import TOPICS
 from runtime.errors import ConfigError
 
 _NODE = (
@@ -443,6 +444,7 @@ GROUPS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("Controllers", _CONTROLLER),
     ("Brokers", _BROKER),
     ("Partition data", DATA),
+    ("Topics that set nothing", TOPICS),
     ("TLS", _SECURITY),
     ("The process", _PROCESS),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +33,6 @@ class ReplicaConfig:
     fetch_purgatory_max_requests: int = 10_000
     log_tail_cache_max_bytes: int = 32 * 1024 * 1024
     """What was just appended to partitions that this broker leads is kept in memory, up to so much in all."""
+    topic_defaults: Mapping[str, str] = field(default_factory=dict)
+    """What the broker's file says for topics that set nothing, by the names that brokers have for it
+    (log.retention.hours)."""

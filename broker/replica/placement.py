@@ -45,11 +45,11 @@ from metadata.image import (
     PartitionInfo,
     partition_changes,
 )
+from metadata.settings.effective import CLUSTER_DEFAULT
 
 RECONCILED_PER_STEP_MAX = 500
 """Partitions looked at before other events get their turn."""
 
-_CLUSTER_DEFAULT = ConfigResource(BROKER_RESOURCE, "")
 _UNCOMMITTED = frozenset({UNASSIGNED, MIGRATING, LOST})
 _INCARNATION_BITS = 20
 """A partition counts its own cuts below; every copy that is made begins above all others."""
@@ -72,6 +72,7 @@ class Placement:
     ) -> None:
         self._config = config
         self._me = config.broker_id
+        self._defaults = (CLUSTER_DEFAULT, ConfigResource(BROKER_RESOURCE, str(config.broker_id)))
         self._assignments = assignments
         self._fetchers = fetchers
         self._brokers = brokers
@@ -152,7 +153,7 @@ class Placement:
         changed = set(previous.configs.changed_keys(image.configs))
         self._settings.clear()
         keys: list[PartitionKey] = []
-        if _CLUSTER_DEFAULT in changed or not same_features:
+        if not changed.isdisjoint(self._defaults) or not same_features:
             keys = list(self.running)
         else:
             for resource in changed:
@@ -169,7 +170,12 @@ class Placement:
     def _settings_of(self, topic: str) -> TopicSettings:
         known = self._settings.get(topic)
         if known is None:
-            known = topic_settings(self.image or MetadataImage(), topic)
+            known = topic_settings(
+                self.image or MetadataImage(),
+                topic,
+                broker_id=self._me,
+                static=self._config.topic_defaults,
+            )
             self._settings[topic] = known
         return known
 

@@ -1,4 +1,4 @@
-"""What a topic's configuration says to its replicas on a broker, read from an image.
+"""What a topic's configuration says to its replicas on a broker, read from an image and the broker's file.
 
 Owns the reading of the text: a value that does not parse counts as not set (the controller refuses such
 values; an old log may hold them). Knows no partition.
@@ -6,12 +6,13 @@ values; an old log may hold them). Knows no partition.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from broker.replica.events import LogSettings
 from metadata.features import ELR_VERSION
 from metadata.image import MetadataImage
-from metadata.settings.effective import topic_setting
+from metadata.settings.effective import NOTHING, topic_setting
 from metadata.settings.keys import ConfigValueError
 from metadata.settings.topic_keys import TOPIC_KEYS
 
@@ -34,19 +35,32 @@ class TopicSettings:
     log: LogSettings = field(default_factory=LogSettings)
 
 
-def topic_settings(image: MetadataImage, topic: str) -> TopicSettings:
-    """What is in force for a topic: its own settings, else the cluster's default, else Kafka's."""
+def topic_settings(
+    image: MetadataImage, topic: str, *, broker_id: int | None = None, static: Mapping[str, str] = NOTHING
+) -> TopicSettings:
+    """What is in force for a topic on a broker: its own settings, else those of this broker, else the
+    cluster's default for brokers, else what the broker's file says (`static`), else Kafka's default."""
+
+    def read(key: str) -> object:
+        known = TOPIC_KEYS[key]
+        text = topic_setting(image, topic, key, broker_id=broker_id, static=static)
+        if text is not None:
+            try:
+                return known.parse(text)
+            except ConfigValueError:
+                pass
+        return known.parse(known.default or "")
 
     def number(key: str) -> int:
-        return _int(_value(image, topic, key))
+        return _int(read(key))
 
     # The older key bounds both directions where the newer one was not set (KIP-937).
     difference = number("message.timestamp.difference.max.ms")
-    policy = _value(image, topic, "cleanup.policy")
+    policy = read("cleanup.policy")
     return TopicSettings(
         min_insync_replicas=number("min.insync.replicas"),
         max_message_bytes=number("max.message.bytes"),
-        log_append_time=_value(image, topic, "message.timestamp.type") == LOG_APPEND_TIME,
+        log_append_time=read("message.timestamp.type") == LOG_APPEND_TIME,
         timestamp_before_max_ms=min(difference, number("message.timestamp.before.max.ms")),
         timestamp_after_max_ms=min(difference, number("message.timestamp.after.max.ms")),
         holds_back_high_watermark=image.features.level(ELR_VERSION) >= 1,
@@ -59,17 +73,6 @@ def topic_settings(image: MetadataImage, topic: str) -> TopicSettings:
             deletes=isinstance(policy, tuple) and "delete" in policy,
         ),
     )
-
-
-def _value(image: MetadataImage, topic: str, key: str) -> object:
-    known = TOPIC_KEYS[key]
-    text = topic_setting(image, topic, key)
-    if text is not None:
-        try:
-            return known.parse(text)
-        except ConfigValueError:
-            pass
-    return known.parse(known.default or "")
 
 
 def _int(value: object) -> int:

@@ -29,7 +29,7 @@ from controller.raft.core import RaftCore
 from metadata.errors import ApiError, ErrorCode
 from metadata.features import KNOWN_FEATURES
 from metadata.records import BrokerFeature
-from metadata.settings.broker_keys import BROKER_KEYS
+from metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
 from proto import metadata_pb2 as pb
 from proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
 from proto.data_pb2_grpc import add_DataServicer_to_server
@@ -176,7 +176,10 @@ class BrokerProcess:
         )
         add_MetadataServicer_to_server(service, server)
         view = SettingsViewService(
-            images, node_id=config.node_id, hints=hints, static=config.set_in_file(BROKER_KEYS)
+            images,
+            node_id=config.node_id,
+            hints=hints,
+            static=config.set_in_file(BROKER_KEYS.keys() | BROKER_SYNONYMS),
         )
         add_SettingsViewServicer_to_server(view, server)
         own = BrokerSelfService(

@@ -7,9 +7,8 @@ default of the program. Reads images; decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from types import MappingProxyType
 
 from metadata.image import (
     BROKER_RESOURCE,
@@ -27,11 +26,11 @@ from .broker_keys import (
     check_broker_value,
     is_id_memory,
 )
+from .effective import NOTHING, topic_setting
 from .keys import ConfigKey, ConfigValueError, Kind
 from .metrics_keys import METRICS_KEYS, check_metrics_values
 from .topic_keys import TOPIC_KEYS, check_topic_values
 
-NOTHING: Mapping[str, str] = MappingProxyType({})
 BROKER_DEFAULT = ConfigResource(BROKER_RESOURCE, "")
 
 
@@ -143,6 +142,10 @@ def describe_topic(
             )
             synonyms.insert(0, set_here)
         in_force = _strongest(synonyms, key)
+        if not synonyms:
+            # A weaker name (log.retention.hours) has no synonym to show, and is in force all the same.
+            value = topic_setting(image, topic, name, broker_id=broker_id, static=static)
+            in_force = in_force if value is None else replace(in_force, value=value)
         entries.append(
             ConfigEntry(
                 name=name,

@@ -1,4 +1,4 @@
-"""The value of a topic's setting that is in force: the topic's own, else the cluster's default for brokers.
+"""The value of a topic's setting that is in force: the topic's own, else what brokers are configured with.
 
 Owns the order of the sources, and under which names a broker's configuration holds the default (Kafka's
 `log.retention.hours` for `retention.ms`). Validates nothing: what stands in the log stands. Kafka's
@@ -6,6 +6,9 @@ own default is the caller's business (`TOPIC_KEYS`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
 
@@ -16,17 +19,40 @@ CLUSTER_DEFAULT = ConfigResource(BROKER_RESOURCE, "")
 _MS_PER_UNIT = {"minutes": 60_000, "hours": 3_600_000}
 
 
-def topic_setting(image: MetadataImage, topic_name: str, key: str) -> str | None:
-    """The text in force for a topic, in the key's own unit; None: nobody set it."""
-    own = (image.configs.get(ConfigResource(TOPIC_RESOURCE, topic_name)) or {}).get(key)
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def topic_setting(
+    image: MetadataImage,
+    topic_name: str,
+    key: str,
+    *,
+    broker_id: int | None = None,
+    static: Mapping[str, str] = NOTHING,
+) -> str | None:
+    """The text in force for a topic, in the key's own unit; None: nobody set it.
+
+    `broker_id`: whose own dynamic configuration counts too, before that of all brokers. `static`: what the
+    asking node's file sets, by the names that brokers have for it; it counts last.
+    """
+    own = (image.configs.get(ConfigResource(TOPIC_RESOURCE, topic_name)) or NOTHING).get(key)
     if own is not None:
         return own
-    defaults = image.configs.get(CLUSTER_DEFAULT)
-    if not defaults:
+    if broker_id is not None:
+        value = _of_broker(image.configs.get(ConfigResource(BROKER_RESOURCE, str(broker_id))), key)
+        if value is not None:
+            return value
+    value = _of_broker(image.configs.get(CLUSTER_DEFAULT), key)
+    return value if value is not None else _of_broker(static, key)
+
+
+def _of_broker(configs: Mapping[str, str] | None, key: str) -> str | None:
+    """What a broker's configuration says about a topic's key; the strongest name wins."""
+    if not configs:
         return None
     known = TOPIC_KEYS.get(key)
     for name in (key,) if known is None else (key, *known.synonyms):
-        value = defaults.get(name)
+        value = configs.get(name)
         if value is not None:
             return _in_ms(name, value)
     return None

@@ -9,7 +9,7 @@ import pytest
 from broker.replica.events import LogSettings
 from broker.replica.topic_settings import MAX_LONG, TopicSettings, topic_settings
 from metadata.features import ELR_VERSION
-from metadata.image import TOPIC_RESOURCE, ConfigResource, ImageBuilder, MetadataImage
+from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, ImageBuilder, MetadataImage
 from metadata.settings.effective import CLUSTER_DEFAULT, topic_setting
 
 
@@ -102,3 +102,39 @@ def test_the_older_bound_of_timestamps_holds_in_both_directions() -> None:
 
 def test_both_policies_delete() -> None:
     assert settings_of(topic={"cleanup.policy": "compact,delete"}).log.deletes
+
+
+def test_a_brokers_own_configuration_comes_before_that_of_all() -> None:
+    builder = ImageBuilder(image_of(cluster={"message.max.bytes": "77", "log.segment.bytes": "14"}))
+    builder.set_config(ConfigResource(BROKER_RESOURCE, "3"), "message.max.bytes", "99")
+    image = builder.freeze()
+    assert topic_settings(image, "logs").max_message_bytes == 77
+    assert topic_settings(image, "logs", broker_id=2).max_message_bytes == 77
+    own = topic_settings(image, "logs", broker_id=3)
+    assert (own.max_message_bytes, own.log.segment_bytes) == (99, 14)
+
+
+def test_a_brokers_file_counts_last() -> None:
+    static = {
+        "message.max.bytes": "500",
+        "min.insync.replicas": "2",
+        "log.retention.hours": "1",
+        "log.retention.bytes": "4096",
+        "log.roll.ms": "60000",
+        "log.cleanup.policy": "compact",
+        "log.message.timestamp.type": "LogAppendTime",
+    }
+    found = topic_settings(image_of(), "logs", static=static)
+    assert found == TopicSettings(
+        min_insync_replicas=2,
+        max_message_bytes=500,
+        log_append_time=True,
+        log=LogSettings(retention_ms=3_600_000, retention_bytes=4096, segment_ms=60_000, deletes=False),
+    )
+    # A weaker name in the cluster's default still comes before the strongest one in a file.
+    image = image_of(cluster={"log.retention.hours": "2"}, topic={"min.insync.replicas": "1"})
+    assert (
+        topic_settings(image, "logs", static={**static, "log.retention.ms": "5"}).log.retention_ms
+        == 7_200_000
+    )
+    assert topic_settings(image, "logs", static=static).min_insync_replicas == 1

@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from broker.replica.topic_settings import topic_settings
 from controller.config import ControllerConfig
 from controller.raft.config import RaftConfig, Voter
+from metadata.image import MetadataImage
 from metadata.records import ControllerEndpoint
 from runtime.config import load_config
 from runtime.config_docs import configuration_page
+from runtime.config_key import BROKER as BROKER_ROLE
 from runtime.config_keys import KEYS, UNSUPPORTED
+from runtime.config_keys_topics import TOPICS
 from runtime.errors import ConfigError
 from storage.uuids import uuid_to_text
 
@@ -206,3 +210,50 @@ def test_defaults_are_within_their_own_ranges() -> None:
 def test_the_page_about_configuration_is_current() -> None:
     page = (REPOSITORY / "docs" / "configuration.md").read_text()
     assert page == configuration_page(), "run: python -m runtime.config_docs > docs/configuration.md"
+
+
+def test_what_topics_have_that_set_nothing(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        BROKER,
+        message__max__bytes="5000",
+        log__retention__hours="-1",
+        log__retention__minutes="90",
+        log__message__timestamp__type="logappendtime",
+        log__segment__bytes=str(1024**3),
+    )
+    assert load_config(path).replicas().topic_defaults == {
+        "message.max.bytes": "5000",
+        "log.retention.hours": "-1",
+        "log.retention.minutes": "90",
+        "log.message.timestamp.type": "LogAppendTime",
+    }
+    assert load_config(written(tmp_path, BROKER)).replicas().topic_defaults == {}
+    path = written(tmp_path, CONTROLLER, unclean__leader__election__enable="TRUE")
+    assert load_config(path).controller("c", ()).unclean_leader_election_enable
+
+
+def test_the_files_defaults_of_topics_are_those_of_their_own_keys() -> None:
+    """What is set to what Kafka has anyway changes nothing: the table's defaults are the topics' ones."""
+    settings = topic_settings(MetadataImage(), "logs")
+    for key in TOPICS:
+        if key.default is not None and BROKER_ROLE in key.roles:
+            static = {key.name: str(key.default)}
+            assert topic_settings(MetadataImage(), "logs", static=static) == settings, key.name
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("message.max.bytes", "-1", "give a whole number from 0 to 2147483647 bytes"),
+        ("log.segment.bytes", "13", "give a whole number from 14 to 2147483647 bytes"),
+        ("log.retention.ms", "-2", "give a whole number from -1 to 9223372036854775807 ms"),
+        ("min.insync.replicas", "0", "give a whole number from 1"),
+        ("log.cleanup.policy", "keep", "choose one of delete, compact"),
+        ("unclean.leader.election.enable", "true", "is for a controller, and this is a broker"),
+        ("message.max.bytes", "200000000", "must be below socket.request.max.bytes"),
+    ],
+)
+def test_defaults_of_topics_that_cannot_be(tmp_path: Path, name: str, value: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        load_config(written(tmp_path, BROKER, **{name.replace(".", "__"): value}))

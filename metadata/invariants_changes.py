@@ -108,11 +108,18 @@ def _partition_violations(delta: MetadataDelta) -> Iterator[Violation]:
     image, topics = delta.new, delta.new.topics
     keys = [*delta.partitions.added, *delta.partitions.changed]
     rows = {row for key in keys if (row := topics.row_of(*key)) >= 0}
-    for broker_id in _turned(delta.old.brokers, image.brokers):
+    rows |= rows_about(topics, _turned(delta.old.brokers, image.brokers))
+    yield from row_violations(image, rows)
+
+
+def rows_about(topics: TopicsImage, broker_ids: Iterable[int]) -> set[int]:
+    """Rows of the partitions that name one of the brokers."""
+    rows: set[int] = set()
+    for broker_id in broker_ids:
         rows.update(topics.rows_with_replica(broker_id).tolist())
         rows.update(topics.rows_with_isr(broker_id).tolist())
         rows.update(topics.rows_led_by(broker_id).tolist())
-    yield from row_violations(image, rows)
+    return rows
 
 
 def row_violations(image: MetadataImage, rows: Iterable[int]) -> Iterator[Violation]:
@@ -206,7 +213,12 @@ def _config_violations(delta: MetadataDelta) -> Iterator[Violation]:
     image = delta.new
     asked = {*delta.configs.added, *delta.configs.changed}
     asked |= {ConfigResource(TOPIC_RESOURCE, topic.name) for topic in delta.topics_removed}
-    for resource in sorted(asked):
+    yield from config_violations(image, asked)
+
+
+def config_violations(image: MetadataImage, resources: Iterable[ConfigResource]) -> Iterator[Violation]:
+    """What is wrong with the settings of some resources; those without settings are passed over."""
+    for resource in sorted(resources):
         is_topic = resource.resource_type == TOPIC_RESOURCE
         if is_topic and resource in image.configs and resource.name not in image.topics.by_name:
             path = f"config/topic/{resource.name}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.intervals.violations import CHECK_EVERY
+from pipeline.intervals.cluster import RESUME_EVERY
 from pipeline.logs.cut import stretch_pieces
 from pipeline.logs.places import LogPlace, find_logs
 from pipeline.logs.spine import Spine, choose_spine
@@ -176,8 +176,8 @@ def _looks(spine: Spine) -> dict[str, tuple[int, int]]:
 
 
 def _final_below(spine: Spine) -> int:
-    """Records below this offset are final: the last place where invariants are judged."""
-    return spine.end_offset // CHECK_EVERY * CHECK_EVERY
+    """Records below this offset are final: the last place where a later run can go on."""
+    return spine.end_offset // RESUME_EVERY * RESUME_EVERY
 
 
 def _tasks(plans: list[_Plan], out: Path, staging: Path) -> list[Task]:

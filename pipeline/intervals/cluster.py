@@ -1,7 +1,7 @@
 """One cluster's log, replayed once, as rows of all tables that need a state.
 
-Owns the order in which the parts hear of a batch, and the resume point: the last place where invariants are
-judged (`violations.CHECK_EVERY`) before the log's end. Rows that ended before it are final; rows after it,
+Owns the order in which the parts hear of a batch, and the resume point: the last batch boundary at or after a
+multiple of RESUME_EVERY before the log's end. Rows that ended before it are final; rows after it,
 and what is still open, are provisional: a later run begins at the resume point and says them again. So a
 tail of the log that was never committed, and is replaced later, leaves nothing behind.
 """
@@ -15,7 +15,8 @@ import msgspec
 from metadata.batches import DecodedRecord
 from metadata.control_records import LeaderChangeMessage, UnknownControlRecord
 from metadata.errors import ReplayError
-from metadata.image import MetadataImage, PartitionInfo, Provenance
+from metadata.features import METADATA_VERSION
+from metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionInfo, Provenance
 from metadata.records import (
     BrokerRecord,
     FeatureLevelRecord,
@@ -30,10 +31,10 @@ from storage.types import LogPosition
 
 from .availability import Availability
 from .brokers import SHUTDOWN, BrokerSessions, DirectoryEvents, state_of
-from .errors import Question, is_plainly_sound, registration_is_new, topic_is_plainly_sound
 from .failovers import Failovers, is_unclean
 from .moments import DAY_MS, Clock, Moment, Row
 from .partitions import PartitionStates
+from .questions import ActiveBrokers, Question, is_plainly_sound, topic_is_plainly_sound
 from .quorum import QuorumEpochs
 from .settings import Configs, Topics
 from .state import SavedState, StateError, decode_image, decode_state, encode_image, encode_state
@@ -44,6 +45,8 @@ RowsByTable = dict[str, list[Row]]
 _COULD_TURN_BACK = frozenset({BrokerRecord, ProducerIdsRecord, FeatureLevelRecord})
 _UNKNOWN = frozenset({UnknownRecord, UnknownControlRecord})
 _CHANGES = {PartitionChangeRecord}
+RESUME_EVERY = 2_000
+"""Offsets between places where a later run can go on."""
 COLUMN_RECORDS = 24
 """Batches of so many records are replayed in columns, smaller ones record by record."""
 
@@ -69,6 +72,7 @@ class ClusterReplay:
         self._clock = Clock()
         self._touched = Touched()
         self._question = Question()
+        self._active = ActiveBrokers()
         self._quorum = QuorumEpochs()
         self._brokers = BrokerSessions()
         self._directories = DirectoryEvents()
@@ -77,6 +81,7 @@ class ClusterReplay:
         self._partitions = PartitionStates()
         self._availability = Availability(self._brokers.racks)
         self._failovers = Failovers(self._availability)
+        self._violations = Violations()
         self._moment = Moment(0, None, -1)
         self._final: RowsByTable | None = None
         self.saved_state: bytes | None = None
@@ -88,11 +93,11 @@ class ClusterReplay:
         if saved is not None:
             state = self._load(decode_state(saved))
         self._engine = Replayer(state, on_error=self._refuse)
-        self._violations = Violations(state)
-        if saved is not None:
-            self._violations.load(self._saved_violations, state)
-        elif snapshot is not None:
-            self._start(snapshot, state)
+        self._level = state.image.features.metadata_version
+        self._next_resume = _next_resume(state.end_offset)
+        if saved is None and snapshot is not None:
+            self._start(snapshot)
+        self._active.set(self._brokers.registrations)
 
     @property
     def end_offset(self) -> int:
@@ -121,12 +126,10 @@ class ClusterReplay:
                 self._touched.add(records)
             if not self._touched.is_open:
                 self._settle(moment, header.leader_epoch)
-        self._violations.batch(batch, moment)
-        if header.next_offset >= self._violations.next_check and not self._touched.is_open:
-            state = self._engine.state()
-            self._violations.check(state)
-            if self._violations.next_check > self._log_end:
-                self._remember(state)
+        if header.next_offset >= self._next_resume and not self._touched.is_open:
+            self._next_resume = _next_resume(self._engine.end_offset)
+            if self._next_resume > self._log_end:
+                self._remember(self._engine.state())
 
     def _apply_judged(
         self, batch: RecordBatch, records: tuple[DecodedRecord, ...], kinds: set[type], moment: Moment
@@ -167,6 +170,7 @@ class ClusterReplay:
         touched = self._touched
         if touched.brokers:
             self._settle_brokers(moment, epoch)
+            self._active.set(self._brokers.registrations)
         for topic_id, (offset, name) in touched.topics.items():
             if topic_id in self._engine.builder.topics.by_id and topic_id not in self._topics.names:
                 self._topics.created(topic_id, name, moment.at(offset))
@@ -181,6 +185,10 @@ class ClusterReplay:
                 self._remove_topic(topic_id, moment.at(offset))
         self._failovers.forget_late(moment.now_ms)
         touched.clear()
+        level = self._engine.builder.finalized.get(METADATA_VERSION, 0)
+        if level != self._level:
+            self._level = level
+            self._question.brokers = True
         if self._question:
             self._violations.judge(self._question, self._engine.state().image, moment)
             self._question = Question()
@@ -190,8 +198,7 @@ class ClusterReplay:
             before = self._brokers.registrations.get(broker_id)
             now = self._engine.builder.brokers.get(broker_id)
             there = moment.at(offset)
-            if registration_is_new(before, now):
-                self._question.brokers = True
+            self._question.broker(broker_id, before, now)
             if now is not None and now.rack != self._brokers.racks.get(broker_id):
                 self._availability.racks_changed()
             self._directories.registered(broker_id, before, now, there, epoch, self._replicas_in)
@@ -210,6 +217,8 @@ class ClusterReplay:
     def _settle_configs(self, moment: Moment) -> None:
         configs = self._engine.builder.configs
         for resource, names in self._touched.configs.items():
+            if resource.resource_type == TOPIC_RESOURCE:
+                self._question.topic_settings(resource.name)
             places = {name: moment.at(offset) for name, offset in names.items()}
             if self._configs.changed(resource, places, configs.get(resource) or {}):
                 self._judge_min_isr()
@@ -235,7 +244,8 @@ class ClusterReplay:
             before = changed(name, now, offset, time_ms)
             if before is now:
                 continue
-            if not is_plainly_sound(now) or (broken and f"topic/{name}/{key[1]}" in broken):
+            sound = is_plainly_sound(now) and self._active.carry(now)
+            if not sound or (broken and f"topic/{name}/{key[1]}" in broken):
                 self._question.partitions.add(key)
             self._availability.partition(key, before, now, min_isr)
             if before is None:
@@ -251,6 +261,8 @@ class ClusterReplay:
         is_sound = topic_is_plainly_sound(self._engine.builder.topics, topic_id)
         if not is_sound or f"topic/{name}" in self._violations.broken:
             self._question.topics.add(topic_id)
+        if f"config/topic/{name}" in self._violations.broken:
+            self._question.topic_settings(name)
 
     def _elected(
         self, key: tuple[bytes, int], name: str, before: PartitionInfo, now: PartitionInfo, moment: Moment
@@ -273,10 +285,11 @@ class ClusterReplay:
         self._topics.removed(topic_id, len(gone), moment)
         if self._violations.broken:
             self._question.gone |= {f"topic/{name}", *(f"topic/{name}/{info.index}" for info in gone)}
+        self._question.topic_settings(name)
         if name not in self._engine.builder.topics.by_name:
             self._configs.topic_removed(name, moment)
 
-    def _start(self, image: MetadataImage, state: ReplayState) -> None:
+    def _start(self, image: MetadataImage) -> None:
         """The log begins after the snapshot whose image this is."""
         provenance = image.provenance
         moment = self._moment = self._clock.moment(provenance.offset, provenance.timestamp_ms)
@@ -292,7 +305,7 @@ class ClusterReplay:
                 self._partitions.start_from_snapshot(info, moment)
                 key = (info.topic_id, info.index)
                 self._availability.partition(key, None, info, self._configs.min_isr(topic.name))
-        self._violations.start_from_snapshot(state, moment)
+        self._violations.start_from_snapshot(image, moment)
 
     def final_rows(self) -> RowsByTable:
         """Rows that no later run will say otherwise, since the last call: those before the resume point.
@@ -304,7 +317,7 @@ class ClusterReplay:
 
     def provisional_rows(self) -> RowsByTable:
         """The rest, to be asked for once, at the log's end and after `final_rows`."""
-        self._violations.check(self._engine.state())
+        self._violations.finish(self._engine.state().image, self._moment)
         rows = self._take()
         opened: RowsByTable = {
             "quorum_epochs": self._quorum.open_rows(),
@@ -383,7 +396,11 @@ class ClusterReplay:
             self._availability.load(trackers["availability"])
             self._failovers = Failovers(self._availability)
             self._failovers.load(trackers["failovers"])
-            self._saved_violations = trackers["violations"]
+            self._violations.load(trackers["violations"])
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise StateError(f"the saved state is not whole: {error!r}") from error
         return ReplayState(image)
+
+
+def _next_resume(offset: int) -> int:
+    return (offset // RESUME_EVERY + 1) * RESUME_EVERY

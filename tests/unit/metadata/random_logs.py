@@ -36,10 +36,11 @@ NOT_A_RECORD = encode(r.PartitionChangeRecord(0, bytes(16), leader=1), 1) + b"\x
 class RandomLog:
     """Writes batches one after the other; `data` is the log so far."""
 
-    def __init__(self, seed: object, *, wild: float = 0.05) -> None:
-        """`wild` is how much of it no correct controller writes."""
+    def __init__(self, seed: object, *, wild: float = 0.05, garbage: bool = True) -> None:
+        """`wild` is how much of it no correct controller writes; with `garbage`, also what is no record."""
         self._rng = random.Random(f"log {seed}")
         self._wild = wild
+        self._garbage = garbage
         self._offset = 0
         self._epoch = 1
         self._time_ms = START_MS
@@ -183,7 +184,7 @@ class RandomLog:
             self.add(rng.choice((r.EndTransactionRecord(), r.AbortTransactionRecord("gave up"))))
         elif pick == 7 and rng.random() < 10 * self._wild:
             self.add(FROM_THE_FUTURE)
-        elif pick == 8 and rng.random() < 2 * self._wild:
+        elif pick == 8 and self._garbage and rng.random() < 2 * self._wild:
             self.add(NOT_A_RECORD)
         else:
             self.create()
@@ -194,10 +195,12 @@ def _version(record: object) -> int:
     return min(latest, 3 if isinstance(record, r.BrokerRecord) else 1)
 
 
-def random_node(disk: Disk, seed: object, *, wild: float = 0.05, rounds: int = 8) -> NodeFiles:
+def random_node(
+    disk: Disk, seed: object, *, wild: float = 0.05, rounds: int = 8, garbage: bool = True
+) -> NodeFiles:
     """A node's directory with such a log, in one to three segments."""
     rng = random.Random(f"node {seed}")
-    log = RandomLog(seed, wild=wild)
+    log = RandomLog(seed, wild=wild, garbage=garbage)
     log.begin()
     for _ in range(rounds):
         log.quiet(rng.choice((3, 40, 40, 100)))

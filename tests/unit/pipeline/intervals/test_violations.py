@@ -1,4 +1,4 @@
-"""Errors are told from the batch that broke a rule to the one that mended it, however soon that came."""
+"""Broken rules are told from the batch that broke them to the one that mended it, however soon that came."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from metadata import records as r
-from metadata.invariants import ERROR, check_image
+from metadata.inspect.check import check_log
+from metadata.inspect.log import MetadataLog, open_log
+from metadata.invariants import check_image
 from metadata.replay import Replayer
 from pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from pipeline.fleet.plan import FleetPlan
 from pipeline.intervals import ClusterReplay
 from storage.batch import RecordBatch
+from storage.posix_disk import PosixDisk
+from tests.unit.metadata.made_logs import memory_disk, strict
+from tests.unit.metadata.random_logs import random_node
 from tests.unit.pipeline.intervals.telling import (
     DIR_A,
     DIR_B,
@@ -44,18 +50,14 @@ BASE: list[Line] = [
 
 
 def judged_whole(given: list[RecordBatch]) -> set[tuple[str, str, int, int | None]]:
-    """(rule, path, from, to) of every error, the whole image judged at every batch."""
+    """(rule, path, from, to) of everything that is wrong, the whole image judged at every batch."""
     engine = Replayer(on_error=lambda error: None)
     since: dict[tuple[str, str], int] = {}
     done: set[tuple[str, str, int, int | None]] = set()
     for batch in given:
         engine.apply_batch(batch)
         offset = batch.header.base_offset
-        found = {
-            (one.rule, one.where)
-            for one in check_image(engine.state().image, limit=10_000)
-            if one.severity == ERROR
-        }
+        found = {(one.rule, one.where) for one in check_image(engine.state().image, limit=10_000)}
         for key in since.keys() - found:
             done.add((*key, since.pop(key), offset))
         for key in found - since.keys():
@@ -69,22 +71,40 @@ STEP_RULES = (
     "leader-epoch-grows",
     "partitions-stay",
     "broker-epoch-grows",
+    "metadata-version-grows",
 )
 
 
-def told_errors(given: list[RecordBatch]) -> set[tuple[str, str, int, int | None]]:
+def told_violations(given: list[RecordBatch]) -> set[tuple[str, str, int, int | None]]:
     return {
         (row["rule"], row["where"], row["from_offset"], row["to_offset"])
         for row in told(given, "violations")
-        if row["severity"] == ERROR and row["rule"] not in STEP_RULES
+        if row["rule"] not in STEP_RULES
     }
+
+
+FEATURES = (r.BrokerFeature("metadata.version", 15, 19),)
+
+
+def registered(number: int, epoch: int, epochs: dict[int, int], **more: Any) -> object:
+    epochs[number] = epoch
+    return msgspec.structs.replace(broker(number, epoch, dirs=(DIR_A,)), **more)
+
+
+def fencing(rng: random.Random, epochs: dict[int, int]) -> object:
+    """A broker that is fenced, comes back, or shuts down. A record that names an old epoch is refused."""
+    number = rng.randint(1, 3)
+    kind = rng.choice((r.FenceBrokerRecord, r.UnfenceBrokerRecord))
+    if rng.random() < 0.3:
+        return r.BrokerRegistrationChangeRecord(number, epochs[number], in_controlled_shutdown=1)
+    return kind(number, epochs[number])
 
 
 def some_of(rng: random.Random, low: int = 0) -> tuple[int, ...]:
     return tuple(rng.choices((1, 2, 3, 4), k=rng.randint(low, 4)))
 
 
-def wild_record(rng: random.Random, number: int) -> object:
+def wild_record(rng: random.Random, number: int, epochs: dict[int, int]) -> object:
     """A record that no correct controller writes, or one that mends something."""
     index = rng.randrange(4)
     payments = bytes([number // 10]) + PAYMENTS[1:]  # ids are never used twice
@@ -98,10 +118,17 @@ def wild_record(rng: random.Random, number: int) -> object:
         lambda: change(index, replicas=replicas, directories=directories),
         lambda: change(index, adding_replicas=some_of(rng), removing_replicas=some_of(rng)),
         lambda: change(index, eligible_leader_replicas=list(some_of(rng))),
-        lambda: broker(
-            rng.randint(1, 3), 10 + number, dirs=tuple(rng.choices((DIR_A, DIR_B, bytes(16)), k=2))
+        lambda: registered(
+            *(rng.randint(1, 3), 10 + number, epochs),
+            log_dirs=tuple(rng.choices((DIR_A, DIR_B, bytes(16)), k=2)),
         ),
+        lambda: registered(rng.randint(1, 3), 10 + number, epochs, features=FEATURES),
         lambda: r.UnregisterBrokerRecord(rng.randint(1, 3), 10 + number),
+        lambda: r.FeatureLevelRecord("metadata.version", rng.choice((14, 19))),
+        lambda: r.ConfigRecord(
+            2, rng.choice(("orders", "payments", "nothing")), "a", rng.choice(("1", None))
+        ),
+        *[lambda: fencing(rng, epochs)] * 6,
         lambda: partition(rng.randint(0, 12), (1, 2), payments),
         lambda: r.TopicRecord("payments", payments),
         lambda: r.RemoveTopicRecord(payments),
@@ -111,15 +138,18 @@ def wild_record(rng: random.Random, number: int) -> object:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_judged_by_batch_is_what_the_whole_image_shows(seed: int) -> None:
-    rng = random.Random(f"wild {seed}")
+    rng, epochs = random.Random(f"wild {seed}"), {1: 1, 2: 2, 3: 3}
     lines = [
-        (1000 + at, [wild_record(rng, at) for _ in range(rng.choice((1, 1, 2, 30)))]) for at in range(120)
+        (1000 + at, [wild_record(rng, at, epochs) for _ in range(rng.choice((1, 1, 2, 30)))])
+        for at in range(120)
     ]
     given = batches([*BASE, *lines])
     expected = judged_whole(given)
     assert len(expected) > 60
     assert any(end is None for *_, end in expected)
-    assert told_errors(given) == expected
+    assert told_violations(given) == expected
+    rules = {rule for rule, *_ in expected}
+    assert {"leader-active", "isr-active", "config-of-topic"} <= rules
 
 
 def test_a_planted_error_that_mends_soon_is_told_exactly(tmp_path: Path) -> None:
@@ -134,9 +164,63 @@ def test_a_planted_error_that_mends_soon_is_told_exactly(tmp_path: Path) -> None
             for one in truth["incidents"]
             if one["kind"] == "broken_invariant"
         }
-        assert told_errors(read_log(log)) == planted
+        assert told_violations(read_log(log)) == planted
         mended += sum(end is not None for *_, end in planted)
     assert mended >= 3
+
+
+def first_told(given: list[RecordBatch]) -> dict[tuple[str, str], int]:
+    """Where each rule was first broken, by (rule, path), as the table tells it."""
+    found: dict[tuple[str, str], int] = {}
+    for row in told(given, "violations"):
+        if row["rule"] != "replay":
+            found.setdefault((row["rule"], row["where"]), row["from_offset"])
+    return found
+
+
+def first_found(log: MetadataLog) -> dict[tuple[str, str], int]:
+    """The same as `log check` finds it."""
+    report = check_log(log)
+    assert not report.dropped and not report.problems
+    of_others = ("record-applies", "snapshot-agrees")
+    return {(one.rule, one.where): one.offset for one in report.findings if one.rule not in of_others}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_table_tells_what_log_check_finds(seed: int) -> None:
+    log = random_node(memory_disk(), seed, wild=0.08, garbage=False).log
+    expected = first_found(log)
+    assert len(expected) > 10
+    assert first_told(strict(log)) == expected
+
+
+def test_the_table_tells_what_log_check_finds_in_recorded_logs(shared_data: Path) -> None:
+    found = 0
+    for path in (
+        shared_data / "kafka-3.7" / "controller-3000",
+        *(shared_data / "kraft-wild").rglob("__c*-0"),
+    ):
+        log = open_log(PosixDisk(), str(path))
+        if log.start_offset or check_log(log).problems:
+            continue
+        assert first_told(read_log(Path(log.path))) == first_found(log), log.path
+        found += 1
+    assert found > 8
+
+
+def test_a_warning_between_two_batches_is_told_from_one_to_the_other() -> None:
+    lines: list[Line] = [
+        *BASE,
+        (100, [r.FenceBrokerRecord(1, 1)]),
+        (200, [change(at, isr=(2, 3), leader=2) for at in range(4)]),
+    ]
+    given = batches(lines)
+    rows = [row for row in told(given, "violations") if row["rule"] == "leader-active"]
+    assert [row["where"] for row in rows] == [f"topic/orders/{at}" for at in range(4)]
+    fence, change_at = given[-2].header.base_offset, given[-1].header.base_offset
+    assert {(row["severity"], row["from_offset"], row["to_offset"]) for row in rows} == {
+        ("warning", fence, change_at)
+    }
 
 
 def test_an_error_that_is_open_where_a_run_goes_on_ends_in_the_next() -> None:

@@ -7,6 +7,8 @@ keeps without power.
 
 from __future__ import annotations
 
+from collections import deque
+
 from broker.replica.events import (
     AppendPartition,
     CutPartition,
@@ -29,6 +31,7 @@ class LocalLog:
 
     __slots__ = (
         "_trim_asked",
+        "_unwritten",
         "changes",
         "counts_synced",
         "cutting",
@@ -75,6 +78,7 @@ class LocalLog:
         self.changes = Changes.NONE
         self.high_watermark = 0
         self._trim_asked = 0
+        self._unwritten: deque[tuple[int, int]] = deque()
         self._take_up(log)
         self.high_watermark = min(max(log.high_watermark, self.start), self.end)
 
@@ -97,6 +101,7 @@ class LocalLog:
     def append(self, data: bytes, end: int, out: list[DataEffect]) -> None:
         """Accepts batches that begin at `end`; the caller has noted their epochs and producers."""
         self.end = end
+        self._unwritten.append((end, len(data)))
         self.unwritten_bytes += len(data)
         out.append(
             AppendPartition(
@@ -189,8 +194,9 @@ class LocalLog:
         if end > self.written:
             self.written = end
             self.changes |= Changes.END | Changes.POSITION
-        if self.written == self.end:
-            self.unwritten_bytes = 0
+        unwritten = self._unwritten
+        while unwritten and unwritten[0][0] <= self.written:
+            self.unwritten_bytes -= unwritten.popleft()[1]
 
     def _take_up(self, log: ReplicaLog) -> None:
         self.start = log.start_offset
@@ -198,4 +204,5 @@ class LocalLog:
         self.size_bytes = log.size_bytes
         self.epochs = log.epochs
         self.producers = log.producers
+        self._unwritten.clear()
         self.unwritten_bytes = 0

@@ -361,6 +361,16 @@ def test_a_slow_directory_is_not_buried_in_memory() -> None:
     assert not replica.send(big).results
 
 
+def test_a_directory_that_always_has_a_little_to_do_is_not_slow() -> None:
+    replica = leader(settings=TopicSettings(max_message_bytes=UNWRITTEN_LIMIT_BYTES))
+    big = batch(b"x" * (4 * 1024 * 1024))
+    replica.send(big)
+    for _ in range(2 * UNWRITTEN_LIMIT_BYTES // len(big)):
+        assert not replica.send(big).results
+        replica.work(1)  # one behind, all the time
+    assert replica.partition.written_end == replica.partition.end_offset - 1
+
+
 def test_changes_say_what_moved() -> None:
     replica = leader()
     assert Changes.ROLE in replica.partition.take_changes()

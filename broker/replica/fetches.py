@@ -210,6 +210,9 @@ class Fetches:
             return
         fetch = read.fetch
         fetch.data[read.key] = event.data
+        if event.problem is not None:
+            # Said, or the reader would ask for the same bytes again at once, and again.
+            fetch.answers[read.key] = self._damaged(read.key, event.problem)
         fetch.pending -= 1
         if fetch.pending == 0:
             self._respond(fetch, out)
@@ -406,6 +409,12 @@ class Fetches:
             leader_epoch=now.leader_epoch,
             records=data if same else b"",
         )
+
+    def _damaged(self, key: PartitionKey, problem: str) -> FetchedPartition:
+        text = (
+            f"what is to be read here is damaged: {problem}; elect another leader, then repair the directory"
+        )
+        return FetchedPartition(key=key, error=ErrorCode.KAFKA_STORAGE_ERROR, message=text)
 
     def _close_fetch(self, fetch: Fetch) -> None:
         fetch.is_over = True

@@ -312,6 +312,9 @@ class Partition(LogView):
         leading = self._leader_in(plan.leader_epoch)
         if isinstance(leading, Refusal):
             return self._not_listed(leading)
+        if found.problem is not None:
+            text = f"what had to be read is damaged: {found.problem}; elect another leader, then repair it"
+            return self._not_listed(Refusal(ErrorCode.KAFKA_STORAGE_ERROR, text))
         return leading.reading().found_offset(found.offset, found.timestamp_ms, found.leader_epoch)
 
     def _not_listed(self, refusal: Refusal) -> ListedOffset:

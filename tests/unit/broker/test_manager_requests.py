@@ -14,6 +14,7 @@ from broker.replica.events import (
     EnforceRetention,
     FindOffset,
     OffsetFound,
+    PartitionRead,
     PeerFetchFailed,
     ReadPartition,
     SendFetch,
@@ -306,6 +307,22 @@ def test_a_read_from_a_directory_that_fails_is_a_storage_error() -> None:
     assert part.error is ErrorCode.KAFKA_STORAGE_ERROR and part.error.retriable
 
 
+@pytest.mark.parametrize("follower", [-1, 2])
+def test_damaged_bytes_are_an_error_and_no_empty_answer_that_is_asked_for_again(follower: int) -> None:
+    _, host = leading("x", "y", replicas=(1, 2))
+    host.ask(produce(key_of("x"), key_of("y"), acks=1))
+    host.work()
+    for key in (key_of("x"), key_of("y")):  # the high watermark reaches what a consumer reads
+        host.ask(fetch(at(key, 1, epoch=0, last=0), follower=2, wait_ms=0), "ack")
+    reads = of_kind(host.ask(fetch(at(key_of("x"), 0), at(key_of("y"), 0), follower=follower)), ReadPartition)
+    assert [each.key for each in reads] == [key_of("x"), key_of("y")]
+    host.do(PartitionRead(token=reads[0].token, data=None, problem="batch 0: CRC"))
+    x, y = answer_to(host.do(PartitionRead(token=reads[1].token, data=b"records"))).partitions
+    assert (x.error, x.records) == (ErrorCode.KAFKA_STORAGE_ERROR, b"")
+    assert "batch 0: CRC" in (x.message or "")
+    assert (y.error, y.records) == (ErrorCode.NONE, b"records")
+
+
 def test_parked_fetches_hear_of_a_failed_directory_at_once() -> None:
     _, host = leading("x")
     host.ask(fetch(at(key_of("x"), 0)))
@@ -464,6 +481,17 @@ def test_offsets_by_time_are_looked_up_in_the_log() -> None:
     reply = OffsetFound(token=sought.token, offset=0, timestamp_ms=150, leader_epoch=0)
     results = answer_to(host.do(reply)).results
     assert [(each.offset, each.timestamp_ms) for each in results] == [(1, -1), (0, -1), (0, 150)]
+
+
+def test_a_time_that_cannot_be_looked_up_in_a_damaged_log_is_an_error() -> None:
+    _, host = leading("x")
+    host.ask(produce(key_of("x")))
+    host.work()
+    wanted = ListOffsetsPartition(key=key_of("x"), timestamp_ms=123)
+    sought = only(host.ask(ListOffsetsRequest(partitions=(wanted,))), FindOffset)
+    reply = OffsetFound(token=sought.token, offset=None, timestamp_ms=-1, leader_epoch=-1, problem="CRC")
+    (result,) = answer_to(host.do(reply)).results
+    assert result.error is ErrorCode.KAFKA_STORAGE_ERROR and "CRC" in (result.message or "")
 
 
 def test_producer_ids_come_from_blocks_of_the_controller() -> None:

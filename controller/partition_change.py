@@ -201,13 +201,21 @@ class _Draft:
                 return replica, False
         if self.rules.elr and not self.isr and not self.elr and len(self.last_known_elr) == 1:
             last = self.last_known_elr[0]
-            if last in self.replicas and self._accepts(last):
+            if last in self.replicas and self._may_recover(last):
                 return last, True
         if election is Election.UNCLEAN:
             for replica in self.replicas:
-                if self._accepts(replica):
+                if self._may_recover(replica):
                     return replica, True
         return NO_LEADER, False
+
+    def _may_recover(self, replica: int) -> bool:
+        """Whether it may lead without being in sync. One that no directory holds yet has nothing at all, and
+        all others would be cut to that; it neither leads nor joins before it is assigned (S3.6), and that
+        assignment looks for a leader again."""
+        nowhere = self.directories.get(replica, UNASSIGNED) == UNASSIGNED
+        told = self.rules.metadata_version >= LEVEL_DIRECTORIES
+        return self._accepts(replica) and not (nowhere and told)
 
     def _in_sync(self, replica: int) -> bool:
         return replica in self.isr or (not self.isr and replica in self.elr)

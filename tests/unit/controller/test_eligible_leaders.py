@@ -17,7 +17,7 @@ from controller.partitions import removal_slice
 from controller.registrations import own_registration
 from controller.work import ForgetEligible
 from metadata.errors import ErrorCode
-from metadata.image import RECOVERED, RECOVERING, ConfigResource, MetadataImage, PartitionInfo
+from metadata.image import RECOVERED, RECOVERING, UNASSIGNED, ConfigResource, MetadataImage, PartitionInfo
 from metadata.records import (
     BrokerFeature,
     BrokerRegistrationChangeRecord,
@@ -199,7 +199,11 @@ def test_an_unclean_stop_makes_a_broker_ineligible_and_the_last_leader_recovers(
     alone = image(ON, TWO, partition(0, (1, 2, 3), (1,), 1))
     lost = removal_slice(alone, 1, rules_of(alone, lambda n: n == 3), 10, unclean=True).records[0]
     assert lost == change(isr=(), leader=-1, last_known_elr=(1,))
-    empty = image(ON, TWO, partition(0, (1, 2, 3), (1,), 1), lost)
+    (place,) = broker(1).log_dirs
+    nowhere = image(ON, TWO, partition(0, (1, 2, 3), (1,), 1), lost)
+    assert build_change(one(nowhere), Target(), rules_of(nowhere, lambda n: True)) is None, "S3.6"
+    lies = change(directories=(place, UNASSIGNED, UNASSIGNED))
+    empty = image(ON, TWO, partition(0, (1, 2, 3), (1,), 1), lost, lies)
     assert build_change(one(empty), Target(), rules_of(empty, lambda n: n != 1)) is None
     back = build_change(one(empty), Target(), rules_of(empty, lambda n: True))
     assert back == change(isr=(1,), leader=1, last_known_elr=(), leader_recovery_state=RECOVERING)

@@ -254,7 +254,8 @@ def test_an_unclean_election_that_is_allowed_later_happens_with_the_next_look() 
     quorum.start_broker(2)
     active = quorum.leader.node.active
     assert active is not None
-    grown = PartitionChangeRecord(partition_id=0, topic_id=topic, replicas=(1, 2))
+    (one,), (two,) = (quorum.image().brokers[n].directories for n in (1, 2))
+    grown = PartitionChangeRecord(partition_id=0, topic_id=topic, replicas=(1, 2), directories=(one, two))
     active._bench.append((grown,), [], quorum.now_ms)
     quorum.settle()
     quorum.beat_for(12_000, 2)

@@ -55,6 +55,17 @@ def cluster(*records: object, fenced: tuple[int, ...] = (), leaving: tuple[int, 
     return image_of(*brokers, TopicRecord(name="t", topic_id=TOPIC), *records)
 
 
+def directory(broker_id: int) -> bytes:
+    """The one directory that the broker has registered."""
+    (only,) = broker(broker_id).log_dirs
+    return only
+
+
+def placed(record: PartitionRecord) -> PartitionRecord:
+    """Every replica lies in a directory of its broker, says the log."""
+    return replace_record(record, directories=tuple([directory(each) for each in record.replicas]))
+
+
 def change(**fields: object) -> PartitionChangeRecord:
     return PartitionChangeRecord(**{"partition_id": 0, "topic_id": TOPIC, **fields})
 
@@ -80,14 +91,37 @@ def build(image: MetadataImage, target: Target = UNCHANGED, election: Election |
 def test_an_unclean_election_only_where_the_configuration_allows_it(
     config: tuple[object, ...], expected: object
 ) -> None:
-    image = cluster(partition(0, (1, 2, 3), (1,), -1), *config, fenced=(1,))
+    image = cluster(placed(partition(0, (1, 2, 3), (1,), -1)), *config, fenced=(1,))
     assert build(image) == expected
 
 
 def test_the_death_of_the_last_in_sync_replica_elects_uncleanly_in_one_record() -> None:
-    image = cluster(partition(0, (1, 2, 3), (1,), 1), UNCLEAN)
+    image = cluster(placed(partition(0, (1, 2, 3), (1,), 1)), UNCLEAN)
     batch = removal_slice(image, 1, rules_of(image, image.brokers.is_active), 10)
     assert batch.records == (change(isr=(2,), leader=2, leader_recovery_state=1),)
+
+
+def test_s3_6_a_replica_that_lies_nowhere_yet_is_not_elected_uncleanly_before_it_is_assigned() -> None:
+    """It has nothing: whoever followed it would be cut to nothing."""
+    lies = placed(partition(0, (1, 2, 3), (1,), 1))
+    new = replace_record(lies, directories=(directory(1), UNASSIGNED, directory(3)))
+    image = cluster(new, UNCLEAN, fenced=(1,))
+    assert build(image) == change(isr=(3,), leader=3, leader_recovery_state=1)
+    alone = cluster(new, UNCLEAN, fenced=(1, 3))
+    assert build(alone) == change(leader=-1), "the last in-sync replica is waited for"
+    last = removal_slice(alone, 1, rules_of(alone, alone.brokers.is_active), 10)
+    assert last.records == (change(leader=-1),)
+    leaderless = cluster(replace_record(new, leader=-1), UNCLEAN, fenced=(1, 3))
+    request = AssignReplicasToDirsRequest(
+        broker_id=2,
+        broker_epoch=10,
+        assignments=(ReplicaAssignment(directory_id=directory(2), topic_id=TOPIC, partition=0),),
+    )
+    rules = rules_of(leaderless, leaderless.brokers.is_active)
+    (assigned,) = decide_assign_replicas(leaderless, request, rules, records_max=100).records
+    assert assigned == change(
+        isr=(2,), leader=2, leader_recovery_state=1, directories=(directory(1), directory(2), directory(3))
+    )
 
 
 def test_below_3_2_nothing_says_that_a_leader_recovers() -> None:
@@ -157,9 +191,8 @@ def test_preferred_elections_by_name() -> None:
 
 
 def test_unclean_elections_are_the_operators_to_decide() -> None:
-    image = cluster(
-        partition(0, (1, 2), (1,), -1), partition(1, (1,), (1,), -1), partition(2, (2,), (2,), 2), fenced=(1,)
-    )
+    places = (((1, 2), (1,), -1), ((1,), (1,), -1), ((2,), (2,), 2))
+    image = cluster(*[placed(partition(n, *each)) for n, each in enumerate(places)], fenced=(1,))
     result, answer = elect(image, ("t", 0), ("t", 1), ("t", 2), unclean=True)
     assert result.records == (change(isr=(2,), leader=2, leader_recovery_state=1),)
     assert [each.error for each in answer.results] == [

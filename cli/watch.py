@@ -1,4 +1,4 @@
-"""The live view of a local cluster: quorum, replicas, brokers and what the log last told.
+"""The live view of a local cluster: quorum, nodes, brokers' partition data and what the log last told.
 
 Owns what is shown and the loop that shows it. On a terminal it is a table that is drawn again and again;
 elsewhere it is plain lines, one for each change.
@@ -12,10 +12,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import FrameType
 
 import click
-from rich.console import Group, RenderableType
+from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
@@ -27,6 +28,7 @@ from cli.cluster import LocalCluster
 from cli.errors import Failure, one_line
 from cli.log_source import ReadBatch
 from cli.log_timeline import event_text
+from cli.watch_figures import BrokerFigures, FigureReader, Figures
 from metadata.errors import ApiError
 from metadata.image.types import BrokerRegistration
 from metadata.inspect.states import earliest, state_at
@@ -37,6 +39,11 @@ from storage.reader import LogReader
 
 INTERVAL_S = 0.5
 EVENTS_SHOWN = 12
+EVENTS_MIN = 2
+_WIDE = 130
+"""So many columns have room for events as `log timeline` prints them."""
+_LINES_AROUND = 15
+"""Of the title, the tables' heads and frames, and the line that stays free."""
 _COLOURS = {"running": "green", "fenced": "red", "controlled shutdown": "yellow", "absent": "dim"}
 
 
@@ -47,6 +54,7 @@ class View:
     quorum: DescribeQuorumResponse | None = None
     brokers: list[BrokerRegistration] = field(default_factory=list)
     pids: dict[str, int | None] = field(default_factory=dict)
+    figures: Figures = field(default_factory=Figures)
     events: deque[TimelineEvent] = field(default_factory=lambda: deque(maxlen=EVENTS_SHOWN))
     problem: str | None = None
 
@@ -122,8 +130,9 @@ def watch(cluster: LocalCluster, *, live: bool) -> None:
         raise Failure("a process did not stop by itself and was killed; see its process.log")
 
 
-def refresh(cluster: LocalCluster, view: View, tail: EventTail) -> list[TimelineEvent]:
+def refresh(cluster: LocalCluster, view: View, tail: EventTail, figures: FigureReader) -> list[TimelineEvent]:
     """Asks the cluster again; returns what happened since the last time."""
+    view.figures = figures.read()
     view.pids = {node.name: cluster.processes.pid(node) for node in cluster.layout.nodes}
     try:
         view.quorum = cluster.client.quorum()
@@ -137,19 +146,20 @@ def refresh(cluster: LocalCluster, view: View, tail: EventTail) -> list[Timeline
 
 
 def _watch_live(cluster: LocalCluster, ended: threading.Event) -> None:
-    view, tail = View(), EventTail(cluster)
-    refresh(cluster, view, tail)
-    with Live(render(cluster, view), refresh_per_second=4, screen=False) as shown:
+    view, tail, figures = View(), EventTail(cluster), FigureReader(cluster.layout.nodes)
+    refresh(cluster, view, tail, figures)
+    with Live(refresh_per_second=4, screen=False) as shown:
+        shown.update(render(cluster, view, shown.console.size))
         while not ended.wait(INTERVAL_S):
-            refresh(cluster, view, tail)
-            shown.update(render(cluster, view))
+            refresh(cluster, view, tail, figures)
+            shown.update(render(cluster, view, shown.console.size))
 
 
 def _watch_lines(cluster: LocalCluster, ended: threading.Event) -> None:
-    view, tail = View(), EventTail(cluster)
+    view, tail, figures = View(), EventTail(cluster), FigureReader(cluster.layout.nodes)
     changed = _on_change(click.echo)
     while True:
-        fresh = refresh(cluster, view, tail)
+        fresh = refresh(cluster, view, tail, figures)
         changed(status_line(view))
         for event in fresh:
             click.echo(event_text(event))
@@ -175,11 +185,28 @@ def status_line(view: View) -> str:
     if view.quorum is None:
         return "no quorum yet"
     brokers = ", ".join(f"{broker.broker_id} {broker_state(broker)}" for broker in view.brokers)
-    return f"leader {view.quorum.leader_id}, epoch {view.quorum.leader_epoch}; brokers: {brokers or 'none'}"
+    line = f"leader {view.quorum.leader_id}, epoch {view.quorum.leader_epoch}; brokers: {brokers or 'none'}"
+    return "; ".join([line, *_troubles(view.figures)])
 
 
-def render(cluster: LocalCluster, view: View) -> RenderableType:
-    """The whole screen."""
+def _troubles(figures: Figures) -> list[str]:
+    """What of the partition data an operator has to look at."""
+    found = []
+    if figures.cluster is not None and figures.cluster.leaderless:
+        found.append(f"partitions without leader: {figures.cluster.leaderless}")
+    under = sum(each.under_replicated for each in figures.brokers.values())
+    if under:
+        found.append(f"under-replicated partitions: {under}")
+    found += [
+        f"broker {broker_id}: log directories offline: {each.offline_directories}"
+        for broker_id, each in figures.brokers.items()
+        if each.offline_directories
+    ]
+    return found
+
+
+def render(cluster: LocalCluster, view: View, size: ConsoleDimensions) -> RenderableType:
+    """The whole screen, with as many of the newest events as have room."""
     title = Text(f"cluster {cluster.layout.cluster_id}")
     if view.quorum is not None:
         title.append(
@@ -187,10 +214,25 @@ def render(cluster: LocalCluster, view: View) -> RenderableType:
             f"   high watermark {view.quorum.high_watermark}",
             style="bold",
         )
+    partitions = view.figures.cluster
+    if partitions is not None:
+        title.append(f"\ntopics {partitions.topics}   partitions {partitions.partitions}")
+        title.append(f"   without leader {partitions.leaderless}", _bad(partitions.leaderless, "red"))
     if view.problem is not None:
         title.append(f"\nno answer: {view.problem}", style="red")
-    events = Text("\n".join(event_text(event) for event in view.events) or "nothing yet")
-    return Group(title, _nodes_table(cluster, view), Panel(events, title="last events", title_align="left"))
+    room = size.height - len(cluster.layout.nodes) - len(cluster.layout.brokers) - _LINES_AROUND
+    newest = list(view.events)[-max(EVENTS_MIN, room) :]
+    told = event_text if size.width >= _WIDE else _short_event
+    lines = "\n".join(told(event) for event in newest)
+    events = Text(lines or "nothing yet", no_wrap=True, overflow="ellipsis")
+    panel = Panel(events, title="last events", title_align="left")
+    return Group(title, _nodes_table(cluster, view), _data_table(cluster, view), panel)
+
+
+def _short_event(event: TimelineEvent) -> str:
+    """`13:18:27 broker unfenced: broker 2 (was fenced)`, for terminals of 80 columns."""
+    at = datetime.fromtimestamp(event.time_ms / 1000, UTC)
+    return f"{at:%H:%M:%S} {event.kind}: {event.text}"
 
 
 def _nodes_table(cluster: LocalCluster, view: View) -> Table:
@@ -219,3 +261,50 @@ def _nodes_table(cluster: LocalCluster, view: View) -> Table:
             str(replica.lag) if replica and pid else "-",
         )
     return table
+
+
+_DATA = (
+    "broker",
+    "leaders",
+    "replicas",
+    "under\nrepl.",
+    "replicas\noffline",
+    "dirs\noffline",
+    "MB/s\nin",
+    "MB/s\nout",
+)
+
+
+def _data_table(cluster: LocalCluster, view: View) -> Table:
+    """Every broker's part of the partitions; a dash is what its figures do not say."""
+    table = Table(expand=False)
+    for column in _DATA:
+        table.add_column(column, justify="left" if column == "broker" else "right")
+    for node in cluster.layout.brokers:
+        found = view.figures.brokers.get(node.node_id)
+        table.add_row(node.name, *(_data_cells(found) if found else ["-"] * (len(_DATA) - 1)))
+    return table
+
+
+def _data_cells(found: BrokerFigures) -> list[str | Text]:
+    return [
+        str(found.leaders),
+        str(found.replicas),
+        Text(str(found.under_replicated), _bad(found.under_replicated, "yellow")),
+        Text(str(found.offline_replicas), _bad(found.offline_replicas, "red")),
+        Text(str(found.offline_directories), _bad(found.offline_directories, "red")),
+        _megabytes(found.bytes_in_per_s),
+        _megabytes(found.bytes_out_per_s),
+    ]
+
+
+def _bad(count: int, style: str) -> str:
+    return style if count else ""
+
+
+def _megabytes(per_s: float | None) -> str:
+    """`-` unknown, `0` nothing, else at least two digits of it."""
+    if per_s is None:
+        return "-"
+    megabytes = per_s / 1e6
+    return "0" if not per_s else f"{megabytes:.0f}" if megabytes >= 100 else f"{max(megabytes, 0.01):.2f}"

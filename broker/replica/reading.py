@@ -78,8 +78,10 @@ class Reading:
 
     def _out_of_range(self, request: FetchPartition) -> FetchedPartition:
         log = self.log
+        epoch = request.last_fetched_epoch
+        whose = "" if epoch < 0 else f" after epoch {epoch}"
         text = (
-            f"{log}: offset {request.fetch_offset} of epoch {request.last_fetched_epoch} is not in this log, "
+            f"{log}: offset {request.fetch_offset}{whose} is not in this log, "
             f"which holds {log.start} up to {log.end}: begin at its start, or at its end"
         )
         return FetchedPartition(

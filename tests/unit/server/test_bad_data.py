@@ -1,0 +1,313 @@
+"""Bad input to a broker that holds data: every kind is refused with its code and text, and what is stored
+stays as it was, byte by byte. A real controller and a real broker on this loop, asked over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.server import main as broker_main
+from metadata.errors import ApiError, ErrorCode
+from metadata.requests import NewTopic
+from metadata.requests_partitions import (
+    AlterPartitionRequest,
+    AssignReplicasToDirsRequest,
+    IsrMember,
+    PartitionAlteration,
+    ReplicaAssignment,
+)
+from proto import data_pb2 as pb
+from proto.data_pb2_grpc import DataStub
+from runtime.channels import open_channel
+from runtime.client import AdminClient
+from runtime.partitions_client import alter_partition, assign_replicas
+from storage.batch import encode_batch
+from storage.meta_properties import MetaProperties, store_meta_properties
+from storage.posix_disk import PosixDisk
+from storage.uuids import random_uuid
+from tests.unit.broker.test_replica_validation import REFUSED
+from tests.unit.server.nodes import (
+    CLUSTER_ID,
+    Site,
+    formatted,
+    free_port,
+    new_site,
+    running_broker,
+    running_controller,
+)
+from tests.unit.server.test_servers import SERVING, health_is
+
+TOPIC = "t"
+LIMIT = 1_000
+PRODUCER = {"producer_id": 7, "producer_epoch": 4}
+TIME_MS = 1_700_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixture:
+    site: Site
+    data: Path
+    """The second log directory; the only replica may lie in it or in that of the metadata log."""
+    stub: Any
+    client: AdminClient
+
+    def stored(self) -> dict[str, bytes]:
+        """Every file of the topic's replicas by its path."""
+        found = {
+            str(path.relative_to(self.site.root)): path.read_bytes()
+            for directory in (self.site.root / "broker", self.data)
+            for path in sorted(directory.glob(f"{TOPIC}-*/*"))
+            if path.is_file()
+        }
+        assert any(name.endswith(".log") and content for name, content in found.items()), found.keys()
+        return found
+
+    async def send(self, records: bytes, *, name: str = TOPIC, partition: int = 0, acks: int = -1) -> Any:
+        part = pb.ProducePartition(topic=pb.TopicRef(name=name), partition=partition, records=records)
+        return await self.stub.Produce(pb.ProduceRequest(acks=acks, timeout_ms=10_000, partitions=[part]))
+
+    async def fetch(self, *parts: pb.FetchPartition, **more: Any) -> Any:
+        request = pb.FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, partitions=parts, **more)
+        return await self.stub.Fetch(request)
+
+    async def list_offset(self, part: pb.ListOffsetsPartition) -> Any:
+        return (await self.stub.ListOffsets(pb.ListOffsetsRequest(partitions=[part]))).results[0]
+
+
+def batch(*values: bytes, **fields: int) -> bytes:
+    return encode_batch(base_offset=0, leader_epoch=-1, timestamp_ms=TIME_MS, values=list(values), **fields)
+
+
+def wanted(offset: int = 0, *, name: str = TOPIC, partition: int = 0, **more: int) -> pb.FetchPartition:
+    topic = pb.TopicRef(name=name)
+    return pb.FetchPartition(topic=topic, partition=partition, fetch_offset=offset, max_bytes=1 << 20, **more)
+
+
+def refusal(error: Any, code: ErrorCode, text: str) -> None:
+    """The answer has this code, by number and name, and a text that says so."""
+    assert (ErrorCode(error.code), error.name) == (code, code.name), error
+    assert text in error.message, error.message
+    assert "\n" not in error.message
+
+
+@asynccontextmanager
+async def serving(root: Path, *, bounced: bool = False) -> AsyncIterator[Fixture]:
+    """A broker with two directories and a topic in which producer 7 wrote the sequences 0 to 2. `bounced`: it
+    was stopped and started since, and leads in a later epoch."""
+    site = new_site(root)
+    data = formatted(root / "data", 101_2)
+    own = random_uuid(random.Random(77))
+    store_meta_properties(
+        PosixDisk(), str(data), MetaProperties(cluster_id=CLUSTER_ID, node_id=101, directory_id=own)
+    )
+    file = site.broker_file(
+        {
+            "log.dirs": f"{site.root / 'broker'},{data}",
+            "broker.heartbeat.interval.ms": "100",
+            "message.max.bytes": str(LIMIT),
+        }
+    )
+    async with (
+        running_controller(site.controller_file()),
+        AdminClient([("127.0.0.1", site.controller_port)], timeout_ms=20_000) as client,
+    ):
+        for life in range(2 if bounced else 1):
+            async with running_broker(file), channel_to(site) as channel:
+                await health_is(site.broker_port, SERVING)
+                if life == 0:
+                    await client.create_topics([NewTopic(name=TOPIC, partitions=1, replication_factor=1)])
+                found = Fixture(site=site, data=data, stub=DataStub(channel), client=client)
+                first = batch(b"a", b"b", b"c", base_sequence=0, **PRODUCER)
+                while (await found.send(first)).results[0].error.code != ErrorCode.NONE:
+                    pass
+                if life == int(bounced):
+                    yield found
+
+
+@asynccontextmanager
+async def channel_to(site: Site) -> AsyncIterator[Any]:
+    channel = open_channel("127.0.0.1", site.broker_port, None)
+    try:
+        yield channel
+    finally:
+        await channel.close()
+
+
+async def test_batches_that_are_wrong(tmp_path: Path) -> None:
+    async with serving(tmp_path) as at:
+        before = at.stored()
+        for name, (data, code, text) in REFUSED.items():
+            result = (await at.send(data)).results[0]
+            assert result.base_offset == -1, name
+            refusal(result.error, code, text)
+            assert at.stored() == before, name
+        too_large = (await at.send(batch(b"x" * LIMIT))).results[0].error
+        refusal(too_large, ErrorCode.MESSAGE_TOO_LARGE, str(LIMIT))
+        assert at.stored() == before
+        # The very same bytes that came first: a success, and stored once.
+        again = (await at.send(batch(b"a", b"b", b"c", base_sequence=0, **PRODUCER))).results[0]
+        assert (again.error.code, again.base_offset) == (ErrorCode.NONE, 0)
+        assert at.stored() == before
+
+
+async def test_sequences_and_producer_epochs(tmp_path: Path) -> None:
+    async with serving(tmp_path) as at:
+        before = at.stored()
+        for epoch, sequence, code, text in (
+            (4, 4, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "3 is next"),
+            (4, 1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "3 is next"),
+            (5, 3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "0 is next"),
+            (3, 3, ErrorCode.INVALID_PRODUCER_EPOCH, "4 is known"),
+        ):
+            wrong = batch(b"x", producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+            refusal((await at.send(wrong)).results[0].error, code, text)
+            assert at.stored() == before
+        never_given = await at.stub.InitProducerId(
+            pb.InitProducerIdRequest(producer_id=10**12, producer_epoch=0)
+        )
+        refusal(never_given.error, ErrorCode.INVALID_PRODUCER_ID_MAPPING, "was never given")
+        refusal((await at.send(batch(b"x"), acks=2)).error, ErrorCode.INVALID_REQUIRED_ACKS, "2")
+        assert at.stored() == before
+
+
+async def test_offsets_outside_of_the_log_and_names_that_nobody_has(tmp_path: Path) -> None:
+    async with serving(tmp_path) as at:
+        before = at.stored()
+        for offset in (4, 10**9, 2**63 - 1):
+            part = (await at.fetch(wanted(offset))).partitions[0]
+            refusal(part.error, ErrorCode.OFFSET_OUT_OF_RANGE, "which holds 0 up to 3")
+            assert part.records == b""
+        for name, partition in (("nobody", 0), (TOPIC, 1), (TOPIC, 2**31 - 1)):
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            answers = (
+                (await at.send(batch(b"x"), name=name, partition=partition)).results[0],
+                (await at.fetch(wanted(name=name, partition=partition))).partitions[0],
+                await at.list_offset(
+                    pb.ListOffsetsPartition(
+                        topic=pb.TopicRef(name=name), partition=partition, timestamp_ms=-2
+                    )
+                ),
+            )
+            for answer in answers:
+                refusal(answer.error, unknown, "")
+                assert answer.error.message
+        elsewhere = await at.stub.MarkLogDirOffline(pb.MarkLogDirOfflineRequest(path="/nowhere"))
+        refusal(elsewhere.error, ErrorCode.LOG_DIR_NOT_FOUND, f"it has {at.site.root / 'broker'}")
+        assert at.stored() == before
+
+
+async def test_leader_epochs_and_fetch_sessions(tmp_path: Path) -> None:
+    async with serving(tmp_path, bounced=True) as at:
+        info = (await at.client.describe_topics([TOPIC])).topics[0].partitions[0]
+        now = info.leader_epoch
+        assert now > 0
+        before = at.stored()
+        cases = [(now + 1, ErrorCode.UNKNOWN_LEADER_EPOCH, "is newer than")]
+        cases += [(epoch, ErrorCode.FENCED_LEADER_EPOCH, "is over") for epoch in range(now)]
+        for epoch, code, text in cases:
+            fetched = (await at.fetch(wanted(current_leader_epoch=epoch))).partitions[0]
+            refusal(fetched.error, code, text)
+            assert fetched.leader_epoch == now
+            listed = await at.list_offset(
+                pb.ListOffsetsPartition(
+                    topic=pb.TopicRef(name=TOPIC), timestamp_ms=-1, current_leader_epoch=epoch
+                )
+            )
+            refusal(listed.error, code, text)
+        unknown = await at.fetch(session_id=99, session_epoch=1)
+        refusal(unknown.error, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "begin a new one")
+        begun = await at.fetch(wanted(), session_id=0, session_epoch=0)
+        assert begun.session_id > 0
+        wrong = await at.fetch(session_id=begun.session_id, session_epoch=5)
+        refusal(wrong.error, ErrorCode.INVALID_FETCH_SESSION_EPOCH, "is at epoch 1, not 5")
+        assert at.stored() == before
+
+
+async def test_broker_epochs_of_followers_and_leaders(tmp_path: Path) -> None:
+    async with serving(tmp_path, bounced=True) as at:
+        epoch = (await at.client.list_brokers()).brokers[0].epoch
+        topic = (await at.client.describe_topics([TOPIC])).topics[0]
+        info, topic_id = topic.partitions[0], topic.info.topic_id
+        before = at.stored()
+        earlier = await at.fetch(wanted(), replica_id=101, replica_epoch=epoch - 1)
+        refusal(earlier.error, ErrorCode.STALE_BROKER_EPOCH, "it was restarted, fetch with the new epoch")
+        stranger = (await at.fetch(wanted(), replica_id=999, replica_epoch=1)).partitions[0]
+        refusal(stranger.error, ErrorCode.UNKNOWN_LEADER_EPOCH, "broker 999 holds no replica")
+
+        def altered(
+            leader_epoch: int, partition_epoch: int, member_epoch: int = epoch
+        ) -> PartitionAlteration:
+            return PartitionAlteration(
+                topic_id=topic_id,
+                partition=0,
+                leader_epoch=leader_epoch,
+                partition_epoch=partition_epoch,
+                isr=(IsrMember(broker_id=101, broker_epoch=member_epoch),),
+            )
+
+        for alteration, code in (
+            (altered(info.leader_epoch - 1, info.partition_epoch), ErrorCode.FENCED_LEADER_EPOCH),
+            (altered(info.leader_epoch + 1, info.partition_epoch), ErrorCode.NOT_CONTROLLER),
+            (altered(info.leader_epoch, info.partition_epoch - 1), ErrorCode.INVALID_UPDATE_VERSION),
+            (altered(info.leader_epoch, info.partition_epoch, epoch - 1), ErrorCode.INELIGIBLE_REPLICA),
+        ):
+            request = AlterPartitionRequest(broker_id=101, broker_epoch=epoch, partitions=(alteration,))
+            result = (await alter_partition(at.client, request)).results[0]
+            assert result.error is code and result.message, result
+        stale = AlterPartitionRequest(
+            broker_id=101,
+            broker_epoch=epoch - 1,
+            partitions=(altered(info.leader_epoch, info.partition_epoch),),
+        )
+        with pytest.raises(ApiError) as caught:
+            await alter_partition(at.client, stale)
+        assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
+        place = ReplicaAssignment(directory_id=info.directories[0], topic_id=topic_id, partition=0)
+        with pytest.raises(ApiError) as caught:
+            await assign_replicas(
+                at.client,
+                AssignReplicasToDirsRequest(broker_id=101, broker_epoch=epoch - 1, assignments=(place,)),
+            )
+        assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
+        assert (await at.client.describe_topics([TOPIC])).topics[0] == topic
+        assert at.stored() == before
+
+
+async def test_directories_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second broker is given a directory of the first one while that runs, and a copy of it."""
+    async with serving(tmp_path) as at:
+        before = at.stored()
+        copy = tmp_path / "copy"
+        shutil.copytree(at.data, copy)
+        copied = {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()}
+
+        async def refused(node_id: int, name: str, *directories: Path) -> str:
+            file = at.site.broker_file(
+                {
+                    "node.id": str(node_id),
+                    "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}",
+                    "log.dirs": ",".join(map(str, directories)),
+                }
+            ).rename(tmp_path / f"{name}.properties")
+            assert await asyncio.to_thread(broker_main.run, str(file)) == 1
+            (line,) = [each for each in capsys.readouterr().err.splitlines() if "metaquorum broker:" in each]
+            return line
+
+        own = formatted(tmp_path / "second", 102)
+        assert "belongs to node 101, and node.id is 102" in await refused(102, "theirs", own, at.data)
+        assert "belongs to node 101, and node.id is 102" in await refused(102, "copied", own, copy)
+        same = formatted(tmp_path / "third", 101)
+        assert "is in use by another running process" in await refused(101, "twice", same, at.data)
+        assert "one is a copy" in await refused(101, "both", same, at.data, copy)
+        assert at.stored() == before
+        assert {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()} == copied
+        result = (await at.send(batch(b"d"))).results[0]
+        assert (result.error.code, result.base_offset) == (ErrorCode.NONE, 3)

@@ -54,6 +54,7 @@ __all__ = [
     "Compression",
     "RawRecord",
     "RecordBatch",
+    "batch_payload",
     "batch_problem",
     "batch_record_spans",
     "control_key",
@@ -94,19 +95,23 @@ class RecordBatch(NamedTuple):
     def records(self) -> list[RawRecord]:
         """Every record. Raises CompressedBatchError for a codec other than none and gzip,
         BatchError when the records do not fill the batch exactly."""
-        return _split_records(self.header, self._payload())
+        advice = "copy it unopened, or read it with Kafka's own tools"
+        return _split_records(self.header, batch_payload(self.header, self.data, advice=advice))
 
-    def _payload(self) -> bytes:
-        codec = self.header.compression
-        if codec == Compression.NONE:
-            return self.data[HEADER_BYTES:]
-        if codec == Compression.GZIP:
-            return _gunzip(self.data[HEADER_BYTES:], self.header.base_offset)
-        name = Compression(codec).name.lower() if codec in set(Compression) else f"codec {codec}"
-        raise CompressedBatchError(
-            f"the batch at offset {self.header.base_offset} is compressed with {name}, which is not "
-            "opened here; copy it unopened, or read it with Kafka's own tools"
-        )
+
+def batch_payload(header: BatchHeader, data: bytes, *, advice: str) -> bytes:
+    """The records of a batch (`data`: header and records), unpacked. Raises CompressedBatchError, with the
+    `advice`, for a codec other than none and gzip; BatchError for a payload that does not unpack."""
+    codec = header.compression
+    if codec == Compression.NONE:
+        return data[HEADER_BYTES:]
+    if codec == Compression.GZIP:
+        return _gunzip(data[HEADER_BYTES:], header.base_offset)
+    name = Compression(codec).name.lower() if codec in set(Compression) else f"codec {codec}"
+    raise CompressedBatchError(
+        f"the batch at offset {header.base_offset} is compressed with {name}, which is not opened here "
+        f"(gzip is): {advice}"
+    )
 
 
 def _gunzip(payload: bytes, base_offset: int) -> bytes:

@@ -166,11 +166,6 @@ class PartitionLog(PooledLog):
             if segment.base_offset >= self._point.segment
         ]
 
-    @property
-    def uncheckpointed_bytes(self) -> int:
-        """Appended since the last checkpoint was taken."""
-        return self._unpointed_bytes
-
     def configure(self, config: LogConfig) -> None:
         """New settings, which hold from the next append on."""
         self.config = config

@@ -26,8 +26,6 @@ from storage.batch_format import (
 
 _KNOWN_ATTRIBUTES = 0x3F
 _MAGIC_AT = 16
-_EPOCH_AT = 12
-_LENGTH_AT = 8
 _LAST_COMPRESSION = max(Compression)
 NO_TIMESTAMP = -1
 

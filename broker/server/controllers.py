@@ -18,6 +18,7 @@ from broker.events import (
     LifecycleResponse,
     SendToController,
 )
+from broker.server.calls import Calls
 from metadata.errors import ApiError
 from metadata.requests import BrokerHeartbeatRequest
 from proto.broker_pb2_grpc import BrokerLifecycleStub
@@ -48,17 +49,13 @@ class ControllerCalls:
         self._tls = tls
         self._channels: dict[int, grpc.aio.Channel] = {}
         self._heartbeats: dict[int, Any] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._calls = Calls()
 
     def send(self, effect: SendToController) -> None:
-        task = asyncio.get_running_loop().create_task(self._call(effect))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._calls.spawn(self._call(effect))
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._calls.end()
         await asyncio.gather(*(channel.close(None) for channel in self._channels.values()))
 
     async def _call(self, effect: SendToController) -> None:

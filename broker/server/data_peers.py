@@ -8,7 +8,7 @@ itself while it runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, cast
 
 import grpc.aio
@@ -21,6 +21,7 @@ from broker.replica.events import (
     PeerFetchFailed,
     SendFetch,
 )
+from broker.server.calls import Calls
 from broker.server.controllers import FAILURES
 from metadata.errors import ApiError, ErrorCode
 from metadata.requests_partitions import AlterPartitionRequest, AssignReplicasToDirsRequest
@@ -39,23 +40,6 @@ IDLE_STREAMS_MAX = 16
 Report = Callable[[DataEvent], None]
 Address = tuple[str, int]
 TlsFor = Callable[[SendFetch], TlsMaterial | None]
-
-
-class Calls:
-    """Tasks that end with their owner."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class PeerFetches:

@@ -160,16 +160,6 @@ class ClusterView:
                 raise ClientError(self._nobody(timeout_ms))
             await asyncio.sleep(backoff.failed(0) / 1000)
 
-    async def find_brokers(self, *, timeout_ms: int) -> dict[int, Address]:
-        """Every registered broker's address. Raises ClientError when nobody answers in time."""
-        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        backoff = Backoff(REFRESH, self._rng)
-        while await self._refresh_once() is None:
-            if asyncio.get_running_loop().time() >= deadline:
-                raise ClientError(self._nobody(timeout_ms))
-            await asyncio.sleep(backoff.failed(0) / 1000)
-        return self.brokers()
-
     async def _refresh_once(self) -> MetadataAnswer | None:
         """Asks one node; None: it did not help, the next one is asked next time."""
         async with self._lock:

@@ -1,23 +1,21 @@
 """Record batches as a consumer takes them apart. Knows one fetched run of batches, no position and no broker.
 
-Owns the check of lengths and CRC, gzip, and the text for codecs that are not opened here. This is the hot
+Owns the check of lengths and CRC, and the splitting; what unpacks is `storage.batch`'s. This is the hot
 path of a consumer: varints of one byte are read in place.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
-from storage.batch import HEADER_BYTES, MAX_BATCH_BYTES, BatchHeader, Compression, batch_problem, parse_header
+from storage.batch import BatchHeader, batch_payload, batch_problem, parse_header
 from storage.batch_format import LOG_APPEND_TIME
-from storage.errors import BatchError, CompressedBatchError
+from storage.errors import BatchError
 from storage.varint import decode_varint, encode_varint
 
-_UNPACKED_MAX_BYTES = 16 * MAX_BATCH_BYTES
 _PLAIN_MAX = 4096
 
 
@@ -48,22 +46,10 @@ class Batch(NamedTuple):
     def records(self, from_offset: int = 0) -> list[Record]:
         """Its records from `from_offset` on. Raises CompressedBatchError for a codec that is not opened
         here, BatchError when the records do not fill the batch."""
-        found = _split(self.header, self._payload())
+        advice = f"read it with Kafka's tools, or begin behind it, at offset {self.header.next_offset}"
+        found = _split(self.header, batch_payload(self.header, self.data, advice=advice))
         return (
             found if from_offset <= self.header.base_offset else [r for r in found if r.offset >= from_offset]
-        )
-
-    def _payload(self) -> bytes:
-        codec = self.header.compression
-        if codec == Compression.NONE:
-            return self.data[HEADER_BYTES:]
-        if codec == Compression.GZIP:
-            return _gunzip(self.data[HEADER_BYTES:], self.header.base_offset)
-        name = Compression(codec).name.lower() if codec in set(Compression) else f"codec {codec}"
-        raise CompressedBatchError(
-            f"the batch at offset {self.header.base_offset} is compressed with {name}, which this client"
-            " does not open (it opens gzip): read it with Kafka's tools, or begin behind it, at offset"
-            f" {self.header.next_offset}"
         )
 
 
@@ -81,22 +67,6 @@ def split_batches(data: bytes) -> Iterator[Batch]:
         after = position + header.size_bytes
         yield Batch(header, data if not position and after == len(data) else data[position:after])
         position = after
-
-
-def _gunzip(payload: bytes, base_offset: int) -> bytes:
-    unpacker = zlib.decompressobj(wbits=31)
-    try:
-        data = unpacker.decompress(payload, _UNPACKED_MAX_BYTES)
-    except zlib.error as error:
-        raise BatchError(
-            f"the gzip payload of the batch at offset {base_offset} is damaged: {error}"
-        ) from error
-    if not unpacker.eof:
-        raise BatchError(
-            f"the gzip payload of the batch at offset {base_offset} is cut off, or over"
-            f" {_UNPACKED_MAX_BYTES} bytes"
-        )
-    return data
 
 
 def _split(header: BatchHeader, data: bytes) -> list[Record]:

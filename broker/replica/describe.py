@@ -109,12 +109,13 @@ def _unreadable(placement: Placement, key: PartitionKey) -> ReplicaDescription:
 
 def replica_status(placement: Placement, **counted: int) -> ReplicaStatus:
     """`counted`: what other parts have counted, by the status's names."""
-    leaders = followers = under_replicated = under_min = max_lag = 0
+    leaders = followers = under_replicated = under_min = at_min = max_lag = 0
     for partition in placement.running.values():
         if partition.role is Role.LEADER:
             leaders += 1
             under_replicated += partition.is_under_replicated
             under_min += partition.is_under_min_isr
+            at_min += partition.is_at_min_isr
         elif partition.role is Role.FOLLOWER:
             followers += 1
             max_lag = max(max_lag, partition.lag)
@@ -125,6 +126,7 @@ def replica_status(placement: Placement, **counted: int) -> ReplicaStatus:
         offline=len(placement.offline),
         under_replicated=under_replicated,
         under_min_isr=under_min,
+        at_min_isr=at_min,
         max_lag=max_lag,
         offline_directories=tuple(each.path for each in placement.directories.bad()),
         pending_reconciliations=len(placement),

@@ -370,6 +370,11 @@ class Partition(LogView):
         return self._leading is not None and len(self.isr) < self._leading.min_isr
 
     @property
+    def is_at_min_isr(self) -> bool:
+        """It leads, and one replica less in sync would refuse acks=all."""
+        return self._leading is not None and len(self.isr) == self._leading.min_isr
+
+    @property
     def lag(self) -> int:
         """Offsets between its end and the high watermark that this replica was told; 0 for a leader."""
         following = self._following

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
     """Counts of this broker's replicas. `under_replicated`, `under_min_isr`: partitions that it leads with
-    fewer in sync than replicas, or than `min.insync.replicas`. `offline`: replicas that the log places here
-    and that cannot be served (S3.24). `unassigned`: placed here, and the log does not say where yet.
-    `waiting_produces`, `waiting_fetches`: requests that are parked. `fetchers`: loops that fetch from other
-    leaders; `max_lag`: the largest lag of a follower here, in offsets. `offline_directories`: paths."""
+    fewer in sync than replicas, or than `min.insync.replicas`; `at_min_isr`: with just as many as that.
+    `offline`: replicas that the log places here and that cannot be served (S3.24). `unassigned`: placed here,
+    and the log does not say where yet. `waiting_produces`, `waiting_fetches`: requests that are parked.
+    `fetchers`: loops that fetch from other leaders; `max_lag`: the largest lag of a follower here, in
+    offsets. `offline_directories`: paths."""
 
     replicas: int = 0
     leaders: int = 0
@@ -20,6 +21,7 @@ class ReplicaStatus:
     unassigned: int = 0
     under_replicated: int = 0
     under_min_isr: int = 0
+    at_min_isr: int = 0
     offline_directories: tuple[str, ...] = ()
     waiting_produces: int = 0
     waiting_fetches: int = 0

@@ -103,6 +103,7 @@ def _replica_families(replicas: ReplicaStatus) -> Iterable[Family]:
     yield one(names.UNASSIGNED_REPLICAS, replicas.unassigned)
     yield one(names.UNDER_REPLICATED, replicas.under_replicated)
     yield one(names.UNDER_MIN_ISR, replicas.under_min_isr)
+    yield one(names.AT_MIN_ISR, replicas.at_min_isr)
     yield one(names.ISR_SHRINKS, replicas.isr_shrinks)
     yield one(names.ISR_EXPANDS, replicas.isr_expands)
     yield one(names.MAX_LAG, replicas.max_lag)

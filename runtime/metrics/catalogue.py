@@ -274,6 +274,11 @@ UNDER_MIN_ISR = _replica(
     "partitions",
     "Led here, with fewer replicas in sync than min.insync.replicas.",
 )
+AT_MIN_ISR = _replica(
+    "AtMinIsrPartitionCount",
+    "partitions",
+    "Led here, with just as many replicas in sync as min.insync.replicas asks for.",
+)
 UNASSIGNED_REPLICAS = Metric(
     name="metaquorum_broker_unassigned_replicas",
     kind="gauge",
@@ -531,6 +536,7 @@ GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
                 OFFLINE_REPLICAS,
                 UNDER_REPLICATED,
                 UNDER_MIN_ISR,
+                AT_MIN_ISR,
                 UNASSIGNED_REPLICAS,
             ),
             *(ISR_SHRINKS, ISR_EXPANDS, OFFLINE_DIRECTORIES, OFFLINE_DIRECTORIES_KIP),

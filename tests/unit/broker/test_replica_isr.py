@@ -6,6 +6,7 @@ import pytest
 
 from broker.replica.config import ReplicaConfig
 from broker.replica.messages import ACKS_LEADER, FetchedPartition
+from broker.replica.topic_settings import TopicSettings
 from broker.replica.values import Changes, ReadPlan
 from controller.raft.effects import Warn
 from metadata.errors import ApiError, ErrorCode
@@ -122,6 +123,33 @@ def test_the_high_watermark_waits_until_the_controller_has_agreed_to_a_shrink() 
     assert replica.partition.high_watermark == 1 and ticket.result.base_offset == 0
     assert (replica.partition.isr, replica.partition.partition_epoch) == ((1, 2), 2)
     assert replica.partition.is_under_replicated
+
+
+@pytest.mark.parametrize(
+    ("minimum", "isr", "under", "at"),
+    [
+        (2, (1, 2, 3), False, False),
+        (2, (1, 2), False, True),
+        (2, (1,), True, False),
+        (9, (1, 2, 3), False, True),
+        (9, (1, 2), True, False),
+        (1, (1,), False, True),
+    ],
+)
+def test_figures_say_how_near_a_partition_is_to_its_minimum(
+    minimum: int, isr: tuple[int, ...], under: bool, at: bool
+) -> None:
+    replica = leader(isr=isr)
+    assert (replica.partition.is_under_min_isr, replica.partition.is_at_min_isr) == (
+        len(isr) < 1,
+        len(isr) == 1,
+    )
+    replica.partition.change_settings(
+        TopicSettings(min_insync_replicas=minimum), now_ms=replica.now_ms, out=replica.out
+    )
+    assert (replica.partition.is_under_min_isr, replica.partition.is_at_min_isr) == (under, at)
+    replica.partition.idle(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved", out=replica.out)
+    assert (replica.partition.is_under_min_isr, replica.partition.is_at_min_isr) == (False, False)
 
 
 # ---- growing --------------------------------------------------------------------------------

@@ -107,6 +107,8 @@ async def test_traffic_syncs_and_a_lost_directory(tmp_path: Path) -> None:
     assert (ready.value(REPLICAS + "PartitionCount"), offline(ready)) == (PARTITIONS, [0] * 5)
     assert ready.value(REPLICAS + "OfflineReplicaCount") == 0
     assert ready.value(REPLICAS + "UnderReplicatedPartitions") == 0
+    assert ready.value(REPLICAS + "UnderMinIsrPartitionCount") == 0
+    assert ready.value(REPLICAS + "AtMinIsrPartitionCount") == PARTITIONS
     assert ready.value(TRAFFIC + "BytesInPerSec_total") == 0
 
     assert before.value(TRAFFIC + "BytesInPerSec_total") == len(produce(b"one", b"two").partitions[0].records)

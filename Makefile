@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,pipeline]'
 	@touch $@
 
-# A quorum is started, hurt and repaired, and its log is replayed: ends by itself in under a minute.
+# A cluster is started, hurt and repaired while a topic is written and read, and its log is replayed: half a minute.
 demo: setup
 	$(BIN)/metaquorum demo
 

@@ -1,135 +1,37 @@
 """The state at any place of a log, and the walk from one place to another, batch by batch.
 
-Owns where to begin (the nearest snapshot that is whole), what happens at damage (stop, or go on past it) and
-at records that cannot be applied (skipped, counted, named). Meaning is `metadata.replay`'s alone. Memory is
-that of an image: nothing is kept of the batches that went by.
+Owns where to begin: the nearest snapshot that is whole. The walk itself is `walk`'s. Memory is that of an
+image: nothing is kept of the batches that went by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
-import msgspec
-
-from metadata.batches import DecodedRecord, decode_readable
-from metadata.control_records import SnapshotFooterRecord, SnapshotHeaderRecord, UnknownControlRecord
-from metadata.errors import ReplayError, UnknownRecordError
-from metadata.image import MetadataImage, Provenance
-from metadata.inspect.concern import Concern, Stretch, pass_over, pieces
+from metadata.image import Provenance
+from metadata.inspect.concern import Concern
 from metadata.inspect.log import InspectError, MetadataLog, damage_line
-from metadata.inspect.points import END, Point, parse_point, utc_text
+from metadata.inspect.points import END, Point, parse_point
 from metadata.inspect.quorum import QuorumView
-from metadata.inspect.rewrite import with_header
-from metadata.replay import Replayer, ReplayState
-from storage.batch import BatchHeader, RecordBatch
-from storage.errors import BatchError
-from storage.reader import Damage
-from storage.runs import BatchRun
+from metadata.inspect.steps import SHOWN_PROBLEMS, FoundState, Passed, Step
+from metadata.inspect.walk import Notes, OnProblem, Walk
+from metadata.replay import ReplayState
 
 __all__ = [
     "END",
+    "SHOWN_PROBLEMS",
     "FoundState",
     "OnProblem",
+    "Passed",
     "Point",
     "Step",
     "earliest",
     "parse_point",
     "state_at",
     "steps",
+    "steps_about",
     "steps_from",
 ]
-
-SHOWN_PROBLEMS = 20
-"""So many problems are kept as lines; those after them are counted."""
-
-_LIKELY_MS = 10**12
-"""A number from here on was hardly meant as an offset: as Unix ms it is a time from 2001 on."""
-
-OnProblem = Callable[[str], None]
-"""Takes one line about something damaged, left out or not applied, as it is met."""
-
-
-@dataclass(slots=True, kw_only=True)
-class FoundState:
-    """A replayed state.
-
-    `problems` are lines on what was damaged or skipped (at most SHOWN_PROBLEMS and one more), `notes` about
-    what the reader may like to know and is no fault; `unknown` counts records from the future, which changed
-    nothing. `stopped` is the damage behind which nothing was replayed; None where the place was reached.
-    """
-
-    state: ReplayState
-    snapshot: str | None = None
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    unknown: int = 0
-    stopped: Damage | None = None
-    quorum: QuorumView = field(default_factory=QuorumView)
-
-    @property
-    def image(self) -> MetadataImage:
-        """What is visible there: inside a metadata transaction, the image before it."""
-        return self.state.image
-
-    @property
-    def end_offset(self) -> int:
-        """Offset of the next record: where the state really stands."""
-        return self.state.end_offset
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch and what it did. Images are immutable and share what did not change.
-
-    `problems` are lines about records of this batch that could not be read or applied; `unknown` of them are
-    from the future.
-    """
-
-    batch: RecordBatch
-    state_before: ReplayState
-    state_after: ReplayState
-    quorum_before: QuorumView
-    quorum_after: QuorumView
-    problems: tuple[str, ...] = ()
-    unknown: int = 0
-    _decoded: list[tuple[DecodedRecord, ...]] = msgspec.field(default_factory=list)
-
-    @property
-    def records(self) -> tuple[DecodedRecord, ...]:
-        """The batch's records, decoded when they are first asked for."""
-        if not self._decoded:
-            self._decoded.append(decode_readable(self.batch))
-        return self._decoded[0]
-
-    @property
-    def before(self) -> MetadataImage:
-        """The visible image before the batch."""
-        return self.state_before.image
-
-    @property
-    def after(self) -> MetadataImage:
-        """The visible image after the batch; the same as before it inside a metadata transaction."""
-        return self.state_after.image
-
-    @property
-    def offset(self) -> int:
-        """Offset of the batch's first record."""
-        return self.batch.header.base_offset
-
-    @property
-    def next_offset(self) -> int:
-        """Offset after the batch's last record."""
-        return self.batch.header.next_offset
-
-    @property
-    def epoch(self) -> int:
-        """The batch's leader epoch."""
-        return self.batch.header.leader_epoch
-
-    @property
-    def time_ms(self) -> int:
-        """The time of the batch's newest record, Unix ms."""
-        return self.batch.header.max_timestamp_ms
 
 
 def state_at(
@@ -148,7 +50,7 @@ def state_at(
     """
     if log.is_checkpoint:
         return _checkpoint(log, point, on_problem)
-    walk = _begin(log, point, _Notes(on_problem), past_corruption)
+    walk = _begin(log, point, Notes(on_problem), past_corruption)
     walk.run_to(point)
     return walk.finish(point)
 
@@ -167,9 +69,9 @@ def steps(
     one, one that contains `end` is not given. A checkpoint gives its own batches, with its own offsets.
     Stops at missing records as `state_at` does, after telling `on_problem`. Raises InspectError as it does.
     """
-    notes = _Notes(on_problem)
+    notes = Notes(on_problem)
     if log.is_checkpoint:
-        walk = _Walk(log, FoundState(state=ReplayState()), notes, past_corruption)
+        walk = Walk(log, FoundState(state=ReplayState()), notes, past_corruption)
         yield from (step for step in walk.steps(end) if isinstance(step, Step))
         return
     start = earliest(log) if start is None else start
@@ -177,16 +79,6 @@ def steps(
     walk.run_to(start)
     walk.finish(start)
     yield from (step for step in walk.steps(end) if isinstance(step, Step))
-
-
-class Passed(msgspec.Struct, frozen=True, kw_only=True):
-    """Batches that went by between two steps because the question did not need them (see `concern`).
-    `epoch` and `time_ms` are those of the last one, `next_offset` is that after it."""
-
-    batches: int
-    next_offset: int
-    epoch: int
-    time_ms: int
 
 
 def steps_about(
@@ -201,7 +93,7 @@ def steps_about(
     """As `steps_from`, but what `concern` does not need goes by in columns, many batches at a time. The first
     step after that has the state after them before it."""
     start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
-    yield from _Walk(log, start, _Notes(on_problem), past_corruption).steps(end, concern)
+    yield from Walk(log, start, Notes(on_problem), past_corruption).steps(end, concern)
 
 
 def steps_from(
@@ -214,7 +106,7 @@ def steps_from(
 ) -> Iterator[Step]:
     """As `steps`, from a state of the same log that is known already; `found` is not changed."""
     start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
-    for step in _Walk(log, start, _Notes(on_problem), past_corruption).steps(end):
+    for step in Walk(log, start, Notes(on_problem), past_corruption).steps(end):
         if isinstance(step, Step):
             yield step
 
@@ -226,283 +118,11 @@ def earliest(log: MetadataLog) -> Point:
     return Point(offset=fitting[0] if fitting else base)
 
 
-class _Walk:
-    """Goes through a log once, in pieces: `run_to` one place, then `steps` to another."""
-
-    def __init__(self, log: MetadataLog, found: FoundState, notes: _Notes, past_corruption: bool) -> None:
-        """Starts where `found` stands."""
-        self._log = log
-        self._past_corruption = past_corruption
-        self._notes = notes
-        self.found = found
-        self.engine = Replayer(found.state, on_error=notes.refused)
-        self._start_offset = self.engine.end_offset
-        self._source: Iterator[RecordBatch | BatchRun | Damage] = log.runs(self.engine.end_offset or None)
-        self._opened: Iterator[RecordBatch | Stretch] = iter(())
-        self._concern: Concern | None = None
-        self._ahead: list[RecordBatch | BatchRun | Stretch | Damage] = []
-        self._pending: RecordBatch | Damage | None = None
-        self._damage: Damage | None = None
-        self._moved = found.snapshot is not None
-        self._reached = False
-        self.header: SnapshotHeaderRecord | None = None
-        self.footer = False
-
-    def run_to(self, limit: Point) -> None:
-        """Applies every batch before `limit`."""
-        while (batch := self._next(limit, whole_runs=True)) is not None:
-            if isinstance(batch, RecordBatch):
-                self._apply(batch)
-
-    def steps(self, limit: Point, concern: Concern | None = None) -> Iterator[Step | Passed]:
-        """Applies every batch before `limit` and gives each with what it did; those that `concern` does not
-        need go by together."""
-        self._concern = concern
-        before: ReplayState | None = None
-        while (batch := self._next(limit)) is not None:
-            if isinstance(batch, Stretch):
-                before = None
-                self._moved = True
-                pass_over(self.engine, batch)
-                yield Passed(
-                    batches=batch.batches,
-                    next_offset=batch.next_offset,
-                    epoch=batch.epoch,
-                    time_ms=batch.time_ms,
-                )
-                continue
-            before = self.engine.state() if before is None else before
-            quorum = self.found.quorum
-            self._notes.begin_step()
-            unknown = self._notes.unknown
-            self._apply(batch)
-            after = self.engine.state()
-            yield Step(
-                batch=batch,
-                unknown=self._notes.unknown - unknown,
-                state_before=before,
-                state_after=after,
-                quorum_before=quorum,
-                quorum_after=self.found.quorum,
-                problems=self._notes.of_step(),
-            )
-            before = after
-
-    def finish(self, point: Point) -> FoundState:
-        """The state reached. Raises InspectError for a place that the log does not reach."""
-        found = self.found
-        found.state = self.engine.state()
-        found.problems, found.unknown = self._notes.lines, self._notes.unknown
-        if found.stopped is None and self._pending is None:
-            self._check_reaches(point)
-        if point.time_ms is not None and isinstance(self._pending, RecordBatch) and not self._moved:
-            raise InspectError(
-                f"{self._log.path} begins at {utc_text(self._pending.header.max_timestamp_ms)}, after"
-                f" {utc_text(point.time_ms)}; give a later time, or an offset from {found.end_offset} on"
-            )
-        return found
-
-    def _check_reaches(self, point: Point) -> None:
-        """Beyond the log's end an offset is the user's mistake; of a time it is only told."""
-        found = self.found
-        if point.offset is not None and point.offset > found.end_offset and not found.problems:
-            raise InspectError(
-                f"{self._log.path} ends at offset {found.end_offset}, before {point.offset};"
-                f" give {found.end_offset} or less{_ms_hint(point.offset)}"
-            )
-        last_ms = self.engine.builder.timestamp_ms
-        if point.time_ms is not None and point.time_ms > last_ms:
-            found.notes.append(
-                f"{self._log.path} ends at {utc_text(last_ms)}, before {utc_text(point.time_ms)};"
-                f" this is the state at its end, offset {found.end_offset}"
-            )
-
-    def _next(self, limit: Point, *, whole_runs: bool = False) -> RecordBatch | Stretch | None:
-        """The next batch to apply; None at the limit, at the end, and where records are missing. With
-        `whole_runs`, runs of batches before the limit are applied on the way; with a concern, a stretch that
-        it does not need comes as one."""
-        while self.found.stopped is None:
-            item = self._take()
-            if item is None:
-                return None
-            if isinstance(item, BatchRun):
-                self._reached = self._reached or item.next_offset > self._start_offset
-                fits = self._fits(item, limit)
-                if whole_runs and fits:
-                    self._moved = True
-                    self.engine.apply_run(item)
-                elif self._concern is not None and fits:
-                    self._opened = pieces(item, self._concern, self.engine.builder.topics.by_name.get)
-                else:
-                    self._opened = item.batches()
-                continue
-            if isinstance(item, Stretch):
-                return item
-            if isinstance(item, Damage):
-                if limit.offset is None or item.offset < limit.offset:
-                    self._damage = item
-                    self._notes.add(damage_line(item))
-                continue
-            if item.header.next_offset <= self._start_offset and not self._reached:
-                continue
-            self._reached = True
-            if _is_past(item.header, limit):
-                self._pending = item
-                return None
-            if item.header.base_offset == self.engine.end_offset:
-                return item
-            fitting = self._goes_on(item)
-            if fitting is not None:
-                return fitting
-        return None
-
-    def _take(self) -> RecordBatch | BatchRun | Stretch | Damage | None:
-        """What was put back, the next piece of an opened run, or what the log has next."""
-        item: RecordBatch | BatchRun | Stretch | Damage | None = self._pending
-        if item is None and self._ahead:
-            return self._ahead.pop(0)
-        if item is None:
-            item = next(self._opened, None)
-        if item is None:
-            item = next(self._source, None)
-        self._pending = None
-        return item
-
-    def _fits(self, run: BatchRun, limit: Point) -> bool:
-        """Whether a run follows what was replayed and lies before the limit as a whole."""
-        if run.base_offset != self.engine.end_offset:
-            return False
-        if limit.offset is not None:
-            return run.next_offset <= limit.offset
-        return limit.time_ms is None or int(run.timestamps_ms().max()) <= limit.time_ms
-
-    def _goes_on(self, batch: RecordBatch) -> RecordBatch | None:
-        """At a batch that does not follow: it, or what it was before its base offset was damaged, to go on
-        with; None, after stopping the walk, for neither."""
-        expected, base = self.engine.end_offset, batch.header.base_offset
-        fits = self._follows_at(batch, expected)
-        if fits:
-            place = f"{batch.file} at byte {batch.position}"
-            what = f"the base offset {base} of the batch there is damaged, {expected} is the one that fits"
-            if self._past_corruption:
-                self._notes.add(f"{place}: {what}, and it was put back")
-                return with_header(batch, batch.header._replace(base_offset=expected))
-            self.found.stopped = Damage(
-                file=batch.file, position=batch.position, offset=expected, reason=what
-            )
-            self._notes.add(
-                f"stopped at offset {expected}: {place}: {what}; go on with it by --past-corruption, or put"
-                " it right with: metaquorum log repair --past-corruption"
-            )
-            return None
-        lost = _missing(expected, base) if base > expected else "offsets go back"
-        if not self._past_corruption:
-            self.found.stopped = self._damage or Damage(
-                file=batch.file, position=batch.position, offset=expected, reason=lost
-            )
-            self._notes.add(
-                f"stopped at offset {expected}: {lost}, the next batch begins at {base}; go on with it by"
-                " --past-corruption"
-            )
-            return None
-        self._notes.add(f"went on at offset {base}: {lost}")
-        self.engine.builder.offset = base
-        return batch
-
-    def _follows_at(self, batch: RecordBatch, expected: int) -> bool:
-        """Whether the next batch goes on as if this one began at `expected`: its base offset, which no CRC
-        covers, is damaged then (see `sound_headers`)."""
-        following: list[RecordBatch | BatchRun | Stretch | Damage] = []
-        while (item := self._take()) is not None:
-            following.append(item)
-            if not isinstance(item, Damage):
-                break
-        self._ahead = [*following, *self._ahead]
-        if not following or isinstance(last := following[-1], Damage):
-            return False
-        next_base = last.header.base_offset if isinstance(last, RecordBatch) else last.base_offset
-        return next_base == expected + batch.header.last_offset_delta + 1
-
-    def _apply(self, batch: RecordBatch) -> None:
-        self._moved = True
-        if batch.header.is_control:
-            self._control(batch.header, decode_readable(batch))
-        try:
-            self.engine.apply_batch(batch)
-        except BatchError as error:
-            self._damage = Damage(
-                file=batch.file,
-                position=batch.position,
-                offset=batch.header.base_offset,
-                reason=str(error),
-            )
-            self._notes.add(damage_line(self._damage))
-
-    def _control(self, header: BatchHeader, records: tuple[DecodedRecord, ...]) -> None:
-        self.found.quorum = self.found.quorum.after(header.leader_epoch, records)
-        for decoded in records:
-            match decoded.record:
-                case UnknownControlRecord():
-                    self._notes.unknown += 1
-                case SnapshotHeaderRecord():
-                    self.header = decoded.record
-                case SnapshotFooterRecord():
-                    self.footer = True
-
-
-def _ms_hint(offset: int) -> str:
-    return f" (a time in milliseconds is written @{offset})" if offset >= _LIKELY_MS else ""
-
-
-def _missing(expected: int, found: int) -> str:
-    last = found - 1
-    return f"offset {last} is missing" if last == expected else f"offsets {expected} to {last} are missing"
-
-
-def _is_past(header: BatchHeader, limit: Point) -> bool:
-    if limit.offset is not None:
-        return header.next_offset > limit.offset
-    return limit.time_ms is not None and header.max_timestamp_ms > limit.time_ms
-
-
-class _Notes:
-    """Lines about problems: told at once, kept up to a bound."""
-
-    def __init__(self, on_problem: OnProblem | None) -> None:
-        self.lines: list[str] = []
-        self.unknown = 0
-        self._on_problem = on_problem
-        self._step: list[str] = []
-
-    def add(self, line: str) -> None:
-        if self._on_problem is not None:
-            self._on_problem(line)
-        if len(self._step) < SHOWN_PROBLEMS:
-            self._step.append(line)
-        if len(self.lines) < SHOWN_PROBLEMS:
-            self.lines.append(line)
-        elif len(self.lines) == SHOWN_PROBLEMS:
-            self.lines.append("more problems follow; see them with: metaquorum log dump")
-
-    def begin_step(self) -> None:
-        self._step = []
-
-    def of_step(self) -> tuple[str, ...]:
-        return tuple(self._step)
-
-    def refused(self, error: ReplayError) -> None:
-        """What the replayer hands over: from the future (counted) or not fitting (told)."""
-        if isinstance(error.__cause__, UnknownRecordError):
-            self.unknown += 1
-        else:
-            self.add(f"skipped: {error}")
-
-
-def _begin(log: MetadataLog, start: Point, notes: _Notes, past_corruption: bool) -> _Walk:
+def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) -> Walk:
     """A walk that stands at the nearest snapshot before `start`, or at the log's beginning."""
     found = _nearest(log, start, notes)
     base = log.start_offset
-    walk = _Walk(log, found, notes, past_corruption)
+    walk = Walk(log, found, notes, past_corruption)
     if walk.engine.end_offset >= base or start.offset == walk.engine.end_offset:
         return walk
     if not past_corruption:
@@ -515,7 +135,7 @@ def _begin(log: MetadataLog, start: Point, notes: _Notes, past_corruption: bool)
     return walk
 
 
-def _nearest(log: MetadataLog, point: Point, notes: _Notes) -> FoundState:
+def _nearest(log: MetadataLog, point: Point, notes: Notes) -> FoundState:
     """The state of the newest whole snapshot between the log's start and the point, or the empty one."""
     base = log.start_offset
     snapshots = log.snapshots()
@@ -545,8 +165,8 @@ def _checkpoint(log: MetadataLog, point: Point, on_problem: OnProblem | None) ->
     """The state that a checkpoint file holds. Its name says where in the log it stands."""
     if not point.is_end:
         raise InspectError(f"{log.path} is one state, not a history; leave out --at, or give its directory")
-    notes = _Notes(on_problem)
-    walk = _Walk(log, FoundState(state=ReplayState(), snapshot=log.path), notes, past_corruption=True)
+    notes = Notes(on_problem)
+    walk = Walk(log, FoundState(state=ReplayState(), snapshot=log.path), notes, past_corruption=True)
     walk.run_to(END)
     if not walk.footer and log.size_bytes():
         notes.add(damage_line(log.missing_footer(walk.engine.end_offset)))

@@ -86,7 +86,6 @@ def settings(master: str) -> dict[str, str]:
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
         "spark.sql.shuffle.partitions": "8",
         "spark.ui.enabled": "false",
-        "spark.log.level": "ERROR",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.python.worker.reuse": "true",
@@ -94,6 +93,8 @@ def settings(master: str) -> dict[str, str]:
     quiet = Path(__file__).with_name("log4j2.properties")
     if quiet.is_file():
         found["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
+    else:
+        found["spark.log.level"] = "ERROR"  # a level that is set so is announced on standard error
     if master.startswith("local"):
         found |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
         found["spark.driver.memory"] = os.environ.get("METAQUORUM_DRIVER_MEMORY", "2g")

@@ -75,12 +75,15 @@ def _finding(
 
 
 def violations(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
-    """Broken invariants and refused records, one finding a rule."""
+    """Broken invariants and refused records, one finding a rule. A warning that is no more is info: a correct
+    cluster passes through such states."""
     for (severity, rule), row in sorted(one.violations.items()):
-        still = f", {row['open']} still so" if row["open"] else ""
+        is_past = severity == WARNING and not row["open"]
+        still = ", no more so" if is_past else f", {row['open']} still so" if row["open"] else ""
         text = f"{rule}: {row['found']}{still}"
         place = {"time_ms": row["from_time"], "offset": row["from_offset"]}
-        yield _finding(one, severity, "violation", row["where"], text, count=row["count"], **place)
+        level = INFO if is_past else severity
+        yield _finding(one, level, "violation", row["where"], text, count=row["count"], **place)
 
 
 _DAMAGE_SEVERITY = {"superseded": INFO, "unknown": WARNING, "tail": WARNING}

@@ -116,7 +116,11 @@ def _tiles(fleet: Fleet, found: list[Finding]) -> str:
     errors = sum(one.severity == "error" for one in found)
     total = sums["partition_seconds"]
     available = f"{100 * (1 - sums['leaderless_seconds'] / total):.3f} %" if total else "–"
-    broken = sum(row["count"] for one in clusters for row in one.violations.values())
+    broken = sum(
+        row["open" if severity == "warning" else "count"]
+        for one in clusters
+        for (severity, _), row in one.violations.items()
+    )
     damaged = len({(one.cluster, row["file"]) for one in clusters for row in one.damage})
     unclean = int(sums["unclean_elections"])
     listed = (

@@ -347,6 +347,8 @@ def test_executors_that_share_nothing_make_the_same_tables(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    quiet = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: Using incubator")]
+    assert quiet == [], "Spark says something that is no error"
     said = json.loads(done.stdout.splitlines()[-1])
     assert (said["records"], said["wide"]) == (4758, 4758)
     assert said["places"]

@@ -72,3 +72,13 @@ def test_on_this_machine_spark_listens_on_loopback_only(master: str) -> None:
     assert (found["spark.driver.host"], found["spark.driver.bindAddress"]) == (LOOPBACK, LOOPBACK)
     assert found["spark.ui.enabled"] == "false"
     assert "spark.driver.host" not in settings("spark://host:7077")
+
+
+def test_spark_announces_no_log_level_and_shows_errors_only() -> None:
+    found = settings("local[2]")
+    assert "spark.log.level" not in found, "Spark says so on standard error"
+    option = found["spark.driver.extraJavaOptions"]
+    path = Path(option.removeprefix("-Dlog4j2.configurationFile=file://"))
+    lines = dict(line.split(" = ", 1) for line in path.read_text().splitlines() if " = " in line)
+    assert lines["rootLogger.level"] == lines["logger.gateway.level"] == "error"
+    assert lines["appender.stderr.target"] == "SYSTEM_ERR"

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from cli.main import main
 from pipeline.audit.facts import ClusterFacts, Fleet, Session, gather, histogram, quantiles
-from pipeline.audit.findings import Finding, Limits, findings, flapping, seconds_text
+from pipeline.audit.findings import Finding, Limits, findings, flapping, seconds_text, violations
 from pipeline.audit.source import TableSource
 from pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from pipeline.fleet.plan import FleetPlan
@@ -214,3 +214,19 @@ def test_records_are_counted_where_they_are_kept(tables: Tables, tmp_path: Path)
         pq.write_table(pa.table({"offset": list(range(100, 100 + rows))}), folder / "part.parquet")
     counted = {one.cluster: one.records for one in gather(TableSource(root)).clusters}
     assert (counted[first], counted[second]) == (7, 0)
+
+
+def test_a_warning_that_is_no_more_is_info_and_an_error_never_is() -> None:
+    row = {"where": "topic/a/0", "found": "x", "from_time": 1, "from_offset": 2, "count": 3}
+    one = ClusterFacts(cluster="a")
+    one.violations = {
+        ("warning", "isr-active"): {**row, "open": 0},
+        ("warning", "leader-active"): {**row, "open": 1},
+        ("error", "leader-in-isr"): {**row, "open": 0},
+    }
+    found = [(at.severity, at.text) for at in violations(one, Limits())]
+    assert found == [
+        ("error", "leader-in-isr: x"),
+        ("info", "isr-active: x, no more so"),
+        ("warning", "leader-active: x, 1 still so"),
+    ]

@@ -45,6 +45,7 @@ from controller.raft.messages import FetchResponse, RaftError
 from metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
 from metadata.features import LEVEL_DIRECTORIES
 from metadata.image import MetadataImage, Provenance
+from metadata.requests import BrokerHeartbeatRequest
 from storage.errors import CorruptLogError
 
 
@@ -156,6 +157,12 @@ class BrokerNode:
     def vouched_epoch(self) -> int | None:
         """What an orderly end of this process leaves for the next one (`storage.clean_shutdown`)."""
         return self._session.vouched_epoch
+
+    def farewell(self) -> tuple[int, BrokerHeartbeatRequest] | None:
+        """What is still to be told, and the controller to be asked first, when this process ends because it
+        cannot go on; None: nothing (`BrokerSession.farewell`)."""
+        request = self._session.farewell()
+        return None if request is None else (self._session.target, request)
 
     def read_image(self, *, now_ms: int) -> tuple[MetadataImage, int] | ApiError:
         """The image and its offset (everything below is in it), only while unfenced at `now_ms` (S2.17).

@@ -12,7 +12,7 @@ so with clocks of equal speed a broker has stopped serving before the controller
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker.config import BrokerConfig
 from broker.events import LifecycleEffect, LifecycleRequest, LifecycleResponse, SendToController, StateChanged
@@ -89,6 +89,7 @@ class BrokerSession:
         self._waiting = WaitingLine()
         self._give_up_ms: int | None = None
         self._shutdown_deadline_ms: int | None = None
+        self._ended_serving = False
         self._effects: list[LifecycleEffect] = []
 
     # ---- inputs ----------------------------------------------------------------------------------
@@ -246,6 +247,14 @@ class BrokerSession:
         """The newest epoch of this broker under which nothing was lost, as far as this process knows: its
         own, or that of the process before it if that one stopped in order (KIP-966)."""
         return self._previous_epoch if self.broker_epoch is None else self.broker_epoch
+
+    def farewell(self) -> BrokerHeartbeatRequest | None:
+        """The last word of a process that cannot go on: its leaders are to be moved now, and not when its
+        session ends. None: it was not serving, there is nothing to be moved."""
+        serving = self.state.serves and self.registered
+        if self.broker_epoch is None or not (serving or self._ended_serving):
+            return None
+        return replace(self._heartbeat(), want_fence=True, want_shutdown=True)
 
     def may_publish(self) -> bool:
         """Whether the image is at least as new as the registration in force (S1.13)."""
@@ -452,6 +461,7 @@ class BrokerSession:
         old, new = self.state, next_state(self.state, trigger)
         self.state = new
         if new.ended:
+            self._ended_serving = old.serves and self.registered
             self.registered = False
             self.lease_end_ms = None
             self._in_flight = None

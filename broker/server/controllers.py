@@ -7,7 +7,10 @@ means, is the broker node's business.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -19,7 +22,7 @@ from broker.events import (
     SendToController,
 )
 from broker.server.calls import Calls
-from metadata.errors import ApiError
+from metadata.errors import ApiError, ErrorCode
 from metadata.requests import BrokerHeartbeatRequest
 from proto.broker_pb2_grpc import BrokerLifecycleStub
 from runtime import api_codec
@@ -34,6 +37,13 @@ FAILURES = (
     ConnectionError,
 )
 """What a call or a stream ends with when the controller, or the way to it, is gone."""
+
+FAREWELL_RETRY_S = 0.05
+FAREWELL_TRIES_MIN = 4
+"""A last word that is not taken goes to another controller: at once after an answer, or after a part of the
+time that there is."""
+
+_log = logging.getLogger(__name__)
 
 Report = Callable[[ControllerResponseArrived | ControllerRequestFailed], None]
 
@@ -53,6 +63,39 @@ class ControllerCalls:
 
     def send(self, effect: SendToController) -> None:
         self._calls.spawn(self._call(effect))
+
+    async def farewell(self, first: int, request: BrokerHeartbeatRequest, timeout_s: float) -> bool:
+        """Tells the active controller the last word of this broker, `first` being asked first; True: it was
+        taken. What is under way is given up: nothing that was sent before may come behind it."""
+        await self._calls.end()
+        known, target = list(self._controllers), first
+        once = SendToController(
+            target=first,
+            correlation_id=0,
+            request=request,
+            timeout_ms=int(timeout_s * 1000 / FAREWELL_TRIES_MIN),
+            attempt=1,
+        )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    hint = None
+                    try:
+                        answer = await self._ask(replace(once, target=target))
+                    except FAILURES:
+                        await self._drop(target)
+                    else:
+                        if not isinstance(answer, ApiError):
+                            return True
+                        if answer.code is not ErrorCode.NOT_CONTROLLER:
+                            _log.warning("controller %d takes no leave from this broker: %s", target, answer)
+                            return False
+                        hint = answer.leader_hint
+                    if hint is None or hint == target or hint not in self._controllers:
+                        hint = known[(known.index(target) + 1) % len(known)]
+                    target = hint
+                    await asyncio.sleep(FAREWELL_RETRY_S)
+        return False
 
     async def close(self) -> None:
         await self._calls.end()

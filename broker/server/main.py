@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from runtime.metrics.endpoint import MetricsEndpoint
 
 STOP_GRACE_S = 0.1
+FAREWELL_TIMEOUT_S = 2.0
+"""So long a process that cannot go on tries to tell the controller, which may be gone as well."""
 
 _log = logging.getLogger(__name__)
 
@@ -205,6 +207,8 @@ class BrokerProcess:
         finally:
             self._health.update(False)
             self._data.refuse_clients()
+            if ending.failed:
+                await self._say_farewell()
             await self._server.stop(STOP_GRACE_S)
             await self._calls.close()
             closed = await self._data.close()
@@ -218,6 +222,18 @@ class BrokerProcess:
             if not ending.failed:
                 self._leave_proof(closed)
         return ending
+
+    async def _say_farewell(self) -> None:
+        """This process cannot go on (its last directory is bad, say): its leaders move now, and not when its
+        session ends. Nobody is served any more."""
+        last = self.node.farewell()
+        if last is None:
+            return
+        target, request = last
+        if await self._calls.farewell(target, request, FAREWELL_TIMEOUT_S):
+            _log.info("the controller was told that this broker goes: its leaders are moved")
+        else:
+            _log.warning("no controller could be told that this broker goes: its session has to end first")
 
     async def _open_metrics(self) -> MetricsEndpoint | None:
         if self._metrics is None or self._stats is None:

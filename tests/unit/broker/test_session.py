@@ -651,6 +651,27 @@ def test_a_failure_stops_the_broker_and_is_its_last_word() -> None:
     assert at.after(100_000) == []
 
 
+def test_the_last_word_of_a_broker_that_served_moves_its_leaders_at_once() -> None:
+    at = running()
+    at.take(at.session.directories_failed(at.now_ms, (b"d" * 16,)))
+    before = at.session.farewell()
+    at.take(at.session.fail(at.now_ms, "no log directory is left"))
+    last = at.session.farewell()
+    assert last is not None and last == before, "a process may end without its session knowing why"
+    assert (last.broker_epoch, last.want_fence, last.want_shutdown) == (EPOCH, True, True)
+    assert last.offline_directories == (b"d" * 16,)
+
+
+def test_who_did_not_serve_has_nothing_to_say() -> None:
+    at = running()
+    end_ms = at.session.lease_end_ms
+    assert end_ms is not None
+    at.after(end_ms - at.now_ms)
+    assert at.session.farewell() is None
+    at.take(at.session.fail(at.now_ms, "no log directory is left"))
+    assert at.session.farewell() is None
+
+
 # ---- configuration -------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from broker.events import (
 )
 from broker.server.controllers import ControllerCalls
 from controller.server.services import BrokerLifecycleService
+from metadata.errors import ApiError, ErrorCode
 from metadata.requests import BrokerHeartbeatRequest, BrokerHeartbeatResponse, RegisterBrokerRequest
 from proto import broker_pb2 as pb
 from proto.broker_pb2_grpc import (
@@ -22,10 +23,11 @@ from proto.broker_pb2_grpc import (
     BrokerLifecycleStub,
     add_BrokerLifecycleServicer_to_server,
 )
-from runtime.api_codec import Hints
+from runtime.api_codec import Hints, error_to_pb
 from runtime.channels import END_OF_STREAM, bind, new_server, open_channel
 from runtime.raft_client import PeerAddress
 from runtime.requests import WaitingRequests
+from tests.unit.server.nodes import silent_port
 
 CONTROLLER = 3000
 Outcome = ControllerResponseArrived | ControllerRequestFailed
@@ -191,3 +193,74 @@ async def test_a_controller_that_is_gone_is_a_failure_with_a_reason() -> None:
         await late.calls.close()
         assert isinstance(failed, ControllerRequestFailed)
         assert "UNAVAILABLE" in failed.reason
+
+
+# ---- the last word
+
+
+class Voter(BrokerLifecycleServicer):
+    """A controller that is not active and names another (0: none), or is active and takes what comes."""
+
+    def __init__(self, names: int | None = None) -> None:
+        self.names = names
+        self.taken: list[Any] = []
+
+    async def Heartbeats(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        while (request := await context.read()) is not END_OF_STREAM:
+            self.taken.append(request)
+            answer = pb.BrokerHeartbeatResponse()
+            if self.names is not None:
+                refusal = ApiError(ErrorCode.NOT_CONTROLLER, "ask another")
+                answer.error.CopyFrom(error_to_pb(refusal, Hints(())))
+                if self.names:
+                    answer.error.leader.id = self.names
+            await context.write(answer)
+
+
+LEAVE = BrokerHeartbeatRequest(
+    broker_id=1, broker_epoch=7, applied_offset=3, want_fence=True, want_shutdown=True
+)
+
+
+@asynccontextmanager
+async def voters(*servicers: Voter) -> AsyncIterator[ControllerCalls]:
+    """Voters 1, 2, and so on, then one more at whose port nobody listens."""
+    servers, addresses = [], {}
+    for node_id, servicer in enumerate(servicers, 1):
+        server = new_server()
+        addresses[node_id] = PeerAddress("127.0.0.1", bind(server, "127.0.0.1", 0, None))
+        add_BrokerLifecycleServicer_to_server(servicer, server)
+        await server.start()
+        servers.append(server)
+    with silent_port() as port:
+        addresses[len(servicers) + 1] = PeerAddress("127.0.0.1", port)
+        calls = ControllerCalls(addresses, lambda outcome: None, None)
+        try:
+            yield calls
+        finally:
+            await calls.close()
+            for server in servers:
+                await server.stop(None)
+
+
+async def test_the_last_word_finds_the_active_controller_past_dead_and_passive_ones() -> None:
+    passive, active = Voter(names=0), Voter()
+    async with voters(passive, active) as calls:
+        assert await calls.farewell(3, LEAVE, 20)
+    assert len(passive.taken) == 1, "the dead one first, then the next voter, then the one after that"
+    (last,) = active.taken
+    assert (last.broker_epoch, last.want_fence, last.want_shutdown) == (7, True, True)
+
+
+async def test_the_last_word_follows_the_hint() -> None:
+    first, passed_over, active = Voter(names=3), Voter(names=0), Voter()
+    async with voters(first, passed_over, active) as calls:
+        assert await calls.farewell(1, LEAVE, 20)
+    assert (len(first.taken), len(passed_over.taken), len(active.taken)) == (1, 0, 1)
+
+
+async def test_a_last_word_that_nobody_takes_holds_nobody_up_for_ever() -> None:
+    passive = Voter(names=0)
+    async with voters(passive) as calls:
+        assert not await calls.farewell(1, LEAVE, 0.3)
+    assert passive.taken

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from broker.replica.events import DirectoryFailed
 from metadata.errors import ApiError, ErrorCode
 from metadata.requests import NewTopic
 from runtime.channels import TlsFiles, TlsMaterial, open_channel
@@ -110,6 +111,27 @@ async def test_a_brokers_image_is_served_while_it_is_unfenced_only(site: Site) -
     finally:
         await broker.close()
         await once.close()
+
+
+async def test_a_broker_that_cannot_go_on_is_fenced_by_its_last_word_and_not_by_its_sessions_end(
+    site: Site,
+) -> None:
+    sessions = {"broker.session.timeout.ms": "600000"}
+    async with running_controller(site.controller_file(sessions)):
+        async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
+            with pytest.raises(AssertionError, match="is offline"):
+                async with running_broker(site.broker_file()) as process:
+                    await health_is(site.broker_port, SERVING)
+                    await client.create_topics([NewTopic(name="orders", partitions=1)])
+                    assert process.node.replicas is not None
+                    (only,) = process.node.replicas.good_directories
+                    process.driver.post(DirectoryFailed(directory_id=only, reason="the disk is gone"))
+                    await process.driver.wait()
+            assert (await client.list_brokers()).brokers[0].fenced
+            assert (await client.describe_topics(["orders"])).topics[0].partitions[0].leader == -1
+            # Its id is free: the next process need not wait for the session to end.
+            async with running_broker(site.broker_file({"initial.broker.registration.timeout.ms": "20000"})):
+                await health_is(site.broker_port, SERVING)
 
 
 async def test_health_says_serving_while_it_leads_and_not_serving_before_it_ends(site: Site) -> None:

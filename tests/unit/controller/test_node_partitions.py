@@ -33,13 +33,16 @@ from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration
 A, B, C = (b"dir-" + name + bytes(10) + name for name in (b"a", b"b", b"c"))
 
 
-def quorum_of(slice_max: int = 1_000, interval_ms: int = 0, *, rebalance: bool = True) -> Quorum:
+def quorum_of(
+    slice_max: int = 1_000, interval_ms: int = 0, *, rebalance: bool = True, unclean: bool = False
+) -> Quorum:
     config = ControllerConfig(
         cluster_id=CLUSTER,
         node_id=0,
         records_per_slice_max=slice_max,
         leader_imbalance_check_interval_ms=interval_ms,
         auto_leader_rebalance_enable=rebalance,
+        unclean_leader_election_enable=unclean,
     )
     quorum = Quorum(config=config)
     quorum.elect()
@@ -247,8 +250,8 @@ def test_leaders_go_back_to_the_preferred_replica_on_request_and_by_the_clock(re
     assert [quorum.partition(topic, n).leader for n in range(2)] == [1, 1 if rebalance else 2]
 
 
-def test_an_unclean_election_that_is_allowed_later_happens_with_the_next_look() -> None:
-    quorum = quorum_of(interval_ms=30_000)
+def without_its_only_replica_in_sync(quorum: Quorum) -> bytes:
+    """A topic whose only replica in sync is on broker 1, which died; broker 2 has one that is not in sync."""
     quorum.start_broker(1)
     topic = quorum.create("t", (1,))
     quorum.start_broker(2)
@@ -259,6 +262,21 @@ def test_an_unclean_election_that_is_allowed_later_happens_with_the_next_look() 
     active._bench.append((grown,), [], quorum.now_ms)
     quorum.settle()
     quorum.beat_for(12_000, 2)
+    return topic
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_unclean_elections_may_be_allowed_by_the_controllers_files(allowed: bool) -> None:
+    quorum = quorum_of(unclean=allowed)
+    found = quorum.partition(without_its_only_replica_in_sync(quorum))
+    assert (found.leader, found.isr) == ((2, (2,)) if allowed else (-1, (1,)))
+
+
+def test_an_unclean_election_that_is_allowed_later_happens_with_the_next_look() -> None:
+    quorum = quorum_of(interval_ms=30_000)
+    topic = without_its_only_replica_in_sync(quorum)
+    active = quorum.leader.node.active
+    assert active is not None
     assert quorum.partition(topic).leader == -1
     allowed = ConfigRecord(
         resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true"

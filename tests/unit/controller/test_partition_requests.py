@@ -95,6 +95,15 @@ def test_an_unclean_election_only_where_the_configuration_allows_it(
     assert build(image) == expected
 
 
+def test_what_controllers_have_in_their_files_counts_where_the_log_says_nothing() -> None:
+    static = {"unclean.leader.election.enable": "true"}
+    for config, allowed in (((), True), ((NOT_HERE,), False), ((UNCLEAN,), True)):
+        image = cluster(placed(partition(0, (1, 2, 3), (1,), -1)), *config, fenced=(1,))
+        rules = rules_of(image, image.brokers.is_active, static=static)
+        assert rules.unclean_allowed(TOPIC) is allowed
+        assert rules_of(image, image.brokers.is_active).unclean_allowed(TOPIC) is (config == (UNCLEAN,))
+
+
 def test_the_death_of_the_last_in_sync_replica_elects_uncleanly_in_one_record() -> None:
     image = cluster(placed(partition(0, (1, 2, 3), (1,), 1)), UNCLEAN)
     batch = removal_slice(image, 1, rules_of(image, image.brokers.is_active), 10)

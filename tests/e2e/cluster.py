@@ -158,8 +158,8 @@ class Cluster:
     def write_config(self, node: Node) -> None:
         listener = "CONTROLLER" if node.role == "controller" else "PLAINTEXT"
         node.config.write_text("")
-        if node.role == "broker":
-            node.log_dirs = [node.home / f"data-{at + 1}" for at in range(self._log_dirs)] or [node.data]
+        count = self._log_dirs if node.role == "broker" else 0
+        node.log_dirs = [node.home / f"data-{at + 1}" for at in range(count)] or [node.data]
         node.set_properties(
             {
                 "process.roles": node.role,

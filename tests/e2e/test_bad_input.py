@@ -175,7 +175,7 @@ def test_a_directory_and_its_copy(make_site: Callable[[str], Site]) -> None:
     copy = site.config.parent / "copy"
     shutil.copytree(site.data, copy)
     site.set(log_dirs=f"{site.data},{copy}")
-    refused(site, "two of log.dirs have the same directory.id", "format it anew")
+    refused(site, f"{copy} have the same directory.id", "format it anew")
 
 
 def test_a_port_in_use(site: Site) -> None:

@@ -212,7 +212,7 @@ class Fetches:
         fetch.data[read.key] = event.data
         if event.problem is not None:
             # Said, or the reader would ask for the same bytes again at once, and again.
-            fetch.answers[read.key] = self._damaged(read.key, event.problem)
+            fetch.answers[read.key] = self._damaged(fetch, read.key, event.problem)
         fetch.pending -= 1
         if fetch.pending == 0:
             self._respond(fetch, out)
@@ -410,7 +410,11 @@ class Fetches:
             records=data if same else b"",
         )
 
-    def _damaged(self, key: PartitionKey, problem: str) -> FetchedPartition:
+    def _damaged(self, fetch: Fetch, key: PartitionKey, problem: str) -> FetchedPartition:
+        """Where it is still read here: a log that is being cut or removed may look damaged, too."""
+        now = self._part(fetch, key, b"")
+        if now.error is not ErrorCode.NONE:
+            return now
         text = (
             f"what is to be read here is damaged: {problem}; elect another leader, then repair the directory"
         )

@@ -323,6 +323,17 @@ def test_damaged_bytes_are_an_error_and_no_empty_answer_that_is_asked_for_again(
     assert (y.error, y.records) == (ErrorCode.NONE, b"records")
 
 
+def test_damage_is_not_told_by_one_who_leads_no_more() -> None:
+    cluster, host = leading("x", replicas=(1, 2))
+    host.ask(produce(key_of("x"), acks=1))
+    host.work()
+    read = only(host.ask(fetch(at(key_of("x"), 0, epoch=0), follower=2)), ReadPartition)
+    cluster.change(key_of("x"), leader=2)
+    host.publish()
+    (part,) = answer_to(host.do(PartitionRead(token=read.token, data=None, problem="cut short"))).partitions
+    assert part.error is ErrorCode.FENCED_LEADER_EPOCH
+
+
 def test_parked_fetches_hear_of_a_failed_directory_at_once() -> None:
     _, host = leading("x")
     host.ask(fetch(at(key_of("x"), 0)))

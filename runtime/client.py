@@ -353,8 +353,11 @@ def status_text(error: grpc.aio.AioRpcError) -> str:
 
 def _why_unreachable(details: str) -> str:
     """gRPC wraps what the operating system said in sentences and addresses of its own."""
-    refused = "Connection refused" in details
-    return "connection refused: nothing listens there" if refused else details
+    if "Connection refused" in details:
+        return "connection refused: nothing listens there"
+    if "attempt timed out" in details:
+        return "it takes no connection: the process hangs, or something in between drops it"
+    return details
 
 
 class BlockingClient:

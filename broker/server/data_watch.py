@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from broker.server.watched_disk import DiskWatch, RunningCall
 from storage.disk import Disk, join
-from storage.errors import StorageError
+from storage.errors import FileMissingError, StorageError
 
 PROBE_FILE = ".probe"
 _CONTENT = b"metaquorum writes this file to see whether the directory can be used\n"
@@ -41,10 +41,17 @@ class DirectoryProbe:
         while not self._ended.wait(self._interval_s):
             try:
                 probe(self._disk, self._directory)
-            except StorageError as error:
-                if not self._ended.is_set():
-                    self._failed(" ".join(str(error).split("\n")))
+            except FileMissingError:
+                # The general advice, to format a directory, is wrong for one that was here a moment ago.
+                self._tell(f"{self._directory} is not there any more: mount its disk, or put it back")
                 return
+            except StorageError as error:
+                self._tell(" ".join(str(error).split("\n")))
+                return
+
+    def _tell(self, problem: str) -> None:
+        if not self._ended.is_set():
+            self._failed(problem)
 
 
 def probe(disk: Disk, directory: str) -> None:

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import grpc
+import grpc.aio
 import pytest
 
 from metadata.errors import ApiError, ErrorCode
@@ -17,7 +17,7 @@ from proto import metadata_pb2 as common
 from proto.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from runtime.api_codec import error_from_pb
 from runtime.channels import bind, new_server
-from runtime.client import AdminClient, BlockingClient, ClientError, parse_bootstrap
+from runtime.client import AdminClient, BlockingClient, ClientError, parse_bootstrap, status_text
 
 
 class ScriptedAdmin(AdminServicer):
@@ -161,3 +161,25 @@ def test_bootstrap_addresses() -> None:
 def test_an_error_code_from_the_future_keeps_its_name() -> None:
     error = error_from_pb(common.Error(code=30_000, name="NEWER", message="text"))
     assert (error.code, error.message) == (ErrorCode.UNKNOWN_SERVER_ERROR, "NEWER: text")
+
+
+@pytest.mark.parametrize(
+    ("details", "told"),
+    [
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to"
+            " remote host: connect: Connection refused (111)",
+            "not reachable (connection refused: nothing listens there)",
+        ),
+        (
+            "last error: UNKNOWN: ipv4:127.0.0.1:1: connection attempt timed out before receiving SETTINGS",
+            "not reachable (it takes no connection: the process hangs, or something in between drops it)",
+        ),
+        ("DNS resolution failed for nowhere", "not reachable (DNS resolution failed for nowhere)"),
+    ],
+)
+def test_why_nobody_answers_is_said_without_the_librarys_own_words(details: str, told: str) -> None:
+    error = grpc.aio.AioRpcError(
+        grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None
+    )
+    assert status_text(error) == told

@@ -11,7 +11,7 @@ Source: Kafka's message format (KIP-98, `DefaultRecordBatch`), control batches (
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -54,6 +54,7 @@ __all__ = [
     "Compression",
     "RawRecord",
     "RecordBatch",
+    "batch_of_records",
     "batch_payload",
     "batch_problem",
     "batch_record_spans",
@@ -65,7 +66,6 @@ __all__ = [
     "parse_control_key",
     "parse_header",
     "plain_header",
-    "reencode_batch",
     "seal_batch",
     "whole_batches_bytes",
 ]
@@ -345,15 +345,9 @@ def _nullable_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
     return body[position:end], end
 
 
-def reencode_batch(batch: RecordBatch) -> bytes:
-    """The batch taken apart into records and encoded again: the same bytes, if it was well formed.
-
-    A compressed batch is passed through with its payload unopened.
-    """
-    header = batch.header
-    if header.compression:
-        return seal_batch(header, batch.data[HEADER_BYTES:])
-    records = batch.records()
+def batch_of_records(header: BatchHeader, records: Sequence[RawRecord]) -> bytes:
+    """The batch that `header` describes, with these records, uncompressed. Of a well-formed batch its own
+    records give the same bytes."""
     # With log append time every record reads as the batch's maximum; its deltas are 0 by definition.
     timestamps = None if header.is_log_append_time else [record.timestamp_ms for record in records]
     body = encode_records(

@@ -18,11 +18,11 @@ from storage.batch import (
     BatchHeader,
     RawRecord,
     RecordBatch,
+    batch_of_records,
     encode_batch,
     parse_header,
     seal_batch,
 )
-from storage.batch_encode import encode_records
 from storage.errors import BatchError
 
 NO_OP = encode(NoOpRecord(), 0)
@@ -87,23 +87,13 @@ def _emptied(raw: RawRecord) -> RawRecord:
 
 def _encoded(batch: RecordBatch, records: list[RawRecord], last_offset_delta: int) -> RecordBatch:
     header = batch.header
-    timestamps = None if header.is_log_append_time else [record.timestamp_ms for record in records]
-    body = encode_records(
-        base_timestamp_ms=header.base_timestamp_ms,
-        values=[record.value for record in records],
-        keys=[record.key for record in records],
-        timestamps=timestamps,
-        headers=[record.headers for record in records],
-        deltas=[record.offset - header.base_offset for record in records],
-        attributes=[record.attributes for record in records],
-    )
-    data = seal_batch(
+    data = batch_of_records(
         header._replace(
             attributes=header.attributes - header.compression,
             last_offset_delta=last_offset_delta,
             records_count=len(records),
         ),
-        body,
+        records,
     )
     return _batch(data, batch)
 

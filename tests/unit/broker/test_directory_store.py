@@ -30,7 +30,7 @@ from broker.replica.events import (
 from broker.replica.messages import PartitionKey
 from broker.replica.store import DirectoryStore
 from broker.replica.store_parts import ExpectedIdentity, StoreOptions
-from storage.batch import encode_batch, iter_batches, reencode_batch
+from storage.batch import encode_batch, iter_batches
 from storage.disk import join, read_file, write_atomically
 from storage.errors import (
     BatchError,
@@ -43,6 +43,7 @@ from storage.meta_properties import MetaProperties, store_meta_properties
 from storage.posix_disk import PosixDisk
 from storage.recovery import FILE_NAME as POINT_FILE
 from tests.unit.broker.directory_bench import DIRECTORY_ID, EXPECTED, OPTIONS, PATH, SMALL, Bench, key_of
+from tests.unit.storage.reencoding import reencode_batch
 
 TIMED = LogSettings(segment_bytes=300, retention_ms=1_000, file_delete_delay_ms=100)
 

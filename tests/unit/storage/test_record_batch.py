@@ -25,13 +25,13 @@ from storage.batch import (
     iter_batches,
     parse_control_key,
     parse_header,
-    reencode_batch,
     seal_batch,
     whole_batches_bytes,
 )
 from storage.errors import BatchError, CompressedBatchError, CorruptLogError
 from storage.varint import decode_varint, encode_varint
 from storage.walk import walk_batches
+from tests.unit.storage.reencoding import reencode_batch
 
 
 def plain(base: int = 0, epoch: int = 1, count: int = 1) -> bytes:

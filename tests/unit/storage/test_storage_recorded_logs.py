@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.batch import RecordBatch, batch_record_spans, reencode_batch
+from storage.batch import RecordBatch, batch_record_spans
 from storage.disk import read_file
 from storage.epochs import EpochTable
 from storage.log import LogConfig, SegmentedLog
@@ -18,6 +18,7 @@ from storage.posix_disk import PosixDisk
 from storage.quorum_state import QuorumState, load_quorum_state
 from storage.reader import Damage, LogReader
 from storage.snapshots import list_snapshots, parse_snapshot_name
+from tests.unit.storage.reencoding import reencode_batch
 from tests.unit.storage.whole_log import whole
 
 pytestmark = pytest.mark.shared_data

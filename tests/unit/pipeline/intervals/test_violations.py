@@ -223,6 +223,26 @@ def test_a_warning_between_two_batches_is_told_from_one_to_the_other() -> None:
     }
 
 
+def test_warnings_end_with_what_mends_them() -> None:
+    """A replica on an unknown broker until it registers; settings of a topic until the topic is there."""
+    strange = {"replicas": (1, 2, 4), "isr": (1, 2), "directories": (DIR_A, DIR_B, bytes([9]) * 16)}
+    mended = [broker(4, 20, dirs=(bytes([9]) * 16,)), r.TopicRecord("payments", PAYMENTS)]
+    given = batches(
+        [
+            *BASE,
+            (100, [change(0, **strange)]),
+            (110, [r.ConfigRecord(2, "payments", "retention.ms", "1")]),
+            *[(200 + at, [record]) for at, record in enumerate(mended)],
+        ]
+    )
+    *_, first, second, third, fourth = [batch.header.base_offset for batch in given]
+    assert told_violations(given) == {
+        ("replicas-registered", "topic/orders/0", first, third),
+        ("config-of-topic", "config/topic/payments", second, fourth),
+    }
+    assert told_violations(given) == judged_whole(given)
+
+
 def test_an_error_that_is_open_where_a_run_goes_on_ends_in_the_next() -> None:
     noise: list[Line] = [(1500, [r.NoOpRecord()] * 100) for _ in range(30)]
     lines = [*BASE, *noise[:5], (1600, [change(isr=(2,), leader=1)]), *noise, (1700, [change(isr=(1, 2))])]

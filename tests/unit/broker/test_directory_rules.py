@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from broker.replica.directories import Directories
 from broker.replica.events import (
     AbandonDirectory,
     AskController,
+    CheckpointHighWatermarks,
     ControllerAnswered,
     CreateReplica,
     DirectoryMeasured,
+    DiskWork,
+    EnforceRetention,
     OfflineDirectoriesChanged,
     RemoveReplica,
 )
@@ -268,6 +273,24 @@ def test_s3_1_s3_35_a_failure_touches_the_replicas_of_its_directory_only() -> No
     assert host.manager.partitions == {kept: before} and before.role is Role.LEADER
     assert _produce_error(host, lost) is ErrorCode.KAFKA_STORAGE_ERROR
     assert host.fail(A) == [], "it fails once"
+
+
+def test_nothing_is_asked_of_a_directory_that_failed() -> None:
+    """Its high watermarks had moved, its retention was due, its logs had something to store."""
+    cluster = Cluster()
+    lost, kept = cluster.topic("lost", place=A, replicas=(1,)), cluster.topic("kept", place=B, replicas=(1,))
+    host = Host(cluster, found(A, [("lost", 0)]), found(B, [("kept", 0)]))
+    host.publish()
+    for key in (lost, kept):
+        parts = (ProducePartition(key=key, records=batch()),)
+        host.ask(ProduceRequest(acks=-1, timeout_ms=1_000, partitions=parts), key)
+    host.work()
+    effects = host.fail(A)[1:]
+    for _ in range(10):
+        effects += host.tick(60_000)
+    asked = [each for each in effects if isinstance(each, get_args(DiskWork))]
+    assert {each.directory_id for each in asked} == {B}
+    assert of_kind(asked, CheckpointHighWatermarks) and of_kind(asked, EnforceRetention)
 
 
 def test_s3_4_new_replicas_go_to_good_directories_after_a_failure() -> None:

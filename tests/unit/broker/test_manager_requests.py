@@ -412,6 +412,23 @@ def test_sessions_refuse_other_epochs_and_unknown_ids() -> None:
     assert foreign.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
+def test_a_late_copy_of_an_older_fetch_of_a_session_acknowledges_nothing() -> None:
+    _, host = leading("x", replicas=(1, 2))
+    x = key_of("x")
+    session = begin(host, x)
+    host.ask(produce(x), "p")
+    host.work()
+    first = fetch(at(x, 0, epoch=0), session=(session, 1), follower=2, wait_ms=0)
+    host.ask(first, "f1")
+    host.work()
+    effects = host.ask(fetch(at(x, 1, epoch=0, last=0), session=(session, 2), follower=2, wait_ms=0), "f2")
+    assert answer_to(effects, "p").results[0].error is ErrorCode.NONE
+    late = host.ask(first, "late")
+    assert answer_to(late, "late").code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    goes_on = answer_to(host.ask(fetch(session=(session, 3), follower=2, wait_ms=0), "f3"), "f3")
+    assert isinstance(goes_on, FetchResponse), "the session did not move"
+
+
 def test_a_forgotten_partition_is_heard_of_no_more() -> None:
     _, host = leading("x", "y", replicas=(1, 2))
     x, y = key_of("x"), key_of("y")

@@ -302,6 +302,32 @@ def test_a_directory_that_was_given_up_does_no_more_work() -> None:
     run(test)
 
 
+def test_nothing_piles_up_for_a_directory_that_hangs() -> None:
+    """Its io thread never comes back to throw anything away."""
+
+    async def test(bench: Bench) -> None:
+        begun, release = threading.Event(), threading.Event()
+
+        def hang(work: DiskWork) -> None:
+            begun.set()
+            release.wait()
+
+        bench.store.gate = hang
+        bench.threads.submit(append(1))
+        await asyncio.to_thread(begun.wait)
+        bench.threads.fail("it hangs")
+        for end in range(2, 100):
+            bench.threads.submit(append(end))
+            bench.threads.submit(read(end))
+        assert bench.threads._work.qsize() + bench.threads._reads.qsize() == 0
+        release.set()
+        assert not await bench.threads.close(clean=True)
+        assert bench.store.end_offset == 1 and bench.failed()
+        assert not any(isinstance(each, PartitionRead) for each in bench.events)
+
+    run(test)
+
+
 def test_a_hung_sync_does_not_hold_up_the_end_of_a_bad_directory() -> None:
     async def test(bench: Bench) -> None:
         go_on, hangs = threading.Event(), threading.Event()

@@ -113,6 +113,7 @@ async def serving(root: Path, *, bounced: bool = False) -> AsyncIterator[Fixture
             "log.dirs": f"{site.root / 'broker'},{data}",
             "broker.heartbeat.interval.ms": "100",
             "message.max.bytes": str(LIMIT),
+            "log.retention.hours": "48",
         }
     )
     async with (

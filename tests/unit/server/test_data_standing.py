@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
+from cli.main import main
 from metadata.errors import ErrorCode
 from metadata.image import UNASSIGNED
 from metadata.requests import NewTopic
@@ -19,7 +22,7 @@ from runtime.client import AdminClient
 from storage.batch import iter_batches
 from storage.uuids import uuid_to_text
 from tests.unit.server.nodes import Site, formatted, free_port, new_site, running_broker, running_controller
-from tests.unit.server.test_bad_data import TOPIC, Fixture, batch, refusal, serving, wanted
+from tests.unit.server.test_bad_data import LIMIT, TOPIC, Fixture, batch, refusal, serving, wanted
 from tests.unit.server.test_partitions import command
 from tests.unit.server.test_servers import NOT_SERVING, SERVING, health_is
 
@@ -74,6 +77,36 @@ async def test_log_dirs_describe_before_and_after_a_directory_is_lost(tmp_path: 
             pass
         described = await command(at.site, "topics", "describe", gone)
         assert "101" in described.stdout and "ffline" in described.stdout
+
+
+async def test_what_a_brokers_file_says_is_shown_with_its_source_and_carried_out(tmp_path: Path) -> None:
+    async with serving(tmp_path) as at:
+        found = await asyncio.to_thread(
+            CliRunner().invoke,
+            main,
+            [
+                *("configs", "describe", "--bootstrap", f"127.0.0.1:{at.site.broker_port}", "--stale"),
+                *("topic", TOPIC, "--all", "--json"),
+            ],
+            standalone_mode=False,
+        )
+        assert not found.exception
+        described = json.loads(found.stdout)
+        entries = {each["name"]: each for each in described["configs"]}
+        limit = entries["max.message.bytes"]
+        assert (limit["value"], limit["source"]) == (str(LIMIT), "STATIC_BROKER_CONFIG")
+        assert limit["synonyms"][0]["name"] == "message.max.bytes"
+        assert entries["retention.ms"]["value"] == str(48 * 3_600_000)
+        assert entries["segment.bytes"]["source"] == "DEFAULT_CONFIG"
+        refused = (await at.send(batch(b"x" * LIMIT))).results[0].error
+        refusal(refused, ErrorCode.MESSAGE_TOO_LARGE, str(LIMIT))
+        # The cluster's default comes before the file, from the moment it is in the log.
+        altered = await command(
+            at.site, "configs", "alter", "broker", "default", "--set", f"message.max.bytes={2 * LIMIT}"
+        )
+        assert not altered.exception
+        while (await at.send(batch(b"x" * LIMIT))).results[0].error.code == ErrorCode.MESSAGE_TOO_LARGE:
+            pass
 
 
 def second_broker(site: Site, more: Mapping[str, str]) -> tuple[Path, int]:

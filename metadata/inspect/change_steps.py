@@ -1,0 +1,115 @@
+"""What records did to partitions and brokers, as values: before and after of each, and all of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from metadata import records as r
+from metadata.errors import ReplayError
+from metadata.image.types import BrokerRegistration, ConfigResource, PartitionInfo, TopicInfo
+
+PartitionKey = tuple[bytes, int]
+"""(topic id, partition index)."""
+
+
+class PartitionStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One record about one partition. `before` is None for a new partition, `after` for one that is gone."""
+
+    offset: int
+    record: object
+    topic: str
+    index: int
+    before: PartitionInfo | None
+    after: PartitionInfo | None
+
+    @property
+    def name(self) -> str:
+        """`orders-7`, as Kafka's tools write it."""
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def key(self) -> PartitionKey:
+        info = self.after or self.before
+        if info is None:
+            raise RuntimeError("a step without a partition before and after")
+        return info.topic_id, self.index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStep:
+    """One record about one broker. `before` is None for an unknown broker, `after` for one that is gone."""
+
+    offset: int
+    record: object
+    broker_id: int
+    before: BrokerRegistration | None
+    after: BrokerRegistration | None
+
+    @property
+    def was_fenced(self) -> bool:
+        """True if this record turned an unfenced broker into a fenced one, or into none."""
+        return (
+            self.before is not None and not self.before.fenced and (self.after is None or self.after.fenced)
+        )
+
+    @property
+    def was_unfenced(self) -> bool:
+        return (
+            self.after is not None and not self.after.fenced and (self.before is None or self.before.fenced)
+        )
+
+    @property
+    def began_shutdown(self) -> bool:
+        """True if this record says that the broker is in controlled shutdown now."""
+        return (
+            self.after is not None
+            and self.after.in_controlled_shutdown
+            and not (self.before is not None and self.before.in_controlled_shutdown)
+        )
+
+    @property
+    def is_registration(self) -> bool:
+        return isinstance(self.record, r.BrokerRecord)
+
+    @property
+    def lost_directories(self) -> frozenset[bytes]:
+        """Log directories that are online no more by this record."""
+        if self.before is None or self.after is None or self.is_registration:
+            return frozenset()
+        return frozenset(self.before.directories) - frozenset(self.after.directories)
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerStory:
+    """Offsets and times (Unix ms) of what the log last said about a broker; None where it said nothing."""
+
+    registered: tuple[int, int] | None = None
+    unfenced: tuple[int, int] | None = None
+    fenced: tuple[int, int] | None = None
+    shutdown: tuple[int, int] | None = None
+    unregistered: tuple[int, int] | None = None
+    directory_lost: tuple[int, int] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchChanges:
+    """What one batch did. `records` is everything in it, in order; `refused` are records that do not fit the
+    state. `made` are (offset of the first, topic, count) of new partitions that are not in `partitions`: each
+    has a leader and its minimum ISR."""
+
+    base_offset: int
+    epoch: int
+    time_ms: int
+    records: list[tuple[int, object]] = field(default_factory=list)
+    partitions: list[PartitionStep] = field(default_factory=list)
+    brokers: list[BrokerStep] = field(default_factory=list)
+    created: list[tuple[int, TopicInfo]] = field(default_factory=list)
+    removed: list[tuple[int, TopicInfo]] = field(default_factory=list)
+    made: list[tuple[int, str, int]] = field(default_factory=list)
+    configs: list[tuple[int, ConfigResource, str, str | None, str | None]] = field(default_factory=list)
+    refused: list[ReplayError] = field(default_factory=list)
+
+    def steps_of(self, broker_id: int) -> list[BrokerStep]:
+        return [step for step in self.brokers if step.broker_id == broker_id]

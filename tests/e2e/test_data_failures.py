@@ -160,6 +160,31 @@ def test_a_directory_that_fails_under_a_running_broker(hurt: Hurt, role: str) ->
     second.finish()
 
 
+def test_the_last_directory_of_a_broker_moves_its_leaders_with_its_last_word(tmp_path: Path) -> None:
+    """Sessions last for ten minutes here: nothing but that word can move them, or free its id again."""
+    slow = {**FAST, "controller": {"broker.session.timeout.ms": "600000"}}
+    with Cluster(tmp_path, controllers=3, brokers=3, properties=slow, log_dirs=2) as cluster:
+        hurt = Hurt(cluster, FaultFile(tmp_path / "faults.json"))
+        for node in cluster.nodes:
+            hurt.start(node)
+        cluster.start()
+        hurt.create("orders", configs=MIN_ISR_2)
+        traffic = Traffic(cluster, "orders").start()
+        leader = hurt.leader("orders")
+        for path in leader.log_dirs:
+            hurt.faults.add(path, "eio")
+        cluster.wait(lambda: not leader.is_running, "the broker to stop")
+        cluster.wait_brokers({leader.node_id: "fenced"})
+        assert hurt.leader("orders") is not leader
+        assert "no log directory is left" in leader.output()
+        traffic.flows()
+        hurt.faults.clear()
+        hurt.start(leader)
+        hurt.wait_in_sync("orders")
+        traffic.finish()
+        cluster.assert_no_bugs()
+
+
 def test_kills_under_load_lose_and_double_nothing(hurt: Hurt) -> None:
     """kill -9 of a follower, the leader, the active controller, and of everything at once."""
     cluster = hurt.cluster

@@ -121,6 +121,19 @@ def test_the_newest_word_on_a_replica_is_sent() -> None:
     assert told(queue) == [(X[0], LOST)]
 
 
+def test_what_was_acknowledged_is_told_again_under_another_registration_only() -> None:
+    queue = assignments()
+    queue.want(X, A)
+    assert told(queue) == [(X[0], A)]
+    result = AssignmentResult(directory_id=A, topic_id=X[0], partition=X[1], error=ErrorCode.NONE)
+    assert queue.answered(AssignReplicasToDirsResponse(results=(result,)), 0) == []
+    queue.want(X, A)
+    assert told(queue) == [] and len(queue) == 0, "the image is on its way"
+    queue.forget_told()
+    queue.want(X, A)
+    assert told(queue) == [(X[0], A)]
+
+
 def test_requests_are_bounded() -> None:
     queue = assignments()
     for index in range(ASSIGNMENTS_PER_REQUEST_MAX + 5):

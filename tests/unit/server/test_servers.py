@@ -113,19 +113,23 @@ async def test_a_brokers_image_is_served_while_it_is_unfenced_only(site: Site) -
         await once.close()
 
 
+@pytest.mark.parametrize("which", ["its only directory", "the process"])
 async def test_a_broker_that_cannot_go_on_is_fenced_by_its_last_word_and_not_by_its_sessions_end(
-    site: Site,
+    site: Site, which: str
 ) -> None:
     sessions = {"broker.session.timeout.ms": "600000"}
     async with running_controller(site.controller_file(sessions)):
         async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
-            with pytest.raises(AssertionError, match="is offline"):
+            with pytest.raises(AssertionError, match=r"is offline|a bug"):
                 async with running_broker(site.broker_file()) as process:
                     await health_is(site.broker_port, SERVING)
                     await client.create_topics([NewTopic(name="orders", partitions=1)])
                     assert process.node.replicas is not None
                     (only,) = process.node.replicas.good_directories
-                    process.driver.post(DirectoryFailed(directory_id=only, reason="the disk is gone"))
+                    if which == "the process":
+                        process.driver.end("stopped by a bug", failed=True)
+                    else:
+                        process.driver.post(DirectoryFailed(directory_id=only, reason="the disk is gone"))
                     await process.driver.wait()
             assert (await client.list_brokers()).brokers[0].fenced
             assert (await client.describe_topics(["orders"])).topics[0].partitions[0].leader == -1

@@ -45,6 +45,7 @@ from metadata.image import (
     METADATA_VERSION,
     UNASSIGNED,
     BrokerRegistration,
+    ConfigResource,
     Endpoint,
     ImageBuilder,
     MetadataImage,
@@ -146,6 +147,9 @@ class Cluster:
         entry = self._builder.topics.by_id.get(key[0])
         assert entry is not None
         self._builder.topics.remove_topic(entry)
+
+    def configure(self, resource: ConfigResource, key: str, value: str | None) -> None:
+        self._builder.set_config(resource, key, value)
 
     def image(self) -> MetadataImage:
         self._builder.offset += 1

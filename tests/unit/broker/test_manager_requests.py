@@ -7,6 +7,7 @@ import pytest
 from broker.replica.events import (
     AppendPartition,
     AskController,
+    ChangeLogSettings,
     CheckpointHighWatermarks,
     ControllerAnswered,
     DataRequestCancelled,
@@ -35,6 +36,7 @@ from broker.replica.messages import (
 )
 from broker.replica.values import Role
 from metadata.errors import ApiError, ErrorCode
+from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metadata.requests_partitions import AlterPartitionRequest
 from metadata.requests_settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from tests.unit.broker.manager_world import (
@@ -143,6 +145,40 @@ def test_too_many_waiting_produces_are_refused_and_nothing_is_stored() -> None:
 def test_unknown_acks_are_refused(acks: int) -> None:
     _, host = leading("x")
     assert answer_to(host.ask(produce(key_of("x"), acks=acks))).code is ErrorCode.INVALID_REQUIRED_ACKS
+
+
+def test_settings_reach_the_topics_that_leave_them_open_when_the_log_has_them() -> None:
+    """From the broker's file, then the default of all brokers, its own, and the topic's; others' not."""
+    cluster, host = leading("x", "y", topic_defaults={"message.max.bytes": "1", "log.segment.bytes": "500"})
+    topic, every = ConfigResource(TOPIC_RESOURCE, "x"), ConfigResource(BROKER_RESOURCE, "")
+    mine, theirs = ConfigResource(BROKER_RESOURCE, "1"), ConfigResource(BROKER_RESOURCE, "2")
+
+    def limits() -> list[int]:
+        found = host.manager.partitions
+        return [found[key_of(name)].settings.max_message_bytes for name in ("x", "y")]
+
+    assert limits() == [1, 1]
+    for resource, value, expected in (
+        (every, "1000", [1_000, 1_000]),
+        (theirs, "7", [1_000, 1_000]),
+        (mine, "2000", [2_000, 2_000]),
+        (topic, "3", [3, 2_000]),
+        (mine, None, [3, 1_000]),
+        (every, None, [3, 1]),
+    ):
+        key = "max.message.bytes" if resource is topic else "message.max.bytes"
+        cluster.configure(resource, key, value)
+        effects = host.publish()
+        assert limits() == expected
+        assert of_kind(effects, ChangeLogSettings) == []
+    result = answer_to(host.ask(produce(key_of("x")))).results[0]
+    assert result.error is ErrorCode.MESSAGE_TOO_LARGE
+    cluster.configure(mine, "log.segment.bytes", "600")
+    changed = of_kind(host.publish(), ChangeLogSettings)
+    assert {(each.key, each.settings.segment_bytes) for each in changed} == {
+        (key_of("x"), 600),
+        (key_of("y"), 600),
+    }
 
 
 def test_a_cancelled_produce_is_not_answered_and_what_was_appended_stays() -> None:

@@ -96,6 +96,15 @@ REPLICATION_BUGS = (
         caught_by=("tests/unit/broker/test_manager_requests.py",),
     ),
     Bug(
+        name="late-copy-of-a-fetch",
+        breaks="a fetch of an earlier epoch of its session acknowledges nothing",
+        source="KIP-227",
+        file="broker/replica/fetch_sessions.py",
+        old="        if request.session_epoch != session.next_epoch:\n",
+        new="        if request.session_epoch > session.next_epoch:\n",
+        caught_by=("tests/unit/broker/test_manager_requests.py",),
+    ),
+    Bug(
         name="report-on-an-older-incarnation",
         breaks="a sync of what was cut since then makes nothing durable",
         source="this project: incarnations",

@@ -89,7 +89,16 @@ ELECTION_BUGS = (
         file="controller/partition_change.py",
         old="        if election is Election.UNCLEAN:\n",
         new="        if election is not Election.PREFERRED:\n",
-        caught_by=(BROKERS, STORIES, SIM),
+        caught_by=(REQUESTS, STORIES, SIM),
+    ),
+    Bug(
+        name="unclean-leader-that-lies-nowhere",
+        breaks="a replica that no directory holds yet, and that has nothing, is elected by nobody",
+        source="S3.6, S4.5",
+        file="controller/partition_change.py",
+        old="        return self._accepts(replica) and not (nowhere and told)\n",
+        new="        return self._accepts(replica) or not (nowhere or told)\n",
+        caught_by=(REQUESTS,),
     ),
     Bug(
         name="unclean-leader-with-the-old-isr",

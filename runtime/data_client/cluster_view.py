@@ -127,8 +127,8 @@ class ClusterView:
             except TimeoutError:
                 backoff.succeeded()
             self._wanted.clear()
-            if self._names:
-                await self._refresh_once()
+            if self._names and await self._refresh_once() is None:
+                self._wanted.set()  # whoever wanted it has nothing else that would make him ask again
             # Whoever is not content asks again at once: the waits grow until somebody is.
             await asyncio.sleep(backoff.failed(0) / 1000)
             if not self._wanted.is_set():

@@ -14,7 +14,7 @@ from tests.sim.load import LOADED_FROM
 from tests.sim.marks import REQUIRED, REQUIRED_WITH_DATA, REQUIRED_WITH_LOAD
 from tests.sim.world import run
 
-SEEDS = 150
+SEEDS = 180
 LOADED_SEEDS = 55
 DATA_SEEDS = 25
 

@@ -6,6 +6,7 @@ Owns options and output; what a repair does is in `metadata.inspect.repair`. The
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -44,6 +45,7 @@ SHOWN_DIFFERENCES = 50
 @click.option(
     "--end-at", type=click.IntRange(min=0), metavar="OFFSET", help="Leave out this offset and all behind it."
 )
+@click.option("--cluster-id", help="The cluster's id, where meta.properties does not say it.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @json_option
 def repair(
@@ -53,6 +55,7 @@ def repair(
     drop_failing: bool,
     past_corruption: bool,
     end_at: int | None,
+    cluster_id: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -70,7 +73,7 @@ def repair(
     request = RepairRequest(
         drop=frozenset(dropped), drop_failing=drop_failing, past_corruption=past_corruption, end_at=end_at
     )
-    source = node_files(open_path(path))
+    source = with_cluster(node_files(open_path(path)), cluster_id, writes=not dry_run)
     if target is not None:
         refuse_inside(target, source.home, source.log.directory)
     if dry_run or target is None:
@@ -85,6 +88,22 @@ def repair(
     if report.remaining:
         return EXIT_REMAINS
     return EXIT_UNKNOWN_RECORDS if report.newer else 0
+
+
+def with_cluster(source: NodeFiles, given: str | None, *, writes: bool) -> NodeFiles:
+    """The node with the cluster's id that was given. Raises Failure where that is another one than the
+    directory's, and, for a repair that writes, where the new directory would have no whole identity."""
+    identity = source.identity
+    known = None if identity is None else identity.cluster_id
+    if given is not None and known not in (None, given):
+        raise Failure(f"{source.home} is of cluster {known}, not {given}; leave out --cluster-id")
+    if identity is None or source.identity_problem is None:
+        return source
+    found = replace(identity, cluster_id=known or given)
+    if writes and (found.cluster_id is None or found.node_id is None):
+        what = "give --cluster-id" if found.node_id is not None else "write it by hand, as on the other nodes"
+        raise Failure(f"{source.identity_problem}, and the new directory needs one: {what}")
+    return replace(source, identity=found)
 
 
 def refuse_inside(target: str, *sources: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from metadata.inspect.entities import EntityNamer
 from metadata.inspect.log import Item, MetadataLog, ReadBatch, damage_line, decode_item
 from metadata.inspect.log import open_log as open_on_disk
+from metadata.inspect.metadata_only import refuse_other_logs
 from storage.posix_disk import PosixDisk
 from storage.reader import LogReader
 
@@ -38,9 +39,10 @@ _INTERVAL_S = 0.2
 def open_path(path: str, *, progress: bool = True) -> MetadataLog:
     """The log that a path means. With `progress`, a line on a terminal says how far a large one was read.
 
-    Raises FileMissingError, NotALogError for what holds no log.
+    Raises FileMissingError, NotALogError for what holds no metadata log.
     """
     log = open_on_disk(PosixDisk(), path)
+    refuse_other_logs(log)
     if progress and sys.stderr.isatty():
         size_bytes = log.size_bytes()
         if size_bytes >= _SHOWN_FROM_BYTES:

@@ -6,6 +6,7 @@ Source: KIP-631, KIP-858 (directory.id), Kafka's `MetaProperties`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import javaproperties
@@ -119,6 +120,28 @@ def load_meta_properties(disk: Disk, directory: str) -> MetaProperties:
         return MetaProperties.decode(read_file(disk, path), path)
     except FileMissingError:
         raise CorruptFileError(path, "does not exist", _FORMAT) from None
+
+
+def readable_meta_properties(disk: Disk, directory: str) -> tuple[MetaProperties, str | None]:
+    """What can be read of a directory's identity, and what is wrong with it; None: nothing. For tools
+    that go on without it: a node must not. Raises FileMissingError, DiskError."""
+    path = join(directory, FILE_NAME)
+    data = read_file(disk, path)
+    try:
+        return MetaProperties.decode(data, path), None
+    except CorruptFileError as error:
+        problem = f"{path} {error.reason}"
+    try:
+        properties: dict[str, str] = javaproperties.loads(data.decode("latin-1"))
+    except ValueError:
+        properties = {}
+    node_id = directory_id = None
+    with suppress(CorruptFileError):
+        node_id = _node_id("node.id", properties.get("node.id", "").strip(), path)
+    with suppress(CorruptFileError):
+        directory_id = _directory_id(properties, path)
+    cluster_id = properties.get("cluster.id", "").strip() or None
+    return MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id), problem
 
 
 def store_meta_properties(disk: Disk, directory: str, properties: MetaProperties) -> None:

@@ -17,7 +17,7 @@ from storage.epochs import EpochTable
 from storage.errors import FileMissingError, StorageError
 from storage.log_config import METADATA_DIRECTORY, PARTITION_METADATA_FILE
 from storage.meta_properties import FILE_NAME as META_PROPERTIES
-from storage.meta_properties import MetaProperties, load_meta_properties
+from storage.meta_properties import MetaProperties, readable_meta_properties
 from storage.quorum_state import QuorumState, load_quorum_state
 from storage.segment import segment_name
 from storage.snapshots import BOOTSTRAP_FILE, snapshot_name
@@ -31,17 +31,19 @@ COPY_BYTES = 1 << 20
 class NodeFiles:
     """A node's directory as it was found: its log, and what stands beside it (None: absent).
 
-    `home` is the directory with the identity; for a bare log directory it is the log's own.
+    `home` is the directory with the identity; for a bare log directory it is the log's own. Of an identity
+    that is damaged, `identity` has what can be read, and `identity_problem` says what is wrong with it.
     """
 
     home: str
     log: MetadataLog
     identity: MetaProperties | None
     quorum: QuorumState | None
+    identity_problem: str | None = None
 
 
 def node_files(log: MetadataLog) -> NodeFiles:
-    """What belongs to a log. Raises InspectError for a single file, CorruptFileError."""
+    """What belongs to a log. Raises InspectError for a single file, CorruptFileError for its quorum-state."""
     if not log.is_directory:
         raise InspectError(
             f"{log.path} is a single file; give the node's directory, or its {METADATA_DIRECTORY}"
@@ -51,8 +53,16 @@ def node_files(log: MetadataLog) -> NodeFiles:
         (one for one in (parent_of(directory), directory) if disk.exists(join(one, META_PROPERTIES))),
         directory,
     )
-    identity = load_meta_properties(disk, home) if disk.exists(join(home, META_PROPERTIES)) else None
-    return NodeFiles(home=home, log=log, identity=identity, quorum=load_quorum_state(disk, directory))
+    identity, problem = None, None
+    if disk.exists(join(home, META_PROPERTIES)):
+        identity, problem = readable_meta_properties(disk, home)
+    return NodeFiles(
+        home=home,
+        log=log,
+        identity=identity,
+        quorum=load_quorum_state(disk, directory),
+        identity_problem=problem,
+    )
 
 
 def stored_epochs(log: MetadataLog) -> EpochTable:

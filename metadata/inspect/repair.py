@@ -43,11 +43,21 @@ def write_repair(source: NodeFiles, request: RepairRequest, target: str) -> Repa
         for position in report.kept_snapshots:
             writer.copy_snapshot(source.log, position)
         writer.copy_beside(source, VOTER_FILES)
-        path = join(source.home, META_PROPERTIES)
-        writer.finish(None if source.identity is None else read_file(source.log.disk, path))
+        writer.finish(_identity(source))
     finally:
         writer.close()
     return report
+
+
+def _identity(source: NodeFiles) -> bytes | None:
+    """The new directory's meta.properties: the old one's bytes, or what is known where those are damaged."""
+    if source.identity is None:
+        return None
+    if source.identity_problem is None:
+        return read_file(source.log.disk, join(source.home, META_PROPERTIES))
+    if source.identity.cluster_id is None or source.identity.node_id is None:
+        return None
+    return source.identity.encode()
 
 
 def _first_epochs(log: MetadataLog, plan: RepairReport) -> EpochTable:

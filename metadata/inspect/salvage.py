@@ -75,7 +75,7 @@ class Ranking:
     def cluster_id(self) -> str | None:
         """As the survivors' meta.properties say it."""
         identities = (one.files.identity for one in self.survivors)
-        return next((one.cluster_id for one in identities if one is not None), None)
+        return next((one.cluster_id for one in identities if one is not None and one.cluster_id), None)
 
     @property
     def found_voters(self) -> list[int]:
@@ -138,7 +138,11 @@ def rank(survivors: Sequence[Survivor]) -> Ranking:
     """
     if not survivors:
         raise InspectError("no directory is left to salvage from; give those of the surviving nodes")
-    clusters = {one.files.identity.cluster_id: one for one in survivors if one.files.identity is not None}
+    clusters = {
+        one.files.identity.cluster_id: one
+        for one in survivors
+        if one.files.identity is not None and one.files.identity.cluster_id
+    }
     if len(clusters) > 1:
         first, second = list(clusters.values())[:2]
         raise InspectError(
@@ -152,6 +156,11 @@ def rank(survivors: Sequence[Survivor]) -> Ranking:
     ordered = sorted(survivors, key=lambda one: one.end, reverse=True)
     newest = max((one.quorum for one in ordered), key=lambda view: view.epoch)
     ranking = Ranking(survivors=ordered, voters=newest.voters or _stored_voters(ordered))
+    ranking.warnings += [
+        f"{one.files.identity_problem}; the log counts all the same"
+        for one in ordered
+        if one.files.identity_problem is not None
+    ]
     ranking.warnings += [line for one in ordered for line in _damage_lines(one)]
     ranking.warnings += [line for one in ordered[1:] for line in _parting(ordered[0], one)]
     return ranking

@@ -219,3 +219,76 @@ def test_a_log_without_identity_needs_the_cluster_id(tmp_path: Path) -> None:
     refused = run("salvage", tmp_path / "node", *options)
     assert "give --cluster-id" in refused.stderr
     assert run("salvage", tmp_path / "node", *options, "--cluster-id", CLUSTER).exit_code == 0
+
+
+# --- what is no metadata log, and an identity that is damaged
+
+
+def test_every_tool_refuses_a_log_of_user_records_in_one_line(tmp_path: Path) -> None:
+    directory = tmp_path / "orders-0"
+    directory.mkdir()
+    batches = [
+        encode_batch(base_offset=at, leader_epoch=1, timestamp_ms=START_MS, values=[b"hello"])
+        for at in range(9)
+    ]
+    (directory / f"{0:020}.log").write_bytes(b"".join(batches))
+    for command in (
+        ("dump", directory),
+        ("state", directory),
+        ("diff", directory, "1", "2"),
+        ("history", directory),
+        ("timeline", directory),
+        ("why", directory, "broker/1"),
+        ("bisect", directory, "--check", "all-led"),
+        ("check", directory),
+        ("shell", directory, "-c", "ls"),
+        ("salvage", directory),
+        ("repair", directory, "--drop-failing", "--dry-run"),
+    ):
+        result = run(*command)
+        assert (result.exit_code, result.stdout) == (1, ""), command
+        assert result.stderr.startswith(f"metaquorum: {directory}: is no metadata log"), command
+        assert result.stderr.count("\n") == 1, command
+
+
+def spoil_identity(home: Path) -> None:
+    path = home / "meta.properties"
+    lines = [
+        line if not line.startswith("cluster.id=") else "cluster.id=" for line in path.read_text().split("\n")
+    ]
+    path.write_text("\n".join(lines))
+
+
+def test_salvage_takes_the_cluster_id_that_a_directory_lost(tmp_path: Path) -> None:
+    node(tmp_path)
+    spoil_identity(tmp_path / "node")
+    looked = run("salvage", tmp_path / "node")
+    assert looked.exit_code == 0, looked.stderr
+    assert looked.stdout.splitlines()[1].split()[:2] == ["1", "3000"]
+    assert "meta.properties has no cluster.id line; the log counts all the same" in looked.stderr
+    voters = ("--voters", "1@h:1", "--to", tmp_path / "new")
+    assert "give --cluster-id" in run("salvage", tmp_path / "node", *voters).stderr
+    made = run("salvage", tmp_path / "node", *voters, "--cluster-id", CLUSTER)
+    assert made.exit_code == 0, made.stderr
+    assert load_meta_properties(PosixDisk(), str(tmp_path / "new" / "controller-1")).cluster_id == CLUSTER
+
+
+def test_repair_takes_the_cluster_id_that_the_directory_lost(tmp_path: Path) -> None:
+    node(tmp_path)
+    spoil_identity(tmp_path / "node")
+    dropping = ("repair", tmp_path / "node", "--drop", "12")
+    assert run(*dropping, "--dry-run").exit_code == 0
+    refused = run(*dropping, "--to", tmp_path / "new")
+    assert refused.exit_code == 1
+    assert "has no cluster.id line, and the new directory needs one: give --cluster-id" in refused.stderr
+    made = run(*dropping, "--to", tmp_path / "new", "--cluster-id", CLUSTER)
+    assert made.exit_code == 0, made.stderr
+    identity = load_meta_properties(PosixDisk(), str(tmp_path / "new"))
+    assert (identity.cluster_id, identity.node_id) == (CLUSTER, 3000)
+
+
+def test_repair_refuses_the_id_of_another_cluster(tmp_path: Path) -> None:
+    node(tmp_path)
+    result = run("repair", tmp_path / "node", "--drop", "12", "--dry-run", "--cluster-id", "other")
+    assert f"is of cluster {CLUSTER}, not other" in result.stderr
+    assert result.exit_code == 1

@@ -39,7 +39,7 @@ from tests.unit.metadata.made_logs import (
 
 UPGRADE = REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade"
 ROOT = shared_data_path() or Path("absent")
-RECORDED = sorted({path.parent for path in ROOT.rglob("*.log")})
+RECORDED = sorted({path.parent for path in ROOT.rglob("__cluster_metadata-0/*.log")})
 CHECKPOINTS = sorted(path for path in ROOT.rglob("*.checkpoint"))[:3]
 needs_data = pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent")
 

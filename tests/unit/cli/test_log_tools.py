@@ -16,7 +16,7 @@ ROOT = shared_data_path() or Path("absent")
 needs_recording = pytest.mark.skipif(
     shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"
 )
-LOGS = sorted(path.parent for path in ROOT.rglob("partition.metadata"))
+LOGS = sorted(path.parent for path in ROOT.rglob("__cluster_metadata-0/partition.metadata"))
 FILES = sorted(
     path for path in ROOT.rglob("*") if path.suffix in (".log", ".checkpoint") and "kraft-wild" in str(path)
 )

@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.shared_data,
     pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"),
 ]
-LOGS = sorted(path.parent for path in ROOT.rglob("partition.metadata"))
+LOGS = sorted(path.parent for path in ROOT.rglob("__cluster_metadata-0/partition.metadata"))
 ODD = "synthetic-oddities"
 GOLDEN = ROOT / "kafka-3.7" / "controller-3000" / "__cluster_metadata-0"
 

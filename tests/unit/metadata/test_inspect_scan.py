@@ -42,7 +42,7 @@ from tests.conftest import shared_data_path
 from tests.unit.metadata.made_logs import Batch, make_node, memory_disk, topic
 
 ROOT = shared_data_path() or Path("absent")
-RECORDED = sorted({path.parent for path in ROOT.rglob("*.log")})
+RECORDED = sorted({path.parent for path in ROOT.rglob("__cluster_metadata-0/*.log")})
 TOPICS = [bytes([at]) * 16 for at in range(1, 5)]
 
 

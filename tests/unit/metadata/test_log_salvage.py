@@ -47,7 +47,7 @@ from tests.unit.metadata.made_logs import (
 )
 
 ROOT = shared_data_path() or Path("absent")
-RECORDED = sorted({path.parent for path in ROOT.rglob("partition.metadata")})
+RECORDED = sorted({path.parent for path in ROOT.rglob("__cluster_metadata-0/partition.metadata")})
 needs_data = pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent")
 NO_OP: Batch = (2, [r.NoOpRecord()])
 

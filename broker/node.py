@@ -269,17 +269,19 @@ class BrokerNode:
             for each in moved.image.brokers.values()
         )
 
-    def _is_half_told(self, image: MetadataImage) -> bool:
-        """Whether the cluster was upgraded since this broker registered: below 3.7-IV2 the log could not
-        carry its directories, and without them none can fail alone (KIP-858, S1.22)."""
+    def _read_registration(self, image: MetadataImage, now_ms: int) -> None:
+        """What the image says of this broker: at a level below 3.7-IV2 it could not carry its directories,
+        without which none can fail alone (KIP-858, S1.22); and somebody may have spoken in its name."""
         known = image.brokers.get(self._config.node_id)
-        return (
-            known is not None
-            and known.epoch == self._session.broker_epoch
-            and not known.directories
-            and bool(self._config.directories)
-            and image.features.metadata_version >= LEVEL_DIRECTORIES
+        if known is None or known.epoch != self._session.broker_epoch:
+            return
+        says_directories = image.features.metadata_version >= LEVEL_DIRECTORIES
+        effects = self._session.registration_read(
+            now_ms,
+            directories=frozenset(known.directories) if says_directories else None,
+            leaving=known.in_controlled_shutdown,
         )
+        self._lifecycle(effects)
 
     def _published(self, moved: PublishImage, now_ms: int) -> None:
         """The replicas follow before the cluster hears how far this broker is (S4.10, K9)."""
@@ -295,8 +297,8 @@ class BrokerNode:
             self._data(now_ms, effects)
         if not self._stopped and self._is_waited_for(moved):
             self._lifecycle(self._session.waited_for(now_ms))
-        if not self._stopped and self._is_half_told(moved.image):
-            self._lifecycle(self._session.amend(now_ms))
+        if not self._stopped:
+            self._read_registration(moved.image, now_ms)
 
     # ---- partition data --------------------------------------------------------------------------
 

@@ -34,6 +34,9 @@ FATAL_REFUSALS = frozenset(
 )
 _WAITS = frozenset({BrokerState.STARTING, BrokerState.RECOVERY, BrokerState.FENCED})
 
+_BEATS_TO_AMEND = (1, 2, 4, 8, 16)
+"""A registration that the log has wrong is sent again after so many heartbeats, and then after every 16."""
+
 LOST_REGISTRATION = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
 
 
@@ -77,6 +80,7 @@ class BrokerSession:
         self._awaits_admission = False
         self._is_waited_for = False
         self._amends = False
+        self._beats_misread: int | None = None
         self._in_flight: _InFlight | None = None
         self._correlation_id = 0
         self._failures = 0
@@ -136,14 +140,27 @@ class BrokerSession:
             self._hasten(now_ms)
         return self._finish(now_ms)
 
-    def amend(self, now_ms: int) -> list[LifecycleEffect]:
-        """The log does not say of this broker what it could say now: the same registration is sent again
-        between two heartbeats, and nothing else changes (K8)."""
+    def registration_read(
+        self, now_ms: int, *, directories: frozenset[bytes] | None, leaving: bool
+    ) -> list[LifecycleEffect]:
+        """What the log says of this broker under its current epoch: it is `leaving`, and has these
+        `directories` (None: the log cannot carry them). While that is not so, whatever the controller was
+        told, the same registration is sent again between two heartbeats; it keeps the epoch (K8)."""
         self._look_at_clock(now_ms)
-        if self.registered and not self.state.wants_shutdown:
-            self._amends = True
+        untold = directories is not None and not directories.issuperset(self._good_directories())
+        wrong = self.registered and (untold or (leaving and not self.state.wants_shutdown))
+        if not wrong:
+            self._beats_misread, self._amends = None, False
+        elif self._beats_misread is None:
+            self._beats_misread, self._amends = 0, True
             self._hasten(now_ms)
+            what = "that it is stopping, and it is not" if leaving else "not all of its log directories"
+            text = f"broker {self._config.node_id}: its registration says {what}; it registers again"
+            self._effects.append(Warn(message=text))
         return self._finish(now_ms)
+
+    def _good_directories(self) -> tuple[bytes, ...]:
+        return tuple([each for each in self._config.directories if each not in self._offline_directories])
 
     def directories_failed(self, now_ms: int, offline: tuple[bytes, ...]) -> list[LifecycleEffect]:
         """`offline` are all bad directories now: a heartbeat says so at once, every later one repeats it, and
@@ -367,6 +384,11 @@ class BrokerSession:
             if self._is_waited_for:
                 self._hasten(now_ms)
         self._tell_directories(now_ms, sent.request)
+        if self._beats_misread is not None and not self.state.wants_shutdown:
+            self._beats_misread += 1
+            self._amends = self._beats_misread in _BEATS_TO_AMEND or (
+                self._beats_misread % _BEATS_TO_AMEND[-1] == 0
+            )
 
     def _tell_directories(self, now_ms: int, sent: LifecycleRequest) -> None:
         """A directory failed while the heartbeat was under way: the next one goes at once."""
@@ -429,6 +451,7 @@ class BrokerSession:
     def _lose(self, trigger: Trigger, now_ms: int, reason: str) -> None:
         """The lease or the registration is gone: answers still under way count no more, register again."""
         self.registered = False
+        self._beats_misread, self._amends = None, False
         self.lease_end_ms = None
         self._in_flight = None
         self._awaits_admission = False
@@ -526,7 +549,7 @@ class BrokerSession:
             endpoints=config.endpoints,
             features=config.features,
             rack=config.rack,
-            directories=tuple([each for each in config.directories if each not in self._offline_directories]),
+            directories=self._good_directories(),
             binding_key=config.binding_key,
             previous_broker_epoch=self.vouched_epoch,
         )

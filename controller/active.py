@@ -25,11 +25,11 @@ from controller.placement import Candidate
 from controller.reassignments import decide_reassignments, refuse_reassignments
 from controller.registrations import controller_record, own_registration
 from controller.result import ControllerResult
-from controller.sessions import Sessions
+from controller.sessions import Session, Sessions
 from controller.settings import Surroundings, decide_settings
 from controller.tokens import expired_tokens
 from controller.topics import decide_create_topics, decide_delete_topics, refuse_all
-from controller.work import ElectLeaders, ForgetEligible, RemoveBroker, Work
+from controller.work import ElectLeaders, ForgetEligible, MoveLeaders, RemoveBroker, Work
 from controller.workbench import Port, Workbench, busy
 from metadata.errors import ApiError, ErrorCode
 from metadata.image import BrokersImage, MetadataImage
@@ -247,7 +247,17 @@ class ActiveController:
             epoch = self.ledger.newest.brokers[broker_id].epoch
             if known is None or known.epoch != epoch:
                 self.sessions.forget(broker_id)
-            self.sessions.touch(broker_id, epoch, arrived.arrived_ms)
+            session = self.sessions.touch(broker_id, epoch, arrived.arrived_ms)
+            if known is not None and known.epoch == epoch and known.in_controlled_shutdown:
+                self._stays(broker_id, session, fenced=known.fenced)
+
+    def _stays(self, broker_id: int, session: Session, *, fenced: bool) -> None:
+        """A broker that was taken for one that stops does not: it may lead what nobody leads, and the next
+        time that it leaves, its moves are waited for anew."""
+        session.moves_end_offset = None
+        self._bench.work.pop((MoveLeaders, broker_id), None)
+        if not fenced:
+            self._bench.add(ElectLeaders(broker_id=broker_id))
 
     def _register_again(self, arrived: RequestArrived, now_ms: int) -> None:
         """A registration that waited for the earlier incarnation's fencing."""

@@ -51,8 +51,10 @@ def decide_registration(
     session_remaining_ms: int,
     session_timeout_ms: int,
 ) -> ControllerResult:
-    """A new incarnation gets a new epoch, the offset that its record will have; the same one keeps what it
-    has (K8). `session_remaining_ms` is what the lease of the registered incarnation still runs.
+    """A new incarnation gets a new epoch, the offset that its record will have; the same one keeps epoch and
+    fencing (K8). It is not leaving: a broker that wants to stop says so with its heartbeats, and no other
+    record takes a controlled shutdown back. `session_remaining_ms` is what the lease of the registered
+    incarnation still runs.
 
     Precondition for a new incarnation: no partition names the earlier one (see `must_fence_first`).
     """
@@ -72,7 +74,7 @@ def decide_registration(
         features=request.features,
         rack=request.rack,
         fenced=known.fenced if known is not None and amends else True,
-        in_controlled_shutdown=known.in_controlled_shutdown if known is not None and amends else False,
+        in_controlled_shutdown=False,
         log_dirs=tuple(sorted(request.directories)) if says_directories else (),
     )
     response = RegisterBrokerResponse(broker_epoch=epoch, session_timeout_ms=session_timeout_ms)
@@ -172,7 +174,8 @@ def _directories_problem(image: MetadataImage, request: RegisterBrokerRequest) -
 def says_the_same(known: BrokerRegistration, record: BrokerRecord) -> bool:
     """Whether `record` would leave the registration as it is."""
     return (
-        [(e.name, e.host, e.port, e.security_protocol) for e in known.endpoints]
+        known.in_controlled_shutdown == record.in_controlled_shutdown
+        and [(e.name, e.host, e.port, e.security_protocol) for e in known.endpoints]
         == [(e.name, e.host, e.port, e.security_protocol) for e in record.end_points]
         and sorted((f.name, f.min_supported_version, f.max_supported_version) for f in known.features)
         == sorted((f.name, f.min_supported_version, f.max_supported_version) for f in record.features)

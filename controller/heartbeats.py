@@ -49,7 +49,7 @@ class Heartbeats:
         state = decide.broker_state(brokers, broker_id, fencing=False, told_to_stop=told_to_stop)
         session = sessions.touch(broker_id, request.broker_epoch, arrived_ms)
         sessions.note_applied(session, request.applied_offset, ledger.committed_offset, arrived_ms)
-        # No record takes a controlled shutdown back: it is let in again as another incarnation.
+        # No heartbeat takes a controlled shutdown back, it may be an old one: only a registration does.
         leaving = brokers[broker_id].in_controlled_shutdown
         up = state is BrokerState.ACTIVE or state is BrokerState.CONTROLLED_SHUTDOWN
         if up and sessions.stands_still(session, arrived_ms):

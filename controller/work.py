@@ -135,7 +135,7 @@ def next_slice(work: Work, image: MetadataImage, rules: Rules, at_most: int) -> 
             )
         case MoveLeaders(broker_id=broker_id, epoch=epoch):
             known = _registered(image, broker_id, epoch)
-            if known is None or known.fenced:
+            if known is None or known.fenced or not known.in_controlled_shutdown:
                 return Slice(records=(), done=True)
             return removal_slice(image, broker_id, rules, at_most, scan=work.scan)
         case ElectLeaders(broker_id=broker_id):

@@ -129,12 +129,30 @@ ELECTION_BUGS = (
     ),
     Bug(
         name="shutting-down-broker-let-in",
-        breaks="a broker in controlled shutdown is let in again as another incarnation only",
+        breaks="a broker in controlled shutdown is let in again when it registers, and by no heartbeat",
         source="K9, KIP-841",
         file="controller/heartbeats.py",
         old="session.unfence_from_offset and not leaving,",
         new="session.unfence_from_offset,",
         caught_by=(NODE_BROKERS, "tests/properties/test_controller_brokers.py"),
+    ),
+    Bug(
+        name="shutdown-that-nobody-wants-sticks",
+        breaks="a running broker that others said to stop finds its way back",
+        source="S1.10",
+        file="broker/session.py",
+        old="untold or (leaving and not self.state.wants_shutdown)",
+        new="untold",
+        caught_by=("tests/unit/broker/test_node.py", "tests/sim/test_scenarios.py", "sim 0..40"),
+    ),
+    Bug(
+        name="moves-of-an-earlier-shutdown-count",
+        breaks="a controlled shutdown is granted when its own moves were applied by every active broker",
+        source="K9",
+        file="controller/active.py",
+        old="session.moves_end_offset = None",
+        new="pass",
+        caught_by=(NODE_BROKERS,),
     ),
 )
 

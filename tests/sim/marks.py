@@ -27,6 +27,7 @@ REQUIRED = (
     "snapshot fetched and loaded by a controller",
     "linearizable read answered",
     "leadership transferred",
+    "heartbeat forged",
 )
 
 REQUIRED_WITH_LOAD = (

@@ -40,6 +40,7 @@ class FaultProfile:
     client_pause_ms: tuple[int, int]
     snapshot_every_bytes: int
     transfer_rate: float
+    forged_heartbeat_rate: float
 
 
 def draw_profile(rng: random.Random) -> FaultProfile:
@@ -75,6 +76,7 @@ def draw_profile(rng: random.Random) -> FaultProfile:
         client_pause_ms=rng.choice(((1, 30), (20, 300))),
         snapshot_every_bytes=rng.choice((1_500, 6_000, 1 << 20)),
         transfer_rate=maybe(0.1),
+        forged_heartbeat_rate=maybe(0.3, 0.25),
     )
 
 
@@ -109,4 +111,5 @@ def calm_profile(
         client_pause_ms=(1, 1),
         snapshot_every_bytes=snapshot_every_bytes,
         transfer_rate=0.0,
+        forged_heartbeat_rate=0.0,
     )

@@ -176,6 +176,27 @@ def test_a_heartbeat_from_before_a_bounce_does_nothing() -> None:
     assert not story.active().node.ledger.newest.brokers[0].in_controlled_shutdown
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_broker_that_somebody_else_stopped_finds_its_way_back(leads: bool) -> None:
+    """A heartbeat in its name wants to stop; the broker does not, so it serves on, under the same epoch."""
+    story = Story(21)
+    if leads:
+        created = story.create(story.active().node_id, "led")
+        story.until(lambda: _created(created))
+    image = story.active().node.ledger.committed.image
+    topic = image.topics.topic_named("led")
+    broker_id = 0 if topic is None else image.topics.partitions_of(topic.topic_id)[0].leader
+    epoch = image.brokers[broker_id].epoch
+    story.world.forge_heartbeat(broker_id)
+    story.until(lambda: story.world.marks.counts["heartbeat forged"] > 0)
+    newest = story.active().node.ledger.newest.brokers[broker_id]
+    assert newest.in_controlled_shutdown is leads and newest.fenced is not leads
+    story.until(story.world._is_well)
+    back = story.active().node.ledger.committed.image.brokers[broker_id]
+    assert back.is_active and back.epoch == epoch
+    assert story.broker(broker_id).node.serves(story.broker(broker_id).host.monotonic_ms())
+
+
 def test_a_fast_bounce_keeps_the_id_and_raises_the_epoch() -> None:
     """S1.14: killed and back within its session: refused while the old lease lives, then let in."""
     story = Story(15)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from controller.raft.config import Voter
 from metadata.errors import InvariantViolation
-from metadata.requests import TransferLeadershipRequest
+from metadata.requests import BrokerHeartbeatRequest, BrokerHeartbeatResponse, TransferLeadershipRequest
 from tests.sim.calls import Calls
 from tests.sim.checks import Checks
 from tests.sim.clients import NAMES, Client
@@ -223,6 +223,8 @@ class World:
             self._maybe_pause(host, seconds)
         self._maybe_stop_broker(seconds)
         self._maybe_transfer(seconds)
+        if profile.forged_heartbeat_rate and rng.random() < profile.forged_heartbeat_rate * seconds:
+            self.forge_heartbeat(rng.choice(self.broker_ids))
         self.engine.after(STEP_MS, self._throw_faults)
 
     def _maybe_crash(self, node_id: int, host: Host, seconds: float) -> None:
@@ -290,6 +292,28 @@ class World:
 
             self.calls.client("operator", asked, request, 2_000, finish, lambda reason: None)
 
+    def forge_heartbeat(self, broker_id: int) -> None:
+        """Somebody says in a broker's name, with its current epoch, that it wants to stop."""
+        active = self._active()
+        known = None if active is None else active.node.ledger.newest.brokers.get(broker_id)
+        if active is None or known is None:
+            return
+        request = BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=known.epoch,
+            applied_offset=active.node.ledger.committed_offset,
+            want_shutdown=True,
+        )
+        self.engine.trace("forger", f"broker {broker_id} of epoch {known.epoch} wants to stop")
+
+        def finish(response: object, _outright: bool) -> None:
+            if isinstance(response, BrokerHeartbeatResponse):
+                self.marks.add("heartbeat forged")
+
+        self.calls.client(
+            "forger", self.directory[active.node_id], request, 2_000, finish, lambda reason: None
+        )
+
     # ---- healing ---------------------------------------------------------------------------------
 
     def _heal(self) -> None:
@@ -335,6 +359,8 @@ class World:
             registration = active.node.ledger.committed.image.brokers.get(node_id)
             if registration is None or registration.fenced:
                 return f"broker {node_id} is fenced in the image"
+            if registration.in_controlled_shutdown:
+                return f"broker {node_id} is in controlled shutdown in the image, and runs"
         return ""
 
     def _same_offsets(self) -> bool:

@@ -348,9 +348,56 @@ def test_an_amendment_that_is_refused_costs_nothing() -> None:
     world.run(10_000)
     assert world.state is BrokerState.RUNNING
     controller.carries_directories = True
-    controller.write(NoOpRecord())  # with whatever is published next it is tried again
-    world.run(3_000)
+    world.run(40_000)  # it is tried again, ever more rarely, and nothing else has to happen for that
     assert served(world)[0].brokers[BROKER].directories == CONFIG.directories
+
+
+# ---- what others say in its name -----------------------------------------------------------------
+
+
+def test_a_broker_that_is_said_to_stop_registers_again_and_serves_on() -> None:
+    world = running()
+    controller, epoch = world.controller, world.controller.epoch
+    controller.stop_broker()
+    world.run(300)
+    assert controller.registrations == 2 and controller.epoch == epoch
+    assert served(world)[0].brokers[BROKER].is_active
+    warnings = [str(warn) for warn in world.of(raft.Warn)]
+    assert [line for line in warnings if "says that it is stopping, and it is not" in line]
+    world.run(60_000)
+    assert controller.registrations == 2 and BrokerState.FENCED not in world.path
+
+
+def test_a_directory_that_is_said_to_be_offline_is_registered_again() -> None:
+    world = running(directories=(b"a" * 16, b"b" * 16))
+    controller = world.controller
+    controller.write(FeatureLevelRecord(name="metadata.version", feature_level=17))
+    controller.lose_directory(b"b" * 16)
+    world.run(300)
+    assert controller.registrations == 2
+    assert set(served(world)[0].brokers[BROKER].directories) == {b"a" * 16, b"b" * 16}
+    world.run(60_000)
+    assert controller.registrations == 2
+
+
+@pytest.mark.parametrize("refusals", [1, 3])
+def test_a_registration_that_goes_unheard_is_sent_again(refusals: int) -> None:
+    world = running()
+    controller = world.controller
+    controller.stop_broker()
+    controller.refusals.extend([ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "busy")] * refusals)
+    world.run(40_000)
+    assert served(world)[0].brokers[BROKER].is_active
+
+
+def test_a_broker_that_does_stop_does_not_register_again() -> None:
+    world = running()
+    world.controller.grants_shutdown = False
+    world.give(ShutdownRequested())
+    world.controller.stop_broker()
+    world.run(5_000)
+    assert world.controller.registrations == 1
+    assert world.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
 
 
 # ---- endings -------------------------------------------------------------------------------------

@@ -651,6 +651,21 @@ def test_a_failure_stops_the_broker_and_is_its_last_word() -> None:
     assert at.after(100_000) == []
 
 
+def test_a_registration_without_a_dead_directory_is_right_and_one_without_a_good_one_is_not() -> None:
+    at = running()
+    at.take(at.session.directories_failed(at.now_ms, (DIRECTORY,)))
+    at.answer(beat())
+    at.take(at.session.registration_read(at.now_ms, directories=frozenset(), leaving=False))
+    assert isinstance(at.until_sent().request, BrokerHeartbeatRequest)
+    at = running()
+    at.take(at.session.registration_read(at.now_ms, directories=frozenset(), leaving=False))
+    assert isinstance(at.until_sent().request, RegisterBrokerRequest)
+    at.answer(registered())
+    at.take(at.session.registration_read(at.now_ms, directories=frozenset((DIRECTORY,)), leaving=False))
+    at.answer(beat())
+    assert isinstance(at.until_sent().request, BrokerHeartbeatRequest)
+
+
 def test_the_last_word_of_a_broker_that_served_moves_its_leaders_at_once() -> None:
     at = running()
     at.take(at.session.directories_failed(at.now_ms, (b"d" * 16,)))

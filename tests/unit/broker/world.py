@@ -44,7 +44,14 @@ from metadata.codec import encode
 from metadata.errors import ApiError, ErrorCode
 from metadata.features import DEFAULT_METADATA_VERSION, write_version
 from metadata.image import MetadataImage
-from metadata.records import BrokerEndpoint, BrokerRecord, FenceBrokerRecord, Record, UnfenceBrokerRecord
+from metadata.records import (
+    BrokerEndpoint,
+    BrokerRecord,
+    BrokerRegistrationChangeRecord,
+    FenceBrokerRecord,
+    Record,
+    UnfenceBrokerRecord,
+)
 from metadata.replay import ReplayState, replay_all
 from metadata.requests import (
     BrokerHeartbeatRequest,
@@ -140,6 +147,7 @@ class Controller:
         self.grants_shutdown = True
         self.heartbeats: list[BrokerHeartbeatRequest] = []
         self.registrations = 0
+        self.said_to_stop = False
         self.carries_directories = True
         self.told: tuple[bytes, ...] = ()
         self.do(self.raft.start(0))
@@ -171,6 +179,16 @@ class Controller:
         assert self.raft.high_watermark == self.raft.log_end_offset
         return base
 
+    def stop_broker(self) -> None:
+        """Somebody says in the broker's name that it wants to stop."""
+        self.said_to_stop = True
+        self.write(BrokerRegistrationChangeRecord(BROKER, self.epoch, in_controlled_shutdown=1))
+
+    def lose_directory(self, directory: bytes) -> None:
+        """Somebody says in the broker's name that this directory is offline."""
+        self.told = tuple(each for each in self.told if each != directory)
+        self.write(BrokerRegistrationChangeRecord(BROKER, self.epoch, log_dirs=self.told))
+
     def image(self) -> MetadataImage:
         return replay_all(
             ReplayState(), iter_batches(b"".join(data for _, _, data in self.all_batches))
@@ -198,7 +216,8 @@ class Controller:
                 if request.incarnation_id != self.incarnation:
                     self.incarnation, self.fenced = request.incarnation_id, True
                     self.epoch = self.write(self._registration(request))
-                elif self.carries_directories and self.told != request.directories:
+                elif (self.carries_directories and self.told != request.directories) or self.said_to_stop:
+                    self.said_to_stop = False
                     self.write(self._registration(request, amends=True))
                 return RegisterBrokerResponse(broker_epoch=self.epoch, session_timeout_ms=SESSION_MS)
             case BrokerHeartbeatRequest():

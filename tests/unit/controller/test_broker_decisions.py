@@ -108,13 +108,24 @@ def test_the_same_incarnation_repeated_writes_nothing_and_keeps_its_epoch() -> N
 
 
 @pytest.mark.parametrize(("fenced", "shutting_down"), [(False, False), (True, False), (False, True)])
-def test_the_same_incarnation_amends_and_keeps_epoch_and_state(fenced: bool, shutting_down: bool) -> None:
+def test_the_same_incarnation_amends_keeps_its_epoch_and_leaves_no_more(
+    fenced: bool, shutting_down: bool
+) -> None:
     image = image_of(broker(1, epoch=10, fenced=fenced, shutting_down=shutting_down))
     result = register(image, registration(1, directories=(b"x" * 16,)), remaining_ms=5_000, offset=50)
     record = result.records[0]
     assert isinstance(record, BrokerRecord)
     assert (record.broker_epoch, record.log_dirs) == (10, (b"x" * 16,))
-    assert (record.fenced, record.in_controlled_shutdown) == (fenced, shutting_down)
+    assert (record.fenced, record.in_controlled_shutdown) == (fenced, False)
+
+
+def test_a_registration_alone_takes_a_controlled_shutdown_back() -> None:
+    """Nothing else of it differs from what the log has."""
+    image = image_of(broker(1, epoch=10, shutting_down=True))
+    result = register(image, registration(1), remaining_ms=5_000, offset=50)
+    assert [
+        (r.broker_epoch, r.in_controlled_shutdown) for r in result.records if isinstance(r, BrokerRecord)
+    ] == [(10, False)]
 
 
 RESERVED = [bytes(16), bytes(15) + b"\1", bytes(15) + b"\2", bytes(15) + b"\x63"]

@@ -566,8 +566,10 @@ def test_a_shutdown_request_from_before_a_bounce_does_not_hurt_the_bounced_broke
     assert not known(quorum, 1).fenced and not known(quorum, 1).in_controlled_shutdown
 
 
-def test_a_broker_that_was_let_go_is_let_in_again_as_another_process_only() -> None:
-    """No record takes a controlled shutdown back: unfenced, it would lead and join no ISR (KIP-841)."""
+@pytest.mark.parametrize("incarnation", [1, 2], ids=["the same process", "another process"])
+def test_a_broker_that_was_let_go_is_let_in_again_when_it_registers(incarnation: int) -> None:
+    """No heartbeat takes a controlled shutdown back, it may be an old one; unfenced, the broker would lead
+    and join no ISR (KIP-841). A registration does."""
     quorum = quorum_of()
     quorum.start_broker(1, 1)
     topic = quorum.create("t", (1,))
@@ -577,8 +579,43 @@ def test_a_broker_that_was_let_go_is_let_in_again_as_another_process_only() -> N
         told = beat(quorum.heartbeat(1))
         assert told.is_fenced and not told.in_controlled_shutdown
     assert known(quorum, 1).fenced and quorum.partition(topic, 0).leader == -1
-    quorum.start_broker(1, 2)
-    assert quorum.partition(topic, 0).leader == 1
+    quorum.start_broker(1, incarnation)
+    assert quorum.partition(topic, 0).leader == 1 and known(quorum, 1).is_active
+
+
+def test_a_broker_that_was_only_said_to_stop_stays_and_leads_on() -> None:
+    """Somebody spoke in its name; it registers again while its leaders are still being moved, in slices."""
+    quorum = quorum_of(slice_max=2)
+    for broker_id in (1, 2):
+        quorum.start_broker(broker_id)
+    epoch, alone = known(quorum, 1).epoch, quorum.create("alone", (1,))
+    quorum.create("t", *[(1, 2)] * 9)
+    quorum.request(quorum.heartbeat_request(1, want_shutdown=True))
+    quorum.settle()
+    assert known(quorum, 1).in_controlled_shutdown
+    quorum.register(1, 1)
+    quorum.advance(1_000)
+    back = known(quorum, 1)
+    assert back.is_active and back.epoch == epoch and state(quorum, 1) is BrokerState.ACTIVE
+    assert quorum.partition(alone).leader == 1
+    assert not beat(quorum.heartbeat(1)).is_fenced and known(quorum, 1).is_active
+
+
+def test_a_second_controlled_shutdown_waits_for_its_own_moves() -> None:
+    """What the others had applied when the first one was taken back says nothing about the second."""
+    quorum = quorum_of()
+    for broker_id in (1, 2):
+        quorum.start_broker(broker_id)
+    quorum.create("t", (1, 2))
+    quorum.heartbeat(1, want_shutdown=True)
+    assert not beat(quorum.heartbeat(1, want_shutdown=True)).should_shut_down
+    quorum.register(1, 1)
+    quorum.heartbeat(2)
+    quorum.create("u", (1, 2))
+    assert not beat(quorum.heartbeat(1, want_shutdown=True)).should_shut_down
+    assert not beat(quorum.heartbeat(1, want_shutdown=True)).should_shut_down
+    quorum.heartbeat(2)
+    assert beat(quorum.heartbeat(1, want_shutdown=True)).should_shut_down
 
 
 # ---- bounce

@@ -21,11 +21,11 @@ def anybody(image: MetadataImage) -> Rules:
     return rules_of(image, lambda _: True)
 
 
-def image_with_epoch(epoch: int) -> MetadataImage:
+def image_with_epoch(epoch: int, *, shutting_down: bool = False) -> MetadataImage:
     """Broker 1 of that epoch and broker 2, unfenced; broker 1 leads a partition."""
     return image_of(
         FeatureLevelRecord(name="metadata.version", feature_level=19),
-        broker(1, epoch=epoch),
+        broker(1, epoch=epoch, shutting_down=shutting_down),
         broker(2),
         TopicRecord(name="t", topic_id=TOPIC),
         partition(0, (1, 2), (1, 2), 1),
@@ -41,9 +41,15 @@ def image_with_epoch(epoch: int) -> MetadataImage:
     ],
 )
 def test_work_on_an_earlier_incarnation_leaves_the_newer_one_alone(work: Work) -> None:
-    same, newer = image_with_epoch(10), image_with_epoch(11)
+    leaves = isinstance(work, MoveLeaders)
+    same, newer = (image_with_epoch(epoch, shutting_down=leaves) for epoch in (10, 11))
     assert next_slice(work, same, anybody(same), 100).records
     assert next_slice(work, newer, anybody(newer), 100) == NOTHING_LEFT
+
+
+def test_leaders_stay_where_the_broker_does_not_leave_any_more() -> None:
+    image = image_with_epoch(10)
+    assert next_slice(MoveLeaders(broker_id=1, epoch=10), image, anybody(image), 100) == NOTHING_LEFT
 
 
 def test_a_removal_ends_with_the_record_for_the_epoch_that_it_began_with() -> None:

@@ -19,6 +19,9 @@ EXIT_USAGE = 2
 """The command line itself is wrong."""
 EXIT_UNKNOWN_RECORDS = 3
 """Everything was read, but some records are of a type or version that this program does not know."""
+EXIT_NOT_COVERED = 4
+"""Everything that is there was read, but the answer does not cover all that was asked about; lines on
+standard error name each range, and JSON has them under `uncovered`."""
 EXIT_DIFFERENT = 10
 """`log diff`: there is a difference."""
 EXIT_VIOLATIONS = 11
@@ -30,6 +33,22 @@ EXIT_REMAINS = 13
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 """As a shell says it of a program that a signal ended: 128 and SIGINT, 128 and SIGPIPE."""
+
+
+def log_exit_code(*, damaged: bool, uncovered: bool, unknown: bool, verdict: int = 0) -> int:
+    """The one rule of the `log` tools: damage first, then a verdict that was found (a difference, a broken
+    rule), then ranges that were not covered, then records from the future.
+
+    A verdict that says that nothing was found is worth nothing where not all was looked at: it is given as
+    `verdict` only when all of it was.
+    """
+    if damaged:
+        return EXIT_FAILED
+    if verdict:
+        return verdict
+    if uncovered:
+        return EXIT_NOT_COVERED
+    return EXIT_UNKNOWN_RECORDS if unknown else 0
 
 
 class Failure(click.ClickException):

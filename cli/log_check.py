@@ -12,9 +12,15 @@ from typing import Any
 
 import click
 
-from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS, EXIT_VIOLATIONS
+from cli.errors import EXIT_VIOLATIONS, log_exit_code
 from cli.log_live import LiveCommand
-from cli.log_options import PATH, clear_progress, offsets_text, past_corruption_option, tell_unknown
+from cli.log_options import (
+    PATH,
+    clear_progress,
+    offsets_text,
+    past_corruption_option,
+    tell_unknown,
+)
 from cli.log_source import MetadataLog, open_path
 from cli.output import json_line, json_option, utc_text
 from metadata.inspect.check import Finding, LogReport
@@ -65,13 +71,15 @@ def _teller(log: MetadataLog, seen: set[str]) -> OnProblem:
 
 
 def _exit_code(report: QuorumReport, strict: bool) -> int:
-    if not report.is_sound or (strict and any(one.findings for one in report.logs)):
+    if report.has_errors or (strict and any(one.findings for one in report.logs)):
         return EXIT_VIOLATIONS
-    if report.not_compared is not None or any(one.problems for one in report.logs):
-        return EXIT_FAILED
     unknown = sum(one.unknown for one in report.logs)
     tell_unknown(unknown)
-    return EXIT_UNKNOWN_RECORDS if unknown else 0
+    return log_exit_code(
+        damaged=report.not_compared is not None or any(one.problems for one in report.logs),
+        uncovered=any(one.coverage for one in report.logs),
+        unknown=bool(unknown),
+    )
 
 
 def report_lines(report: QuorumReport, show_all: bool) -> Iterator[str]:
@@ -79,6 +87,7 @@ def report_lines(report: QuorumReport, show_all: bool) -> Iterator[str]:
     for one in report.logs:
         yield _log_line(one)
         yield from _findings(one, show_all)
+        yield from (f"  not covered: {uncovered.line}" for uncovered in one.coverage)
     if len(report.lags) > 1:
         yield (
             f"{len(report.lags)} logs side by side: {report.compared} batches compared,"
@@ -156,6 +165,7 @@ def report_json(report: QuorumReport) -> dict[str, Any]:
             for one in report.divergences
         ],
         "notCompared": report.not_compared,
+        "uncovered": [range_ for one in report.logs for range_ in one.coverage.tree()],
     }
 
 
@@ -176,4 +186,6 @@ def _log_json(one: LogReport) -> dict[str, Any]:
         ],
         "findingsDropped": one.dropped,
         "problems": one.problems,
+        "sound": one.is_sound,
+        "uncovered": one.coverage.tree(),
     }

@@ -9,7 +9,24 @@ import click
 
 from cli.log_select import entity_path, record_type
 from cli.log_source import MetadataLog, Progress
+from cli.output import json_line
+from metadata.inspect.coverage import Coverage, offsets_text
 from metadata.inspect.points import parse_point, parse_time_ms
+
+__all__ = [
+    "ENTITY",
+    "PATH",
+    "POINT",
+    "TIME",
+    "TYPE",
+    "Checked",
+    "Complaints",
+    "clear_progress",
+    "offsets_text",
+    "past_corruption_option",
+    "tell_uncovered",
+    "tell_unknown",
+]
 
 
 class Checked(click.ParamType[Any]):
@@ -71,8 +88,10 @@ def tell_unknown(count: int, what: str = "changed nothing here") -> None:
         )
 
 
-def offsets_text(start: int, end: int) -> str:
-    """The offsets from `start` up to, not including, `end` in words: both named ends are included."""
-    if end <= start:
-        return f"no offset from {start} on"
-    return f"offset {start}" if end == start + 1 else f"offsets {start} to {end - 1}"
+def tell_uncovered(coverage: Coverage, *, json_lines: bool = False) -> None:
+    """Names on standard error every range that the answer does not cover. With `json_lines`, for tools whose
+    JSON is one object a line, the last line on standard output is an object with `uncovered` alone."""
+    for one in coverage:
+        click.echo(f"metaquorum: not covered: {one.line}", err=True)
+    if json_lines and coverage:
+        click.echo(json_line({"uncovered": coverage.tree()}))

@@ -10,14 +10,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from metadata.control_records import UnknownControlRecord
 from metadata.image import MetadataImage
 from metadata.inspect.concern import Concern
+from metadata.inspect.coverage import Coverage, before_the_state, known_from
 from metadata.inspect.diff import changes_between
-from metadata.inspect.log import MetadataLog
-from metadata.inspect.states import FoundState, OnProblem, Passed, Step, earliest, state_at, steps_about
+from metadata.inspect.log import MetadataLog, ReadBatch, damage_line
+from metadata.inspect.points import END, Point
+from metadata.inspect.states import FoundState, OnProblem, Passed, Step, state_at, steps_about
 from metadata.inspect.views import touched
 from metadata.invariants import ERROR, Violation, check_image
 from metadata.invariants_changes import check_batch
+from metadata.records import UnknownRecord
 from storage.types import LogPosition
 
 MAX_FINDINGS = 1_000
@@ -50,7 +54,8 @@ class Finding:
 class LogReport:
     """What was found in one log. `problems` are lines about damage; `unknown` counts records from the
     future. A broken rule is told once for each entity, where it was first broken; `lasting` are the (rule,
-    entity) that are still broken at the end. `dropped` findings were too many to keep."""
+    entity) that are still broken at the end. `dropped` findings were too many to keep. `coverage` has the
+    ranges whose records were not checked against every rule."""
 
     log: MetadataLog
     start_offset: int = 0
@@ -64,6 +69,12 @@ class LogReport:
     dropped: int = 0
     problems: list[str] = field(default_factory=list)
     unknown: int = 0
+    coverage: Coverage = field(default_factory=Coverage)
+
+    @property
+    def is_sound(self) -> bool:
+        """No rule of severity error is broken, and all of the log was looked at and could be read."""
+        return not (self.errors or self.problems or self.coverage or self.dropped)
 
     @property
     def errors(self) -> list[Finding]:
@@ -151,12 +162,29 @@ class _Checker:
     def run(self) -> None:
         report = self._report
         last: Step | None = None
-        start = state_at(self._log, earliest(self._log), self._problem, past_corruption=self._past_corruption)
+        known = known_from(self._log)
+        self._without_state(known)
+        if known is None:
+            report.lasting = frozenset()
+            return
+        past_corruption, coverage = self._past_corruption, report.coverage
+        start = state_at(
+            self._log,
+            Point(offset=known),
+            self._problem,
+            past_corruption=past_corruption,
+            coverage=coverage,
+        )
         self._begin(start)
         # Idle batches change nothing, but for the ends of snapshots.
         concern = Concern(stops=frozenset(at.offset for at, _ in self._snapshots))
         for step in steps_about(
-            self._log, start, concern, on_problem=self._problem, past_corruption=self._past_corruption
+            self._log,
+            start,
+            concern,
+            on_problem=self._problem,
+            past_corruption=past_corruption,
+            coverage=coverage,
         ):
             if isinstance(step, Passed):
                 report.batches += step.batches
@@ -174,14 +202,37 @@ class _Checker:
         self._found(at_end, last)
         report.lasting = frozenset((one.rule, one.where) for one in at_end)
 
+    def _without_state(self, known: int | None) -> None:
+        """Reads what comes before the first known state: nothing but damage can be told of it."""
+        report = self._report
+        report.start_offset = report.end_offset = expected = self._log.start_offset
+        what = "their records were read and decoded, but no rule about states was checked"
+        uncovered = before_the_state(self._log, None, END, what)
+        if uncovered is None:
+            return
+        report.coverage.add(uncovered)
+        for item in self._log.items(expected):
+            if not isinstance(item, ReadBatch):
+                if known is None or item.offset < known:
+                    self._problem(damage_line(item))
+                continue
+            header = item.batch.header
+            if known is not None and header.base_offset >= known:
+                break
+            report.batches += 1
+            report.records += header.records_count
+            report.unknown += sum(
+                isinstance(one.record, UnknownRecord | UnknownControlRecord) for one in item.records
+            )
+            report.end_offset, report.epoch = header.next_offset, header.leader_epoch
+
     def _begin(self, start: FoundState) -> None:
         report = self._report
-        report.start_offset = report.end_offset = start.end_offset
-        report.epoch = start.image.provenance.epoch
+        report.end_offset, report.epoch = start.end_offset, start.image.provenance.epoch
         _judge(report, check_image(start.image), start.image)
         for finding in report.findings:
             self._open[finding.rule, finding.where] = None
-        self._snapshots = [pair for pair in self._snapshots if pair[0].offset > report.start_offset]
+        self._snapshots = [pair for pair in self._snapshots if pair[0].offset > start.end_offset]
 
     def _step(self, step: Step) -> None:
         report = self._report

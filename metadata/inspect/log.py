@@ -71,6 +71,7 @@ class MetadataLog:
         self.path = path
         self.is_directory = disk.is_directory(path)
         self.is_checkpoint = not self.is_directory and ".checkpoint" in name_of(path)
+        self._whole: dict[LogPosition, bool] = {}
         self.on_read: Callable[[int], None] | None = None
         """Called with the bytes of every batch that is read; for progress."""
 
@@ -137,6 +138,18 @@ class MetadataLog:
     def snapshot(self, position: LogPosition) -> MetadataLog:
         """The snapshot that ends at `position`, as a log of its own."""
         return MetadataLog(self.disk, snapshot_path(self.directory, position))
+
+    def is_whole(self, position: LogPosition) -> bool:
+        """Whether the snapshot that ends at `position` is there to its last record, every batch of it sound.
+        Reads it, once."""
+        if position not in self._whole:
+            last: RecordBatch | Damage | None = None
+            for last in self.snapshot(position).batches():
+                if isinstance(last, Damage):
+                    break
+            ends = decode_item(last) if isinstance(last, RecordBatch) and last.header.is_control else []
+            self._whole[position] = any(isinstance(one, ReadBatch) and _ends_snapshot(one) for one in ends)
+        return self._whole[position]
 
     def snapshot_position(self) -> LogPosition | None:
         """For a checkpoint: the end of the log that it holds, by its name; None for any other name or log."""

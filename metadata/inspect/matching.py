@@ -58,8 +58,13 @@ class QuorumReport:
 
     @property
     def is_sound(self) -> bool:
-        """No rule of severity error is broken and no two logs differ."""
-        return not self.divergences and not any(report.errors for report in self.logs)
+        """Every log is sound, all of them were compared where there are several, and no two differ."""
+        return not self.has_errors and self.not_compared is None and all(one.is_sound for one in self.logs)
+
+    @property
+    def has_errors(self) -> bool:
+        """A rule of severity error is broken, or two logs differ."""
+        return bool(self.divergences) or any(report.errors for report in self.logs)
 
 
 def check_quorum(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from metadata.image import Provenance
 from metadata.inspect.concern import Concern
+from metadata.inspect.coverage import Coverage, known_from
 from metadata.inspect.log import InspectError, MetadataLog, damage_line
 from metadata.inspect.points import END, Point, parse_point
 from metadata.inspect.quorum import QuorumView
@@ -40,6 +41,7 @@ def state_at(
     on_problem: OnProblem | None = None,
     *,
     past_corruption: bool = False,
+    coverage: Coverage | None = None,
 ) -> FoundState:
     """The state at `point`: the newest whole snapshot that is not past it, plus the batches after it.
 
@@ -50,7 +52,7 @@ def state_at(
     """
     if log.is_checkpoint:
         return _checkpoint(log, point, on_problem)
-    walk = _begin(log, point, Notes(on_problem), past_corruption)
+    walk = _begin(log, point, Notes(on_problem, coverage), past_corruption)
     walk.run_to(point)
     return walk.finish(point)
 
@@ -62,6 +64,7 @@ def steps(
     on_problem: OnProblem | None = None,
     *,
     past_corruption: bool = False,
+    coverage: Coverage | None = None,
 ) -> Iterator[Step]:
     """Every batch from `start` to `end` with the images before and after it.
 
@@ -69,7 +72,7 @@ def steps(
     one, one that contains `end` is not given. A checkpoint gives its own batches, with its own offsets.
     Stops at missing records as `state_at` does, after telling `on_problem`. Raises InspectError as it does.
     """
-    notes = Notes(on_problem)
+    notes = Notes(on_problem, coverage)
     if log.is_checkpoint:
         walk = Walk(log, FoundState(state=ReplayState()), notes, past_corruption)
         yield from (step for step in walk.steps(end) if isinstance(step, Step))
@@ -89,11 +92,12 @@ def steps_about(
     on_problem: OnProblem | None = None,
     *,
     past_corruption: bool = False,
+    coverage: Coverage | None = None,
 ) -> Iterator[Step | Passed]:
     """As `steps_from`, but what `concern` does not need goes by in columns, many batches at a time. The first
     step after that has the state after them before it."""
     start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
-    yield from Walk(log, start, Notes(on_problem), past_corruption).steps(end, concern)
+    yield from Walk(log, start, Notes(on_problem, coverage), past_corruption).steps(end, concern)
 
 
 def steps_from(
@@ -103,19 +107,19 @@ def steps_from(
     on_problem: OnProblem | None = None,
     *,
     past_corruption: bool = False,
+    coverage: Coverage | None = None,
 ) -> Iterator[Step]:
     """As `steps`, from a state of the same log that is known already; `found` is not changed."""
     start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
-    for step in Walk(log, start, Notes(on_problem), past_corruption).steps(end):
+    for step in Walk(log, start, Notes(on_problem, coverage), past_corruption).steps(end):
         if isinstance(step, Step):
             yield step
 
 
 def earliest(log: MetadataLog) -> Point:
     """The first place whose state can be known: 0, or the oldest snapshot that the log goes on from."""
-    base = log.start_offset
-    fitting = [found.offset for found in log.snapshots() if found.offset >= base] if base else []
-    return Point(offset=fitting[0] if fitting else base)
+    known = known_from(log)
+    return Point(offset=log.start_offset if known is None else known)
 
 
 def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) -> Walk:

@@ -8,6 +8,7 @@ import msgspec
 
 from metadata.batches import DecodedRecord, decode_readable
 from metadata.image import MetadataImage
+from metadata.inspect.coverage import Coverage
 from metadata.inspect.quorum import QuorumView
 from metadata.replay import ReplayState
 from storage.batch import RecordBatch
@@ -24,6 +25,7 @@ class FoundState:
     `problems` are lines on what was damaged or skipped (at most SHOWN_PROBLEMS and one more), `notes` about
     what the reader may like to know and is no fault; `unknown` counts records from the future, which changed
     nothing. `stopped` is the damage behind which nothing was replayed; None where the place was reached.
+    `coverage` has the ranges of records that are not in it.
     """
 
     state: ReplayState
@@ -33,6 +35,7 @@ class FoundState:
     unknown: int = 0
     stopped: Damage | None = None
     quorum: QuorumView = field(default_factory=QuorumView)
+    coverage: Coverage = field(default_factory=Coverage)
 
     @property
     def image(self) -> MetadataImage:

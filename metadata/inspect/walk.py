@@ -12,6 +12,7 @@ from metadata.batches import DecodedRecord, decode_readable
 from metadata.control_records import SnapshotFooterRecord, SnapshotHeaderRecord, UnknownControlRecord
 from metadata.errors import ReplayError, UnknownRecordError
 from metadata.inspect.concern import Concern, Stretch, pass_over, pieces
+from metadata.inspect.coverage import MISSING, NOT_LOOKED_AT, Coverage, Uncovered
 from metadata.inspect.log import InspectError, MetadataLog, damage_line
 from metadata.inspect.points import Point, utc_text
 from metadata.inspect.rewrite import with_header
@@ -96,6 +97,7 @@ class Walk:
         found = self.found
         found.state = self.engine.state()
         found.problems, found.unknown = self._notes.lines, self._notes.unknown
+        found.coverage = self._notes.coverage
         if found.stopped is None and self._pending is None:
             self._check_reaches(point)
         if point.time_ms is not None and isinstance(self._pending, RecordBatch) and not self._moved:
@@ -127,6 +129,7 @@ class Walk:
         while self.found.stopped is None:
             item = self._take()
             if item is None:
+                self._tell_lost_end()
                 return None
             if isinstance(item, BatchRun):
                 self._reached = self._reached or item.next_offset > self._start_offset
@@ -154,7 +157,7 @@ class Walk:
                 return None
             if item.header.base_offset == self.engine.end_offset:
                 return item
-            fitting = self._goes_on(item)
+            fitting = self._goes_on(item, limit)
             if fitting is not None:
                 return fitting
         return None
@@ -179,12 +182,11 @@ class Walk:
             return run.next_offset <= limit.offset
         return limit.time_ms is None or int(run.timestamps_ms().max()) <= limit.time_ms
 
-    def _goes_on(self, batch: RecordBatch) -> RecordBatch | None:
+    def _goes_on(self, batch: RecordBatch, limit: Point) -> RecordBatch | None:
         """At a batch that does not follow: it, or what it was before its base offset was damaged, to go on
         with; None, after stopping the walk, for neither."""
         expected, base = self.engine.end_offset, batch.header.base_offset
-        fits = self._follows_at(batch, expected)
-        if fits:
+        if self._follows_at(batch, expected):
             place = f"{batch.file} at byte {batch.position}"
             what = f"the base offset {base} of the batch there is damaged, {expected} is the one that fits"
             if self._past_corruption:
@@ -193,16 +195,19 @@ class Walk:
             self.found.stopped = Damage(
                 file=batch.file, position=batch.position, offset=expected, reason=what
             )
+            self._not_looked_at(expected, limit)
             self._notes.add(
                 f"stopped at offset {expected}: {place}: {what}; go on with it by --past-corruption, or put"
                 " it right with: metaquorum log repair --past-corruption"
             )
             return None
         lost = _missing(expected, base) if base > expected else "offsets go back"
+        self._lost(expected, base)
         if not self._past_corruption:
             self.found.stopped = self._damage or Damage(
                 file=batch.file, position=batch.position, offset=expected, reason=lost
             )
+            self._not_looked_at(base, limit)
             self._notes.add(
                 f"stopped at offset {expected}: {lost}, the next batch begins at {base}; go on with it by"
                 " --past-corruption"
@@ -211,6 +216,24 @@ class Walk:
         self._notes.add(f"went on at offset {base}: {lost}")
         self.engine.builder.offset = base
         return batch
+
+    def _lost(self, start: int, end: int | None) -> None:
+        text = "these records are lost here, and what they did is not in the answer"
+        self._uncovered(start, end, MISSING, text)
+
+    def _not_looked_at(self, start: int, limit: Point) -> None:
+        text = "the answer stops before them; go on behind what is missing by --past-corruption"
+        self._uncovered(start, limit.offset, NOT_LOOKED_AT, text)
+
+    def _tell_lost_end(self) -> None:
+        """Damage behind which nothing could be read."""
+        if self._damage is not None and self._damage.offset >= self.engine.end_offset:
+            self._lost(self.engine.end_offset, None)
+
+    def _uncovered(self, start: int, end: int | None, reason: str, text: str) -> None:
+        self._notes.coverage.add(
+            Uncovered(from_offset=start, to_offset=end, reason=reason, text=text, path=self._log.path)
+        )
 
     def _follows_at(self, batch: RecordBatch, expected: int) -> bool:
         """Whether the next batch goes on as if this one began at `expected`: its base offset, which no CRC
@@ -269,10 +292,11 @@ def _is_past(header: BatchHeader, limit: Point) -> bool:
 
 
 class Notes:
-    """Lines about problems: told at once, kept up to a bound."""
+    """Lines about problems: told at once, kept up to a bound; and what was not covered for them."""
 
-    def __init__(self, on_problem: OnProblem | None) -> None:
+    def __init__(self, on_problem: OnProblem | None, coverage: Coverage | None = None) -> None:
         self.lines: list[str] = []
+        self.coverage = Coverage() if coverage is None else coverage
         self.unknown = 0
         self._on_problem = on_problem
         self._step: list[str] = []

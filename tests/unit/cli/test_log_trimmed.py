@@ -1,0 +1,74 @@
+"""Logs without their beginning, as retention leaves them: what each tool tells, and what it says it cannot."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli.main import main
+from tests.conftest import shared_data_path
+
+ROOT = shared_data_path() or Path("absent")
+GOLDEN = ROOT / "kafka-3.7" / "controller-3000" / "__cluster_metadata-0"
+pytestmark = [
+    pytest.mark.shared_data,
+    pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"),
+]
+BEGINS = 1850
+"""The first offset of the golden log's second segment; snapshots end at 2280, 2520, ..., 4496."""
+
+
+def run(*args: object) -> Result:
+    result = CliRunner().invoke(main, ["log", *[str(arg) for arg in args]])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def trimmed(directory: Path, *snapshots: int) -> Path:
+    """The golden log from its second segment on, with the snapshots that end at those offsets only."""
+    home = directory / "__cluster_metadata-0"
+    shutil.copytree(GOLDEN, home)
+    for path in sorted(home.iterdir()):
+        number = path.name[:20]
+        if path.suffix == ".checkpoint" and int(number) not in snapshots:
+            path.unlink()
+        elif path.suffix in (".log", ".index", ".timeindex", ".snapshot") and int(number) < BEGINS:
+            path.unlink()
+    return home
+
+
+def test_a_check_is_sound_only_where_it_looked(tmp_path: Path) -> None:
+    path = trimmed(tmp_path / "late", 2520, 3212)
+    result = run("check", path)
+    assert result.exit_code == 4
+    assert "not covered: offsets 1850 to 2519 (state-unknown)" in result.stdout
+    told = json.loads(run("check", path, "--json").stdout)
+    assert told["sound"] is False and told["logs"][0]["startOffset"] == BEGINS
+    assert [(one["fromOffset"], one["toOffset"], one["reason"]) for one in told["uncovered"]] == [
+        (BEGINS, 2520, "state-unknown")
+    ]
+    without = run("check", trimmed(tmp_path / "none"))
+    assert without.exit_code == 4 and "offsets from 1850 on (state-unknown)" in without.stdout
+    before = run("check", trimmed(tmp_path / "gap", 1411))
+    assert before.exit_code == 4 and "offsets from 1850 on (state-unknown)" in before.stdout
+    whole = run("check", GOLDEN, "--json")
+    assert whole.exit_code == 0 and json.loads(whole.stdout)["sound"] is True
+
+
+def test_damage_before_the_first_known_state_is_found(tmp_path: Path) -> None:
+    path = trimmed(tmp_path, 2520)
+    segment = path / "00000000000000001850.log"
+    data = bytearray(segment.read_bytes())
+    data[2000] ^= 0xFF
+    segment.write_bytes(data)
+    result = run("check", path)
+    assert result.exit_code == 1 and "offset 18" in result.stderr

@@ -1,28 +1,31 @@
 """What a client knows of the cluster: where brokers listen and who leads the partitions of its topics.
 
 Owns refreshing: any node is asked, brokers in turn and the bootstrap addresses between them, one refresh at
-a time. Knowledge never goes back: of a partition, an older leader epoch is not taken (KIP-320, KIP-951).
+a time, whose answer everyone gets who waits for it. A standby controller leads to the active one, or answers
+from what it has. Knowledge never goes back: of a partition, an older leader epoch is not taken (KIP-320,
+KIP-951).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from metadata.errors import ApiError, ErrorCode
 from metadata.image.types import NO_LEADER
 from runtime.backoff import Backoff, BackoffPolicy
 from runtime.client import Address, ClientError
-from runtime.data_client.connections import Connections, LinkError, MetadataAnswer
+from runtime.data_client.connections import Connections, LinkError, MetadataAnswer, Referral
 
 REFRESH = BackoffPolicy(initial_ms=20, max_ms=500)
 MAX_AGE_MS = 30_000
 """After so long knowledge is refreshed though nothing went wrong (Kafka: metadata.max.age.ms)."""
 ATTEMPT_MS = 3_000
-STALE_ANSWERS = 20
-"""So many nodes that may be behind must say that a topic is absent before it is believed."""
+STALE_ANSWERS = 10
+"""So many answers of nodes that may be behind, in three seconds, must say that a topic is absent before it is
+believed; fewer when the time is up."""
 
 PartitionName = tuple[str, int]
 
@@ -50,6 +53,14 @@ class Leader:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A refresh under way, and the topics that it asks for."""
+
+    names: frozenset[str]
+    task: asyncio.Task[MetadataAnswer | None]
+
+
 class ClusterView:
     """`changed` is called after every refresh. `run` must be a task for as long as the view is used."""
 
@@ -70,7 +81,10 @@ class ClusterView:
         self._names: set[str] = set()
         self._gone: set[str] = set()
         self._wanted = asyncio.Event()
-        self._lock = asyncio.Lock()
+        self._looking: _Look | None = None
+        self._closed = False
+        self._pause = Backoff(REFRESH, rng)
+        self._again_s = 0.0
         self._turn = 0
         self._problem = "nobody was asked"
 
@@ -120,61 +134,118 @@ class ClusterView:
     async def run(self) -> None:
         """Refreshes whenever it is wanted, and when knowledge is old. Never ends by itself."""
         backoff = Backoff(REFRESH, self._rng)
-        while True:
-            try:
-                async with asyncio.timeout(MAX_AGE_MS / 1000):
-                    await self._wanted.wait()
-            except TimeoutError:
-                backoff.succeeded()
-            self._wanted.clear()
-            if self._names and await self._refresh_once() is None:
-                self._wanted.set()  # whoever wanted it has nothing else that would make him ask again
-            # Whoever is not content asks again at once: the waits grow until somebody is.
-            await asyncio.sleep(backoff.failed(0) / 1000)
-            if not self._wanted.is_set():
-                backoff.succeeded()
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(MAX_AGE_MS / 1000):
+                        await self._wanted.wait()
+                except TimeoutError:
+                    backoff.succeeded()
+                self._wanted.clear()
+                if self._names and await self._look(()) is None:
+                    self._wanted.set()  # whoever wanted it has nothing else that would make him ask again
+                # Whoever is not content asks again at once: the waits grow until somebody is.
+                await asyncio.sleep(backoff.failed(0) / 1000)
+                if not self._wanted.is_set():
+                    backoff.succeeded()
+        finally:
+            self._closed = True
+            if self._looking is not None:
+                self._looking.task.cancel()
 
     async def find_topics(self, names: Iterable[str], *, timeout_ms: int) -> None:
         """Returns when all these topics are known. Raises ApiError UNKNOWN_TOPIC_OR_PARTITION for one that
         does not exist, ClientError when nobody answers in time."""
         wanted = set(names)
-        self._names |= wanted
-        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        backoff = Backoff(REFRESH, self._rng)
+        absent: list[str] = []
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._find(wanted, absent)
+        except TimeoutError:
+            if not absent:
+                raise ClientError(self._nobody(timeout_ms)) from None
+        if absent:
+            self._names.difference_update(absent)
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there is no topic {absent[0]}; create it (metaquorum topics create {absent[0]}),"
+                " or correct the name",
+            )
+
+    async def _find(self, wanted: set[str], absent: list[str]) -> None:
+        """Until all are known, or some do not exist for certain: `absent`, as the last answer had them."""
         stale_answers = 0
         while missing := sorted(wanted - self._topics.keys()):
-            answer = await self._refresh_once()
-            gone = [name for name in missing if answer is not None and name in answer.unknown_names]
-            if answer is not None and gone:
-                stale_answers += 1
-                if answer.linearizable or stale_answers >= STALE_ANSWERS:
-                    self._names -= set(gone)
-                    raise ApiError(
-                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                        f"there is no topic {gone[0]}; create it (metaquorum topics create {gone[0]}),"
-                        " or correct the name",
-                    )
-            elif answer is not None:
+            # Not at once after an answer that did not help, whoever got it.
+            await asyncio.sleep(max(0.0, self._again_s - asyncio.get_running_loop().time()))
+            self._names |= wanted
+            answer = await self._look(missing)
+            if answer is None:
                 continue
-            if asyncio.get_running_loop().time() >= deadline:
-                raise ClientError(self._nobody(timeout_ms))
-            await asyncio.sleep(backoff.failed(0) / 1000)
+            absent[:] = [name for name in missing if name in answer.unknown_names]
+            stale_answers += bool(absent)
+            if absent and (answer.linearizable or stale_answers >= STALE_ANSWERS):
+                return
+        absent.clear()
 
-    async def _refresh_once(self) -> MetadataAnswer | None:
+    async def _look(self, names: Collection[str]) -> MetadataAnswer | None:
+        """The answer to a refresh that asks for these topics among others: of the one under way if it does,
+        else of the next one. Those who come together share it, and the wait after one that did not help."""
+        while (under_way := self._looking) is not None and not under_way.names.issuperset(names):
+            await asyncio.wait((under_way.task,))
+        if self._closed:
+            raise ClientError("the client was closed while it asked for metadata")
+        if under_way is None:
+            asked = frozenset(self._names)
+            under_way = _Look(asked, asyncio.get_running_loop().create_task(self._refresh(asked)))
+            self._looking = under_way
+        try:
+            return await asyncio.shield(under_way.task)
+        except asyncio.CancelledError:
+            if under_way.task.cancelled():
+                raise ClientError("the client was closed while it asked for metadata") from None
+            raise
+
+    async def _refresh(self, names: frozenset[str]) -> MetadataAnswer | None:
         """Asks one node; None: it did not help, the next one is asked next time."""
-        async with self._lock:
-            address = self._next_address()
-            try:
-                answer = await self._connections.metadata(address, sorted(self._names), timeout_ms=ATTEMPT_MS)
-            except LinkError as error:
-                self._problem = str(error)
-                return None
-            if isinstance(answer, ApiError):
-                self._problem = f"{address[0]}:{address[1]}: {answer}"
-                return None
-            self._take(answer)
+        try:
+            answer = await self._ask(sorted(names))
+            if isinstance(answer, MetadataAnswer):
+                self._take(answer)
+        finally:
+            self._looking = None
+        if isinstance(answer, MetadataAnswer) and not answer.unknown_names:
+            self._pause.succeeded()
+            self._again_s = 0.0
+        else:
+            self._again_s = asyncio.get_running_loop().time() + self._pause.failed(0) / 1000
+        if isinstance(answer, str):
+            self._problem = answer
+            return None
         self._changed()
         return answer
+
+    async def _ask(self, names: Sequence[str]) -> MetadataAnswer | str:
+        """What one node says, or the one that it refers to; else why there is no answer."""
+        address = self._next_address()
+        answer = await self._ask_at(address, names)
+        if isinstance(answer, Referral):
+            # Only the active controller is certain which topics do not exist; anyone knows the brokers.
+            if answer.to is not None and answer.to != address:
+                newest = await self._ask_at(answer.to, names)
+                if isinstance(newest, MetadataAnswer):
+                    return newest
+            answer = await self._ask_at(address, names, stale=True)
+        return answer.problem if isinstance(answer, Referral) else answer
+
+    async def _ask_at(
+        self, address: Address, names: Sequence[str], *, stale: bool = False
+    ) -> MetadataAnswer | Referral | str:
+        try:
+            answer = await self._connections.metadata(address, names, timeout_ms=ATTEMPT_MS, stale=stale)
+        except LinkError as error:
+            return str(error)
+        return f"{address[0]}:{address[1]}: {answer}" if isinstance(answer, ApiError) else answer
 
     def _next_address(self) -> Address:
         """Bootstrap addresses and brokers in turn; at the beginning only the former are known."""

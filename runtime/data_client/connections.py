@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import grpc.aio
 
 from broker.replica import messages as api
-from metadata.errors import ApiError
+from metadata.errors import ApiError, ErrorCode
 from metadata.image.types import BrokerRegistration, TopicInfo
 from proto import data_pb2 as pb
 from proto import metadata_pb2 as meta
@@ -24,7 +24,7 @@ from proto.data_pb2_grpc import DataStub
 from proto.metadata_pb2_grpc import MetadataStub
 from runtime import data_admin_codec as admin_codec
 from runtime import data_codec as codec
-from runtime.api_codec import error_from_pb
+from runtime.api_codec import error_from_pb, leader_from_pb
 from runtime.channels import END_OF_STREAM, TlsMaterial, open_channel
 from runtime.client import Address, TopicDescription, status_text
 from runtime.image_codec import broker_from_pb, partition_from_pb
@@ -46,6 +46,15 @@ class MetadataAnswer:
     topics: tuple[TopicDescription, ...]
     unknown_names: frozenset[str]
     linearizable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Referral:
+    """A standby controller's answer to who wants the newest metadata: ask the active one, at `to` where it is
+    known, or be content with what the standby has (`stale`)."""
+
+    to: Address | None
+    problem: str
 
 
 class Connections(Protocol):
@@ -75,8 +84,8 @@ class Connections(Protocol):
     ) -> api.InitProducerIdResponse | ApiError: ...
 
     async def metadata(
-        self, address: Address, names: Sequence[str], *, timeout_ms: int
-    ) -> MetadataAnswer | ApiError: ...
+        self, address: Address, names: Sequence[str], *, timeout_ms: int, stale: bool = False
+    ) -> MetadataAnswer | Referral | ApiError: ...
 
     async def close(self) -> None: ...
 
@@ -138,20 +147,22 @@ class GrpcConnections:
         return admin_codec.marked_dir_from_pb(answer)
 
     async def metadata(
-        self, address: Address, names: Sequence[str], *, timeout_ms: int
-    ) -> MetadataAnswer | ApiError:
+        self, address: Address, names: Sequence[str], *, timeout_ms: int, stale: bool = False
+    ) -> MetadataAnswer | Referral | ApiError:
         stub = MetadataStub(self._channel(address))
-        brokers = await _ask(address, stub.ListBrokers, meta.ListBrokersRequest(), timeout_ms)
+        consistency = meta.CONSISTENCY_STALE if stale else meta.CONSISTENCY_DEFAULT
+        listing = meta.ListBrokersRequest(consistency=consistency)
+        brokers = await _ask(address, stub.ListBrokers, listing, timeout_ms)
         if brokers.HasField("error"):
-            return error_from_pb(brokers.error)
+            return _refused(brokers.error)
         found: dict[str, TopicDescription] = {}
         unknown: set[str] = set()
         linearizable = brokers.read.linearizable
-        request = meta.DescribeTopicsRequest(names=names)
+        request = meta.DescribeTopicsRequest(consistency=consistency, names=names)
         while names:
             answer = await _ask(address, stub.DescribeTopics, request, timeout_ms)
             if answer.HasField("error"):
-                return error_from_pb(answer.error)
+                return _refused(answer.error)
             linearizable = linearizable and answer.read.linearizable
             unknown.update(answer.unknown_names)
             for each in answer.topics:
@@ -184,6 +195,14 @@ class GrpcConnections:
 
     def _data(self, address: Address) -> Any:
         return DataStub(self._channel(address))
+
+
+def _refused(error: meta.Error) -> Referral | ApiError:
+    refusal = error_from_pb(error)
+    if refusal.code is not ErrorCode.NOT_CONTROLLER:
+        return refusal
+    leader = leader_from_pb(error)
+    return Referral(to=None if leader is None else (leader.host, leader.port), problem=str(refusal))
 
 
 async def _ask(address: Address, method: Callable[..., Any], message: Any, timeout_ms: int) -> Any:

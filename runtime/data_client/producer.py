@@ -1,71 +1,36 @@
 """The producer: takes messages, batches them by partition, and sends them to whoever leads.
 
-Owns buffering and its bound, partitioning, when a batch is sent, and what its sender learns. The rules of
-order and sequences are `produce_queue`'s, sending and answers `sender`'s. Everything runs on one event loop.
+Owns partitioning, when a batch is sent, and what its sender learns. Messages of one topic are taken in the
+order in which their sends began, whatever each of them waits for (`turns`). The rules of order and sequences
+through retries are `produce_queue`'s, sending and answers `sender`'s. Everything runs on one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from broker.replica.messages import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from metadata.errors import ApiError, ErrorCode
 from runtime.client import Address
-from runtime.data_client.batches import BatchBuilder, Codec, Headers, Payload, foreign_payload
+from runtime.data_client.batches import BatchBuilder, Headers, Payload, foreign_payload
+from runtime.data_client.buffer import Buffer
 from runtime.data_client.cluster_view import ClusterView
 from runtime.data_client.connections import Connections
 from runtime.data_client.partitioner import StickyPartition, partition_of
 from runtime.data_client.produce_queue import OutBatch
-from runtime.data_client.sender import Lane, Sender, SendError, SendLimits
+from runtime.data_client.producer_config import ProducerConfig
+from runtime.data_client.sender import Lane, Sender, SendError
+from runtime.data_client.turns import Turns
 
 __all__ = ["Producer", "ProducerConfig", "Receipt", "SendError", "Settlement"]
 
 _RECORD_OVERHEAD_BYTES = 8
 """Of a small plain record, for the sticky partition's account."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerConfig:
-    """Kafka's names in brackets. `acks` -1, 1 or 0. A batch is sent when it has `batch_bytes` (batch.size) or
-    is `linger_ms` old, or later, when `max_in_flight` requests to its leader are unanswered. `buffer_bytes`
-    (buffer.memory) bounds what was taken and is not settled: `send` waits. `delivery_timeout_ms` bounds how
-    long a message may wait for its acknowledgement with all retries. `idempotent`: stored once and in order
-    whatever is retried; needs acks 1 or -1 (default: then on)."""
-
-    acks: int = ACKS_ALL
-    batch_bytes: int = 64 * 1024
-    linger_ms: int = 5
-    buffer_bytes: int = 32 * 1024 * 1024
-    max_request_bytes: int = 4 * 1024 * 1024
-    max_in_flight: int = 5
-    request_timeout_ms: int = 30_000
-    delivery_timeout_ms: int = 120_000
-    metadata_timeout_ms: int = 60_000
-    codec: Codec = Codec.NONE
-    idempotent: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
-            raise ValueError(f"acks {self.acks} is not one of -1 (all), 1, 0")
-        if self.acks == ACKS_NONE and self.idempotent:
-            raise ValueError("a producer without acknowledgements cannot be idempotent: give acks 1 or -1")
-        if not 1 <= self.max_in_flight <= 5:
-            raise ValueError("max_in_flight is 1 to 5: a leader remembers five batches of a producer")
-
-    def limits(self) -> SendLimits:
-        idempotent = self.acks != ACKS_NONE if self.idempotent is None else self.idempotent
-        return SendLimits(
-            acks=self.acks,
-            idempotent=idempotent,
-            max_in_flight=self.max_in_flight,
-            max_request_bytes=self.max_request_bytes,
-            request_timeout_ms=min(self.request_timeout_ms, self.delivery_timeout_ms),
-        )
 
 
 class Receipt:
@@ -145,9 +110,8 @@ class Producer:
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._open: dict[Lane, _Open] = {}
         self._sticky: dict[str, StickyPartition] = {}
-        self._buffered_bytes = 0
-        self._waiters: list[asyncio.Future[None]] = []
-        self._idle: list[asyncio.Future[None]] = []
+        self._turns: dict[str, Turns] = {}
+        self._buffer = Buffer(self.config.buffer_bytes)
         self._view_task: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -165,7 +129,7 @@ class Producer:
     @property
     def buffered_bytes(self) -> int:
         """Taken and not settled."""
-        return self._buffered_bytes
+        return self._buffer.used_bytes
 
     async def partitions(self, topic: str) -> int:
         """How many the topic has. Raises ApiError for an unknown topic, ClientError when nobody answers."""
@@ -186,8 +150,26 @@ class Producer:
     ) -> Receipt:
         """Takes one message, waiting while the buffer is full; await the receipt for its acknowledgement.
         Raises ApiError for an unknown topic or partition, ClientError when nobody tells about it."""
-        lane = await self._lane(topic, key, partition)
-        await self._room()
+        if topic in self._turns or not self._buffer.has_room or self._view.topic(topic) is None:
+            async with self._turn(topic):
+                lane, receipt = self._take(topic, value, key, headers, partition, timestamp_ms)
+        else:
+            lane, receipt = self._take(topic, value, key, headers, partition, timestamp_ms)
+        if not lane.has_open:
+            await asyncio.sleep(0)  # a full batch: who sends in a loop must let the loop send it
+        return receipt
+
+    def _take(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> tuple[Lane, Receipt]:
+        """One message of a known topic, at once."""
+        lane = self._lane(topic, key, partition)
         self._account(lane, len(value or b"") + _RECORD_OVERHEAD_BYTES)
         stamp = self._now_ms() if timestamp_ms is None else timestamp_ms
         opened = self._opened(lane, stamp)
@@ -196,9 +178,7 @@ class Producer:
             opened = self._opened(lane, stamp)
             opened.builder.append(value, key=key, headers=headers, timestamp_ms=stamp)
         self._count(lane, opened, 1)
-        if not lane.has_open:
-            await asyncio.sleep(0)  # a full batch: who sends in a loop must let the loop send it
-        return Receipt(lane, opened.handle.future, opened.builder.count - 1, 1)
+        return lane, Receipt(lane, opened.handle.future, opened.builder.count - 1, 1)
 
     async def send_many(
         self,
@@ -212,44 +192,43 @@ class Producer:
         each batch. Without `partition` each batch goes to the partition that is stuck to then."""
         receipts: list[Receipt] = []
         at = 0
-        while at < len(values):
-            lane = await self._lane(topic, None, partition)
-            await self._room()
-            stamp = self._now_ms() if timestamp_ms is None else timestamp_ms
-            opened = self._opened(lane, stamp)
-            first = opened.builder.count
-            taken = opened.builder.extend(values, at, stamp)
-            if not taken:
-                self._seal(lane)
-                continue
-            at += taken
-            self._account(lane, opened.builder.size_bytes - opened.handle.size_bytes)
-            self._count(lane, opened, taken)
-            receipts.append(Receipt(lane, opened.handle.future, first, taken))
-            if not lane.has_open:
-                await asyncio.sleep(0)
+        async with self._turn(topic):
+            while at < len(values):
+                await self._room()
+                lane = self._lane(topic, None, partition)
+                stamp = self._now_ms() if timestamp_ms is None else timestamp_ms
+                opened = self._opened(lane, stamp)
+                first = opened.builder.count
+                taken = opened.builder.extend(values, at, stamp)
+                if not taken:
+                    self._seal(lane)
+                    continue
+                at += taken
+                self._account(lane, opened.builder.size_bytes - opened.handle.size_bytes)
+                self._count(lane, opened, taken)
+                receipts.append(Receipt(lane, opened.handle.future, first, taken))
+                if not lane.has_open:
+                    await asyncio.sleep(0)
         return receipts
 
     async def send_batch(self, topic: str, partition: int, batch: bytes) -> Receipt:
         """A whole record batch made elsewhere, in whatever codec. Raises BatchError if it is none."""
         payload = foreign_payload(batch)
-        lane = await self._lane(topic, None, partition)
-        await self._room()
-        self._seal(lane)
-        handle = _Handle(lane, self._loop.create_future(), payload.size_bytes)
-        handle.taken.append((payload.count, time.monotonic()))
-        self._buffered_bytes += payload.size_bytes
-        self._queue(lane, payload, handle)
+        async with self._turn(topic):
+            await self._room()
+            lane = self._lane(topic, None, partition)
+            self._seal(lane)
+            handle = _Handle(lane, self._loop.create_future(), payload.size_bytes)
+            handle.taken.append((payload.count, time.monotonic()))
+            self._buffer.used_bytes += payload.size_bytes
+            self._queue(lane, payload, handle)
         return Receipt(lane, handle.future, 0, payload.count)
 
     async def flush(self) -> None:
         """Returns when everything that was taken is settled, well or not."""
         for lane in list(self._open):
             self._seal(lane)
-        if self._buffered_bytes:
-            done = self._loop.create_future()
-            self._idle.append(done)
-            await done
+        await self._buffer.wait_empty()
 
     async def close(self, *, flush: bool = True) -> None:
         """Ends the producer. What is not acknowledged by then ends with SendError."""
@@ -269,10 +248,28 @@ class Producer:
 
     # --- inside
 
-    async def _lane(self, topic: str, key: bytes | None, partition: int | None) -> Lane:
+    @contextlib.asynccontextmanager
+    async def _turn(self, topic: str) -> AsyncIterator[None]:
+        """Inside it the topic is known and everything that was sent to it before is taken."""
+        turns = self._turns.setdefault(topic, Turns())
+        place = turns.take()
+        try:
+            # Those who wait for metadata wait together: one question answers them all.
+            await self.partitions(topic)
+            await turns.reach(place)
+            await self._room()
+            yield
+        finally:
+            turns.leave(place)
+            if not turns:
+                del self._turns[topic]
+
+    def _lane(self, topic: str, key: bytes | None, partition: int | None) -> Lane:
+        """Of a known topic."""
         if self._closed:
             raise SendError(ErrorCode.INVALID_REQUEST, "the producer is closed: make another")
-        count = len(known.partitions) if (known := self._view.topic(topic)) else await self.partitions(topic)
+        known = self._view.topic(topic)
+        count = len(known.partitions) if known else 0
         if partition is None:
             if key is not None:
                 partition = partition_of(key, count)
@@ -293,13 +290,11 @@ class Producer:
 
     async def _room(self) -> None:
         """Waits while the buffer is full."""
-        while self._buffered_bytes >= self.config.buffer_bytes:
+        while not self._buffer.has_room:
             # What is in open batches must go for room to come.
             for lane in list(self._open):
                 self._seal(lane)
-            waiter = self._loop.create_future()
-            self._waiters.append(waiter)
-            await waiter
+            await self._buffer.wait_freed()
 
     def _opened(self, lane: Lane, timestamp_ms: int) -> _Open:
         opened = self._open.get(lane)
@@ -317,7 +312,7 @@ class Producer:
         """After records were added to the open batch."""
         handle = opened.handle
         handle.taken.append((added, time.monotonic()))
-        self._buffered_bytes += opened.builder.size_bytes - handle.size_bytes
+        self._buffer.used_bytes += opened.builder.size_bytes - handle.size_bytes
         handle.size_bytes = opened.builder.size_bytes
         if handle.size_bytes >= self.config.batch_bytes - _RECORD_OVERHEAD_BYTES:
             self._seal(lane)
@@ -354,7 +349,6 @@ class Producer:
     def _settled(self, batch: OutBatch, outcome: int | SendError) -> None:
         handle: _Handle = batch.handle
         future = handle.future
-        self._buffered_bytes -= handle.size_bytes
         if not future.done():
             if isinstance(outcome, SendError):
                 future.set_exception(outcome)
@@ -373,20 +367,10 @@ class Producer:
                     error=outcome if isinstance(outcome, SendError) else None,
                 )
             )
-        if self._buffered_bytes < self.config.buffer_bytes:
-            _wake(self._waiters)
-        if not self._buffered_bytes:
-            _wake(self._idle)
+        self._buffer.free(handle.size_bytes)
 
     def _view_changed(self) -> None:
         self._sender.view_changed()
 
     def _now_ms(self) -> int:
         return self._sender.wall_ms()
-
-
-def _wake(waiting: list[asyncio.Future[None]]) -> None:
-    for each in waiting:
-        if not each.done():
-            each.set_result(None)
-    waiting.clear()

@@ -19,7 +19,7 @@ from broker.replica import messages as api
 from metadata.errors import ApiError, ErrorCode
 from metadata.image.types import BrokerRegistration, Endpoint, PartitionInfo, TopicInfo
 from runtime.client import Address, TopicDescription
-from runtime.data_client.connections import LinkError, MetadataAnswer
+from runtime.data_client.connections import LinkError, MetadataAnswer, Referral
 from storage.batch import BatchHeader, batch_problem, parse_header, seal_batch
 from storage.producers import Duplicate, Fenced, Fresh, OutOfOrder, ProducerTable
 from storage.types import LogPosition
@@ -141,7 +141,8 @@ _REFUSALS = (
 
 
 class FakeCluster:
-    """Implements `Connections`. Brokers listen at ("broker", id); metadata is also at ("controller", 0)."""
+    """Implements `Connections`. Brokers listen at ("broker", id); metadata is also at ("controller", 0),
+    and at ("standby", n), which refers to `active` (None: it knows of none). Nobody is at ("dead", n)."""
 
     def __init__(self, *, brokers: int = 3, seed: int = 0, faults: Faults | None = None) -> None:
         self.rng = random.Random(seed)
@@ -149,6 +150,8 @@ class FakeCluster:
         self.brokers = list(range(brokers))
         self.topics: dict[str, tuple[bytes, list[FakePartition]]] = {}
         self.bootstrap: tuple[Address, ...] = (("controller", 0),)
+        self.active: Address | None = ("controller", 0)
+        self.metadata_asked: list[tuple[Address, tuple[str, ...]]] = []
         self.next_producer_id = 1000
         self.epochs: dict[int, int] = {}
         self.silent: set[int] = set()
@@ -375,9 +378,14 @@ class FakeCluster:
         return answer
 
     async def metadata(
-        self, address: Address, names: Sequence[str], *, timeout_ms: int
-    ) -> MetadataAnswer | ApiError:
+        self, address: Address, names: Sequence[str], *, timeout_ms: int, stale: bool = False
+    ) -> MetadataAnswer | Referral | ApiError:
+        self.metadata_asked.append((address, tuple(names)))
         await asyncio.sleep(0.001)
+        if address[0] == "dead":
+            raise LinkError("connection refused")
+        if address[0] == "standby" and not stale:
+            return Referral(to=self.active, problem="NOT_CONTROLLER")
         if self._chance(self.faults.lose_metadata) or (address[0] == "broker" and address[1] in self.silent):
             raise LinkError("connection refused")
         brokers = tuple(

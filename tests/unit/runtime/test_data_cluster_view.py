@@ -23,7 +23,7 @@ class Nodes:
         self.asked = 0
 
     async def metadata(
-        self, address: Address, names: Sequence[str], *, timeout_ms: int
+        self, address: Address, names: Sequence[str], *, timeout_ms: int, stale: bool = False
     ) -> MetadataAnswer | ApiError:
         self.asked += 1
         await asyncio.sleep(0)

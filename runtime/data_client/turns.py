@@ -1,0 +1,62 @@
+"""Who goes next: those who come take a place in line, and each has its turn when it is the first.
+
+Owns the order, and nothing of what somebody does between taking a place and leaving it. The first leaves when
+it is done, anyone else when he gives up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+
+class Place:
+    """Somebody's place in the line."""
+
+    __slots__ = ("_called",)
+
+    def __init__(self) -> None:
+        self._called: asyncio.Future[None] | None = None
+
+    def call(self) -> None:
+        """It is the first now."""
+        if self._called is not None and not self._called.done():
+            self._called.set_result(None)
+
+    async def wait(self) -> None:
+        """Until `call`."""
+        self._called = asyncio.get_running_loop().create_future()
+        await self._called
+
+
+class Turns:
+    """One line."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self) -> None:
+        self._line: OrderedDict[Place, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def take(self) -> Place:
+        """The last place."""
+        place = Place()
+        self._line[place] = None
+        return place
+
+    async def reach(self, place: Place) -> None:
+        """Returns when everyone who came before has left."""
+        if self._first() is not place:
+            await place.wait()
+
+    def leave(self, place: Place) -> None:
+        """Whoever stands behind the first has the next turn."""
+        was_first = self._first() is place
+        del self._line[place]
+        if was_first and self._line:
+            self._first().call()
+
+    def _first(self) -> Place:
+        return next(iter(self._line))

@@ -121,7 +121,13 @@ def _link_json(link: Link) -> dict[str, Any]:
         "type": link.type_name,
         "changes": [{"field": name, "before": old, "after": new} for name, old, new in link.changes],
         "causes": [
-            {"rule": cause.rule, "text": cause.text, "offset": cause.offset, "broker": cause.broker_id}
+            {
+                "rule": cause.rule,
+                "text": cause.text,
+                "offset": cause.offset,
+                "broker": cause.broker_id,
+                "certain": cause.certain,
+            }
             for cause in link.causes
         ],
     }

@@ -60,7 +60,7 @@ def image_tree(image: MetadataImage, *, secrets: bool = False) -> Tree:
         "topic": _topics(image),
         "config": _configs(image),
         "quota": {
-            quota_path(entity): dict(sorted(quotas.items()))
+            quota_path(entity): {key: plain_number(quotas[key]) for key in sorted(quotas)}
             for entity, quotas in image.quotas.items_sorted(quota_sort_key)
         },
         "producerIds": {"nextProducerId": image.producer_ids.next_producer_id},
@@ -200,6 +200,11 @@ def _configs(image: MetadataImage) -> Tree:
         kind = tree.setdefault(config_kind(resource), {})
         kind[resource.name or DEFAULT_ENTITY] = dict(sorted(entries.items()))
     return tree
+
+
+def plain_number(value: float) -> int | float:
+    """A quota's value as people write it: 2097152, not 2097152.0 or 2.09715e+06."""
+    return int(value) if value.is_integer() else value
 
 
 def quota_path(entity: QuotaEntity) -> str:

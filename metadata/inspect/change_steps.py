@@ -13,6 +13,9 @@ from metadata.image.types import BrokerRegistration, ConfigResource, PartitionIn
 PartitionKey = tuple[bytes, int]
 """(topic id, partition index)."""
 
+Place = tuple[int, int]
+"""(offset, Unix ms)."""
+
 
 class PartitionStep(msgspec.Struct, frozen=True, kw_only=True):
     """One record about one partition. `before` is None for a new partition, `after` for one that is gone."""
@@ -83,14 +86,36 @@ class BrokerStep:
 
 @dataclass(slots=True, kw_only=True)
 class BrokerStory:
-    """Offsets and times (Unix ms) of what the log last said about a broker; None where it said nothing."""
+    """Offsets and times (Unix ms) of what the log last said about a broker; None where it said nothing.
+    `alive`: of a record that its registration or heartbeat brought about; `moved_off`: of a leadership that
+    was taken from it while nothing said why."""
 
-    registered: tuple[int, int] | None = None
-    unfenced: tuple[int, int] | None = None
-    fenced: tuple[int, int] | None = None
-    shutdown: tuple[int, int] | None = None
-    unregistered: tuple[int, int] | None = None
-    directory_lost: tuple[int, int] | None = None
+    registered: Place | None = None
+    unfenced: Place | None = None
+    fenced: Place | None = None
+    shutdown: Place | None = None
+    unregistered: Place | None = None
+    directory_lost: Place | None = None
+    alive: Place | None = None
+    moved_off: Place | None = None
+
+    def take(self, step: BrokerStep, time_ms: int) -> None:
+        """Notes what one record says about the broker."""
+        place = (step.offset, time_ms)
+        if step.is_registration:
+            self.registered, self.shutdown, self.directory_lost = place, None, None
+        if step.was_fenced:
+            self.fenced = place
+        if step.was_unfenced:
+            self.unfenced = place
+        if step.began_shutdown:
+            self.shutdown = place
+        if step.lost_directories:
+            self.directory_lost = place
+        if step.after is None:
+            self.unregistered = place
+        elif step.is_registration or step.was_unfenced or step.began_shutdown or step.lost_directories:
+            self.alive = place
 
 
 @dataclass(slots=True, kw_only=True)

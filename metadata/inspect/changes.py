@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from metadata import control_records as control
 from metadata import records as r
 from metadata.errors import RecordDecodeError, ReplayError
+from metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
 from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
-from metadata.image.types import BrokerRegistration, ConfigResource, PartitionInfo, TopicInfo
+from metadata.image.types import NO_LEADER, BrokerRegistration, ConfigResource, PartitionInfo, TopicInfo
 from metadata.inspect.change_steps import BatchChanges, BrokerStep, BrokerStory, PartitionKey, PartitionStep
 from metadata.inspect.concern import Concern, Stretch, is_passed, pass_over, pieces
 from metadata.inspect.creations import read_creations
@@ -57,6 +58,11 @@ class ChangeFeed:
     @property
     def brokers(self) -> Mapping[int, BrokerRegistration]:
         return self._engine.builder.brokers
+
+    @property
+    def metadata_version(self) -> int:
+        """The level in force: it says what a controller writes down."""
+        return self.state.finalized.get(METADATA_VERSION, MIN_METADATA_VERSION)
 
     def topic_config(self, topic: str, key: str) -> str | None:
         """A topic's setting as the log says it: its own, else the brokers' default, else None."""
@@ -165,6 +171,7 @@ class ChangeFeed:
                         offset=offset, record=record, topic=name, index=key[1], before=before, after=after
                     )
                 )
+                self._note_moves(told)
             yield told
 
     def created(
@@ -212,7 +219,8 @@ class ChangeFeed:
             self._record(found, offset, record)
         found.refused = list(self._refused)
         for step in found.brokers:
-            self._tell(step, time_ms)
+            self.stories.setdefault(step.broker_id, BrokerStory()).take(step, time_ms)
+        self._note_moves(found)
         return found
 
     def _record(self, found: BatchChanges, offset: int, record: object) -> None:
@@ -277,22 +285,18 @@ class ChangeFeed:
             for at in gone
         ]
 
-    def _tell(self, step: BrokerStep, time_ms: int) -> None:
-        story = self.stories.setdefault(step.broker_id, BrokerStory())
-        place = (step.offset, time_ms)
-        if step.is_registration:
-            story.registered, story.shutdown = place, None
-            story.directory_lost = None
-        if step.was_fenced:
-            story.fenced = place
-        if step.was_unfenced:
-            story.unfenced = place
-        if step.began_shutdown:
-            story.shutdown = place
-        if step.lost_directories:
-            story.directory_lost = place
-        if step.after is None:
-            story.unregistered = place
+    def _note_moves(self, found: BatchChanges) -> None:
+        """Remembers from which active brokers a leadership was taken: so a split fence begins."""
+        for step in found.partitions:
+            before, after = step.before, step.after
+            if before is None or after is None or before.leader == after.leader:
+                continue
+            known = self.brokers.get(before.leader)
+            if known is None or known.fenced or known.in_controlled_shutdown:
+                continue
+            if before.leader not in after.isr or after.leader == NO_LEADER:
+                story = self.stories.setdefault(before.leader, BrokerStory())
+                story.moved_off = (step.offset, found.time_ms)
 
 
 def _broker_of(record: object) -> int | None:

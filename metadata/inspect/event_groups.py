@@ -11,8 +11,9 @@ from typing import NamedTuple
 from metadata import records as r
 from metadata.image.types import NO_LEADER, ConfigResource
 from metadata.inspect.causes import Cause, reassignment
-from metadata.inspect.changes import BatchChanges, PartitionStep
+from metadata.inspect.changes import BatchChanges, BrokerStep, PartitionStep
 from metadata.inspect.spans import SpanChanges
+from metadata.inspect.split_fences import LIKE_A_SPLIT_FENCE
 from metadata.tree import DEFAULT_ENTITY, SCRAM_MECHANISMS, config_kind
 
 NAMED = 3
@@ -23,9 +24,12 @@ LEADER_RULES = (
     "directory-failed",
     "broker-fenced",
     "broker-restarted",
+    "registered-again",
     "controlled-shutdown",
     "broker-unregistered",
     "broker-returned",
+    "led-again",
+    "stopping-or-fenced",
     "preferred-election",
     "reassignment-completed",
     "reassignment-cancelled",
@@ -53,6 +57,8 @@ class Grouped(NamedTuple):
     severity: str
     rule: str | None
     entities: tuple[str, ...]
+    suspect: int | None = None
+    """The broker whose fence may be what this is, if its record comes in a later batch (`split_fences`)."""
 
 
 def count(number: int, one: str) -> str:
@@ -93,6 +99,16 @@ def _leader(node: int) -> str:
     return "none" if node == NO_LEADER else str(node)
 
 
+def broker_word(step: BrokerStep) -> str:
+    """The state that a record found the broker in."""
+    before = step.before
+    if before is None:
+        return "unknown"
+    if before.fenced:
+        return "fenced"
+    return "in controlled shutdown" if before.in_controlled_shutdown else "unfenced"
+
+
 def _leader_rule(causes: tuple[Cause, ...]) -> str | None:
     rules = {cause.rule for cause in causes}
     return next((rule for rule in LEADER_RULES if rule in rules), None)
@@ -121,7 +137,8 @@ def leader_events(
         elif new == NO_LEADER:
             kind, severity = "leaderless", "critical"
         entity = f"broker/{new}" if new >= 0 else f"broker/{old}"
-        yield Grouped(steps[0].offset, kind, entity, text, severity, rule, _paths(steps))
+        suspect = old if rule in (None, "stopping-or-fenced") and old >= 0 else None
+        yield Grouped(steps[0].offset, kind, entity, text, severity, rule, _paths(steps), suspect)
 
 
 def isr_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]]) -> Iterator[Grouped]:
@@ -140,8 +157,10 @@ def isr_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]]) -> 
                 joined.setdefault(broker, []).append(step)
     for (broker, rule), steps in left.items():
         text = f"broker {broker} left {_isr_of(steps)}"
-        severity = "warning" if rule == "replica-lagged" else "detail"
-        yield Grouped(steps[0].offset, "isr shrank", f"broker/{broker}", text, severity, rule, _paths(steps))
+        severity = "warning" if rule in ("replica-lagged", "lagged-or-stopping") else "detail"
+        suspect = broker if rule in LIKE_A_SPLIT_FENCE else None
+        entity = f"broker/{broker}"
+        yield Grouped(steps[0].offset, "isr shrank", entity, text, severity, rule, _paths(steps), suspect)
     for broker, steps in joined.items():
         text = f"broker {broker} joined {_isr_of(steps)}"
         rule = "replica-caught-up"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
 from metadata.image.types import NO_LEADER, ConfigResource, PartitionInfo
+from metadata.inspect.change_steps import Place
 from metadata.inspect.changes import (
     MIN_INSYNC_REPLICAS,
     BatchChanges,
@@ -15,9 +16,6 @@ from metadata.inspect.changes import (
     PartitionStep,
 )
 from metadata.inspect.creations import all_led_and_in_sync
-
-Place = tuple[int, int]
-"""(offset, Unix ms)."""
 
 
 @dataclass(slots=True, kw_only=True)

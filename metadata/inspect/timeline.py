@@ -26,8 +26,9 @@ from metadata.inspect.causes import (
 from metadata.inspect.changes import BatchChanges, BrokerStep, ChangeFeed
 from metadata.inspect.concern import Concern, Stretch
 from metadata.inspect.entities import EntityNamer
-from metadata.inspect.event_groups import count, duration, listed
+from metadata.inspect.event_groups import broker_word, count, duration, listed
 from metadata.inspect.spans import PartitionSpans
+from metadata.inspect.split_fences import SLICE_MIN, HeldEvents
 from storage.batch import RecordBatch
 from storage.runs import BatchRun
 
@@ -92,6 +93,8 @@ class Timeline:
         self._epoch: int | None = None
         self._end = (0, 0, 0)
         self._told: list[TimelineEvent] = []
+        self._held: HeldEvents[TimelineEvent] = HeldEvents()
+        self._suspects: dict[TimelineEvent, int] = {}
         self._batch = BatchChanges(base_offset=-1, epoch=-1, time_ms=-1)
 
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> list[TimelineEvent]:
@@ -112,7 +115,7 @@ class Timeline:
         self._configs(changes)
         self._refused(changes)
         self._end = (changes.records[-1][0] + 1, epoch, time_ms)
-        return sorted(self._told, key=lambda event: event.offset)
+        return self._through()
 
     def creations(self, batch: RecordBatch) -> list[TimelineEvent] | None:
         """Events of a batch that only creates topics and partitions; None, with nothing done, for any other
@@ -129,7 +132,7 @@ class Timeline:
             self._single(offset, record)
         self._configs(changes)
         self._end = (batch.header.next_offset, changes.epoch, changes.time_ms)
-        return sorted(self._told, key=lambda event: event.offset)
+        return self._through()
 
     def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
         """A run that comes next: batches for `batch`, stretches for `stretch`."""
@@ -145,7 +148,7 @@ class Timeline:
                 self._partitions(Scene(batch=changes, feed=self._feed))
                 self._refused(changes)
                 if self._told:
-                    yield sorted(self._told, key=lambda event: event.offset)
+                    yield self._through()
         else:
             self._feed.pass_over(stretch)
         self._idle_records = self._idle_records or stretch.batches > len(stretch.changes)
@@ -155,9 +158,18 @@ class Timeline:
         self._silence_ms = None if before is None else times[-1] - before
         self._end = (stretch.next_offset, stretch.epoch, stretch.time_ms)
 
+    def _through(self) -> list[TimelineEvent]:
+        """The batch's events by offset, and those before it, as far as they need not wait."""
+        told = sorted(self._told, key=lambda event: event.offset)
+        suspects, self._suspects = self._suspects, {}
+        return self._shown_of(self._held.through(told, suspects, self._batch))
+
+    def _shown_of(self, told: list[TimelineEvent]) -> list[TimelineEvent]:
+        return [event for event in told if event.severity in self._shown]
+
     def finish(self) -> list[TimelineEvent]:
         """What still goes on at the end of the log."""
-        self._told = []
+        self._told = self._shown_of(self._held.rest())
         offset, epoch, time_ms = self._end
         self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
         for kind, severity, spans in (
@@ -222,7 +234,7 @@ class Timeline:
 
     def _broker(self, step: BrokerStep, scene: Scene) -> None:
         node, entity = step.broker_id, f"broker/{step.broker_id}"
-        was = _broker_word(step)
+        was = broker_word(step)
         if step.after is None:
             self._tell(step.offset, "broker unregistered", entity, f"broker {node}", severity=INFO)
             return
@@ -238,6 +250,8 @@ class Timeline:
             cause = fence_cause(step, scene)
             severity = WARNING if cause.rule == "session-expired" else INFO
             text = f"broker {node} (was {was})"
+            if not cause.certain:
+                text += "; it stopped in order or no heartbeat came: the log cannot tell"
             self._tell(step.offset, "broker fenced", entity, text, severity=severity, rule=cause.rule)
         if step.was_unfenced:
             self._tell(step.offset, "broker unfenced", entity, f"broker {node} (was {was})", rule="caught-up")
@@ -281,6 +295,7 @@ class Timeline:
             events += groups.reassignment_events(scene.batch)
             events += groups.directory_events(scene.batch, causes)
             events += groups.span_events(spans)
+        is_slice = len(scene.batch.partitions) >= SLICE_MIN
         for event in events:
             self._tell(
                 event.offset,
@@ -291,6 +306,8 @@ class Timeline:
                 rule=event.rule,
                 entities=event.entities,
             )
+            if event.suspect is not None and is_slice and event.severity in self._shown:
+                self._suspects[self._told[-1]] = event.suspect
 
     def _topics(self, changes: BatchChanges) -> None:
         made: dict[str, int] = {}
@@ -373,7 +390,8 @@ class Timeline:
     def _election(self, offset: int, record: control.LeaderChangeMessage) -> None:
         leader, epoch = record.leader_id, self._batch.epoch
         ids = ",".join(str(voter.voter_id) for voter in record.voters)
-        causes = election_causes(record, epoch, self._leader, self._epoch, self._silence_ms)
+        level = self._feed.metadata_version
+        causes = election_causes(record, epoch, self._leader, self._epoch, self._silence_ms, level)
         rules = [cause.rule for cause in causes]
         extra = "; ".join(cause.text for cause in causes[1:])
         text = f"controller {leader} leads (voters {ids})" + (f"; {extra}" if extra else "")
@@ -384,12 +402,3 @@ class Timeline:
             offset, "election", f"controller/{leader}", text, severity=severity, rule=rule, entities=entities
         )
         self._leader, self._epoch = leader, epoch
-
-
-def _broker_word(step: BrokerStep) -> str:
-    before = step.before
-    if before is None:
-        return "unknown"
-    if before.fenced:
-        return "fenced"
-    return "in controlled shutdown" if before.in_controlled_shutdown else "unfenced"

@@ -27,6 +27,7 @@ from metadata.tree import (
     config_kind,
     controller_tree,
     partition_tree,
+    plain_number,
     plain_tree,
     quota_path,
 )
@@ -152,7 +153,7 @@ def _quota(image: MetadataImage, rest: str) -> Fields | None:
         kind, _, name = part.partition("=")
         entity.append((kind, None if name == DEFAULT_ENTITY else name))
     quotas = image.quotas.get(tuple(entity))
-    return dict(sorted(quotas.items())) if quotas else None
+    return {key: plain_number(quotas[key]) for key in sorted(quotas)} if quotas else None
 
 
 def _scram(image: MetadataImage, rest: str) -> Fields | None:

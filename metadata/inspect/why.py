@@ -17,6 +17,7 @@ from metadata import control_records as control
 from metadata import records as r
 from metadata.errors import ReplayError
 from metadata.image import MetadataImage
+from metadata.inspect.cause_types import SPLIT_MS
 from metadata.inspect.causes import (
     Cause,
     Scene,
@@ -30,6 +31,7 @@ from metadata.inspect.concern import Concern, Stretch
 from metadata.inspect.entities import EntityNamer, is_below
 from metadata.inspect.log import InspectError, MetadataLog, ReadBatch, damage_line, decode_item
 from metadata.inspect.points import END, Point, utc_text
+from metadata.inspect.split_fences import LIKE_A_SPLIT_FENCE
 from metadata.inspect.states import OnProblem, earliest, state_at
 from metadata.inspect.targets import Target
 from metadata.inspect.views import Wanted, entities_below, scram_path
@@ -42,9 +44,6 @@ _QUORUM_RECORDS = (control.LeaderChangeMessage, control.VotersRecord, control.KR
 
 MAX_LINKS = 100_000
 """Links that are kept; older ones are counted."""
-
-LOOKAHEAD_MS = 1_000
-"""So much later a fence may stand in the log than the changes that it made, when it was split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,7 +384,8 @@ class Chain:
             case control.LeaderChangeMessage():
                 leader, epoch = self._election or (None, None)
                 silence_ms = None if self._last_ms is None else changes.time_ms - self._last_ms
-                found = election_causes(record, changes.epoch, leader, epoch, silence_ms)
+                level = self._feed.metadata_version
+                found = election_causes(record, changes.epoch, leader, epoch, silence_ms, level)
                 self._election = (record.leader_id, changes.epoch)
                 self._quorum |= {"leader": record.leader_id, "epoch": changes.epoch}
                 self._quorum["voters"] = sorted(voter.voter_id for voter in record.voters)
@@ -407,11 +407,11 @@ class Chain:
             return
         for at in range(len(self._links) - 1, -1, -1):
             link = self._links[at]
-            if changes.time_ms - link.time_ms > LOOKAHEAD_MS:
+            if changes.time_ms - link.time_ms > SPLIT_MS:
                 return
             told = tuple(
                 _split_fence(cause, gone[cause.broker_id].offset)
-                if cause.broker_id in gone and cause.rule in ("unexplained", "replica-lagged")
+                if cause.broker_id in gone and cause.rule in LIKE_A_SPLIT_FENCE
                 else cause
                 for cause in link.causes
             )

@@ -144,7 +144,7 @@ STEPS = [
         "850 ms before: it resigned",
     ),
     ("21 unregister 3", 2111, "reassignment started", "info", "reassignment-started", "and 59 more"),
-    ("21 unregister 3", 2317, "broker fenced", "info", "stopped-idle", "broker 3"),
+    ("21 unregister 3", 2317, "broker fenced", "info", "stopped-or-silent", "broker 3"),
     ("21 unregister 3", 2323, "broker unregistered", "info", None, "broker 3"),
     ("22 fill", 2329, "topic created", "info", None, "fill-0-0, 20 partitions"),
     ("24 stop", 3958, "broker in controlled shutdown", "info", None, "broker 1"),
@@ -231,7 +231,8 @@ def broker(number: int, epoch: int, *, fenced: bool = False, incarnation: bytes 
 
 def started(**more: int) -> Story:
     story = Story(**more)
-    story.batch(0, broker(1, 0), broker(2, 1), r.TopicRecord("orders", ID))
+    level = r.FeatureLevelRecord("metadata.version", 19)
+    story.batch(0, level, broker(1, 1), broker(2, 2), r.TopicRecord("orders", ID))
     story.batch(1, r.PartitionRecord(0, ID, (1, 2), (1, 2), leader=1, leader_epoch=0, partition_epoch=0))
     return story
 
@@ -241,7 +242,7 @@ def test_silence_is_a_gap_only_where_an_idle_controller_would_write() -> None:
     assert story.batch(60_000, r.NoOpRecord()) == []
     assert story.batch(61_000, r.NoOpRecord()) == []
     gap = story.batch(64_600, r.NoOpRecord())
-    assert [(event.kind, event.offset, event.severity) for event in gap] == [("gap in time", 6, "warning")]
+    assert [(event.kind, event.offset, event.severity) for event in gap] == [("gap in time", 7, "warning")]
     assert "3.6 s" in gap[0].text
     back = story.batch(64_000, r.NoOpRecord())
     assert [(event.kind, event.severity) for event in back] == [("time ran backwards", "detail")]
@@ -281,8 +282,8 @@ def test_records_that_do_not_fit_and_unknown_ones_are_told() -> None:
     story = started()
     told = story.batch(5, r.RemoveTopicRecord(OTHER), r.UnknownRecord(99, 7, b""), r.RemoveTopicRecord(OTHER))
     assert [(event.kind, event.offset) for event in told] == [
-        ("record does not fit", 4),
-        ("unknown record", 5),
+        ("record does not fit", 5),
+        ("unknown record", 6),
     ]
     assert told[0].text.endswith("and 1 more")
     assert told[1].text == "record type 99 version 7"

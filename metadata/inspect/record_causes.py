@@ -1,0 +1,48 @@
+"""What records that stand for themselves did: settings, quotas, features, users, ACLs, topics.
+
+Owns the rules about them, and when such a record changed nothing. Who asked for it is in no log.
+"""
+
+from __future__ import annotations
+
+from metadata import records as r
+from metadata.inspect.cause_types import Cause
+from metadata.inspect.record_texts import acl_text, quota_text, scram_text
+
+
+def record_causes(record: object, *, said: str = "", is_idle: bool = False) -> tuple[Cause, ...]:
+    """Never empty. `said` is what is known of the thing that a removal names by its id only; `is_idle`: the
+    record found everything as it says."""
+    rule, text = _cause(record, said)
+    if is_idle:
+        return (Cause(rule="changed-nothing", text=f"{text}, which was so already: it changed nothing"),)
+    return (Cause(rule=rule, text=text),)
+
+
+def _cause(record: object, said: str) -> tuple[str, str]:
+    match record:
+        case r.ConfigRecord(value=None, name=name):
+            return "removed", f"{name} was removed"
+        case r.ConfigRecord(name=name, value=value):
+            return "set", f"{name} was set to {value}"
+        case r.ClientQuotaRecord(remove=gone):
+            return "removed" if gone else "set", quota_text(record)
+        case r.FeatureLevelRecord(name=name, feature_level=level):
+            return "set", f"{name} was set to level {level}"
+        case r.TopicRecord(name=name):
+            return "created", f"topic {name} was created"
+        case r.AccessControlEntryRecord():
+            return "set", acl_text(record)
+        case r.RemoveTopicRecord():
+            return "deleted", "the topic was deleted"
+        case r.ControllerRecord(controller_id=node):
+            return "set", f"controller {node} registered"
+        case r.UserScramCredentialRecord(iterations=iterations):
+            return "set", f"{scram_text(record)} was set, {iterations} iterations"
+        case r.RemoveUserScramCredentialRecord():
+            return "removed", f"{scram_text(record)} was removed"
+        case r.DelegationTokenRecord(owner=owner):
+            return "set", f"the token of {owner} was set"
+        case r.RemoveAccessControlEntryRecord() | r.RemoveDelegationTokenRecord():
+            return "removed", f"it was removed{f': {said}' if said else ''}"
+    return "set", "the record says so"

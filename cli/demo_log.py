@@ -1,6 +1,6 @@
 """The end of the demo: what our own log tells, and whether we read Kafka's log as Kafka does.
 
-Owns the checks on files; starts nothing. The log that Apache Kafka wrote lies in tests/data with what
+Owns the checks on files; starts nothing. The log that Apache Kafka wrote lies beside this module with what
 Kafka's own dump tool printed for it.
 """
 
@@ -23,7 +23,7 @@ from metadata.image.types import BrokerRegistration
 from metadata.inspect.timeline import DETAIL
 from runtime.client import TopicDescription
 
-KAFKA_DATA = Path(__file__).resolve().parent.parent / "tests" / "data" / "kafka-3.7-upgrade"
+KAFKA_DATA = Path(__file__).resolve().parent / "kafka_log"
 KAFKA_SEGMENT = "00000000000000000000.log"
 KAFKA_CHECKPOINT = "00000000000000000176-0000000001.checkpoint"
 _PRINTED = re.compile(r"\| offset: (\d+) CreateTime: (\d+) .*? payload: (\{.*\})$")
@@ -110,7 +110,7 @@ def show_kafkas_log() -> None:
     segment, checkpoint = KAFKA_DATA / KAFKA_SEGMENT, KAFKA_DATA / KAFKA_CHECKPOINT
     click.echo(f"\n== A log that Apache Kafka 3.7.0 wrote ({segment})")
     if not segment.is_file():
-        raise Failure(f"{segment} is absent; run the demo in a checkout of the repository")
+        raise Failure(f"{segment} is absent; install metaquorum anew")
     compared = sum(_compare_with_dump(path) for path in (segment, checkpoint))
     click.echo(f"   {compared} records decoded: each is field by field what Kafka's own dump tool printed")
     replayed = log_state.load(str(segment), Point(offset=176))

@@ -115,6 +115,7 @@ class Traffic:
                 stdin=subprocess.PIPE if writes else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                cwd=self._directory,  # a folder named cli where the demo was started is not ours
                 start_new_session=True,  # Ctrl-C is for the demo, which ends them
             )
 

@@ -209,18 +209,3 @@ def test_a_port_in_use_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
     assert "controller-3000 ended with exit code 1" in result.stderr
     assert "cannot listen on 127.0.0.1" in result.stderr
     assert not any(pids(directory, expect=1).values())
-
-
-@pytest.mark.timeout(180)
-def test_the_demo_goes_through(tmp_path: Path) -> None:
-    result = run("demo", "-d", tmp_path / "demo")
-    assert "All steps happened" in result.stdout
-    assert not (tmp_path / "demo").exists()
-    for told in (
-        "leads in epoch",
-        "kill -9",
-        "fenced after",
-        "hold the same log",
-        "Kafka's own dump tool printed",
-    ):
-        assert told in result.stdout

@@ -97,7 +97,7 @@ def test_damage_in_kafkas_log(kafka_data: Path) -> None:
 
 def test_kafkas_log_is_absent(kafka_data: Path) -> None:
     (kafka_data / NAMES[0]).unlink()
-    with pytest.raises(Failure, match="is absent; run the demo in a checkout"):
+    with pytest.raises(Failure, match="is absent; install metaquorum anew"):
         demo_log.show_kafkas_log()
 
 

@@ -6,7 +6,8 @@ A table is the folder OUT/NAME of Parquet files by `cluster` and `date`; `spark.
 it. Times are UTC with microseconds (the logs have milliseconds). An interval holds from `from_offset` (the
 record that made the state; of a metadata transaction: its last one) until `to_offset` (the record that
 made the next state); `to_offset` and `to_time` are null while it lasts. `from_known` is false where the state
-was there before the log's first record (it comes from a snapshot), so that it may have begun earlier. `date`
+was there before the log's first record (it comes from a snapshot), so that it may have begun earlier;
+`to_known` where the log breaks off at `to_offset`, so that it may have lasted longer (see `coverage`). `date`
 is the UTC day of `from_time`, `time` or `timestamp`; of damage and files that of the last record before.
 """
 
@@ -53,6 +54,7 @@ _INTERVAL = (
     Column("to_offset", LONG, "offset of the record that made the next state; null: still so"),
     Column("to_time", TIME, "when the state ended; null: still so"),
     Column("from_known", BOOLEAN, "false: the state is older than the log, it comes from a snapshot"),
+    Column("to_known", BOOLEAN, "false: nobody saw its end, the records from `to_offset` on are in no log"),
 )
 _EVENT = (
     Column("offset", LONG, "offset of the record that says so"),
@@ -107,6 +109,26 @@ FILES = _table(
     Column("end_offset", LONG, "offset after its last record that was read"),
     Column("used", BOOLEAN, "false: every record of it was taken from another node's log"),
 )
+KNOWN, STATE_UNKNOWN, MISSING, NOT_IN_LOG = "known", "state-unknown", "missing", "not-in-log"
+COVERAGE = _table(
+    "coverage",
+    "what is known of each stretch of the history: every offset from 0 to the end, once",
+    ("from_offset",),
+    Column(
+        "state",
+        STRING,
+        "known; state-unknown (the records are there, and no snapshot says what the state was: the other "
+        "tables have what a record alone tells); missing (in no log, between two that are there); not-in-log "
+        "(before the first log)",
+    ),
+    Column("from_offset", LONG, "first offset"),
+    Column("from_time", TIME, "when: the time of the record before, or of the first where none is before"),
+    Column("to_offset", LONG, "offset after the last"),
+    Column("to_time", TIME, "time of the last record, or of the first after it"),
+    Column("records", LONG, "records that were read in it"),
+    Column("left_out", LONG, "of them, those that change something of which nothing is known"),
+    Column("reason", STRING, "why it is not known; null: it is"),
+)
 QUORUM_EPOCHS = _table(
     "quorum_epochs",
     "leader epochs of the quorum",
@@ -116,7 +138,11 @@ QUORUM_EPOCHS = _table(
     Column("voters", INTS, "voter ids of the LEADER_CHANGE record"),
     Column("granting_voters", INTS, "voters that elected it"),
     Column("records", LONG, "records that it wrote, the LEADER_CHANGE included"),
-    Column("skipped_epochs", INT, "epochs between the one before and this: elections that nobody won"),
+    Column(
+        "skipped_epochs",
+        INT,
+        "epochs between the one before and this: elections that nobody won; null: unknown",
+    ),
     *_INTERVAL,
 )
 BROKER_SESSIONS = _table(
@@ -125,10 +151,10 @@ BROKER_SESSIONS = _table(
     ("broker_id", "from_offset"),
     Column("broker_id", INT, "broker"),
     Column("broker_epoch", LONG, "its registration: the offset of the record"),
-    Column("incarnation_id", STRING, "the process"),
-    Column("rack", STRING, "its rack; null: none"),
+    Column("incarnation_id", STRING, "the process; null: its registration is in no log"),
+    Column("rack", STRING, "its rack; null: none, or unknown as the process is"),
     Column("state", STRING, "fenced, active or controlled_shutdown"),
-    Column("directories", STRINGS, "online log directories, sorted"),
+    Column("directories", STRINGS, "online log directories, sorted; null: unknown"),
     Column("began_by", STRING, "type of the record that made the state; null: it comes from a snapshot"),
     Column("ended_by", STRING, "type of the record that ended it; null: still so"),
     *_INTERVAL,
@@ -218,7 +244,7 @@ FAILOVERS = _table(
     Column("new_leader", INT, "broker that leads next; null: nobody yet, or the topic was deleted"),
     Column("cause", STRING, "fenced, controlled_shutdown, unregistered, directory_lost or unknown"),
     Column("unclean", BOOLEAN, "the new leader was not in sync"),
-    Column("duration_ms", LONG, "time without a leader, 0 when one batch did both; null: not over"),
+    Column("duration_ms", LONG, "time without a leader, 0 when one batch did both; null: no end seen"),
     *_INTERVAL,
 )
 AVAILABILITY = _table(
@@ -227,7 +253,7 @@ AVAILABILITY = _table(
     ("date", "scope", "id"),
     Column("scope", STRING, "cluster, broker or rack"),
     Column("id", STRING, "cluster id, broker id or rack name"),
-    Column("observed_seconds", DOUBLE, "seconds of that day that the log covers"),
+    Column("observed_seconds", DOUBLE, "seconds of that day in which the state is known"),
     Column(
         "partition_seconds", DOUBLE, "cluster: partitions times seconds; broker and rack: seconds of leading"
     ),
@@ -253,7 +279,7 @@ AVAILABILITY = _table(
         "fence_storms", LONG, "cluster: times that 3 brokers or more were fenced within 60 seconds; else 0"
     ),
     Column("failovers", LONG, "rows of `failovers` that began on that day (old leader's broker and rack)"),
-    Column("failovers_open", LONG, "of them, those that have not ended"),
+    Column("failovers_open", LONG, "of them, those that have not ended, or whose end nobody saw"),
     Column("failover_ms_p50", DOUBLE, "median of their durations; null without any"),
     Column("failover_ms_p95", DOUBLE, "95th percentile, linear between neighbours; null without any"),
     Column("failover_ms_max", DOUBLE, "longest; null without any"),
@@ -274,6 +300,7 @@ TABLES: dict[str, Table] = {
         RECORDS,
         DAMAGE,
         FILES,
+        COVERAGE,
         QUORUM_EPOCHS,
         BROKER_SESSIONS,
         PARTITION_STATES,

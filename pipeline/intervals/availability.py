@@ -121,6 +121,13 @@ class Availability:
                 cell.partition_ms += span_ms * count
             self._now_ms = now_ms
 
+    def pass_over(self, now_ms: int) -> None:
+        """Time went on to `now_ms`, and it is not known how the partitions were: nothing is counted for it,
+        nor for those that come later, until `partition` tells of each."""
+        for key in list(self._leading):
+            self.removed(key)
+        self._now_ms = max(self._now_ms, now_ms)
+
     def partition(
         self, key: PartitionKey, before: PartitionInfo | None, now: PartitionInfo, min_isr: int
     ) -> None:
@@ -132,10 +139,11 @@ class Availability:
                 self._count_leading(leading, self._now_ms)
             self._leading[key] = _Leading(now.leader, self._now_ms, last)
         if before is not None:
-            self._churn(before, now)
+            self.churn(before, now)
         self.judge(key, now, min_isr)
 
-    def _churn(self, before: PartitionInfo, now: PartitionInfo) -> None:
+    def churn(self, before: PartitionInfo, now: PartitionInfo) -> None:
+        """Counts what changed, not how long it was so."""
         day = self._now_ms // DAY_MS
         if before.leader != now.leader:
             lost = () if before.leader < 0 else (before.leader,)
@@ -191,6 +199,11 @@ class Availability:
     def failover_began(self, leader: int, day: int) -> None:
         for cell in self._cells_of(day, (leader,)):
             cell.failovers += 1
+
+    def failover_lost(self, leader: int, day: int) -> None:
+        """Nobody saw the end of a failover."""
+        for cell in self._cells_of(day, (leader,)):
+            cell.failovers_open += 1
 
     def failover_ended(self, leader: int, day: int, duration_ms: int) -> None:
         for cell in self._cells_of(day, (leader,)):

@@ -1,14 +1,16 @@
 """Broker sessions, and what became of brokers' log directories.
 
-Owns the comparison of registrations before and after a batch. Knows no records but their type names.
+Owns the comparison of registrations before and after a batch, and what single records tell of a broker whose
+registration is in no log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from metadata.image import UNASSIGNED, BrokerRegistration, PartitionInfo
+from metadata.records import BrokerRegistrationChangeRecord, FenceBrokerRecord, UnfenceBrokerRecord
 from storage.uuids import is_reserved_directory, uuid_text
 
 from .moments import Moment, Row
@@ -25,6 +27,45 @@ def state_of(registration: BrokerRegistration) -> str:
     return SHUTDOWN if registration.in_controlled_shutdown else ACTIVE
 
 
+def _value(broker_id: int, at: BrokerRegistration, by: str | None) -> Row:
+    directories = tuple(uuid_text(directory) for directory in at.directories)
+    return (broker_id, at.epoch, uuid_text(at.incarnation_id), at.rack, state_of(at), directories, by)
+
+
+class Heard(NamedTuple):
+    """What records say of a broker whose registration is in no log. `directories` None: unknown."""
+
+    epoch: int
+    state: str
+    directories: tuple[bytes, ...] | None
+
+    def fits(self, registration: BrokerRegistration) -> bool:
+        """Whether a snapshot says the same."""
+        same = (self.epoch, self.state) == (registration.epoch, state_of(registration))
+        return same and self.directories in (None, registration.directories)
+
+
+def heard_of(record: object, before: Heard | None) -> Heard | None:
+    """What is known of a broker after one more record; None when it is gone, or nothing is known."""
+    match record:
+        case FenceBrokerRecord():
+            return Heard(record.epoch, FENCED, before.directories if before is not None else None)
+        case UnfenceBrokerRecord():
+            return Heard(record.epoch, ACTIVE, before.directories if before is not None else None)
+        case BrokerRegistrationChangeRecord():
+            directories = before.directories if before is not None else None
+            if record.log_dirs is not None:
+                directories = tuple(sorted(record.log_dirs))
+            state = before.state if before is not None else None
+            if record.fenced is not None:
+                state = FENCED if record.fenced > 0 else ACTIVE
+            if record.in_controlled_shutdown and state != FENCED:
+                state = SHUTDOWN
+            return None if state is None else Heard(record.broker_epoch, state, directories)
+        case _:
+            return None
+
+
 class BrokerSessions:
     """Rows of `broker_sessions`; `registrations` are those of the last batch that was visible."""
 
@@ -32,18 +73,52 @@ class BrokerSessions:
         self.registrations: dict[int, BrokerRegistration] = {}
         self.racks: dict[int, str | None] = {}
         """The last known rack of every broker, also of those that are gone."""
+        self._heard: dict[int, Heard] = {}
+        """Brokers whose registration is in no log, as far as later records tell of them."""
         self._rows: Intervals[int] = Intervals()
 
-    def start_from_snapshot(self, brokers: Mapping[int, BrokerRegistration], moment: Moment) -> None:
+    def learn(self, brokers: Mapping[int, BrokerRegistration], moment: Moment) -> None:
+        """A snapshot's brokers. A state of which a record told, and it says the same, goes on."""
+        for broker_id in self._rows.open.keys() - brokers.keys():
+            self._rows.end(broker_id, moment, None, known=False)
+            self.registrations.pop(broker_id, None)
         for broker_id, registration in sorted(brokers.items()):
-            self._put(broker_id, registration, moment, None)
+            heard = self._heard.get(broker_id)
+            if heard is not None and heard.fits(registration):
+                by = self._rows.open[broker_id].value[-1]
+                self._rows.refine(broker_id, _value(broker_id, registration, by))
+            elif self.registrations.get(broker_id) != registration:
+                self._rows.end(broker_id, moment, None, known=False)
+                self._put(broker_id, registration, moment, None)
+            self.registrations[broker_id] = registration
+            self.racks[broker_id] = registration.rack
+        self._heard = {}
+
+    def lose(self, moment: Moment) -> None:
+        """Nobody saw what came after `moment`."""
+        self._rows.lose(moment, lambda _: (None,))
+        self.registrations, self._heard = {}, {}
 
     def _put(self, broker_id: int, now: BrokerRegistration, moment: Moment, by: str | None) -> None:
         self.registrations[broker_id] = now
         self.racks[broker_id] = now.rack
-        value = (broker_id, now.epoch, uuid_text(now.incarnation_id), now.rack, state_of(now))
-        directories = tuple(uuid_text(directory) for directory in now.directories)
-        self._rows.start(broker_id, (*value, directories, by), moment, known=by is not None)
+        self._rows.start(broker_id, _value(broker_id, now, by), moment, known=by is not None)
+
+    def heard(self, broker_id: int, record: object, moment: Moment, by: str) -> str | None:
+        """A record of a broker whose registration is in no log; the state that it says the broker is in."""
+        before = self._heard.get(broker_id)
+        now = heard_of(record, before)
+        if now is not None and now == before:
+            return now.state
+        self._rows.end(broker_id, moment, by)
+        self._heard.pop(broker_id, None)
+        if now is None:
+            return None
+        self._heard[broker_id] = now
+        directories = None if now.directories is None else tuple(uuid_text(at) for at in now.directories)
+        value = (broker_id, now.epoch, None, None, now.state, directories, by)
+        self._rows.start(broker_id, value, moment)
+        return now.state
 
     def changed(self, broker_id: int, now: BrokerRegistration | None, moment: Moment, by: str) -> bool:
         """What a batch left of a broker; true if it was fenced (not: registered again) by it."""
@@ -51,6 +126,7 @@ class BrokerSessions:
         if now == before:
             return False
         self._rows.end(broker_id, moment, by)
+        self._heard.pop(broker_id, None)
         if now is None:
             del self.registrations[broker_id]
             return False
@@ -64,10 +140,11 @@ class BrokerSessions:
         return self._rows.open_rows(lambda _: (None,))
 
     def save(self) -> Any:
-        return [list(self.racks.items()), self._rows.save()]
+        return [list(self.racks.items()), self._rows.save()]  # nothing is saved while brokers are unknown
 
     def load(self, saved: Any, registrations: Mapping[int, BrokerRegistration]) -> None:
-        self.racks = dict(saved[0])
+        self.racks.clear()
+        self.racks.update(saved[0])
         self._rows.load(saved[1])
         self.registrations = dict(registrations)
 
@@ -108,6 +185,10 @@ class DirectoryEvents:
                 key = (broker_id, directory, was)
                 first, count = self._moves.get(key, (offset, 0))
                 self._moves[key] = (min(first, offset), count + 1)
+
+    def lose(self) -> None:
+        """Nobody saw the end of the batch."""
+        self._moves = {}
 
     def batch_ends(self, moment: Moment, epoch: int) -> None:
         if not self._moves:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from metadata.batches import DecodedRecord
 from metadata.control_records import LeaderChangeMessage, UnknownControlRecord
 from metadata.errors import ReplayError
@@ -29,19 +27,14 @@ from metadata.replay import Replayer, ReplayState
 from storage.batch import RecordBatch
 from storage.types import LogPosition
 
-from .availability import Availability
-from .brokers import SHUTDOWN, BrokerSessions, DirectoryEvents, state_of
-from .failovers import Failovers, is_unclean
-from .moments import DAY_MS, Clock, Moment, Row
-from .partitions import PartitionStates
+from .brokers import FENCED, SHUTDOWN, state_of
+from .failovers import is_unclean
+from .moments import DAY_MS, Moment, Row
 from .questions import ActiveBrokers, Question, is_plainly_sound, topic_is_plainly_sound
-from .quorum import QuorumEpochs
-from .settings import Configs, Topics
 from .state import SavedState, StateError, decode_image, decode_state, encode_image, encode_state
 from .touched import Touched
-from .violations import Violations
+from .trackers import RowsByTable, Trackers
 
-RowsByTable = dict[str, list[Row]]
 _COULD_TURN_BACK = frozenset({BrokerRecord, ProducerIdsRecord, FeatureLevelRecord})
 _UNKNOWN = frozenset({UnknownRecord, UnknownControlRecord})
 _CHANGES = {PartitionChangeRecord}
@@ -55,7 +48,9 @@ class ClusterReplay:
     """Feed it the log's batches in order, then ask for `final_rows` and `provisional_rows`.
 
     `log_end` is the offset at which the log ends: it places the resume point. Without `saved` (the bytes of
-    an earlier `saved_state`), or a `snapshot`, it begins with an empty image.
+    an earlier `saved_state`), or a `snapshot`, it begins with an empty image. A log that begins later than at
+    0, or goes on after records that nobody has, is said so with `begins`, and its state with `learn`: until
+    then only what a record tells by itself is told, and nothing is judged.
     """
 
     def __init__(
@@ -69,19 +64,15 @@ class ClusterReplay:
         """Raises StateError for saved bytes that cannot be used."""
         self._cluster = cluster
         self._log_end = log_end
-        self._clock = Clock()
         self._touched = Touched()
         self._question = Question()
         self._active = ActiveBrokers()
-        self._quorum = QuorumEpochs()
-        self._brokers = BrokerSessions()
-        self._directories = DirectoryEvents()
-        self._topics = Topics()
-        self._configs = Configs()
-        self._partitions = PartitionStates()
-        self._availability = Availability(self._brokers.racks)
-        self._failovers = Failovers(self._availability)
-        self._violations = Violations()
+        told = self._told = Trackers()
+        self._coverage = told.coverage
+        self._quorum, self._brokers, self._directories = told.quorum, told.brokers, told.directories
+        self._topics, self._configs, self._partitions = told.topics, told.configs, told.partitions
+        self._availability, self._failovers = told.availability, told.failovers
+        self._violations = told.violations
         self._moment = Moment(0, None, -1)
         self._final: RowsByTable | None = None
         self.saved_state: bytes | None = None
@@ -89,15 +80,44 @@ class ClusterReplay:
         self.is_resumed = saved is not None
         self.resume_point = (0, -1)
         """Offset at which a later run goes on, and epoch of the record before it; with `saved_state`."""
-        state = ReplayState(snapshot) if snapshot is not None else ReplayState()
-        if saved is not None:
-            state = self._load(decode_state(saved))
-        self._engine = Replayer(state, on_error=self._refuse)
-        self._level = state.image.features.metadata_version
-        self._next_resume = _next_resume(state.end_offset)
+        self._begins: int | None = None
+        self._go_on(self._load(decode_state(saved)) if saved is not None else MetadataImage())
         if saved is None and snapshot is not None:
-            self._start(snapshot)
+            self.begins(snapshot.provenance.offset)
+            self.learn(snapshot)
+
+    def _go_on(self, image: MetadataImage) -> None:
+        """The next record applies to `image`."""
+        self._engine = Replayer(ReplayState(image), on_error=self._refuse)
+        self._level = image.features.metadata_version
+        self._next_resume = _next_resume(image.provenance.offset)
         self._active.set(self._brokers.registrations)
+
+    def begins(self, offset: int) -> None:
+        """The next record is that at `offset`. Nothing is known of the state there, and what was so where the
+        records before it end has ended, nobody saw how."""
+        moment = self._moment.at(self.end_offset)
+        if self._moment.offset or self.end_offset:
+            self._told.lose(moment)
+        self._touched, self._question = Touched(), Question()
+        self._begins = offset
+        self._go_on(MetadataImage().with_provenance(Provenance(offset, 0, 0)))
+
+    def learn(self, image: MetadataImage) -> None:
+        """What the state is where the next record comes: `image` is that of a snapshot that ends there."""
+        provenance = image.provenance
+        moment = self._moment = self._told.clock.moment(provenance.offset, provenance.timestamp_ms)
+        self._note_begin(moment)
+        self._told.learn(image, moment)
+        self._touched, self._question = Touched(), Question()
+        self._go_on(image)
+        if self._next_resume > self._log_end:
+            self._remember(self._engine.state())
+
+    def _note_begin(self, moment: Moment) -> None:
+        if self._begins is not None:
+            self._coverage.begins(self._begins, moment.time_ms)
+            self._begins = None
 
     @property
     def end_offset(self) -> int:
@@ -108,14 +128,19 @@ class ClusterReplay:
         """The next batch of the log and its records. One that does not start where the last ended is taken
         all the same: the caller tells of the gap."""
         header = batch.header
-        moment = self._moment = self._clock.moment(header.base_offset, header.max_timestamp_ms)
+        moment = self._moment = self._told.clock.moment(header.base_offset, header.max_timestamp_ms)
         self._engine.builder.offset = header.base_offset
-        self._quorum.batch(header.leader_epoch, header.records_count, moment)
-        self._availability.advance(moment.now_ms)
+        self._note_begin(moment)
+        self._coverage.batch(header.records_count, moment.time_ms)
+        elections = self._elections(records) if header.is_control else []
+        self._quorum.batch(header.leader_epoch, header.records_count, moment, elects=bool(elections))
+        if self._coverage.is_known:
+            self._availability.advance(moment.now_ms)
+        else:
+            self._availability.pass_over(moment.now_ms)
         if header.is_control:
-            for decoded in records:
-                if isinstance(decoded.record, LeaderChangeMessage):
-                    self._quorum.elected(decoded.record)
+            for election in elections:
+                self._quorum.elected(election)
             self._engine.apply_batch(batch)
         else:
             kinds = {type(at.record) for at in records}
@@ -128,16 +153,20 @@ class ClusterReplay:
                 self._settle(moment, header.leader_epoch)
         if header.next_offset >= self._next_resume and not self._touched.is_open:
             self._next_resume = _next_resume(self._engine.end_offset)
-            if self._next_resume > self._log_end:
+            if self._next_resume > self._log_end and self._coverage.is_known:
                 self._remember(self._engine.state())
+
+    def _elections(self, records: tuple[DecodedRecord, ...]) -> list[LeaderChangeMessage]:
+        return [at.record for at in records if isinstance(at.record, LeaderChangeMessage)]
 
     def _apply_judged(
         self, batch: RecordBatch, records: tuple[DecodedRecord, ...], kinds: set[type], moment: Moment
     ) -> None:
         """Applies a batch; one with a record that could turn something back is judged by itself."""
-        if kinds.isdisjoint(_COULD_TURN_BACK) and not (
+        could_turn_back = not kinds.isdisjoint(_COULD_TURN_BACK) or (
             PartitionRecord in kinds and any(self._is_there_already(at.record) for at in records)
-        ):
+        )
+        if not (could_turn_back and self._coverage.is_known):
             self._apply(batch, records, kinds)
             return
         before = self._engine.state().image
@@ -163,7 +192,10 @@ class ClusterReplay:
         builder.timestamp_ms = header.max_timestamp_ms
 
     def _refuse(self, error: ReplayError) -> None:
-        self._violations.refused(error, self._moment)
+        if self._coverage.is_known:
+            self._violations.refused(error, self._moment)
+        else:
+            self._coverage.left_out()
 
     def _settle(self, moment: Moment, epoch: int) -> None:
         """Compares what the batch touched with what is known of it."""
@@ -190,18 +222,23 @@ class ClusterReplay:
             self._level = level
             self._question.brokers = True
         if self._question:
-            self._violations.judge(self._question, self._engine.state().image, moment)
+            if self._coverage.is_known:
+                self._violations.judge(self._question, self._engine.state().image, moment)
             self._question = Question()
 
     def _settle_brokers(self, moment: Moment, epoch: int) -> None:
-        for broker_id, (offset, by) in self._touched.brokers.items():
+        for broker_id, (offset, record) in self._touched.brokers.items():
             before = self._brokers.registrations.get(broker_id)
             now = self._engine.builder.brokers.get(broker_id)
-            there = moment.at(offset)
+            there, by = moment.at(offset), record.type_name
+            if before is None and now is None and not self._coverage.is_known:
+                self._settle_stranger(broker_id, record, there)
+                continue
             self._question.broker(broker_id, before, now)
             if now is not None and now.rack != self._brokers.racks.get(broker_id):
                 self._availability.racks_changed()
-            self._directories.registered(broker_id, before, now, there, epoch, self._replicas_in)
+            if before is not None or self._coverage.is_known:
+                self._directories.registered(broker_id, before, now, there, epoch, self._replicas_in)
             if self._brokers.changed(broker_id, now, there, by):
                 self._availability.fenced(broker_id)
             if now is None:
@@ -210,6 +247,14 @@ class ClusterReplay:
                 self._failovers.broker_went(broker_id, state_of(now))
             elif before is not None and set(before.directories) - set(now.directories):
                 self._failovers.broker_went(broker_id, "directory_lost")
+
+    def _settle_stranger(self, broker_id: int, record: Any, moment: Moment) -> None:
+        """A broker whose registration is in no log."""
+        state = self._brokers.heard(broker_id, record, moment, record.type_name)
+        if state == FENCED:
+            self._availability.fenced(broker_id)
+        if state in (None, FENCED, SHUTDOWN):
+            self._failovers.broker_went(broker_id, state or "unregistered")
 
     def _replicas_in(self, directory: bytes) -> int:
         return sum(directory in info.directories for info in self._partitions.all())
@@ -225,12 +270,14 @@ class ClusterReplay:
 
     def _judge_min_isr(self) -> None:
         """min.insync.replicas changed somewhere, which is rare: every partition is looked at."""
+        if not self._coverage.is_known:
+            return
         for info in self._partitions.all():
             min_isr = self._configs.min_isr(self._topics.name(info.topic_id))
             self._availability.judge((info.topic_id, info.index), info, min_isr)
 
     def _settle_partitions(self, moment: Moment) -> None:
-        broken = self._violations.broken
+        broken, is_known = self._violations.broken, self._coverage.is_known
         changed, time_ms = self._partitions.changed, moment.time_ms
         name, last_id, min_isr = "", b"", 0
         touched = self._touched.partitions
@@ -244,10 +291,13 @@ class ClusterReplay:
             before = changed(name, now, offset, time_ms)
             if before is now:
                 continue
-            sound = is_plainly_sound(now) and self._active.carry(now)
-            if not sound or (broken and f"topic/{name}/{key[1]}" in broken):
-                self._question.partitions.add(key)
-            self._availability.partition(key, before, now, min_isr)
+            if is_known:
+                sound = is_plainly_sound(now) and self._active.carry(now)
+                if not sound or (broken and f"topic/{name}/{key[1]}" in broken):
+                    self._question.partitions.add(key)
+                self._availability.partition(key, before, now, min_isr)
+            elif before is not None:
+                self._availability.churn(before, now)
             if before is None:
                 self._ask_about_topic(key[0], name)
                 self._directories.partition(before, now, offset)
@@ -271,7 +321,10 @@ class ClusterReplay:
             return
         rack = self._brokers.racks.get(before.leader)
         registrations = self._brokers.registrations
-        self._failovers.leader_changed(key, name, before, now, moment, registrations, rack)
+        is_known = self._coverage.is_known
+        self._failovers.leader_changed(
+            key, name, before, now, moment, registrations, rack, all_known=is_known
+        )
         if is_unclean(before, now):
             self._availability.unclean_election(now.leader)
 
@@ -289,46 +342,20 @@ class ClusterReplay:
         if name not in self._engine.builder.topics.by_name:
             self._configs.topic_removed(name, moment)
 
-    def _start(self, image: MetadataImage) -> None:
-        """The log begins after the snapshot whose image this is."""
-        provenance = image.provenance
-        moment = self._moment = self._clock.moment(provenance.offset, provenance.timestamp_ms)
-        self._quorum.start_from_snapshot(provenance.epoch, moment)
-        self._brokers.start_from_snapshot(dict(image.brokers.items()), moment)
-        for topic in image.topics.all():
-            self._topics.created(topic.topic_id, topic.name, moment, known=False)
-        for resource, values in image.configs.items_sorted():
-            self._configs.changed(resource, dict.fromkeys(values, moment), values, known=False)
-        self._availability.advance(moment.now_ms)
-        for topic in image.topics.all():
-            for info in image.topics.partitions_of(topic.topic_id):
-                self._partitions.start_from_snapshot(info, moment)
-                key = (info.topic_id, info.index)
-                self._availability.partition(key, None, info, self._configs.min_isr(topic.name))
-        self._violations.start_from_snapshot(image, moment)
-
     def final_rows(self) -> RowsByTable:
         """Rows that no later run will say otherwise, since the last call: those before the resume point.
         They hold only if `saved_state` is there in the end; else all rows are provisional."""
         if self._final is None:
-            return self._take()
+            return self._told.take()
         taken, self._final = self._final, {}
         return taken
 
     def provisional_rows(self) -> RowsByTable:
         """The rest, to be asked for once, at the log's end and after `final_rows`."""
-        self._violations.finish(self._engine.state().image, self._moment)
-        rows = self._take()
-        opened: RowsByTable = {
-            "quorum_epochs": self._quorum.open_rows(),
-            "broker_sessions": self._brokers.open_rows(),
-            "partition_states": self._partitions.open_rows(self._topics.name),
-            "topics": self._topics.open_rows(lambda topic_id: len(self._partitions.of_topic(topic_id))),
-            "configs": self._configs.open_rows(),
-            "failovers": self._failovers.open_rows(),
-            "violations": self._violations.open_rows(),
-        }
-        for table, more in opened.items():
+        if self._coverage.is_known:
+            self._violations.finish(self._engine.state().image, self._moment)
+        rows = self._told.take()
+        for table, more in self._told.open_rows(self.end_offset).items():
             rows[table] = [*rows.get(table, []), *more]
         return rows
 
@@ -337,18 +364,6 @@ class ClusterReplay:
         rows = self._availability.rows(self._cluster, self._failovers.failing())
         return [(day * DAY_MS, row) for day, row in rows]
 
-    def _take(self) -> RowsByTable:
-        return {
-            "quorum_epochs": self._quorum.take(),
-            "broker_sessions": self._brokers.take(),
-            "partition_states": self._partitions.take(),
-            "topics": self._topics.take(),
-            "configs": self._configs.take(),
-            "log_dir_events": self._directories.take(),
-            "failovers": self._failovers.take(),
-            "violations": self._violations.take(),
-        }
-
     def _remember(self, state: ReplayState) -> None:
         """The resume point is here."""
         try:
@@ -356,50 +371,23 @@ class ClusterReplay:
         except StateError:
             return  # what the image holds cannot be said: the next run begins anew
         provenance = state.image.provenance
-        trackers: dict[str, Any] = {
-            "clock": self._clock,
-            "timestamp_ms": provenance.timestamp_ms,
-            "quorum": self._quorum.save(),
-            "brokers": self._brokers.save(),
-            "topics": self._topics.save(),
-            "configs": self._configs.save(),
-            "partitions": self._partitions.save(),
-            "availability": self._availability.save(),
-            "failovers": self._failovers.save(),
-            "violations": self._violations.save(),
-        }
         self.saved_state = encode_state(
             SavedState(
                 offset=provenance.offset,
                 epoch=provenance.epoch,
                 image=image,
                 finalized=dict(state.image.features.finalized),
-                trackers=trackers,
+                trackers=self._told.save(provenance.timestamp_ms),
             )
         )
         self.resume_point = (provenance.offset, provenance.epoch)
-        self._final = self._take()
+        self._final = self._told.take()
 
-    def _load(self, saved: SavedState) -> ReplayState:
-        trackers = saved.trackers
-        try:
-            position = LogPosition(max(saved.epoch, 0), saved.offset)
-            image = decode_image(saved.image, position, saved.finalized)
-            image = image.with_provenance(Provenance(saved.offset, saved.epoch, trackers["timestamp_ms"]))
-            self._clock = msgspec.convert(trackers["clock"], Clock)
-            self._quorum.load(trackers["quorum"])
-            self._brokers.load(trackers["brokers"], dict(image.brokers.items()))
-            self._topics.load(trackers["topics"])
-            self._configs.load(trackers["configs"])
-            self._partitions.load(trackers["partitions"], image.topics.partition)
-            self._availability = Availability(self._brokers.racks)
-            self._availability.load(trackers["availability"])
-            self._failovers = Failovers(self._availability)
-            self._failovers.load(trackers["failovers"])
-            self._violations.load(trackers["violations"])
-        except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
-            raise StateError(f"the saved state is not whole: {error!r}") from error
-        return ReplayState(image)
+    def _load(self, saved: SavedState) -> MetadataImage:
+        image = decode_image(saved.image, LogPosition(max(saved.epoch, 0), saved.offset), saved.finalized)
+        timestamp_ms = self._told.load(saved.trackers, image)
+        self._moment = self._told.clock.moment(saved.offset, timestamp_ms)
+        return image.with_provenance(Provenance(saved.offset, saved.epoch, timestamp_ms))
 
 
 def _next_resume(offset: int) -> int:

@@ -60,14 +60,18 @@ class Failovers:
         moment: Moment,
         registrations: Mapping[int, BrokerRegistration],
         rack: str | None,
+        *,
+        all_known: bool = True,
     ) -> None:
-        """Another broker (or nobody) leads. `registrations` are the brokers after the batch."""
+        """Another broker (or nobody) leads. `registrations` are the brokers after the batch, not `all_known`
+        where it is not known which brokers there are."""
         unclean = is_unclean(before, now)
         going_on = self._open.pop(key, None)
         if going_on is not None:
             self._end(going_on, now.leader, unclean, moment)
             return
-        cause = _cause(before, now, registrations.get(before.leader))
+        broker = registrations.get(before.leader)
+        cause = UNKNOWN if broker is None and not all_known else _cause(before, now, broker)
         if before.leader < 0 or cause is None:
             return
         place = (moment.offset, moment.time_ms, moment.now_ms)
@@ -95,6 +99,18 @@ class Failovers:
         going_on = self._open.pop(key, None)
         if going_on is not None:
             self._end(going_on, None, False, moment)
+
+    def lose(self, moment: Moment) -> None:
+        """Nobody saw what came after `moment`, so nobody saw these end."""
+        for failover in self._unexplained:
+            failover.waits = False
+            if failover.duration_ms is not None:
+                self._closed.append(_row(failover))
+        for failover in self._open.values():
+            failover.to_offset, failover.to_ms = moment.offset, moment.time_ms
+            self._closed.append(_row(failover, to_known=False))
+            self._availability.failover_lost(failover.old_leader, failover.began_ms // DAY_MS)
+        self._open, self._unexplained = {}, []
 
     def broker_went(self, broker_id: int, cause: str) -> None:
         """The broker is fenced, shutting down, unregistered or lost a directory: a cause for what is open."""
@@ -175,8 +191,9 @@ def _cause(before: PartitionInfo, now: PartitionInfo, broker: BrokerRegistration
     return UNKNOWN
 
 
-def _row(at: _Failover) -> Row:
+def _row(at: _Failover, *, to_known: bool = True) -> Row:
     return (
         *(at.topic, uuid_text(at.topic_id), at.partition, at.old_leader, at.old_rack, at.new_leader),
         *(at.cause, at.unclean, at.duration_ms, at.from_offset, at.from_ms, at.to_offset, at.to_ms, True),
+        to_known,
     )

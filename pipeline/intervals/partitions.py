@@ -6,7 +6,7 @@ failovers, directories). The states themselves are the image's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -37,8 +37,30 @@ class PartitionStates:
         self._topics: dict[bytes, dict[int, _Open]] = {}
         self._closed: list[Row] = []
 
-    def start_from_snapshot(self, info: PartitionInfo, moment: Moment) -> None:
-        self._put(info, _Open(info, moment.offset, moment.time_ms, 0, None))
+    def learn(self, infos: Iterable[PartitionInfo], moment: Moment, name: Callable[[bytes], str]) -> None:
+        """A snapshot's partitions. What records told of one, and it says the same, goes on."""
+        before, self._topics = self._topics, {}
+        for info in infos:
+            was = before.get(info.topic_id, {}).get(info.index)
+            if was is not None and was.info == info:
+                del before[info.topic_id][info.index]
+                self._put(info, was)
+            else:
+                self._put(info, _Open(info, moment.offset, moment.time_ms, 0, None))
+        self._lose(before, moment, name)
+
+    def lose(self, moment: Moment, name: Callable[[bytes], str]) -> None:
+        """Nobody saw what came after `moment`."""
+        before, self._topics = self._topics, {}
+        self._lose(before, moment, name)
+
+    def _lose(
+        self, topics: dict[bytes, dict[int, _Open]], moment: Moment, name: Callable[[bytes], str]
+    ) -> None:
+        end = (moment.offset, moment.time_ms)
+        for topic_id, states in topics.items():
+            for at in states.values():
+                self._closed.append(_row(name(topic_id), at, False, *end, to_known=False))
 
     def _put(self, info: PartitionInfo, at: _Open) -> None:
         topic = self._topics.get(info.topic_id)
@@ -140,7 +162,15 @@ def _differences(before: PartitionInfo, now: PartitionInfo) -> str:
     return ",".join(found) or "epoch"
 
 
-def _row(topic: str, at: _Open, removed: bool, to_offset: int | None, to_ms: int | None) -> Row:
+def _row(
+    topic: str,
+    at: _Open,
+    removed: bool,
+    to_offset: int | None,
+    to_ms: int | None,
+    *,
+    to_known: bool = True,
+) -> Row:
     info = at.info
     return (
         topic,
@@ -163,4 +193,5 @@ def _row(topic: str, at: _Open, removed: bool, to_offset: int | None, to_ms: int
         to_offset,
         to_ms,
         bool(at.flags & _KNOWN),
+        to_known,
     )

@@ -16,7 +16,7 @@ class _Epoch(msgspec.Struct):
     from_offset: int
     from_ms: int | None
     known: bool
-    skipped: int
+    skipped: int | None
     leader: int | None = None
     voters: list[int] = []
     granting: list[int] = []
@@ -28,21 +28,39 @@ class QuorumEpochs:
 
     def __init__(self) -> None:
         self._now: _Epoch | None = None
-        self._last = -1
+        self._lost: _Epoch | None = None
+        """The epoch at which the records break off, until the next one that is there."""
         self._closed: list[Row] = []
 
-    def start_from_snapshot(self, epoch: int, moment: Moment) -> None:
-        """The log begins after a snapshot whose last record is of `epoch`."""
-        self._now = _Epoch(epoch, moment.offset, moment.time_ms, False, 0)
+    def learn(self, epoch: int, moment: Moment) -> None:
+        """A snapshot says that the last record before `moment` is of `epoch`: news, if no record said so."""
+        if self._now is None:
+            self._begin(epoch, moment, known=False)
 
-    def batch(self, epoch: int, records: int, moment: Moment) -> None:
-        """A batch of `epoch` with so many records."""
+    def lose(self, moment: Moment) -> None:
+        """Nobody saw what came after `moment`."""
+        if self._now is not None:
+            self._closed.append(_row(self._now, moment.offset, moment.time_ms, to_known=False))
+            self._lost, self._now = self._now, None
+
+    def _begin(self, epoch: int, moment: Moment, *, known: bool) -> _Epoch:
+        lost, skipped = self._lost, None if moment.offset and self._now is None else 0
+        now = _Epoch(epoch, moment.offset, moment.time_ms, known, skipped)
+        if lost is not None and lost.epoch == epoch:  # an epoch has one leader
+            now.leader, now.voters, now.granting = lost.leader, lost.voters, lost.granting
+        self._now, self._lost = now, None
+        return now
+
+    def batch(self, epoch: int, records: int, moment: Moment, *, elects: bool) -> None:
+        """A batch of `epoch` with so many records; `elects` is true for its LEADER_CHANGE."""
         now = self._now
-        if now is None or epoch > now.epoch:
-            skipped = epoch - now.epoch - 1 if now is not None else 0
-            if now is not None:
-                self._closed.append(_row(now, moment.offset, moment.time_ms))
-            now = self._now = _Epoch(epoch, moment.offset, moment.time_ms, True, skipped)
+        if now is None:
+            now = self._begin(epoch, moment, known=elects or not moment.offset)
+        elif epoch > now.epoch:
+            self._closed.append(_row(now, moment.offset, moment.time_ms))
+            skipped = epoch - now.epoch - 1
+            now = self._begin(epoch, moment, known=True)
+            now.skipped = skipped
         if epoch == now.epoch:
             now.records += records
 
@@ -67,8 +85,8 @@ class QuorumEpochs:
         self._now = None if saved is None else msgspec.convert(saved, _Epoch)
 
 
-def _row(at: _Epoch, to_offset: int | None, to_ms: int | None) -> Row:
+def _row(at: _Epoch, to_offset: int | None, to_ms: int | None, *, to_known: bool = True) -> Row:
     return (
         *(at.epoch, at.leader, at.voters, at.granting, at.records, at.skipped),
-        *(at.from_offset, at.from_ms, to_offset, to_ms, at.known),
+        *(at.from_offset, at.from_ms, to_offset, to_ms, at.known, to_known),
     )

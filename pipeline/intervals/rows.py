@@ -1,6 +1,6 @@
 """Values that hold for a while: opened, replaced, ended, and told as rows.
 
-Owns the five interval columns that end most tables. Knows no records.
+Owns the interval columns that end most tables. Knows no records.
 """
 
 from __future__ import annotations
@@ -33,12 +33,22 @@ class Intervals(Generic[K]):
         """`value` holds from now on; the key must have none."""
         self.open[key] = OpenValue(value, moment.offset, moment.time_ms, known)
 
-    def end(self, key: K, moment: Moment, *ending: Any) -> None:
-        """The key's value, if it has one, holds no longer; `ending` are the columns that tell of its end."""
+    def end(self, key: K, moment: Moment, *ending: Any, known: bool = True) -> None:
+        """The key's value, if it has one, holds no longer; `ending` are the columns that tell of its end.
+        Without `known` nobody saw the end: it is known to have held so long."""
         was = self.open.pop(key, None)
         if was is not None:
-            interval = (was.offset, was.time_ms, moment.offset, moment.time_ms, was.known)
+            interval = (was.offset, was.time_ms, moment.offset, moment.time_ms, was.known, known)
             self._closed.append((*was.value, *ending, *interval))
+
+    def refine(self, key: K, value: Row) -> None:
+        """More is known of the value that holds; it began when it did."""
+        self.open[key] = self.open[key]._replace(value=value)
+
+    def lose(self, moment: Moment, ending: Callable[[K], Row] | None = None) -> None:
+        """Nobody saw what came after `moment`: everything ends there, unknown how."""
+        for key in list(self.open):
+            self.end(key, moment, *(ending(key) if ending else ()), known=False)
 
     def take(self) -> list[Row]:
         """Rows that have ended since the last call."""
@@ -48,7 +58,7 @@ class Intervals(Generic[K]):
     def open_rows(self, ending: Callable[[K], Row] | None = None) -> list[Row]:
         """Rows of what still holds; `ending` gives the columns before the interval's."""
         return [
-            (*at.value, *(ending(key) if ending else ()), at.offset, at.time_ms, None, None, at.known)
+            (*at.value, *(ending(key) if ending else ()), at.offset, at.time_ms, None, None, at.known, True)
             for key, at in self.open.items()
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from metadata.image import (
@@ -44,6 +44,19 @@ class Topics:
     def removed(self, topic_id: bytes, partitions: int, moment: Moment) -> None:
         self._rows.end(topic_id, moment, partitions)
         self.names.pop(topic_id, None)
+
+    def learn(self, names: Mapping[bytes, str], moment: Moment, partitions: Callable[[bytes], int]) -> None:
+        """A snapshot's topics: those of which no record told, and those that are gone."""
+        for topic_id in self._rows.open.keys() - names.keys():
+            self._rows.end(topic_id, moment, partitions(topic_id), known=False)
+            del self.names[topic_id]
+        for topic_id, name in names.items():
+            if topic_id not in self._rows.open:
+                self.created(topic_id, name, moment, known=False)
+
+    def lose(self, moment: Moment, partitions: Callable[[bytes], int]) -> None:
+        self._rows.lose(moment, lambda topic_id: (partitions(topic_id),))
+        self.names = {}
 
     def take(self) -> list[Row]:
         return self._rows.take()
@@ -95,6 +108,19 @@ class Configs:
             return False
         self._note_min_isr(resource.resource_type, resource.name, now.get(MIN_ISR))
         return True
+
+    def learn(self, values: Iterable[tuple[ConfigResource, Mapping[str, str]]], moment: Moment) -> None:
+        """A snapshot's values: those of which no record told, and those that are gone."""
+        said = dict(values)
+        for kind, resource, name in list(self._rows.open):
+            if name not in said.get(ConfigResource(kind, resource), {}):
+                self._rows.end((kind, resource, name), moment, known=False)
+        for resource_key, found in said.items():
+            self.changed(resource_key, dict.fromkeys(found, moment), found, known=False)
+
+    def lose(self, moment: Moment) -> None:
+        self._rows.lose(moment)
+        self._min_isr, self._default = {}, DEFAULT_MIN_ISR
 
     def _note_min_isr(self, kind: int, name: str, text: str | None) -> None:
         number = int(text) if text is not None and text.isascii() and text.isdigit() else None

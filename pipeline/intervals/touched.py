@@ -22,7 +22,8 @@ class Touched:
     def __init__(self) -> None:
         self.is_open = False
         self.partitions: dict[tuple[bytes, int], int] = {}
-        self.brokers: dict[int, tuple[int, str]] = {}
+        self.brokers: dict[int, tuple[int, Any]] = {}
+        """Broker id: offset and record."""
         self.topics: dict[bytes, tuple[int, str]] = {}
         self.removed: dict[bytes, int] = {}
         self.configs: dict[ConfigResource, dict[str, int]] = {}
@@ -74,9 +75,9 @@ class Touched:
             case r.PartitionRecord() | r.PartitionChangeRecord():
                 self.partitions[record.topic_id, record.partition_id] = offset
             case r.BrokerRecord() | r.UnregisterBrokerRecord() | r.BrokerRegistrationChangeRecord():
-                self.brokers[record.broker_id] = (offset, record.type_name)
+                self.brokers[record.broker_id] = (offset, record)
             case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
-                self.brokers[record.id] = (offset, record.type_name)
+                self.brokers[record.id] = (offset, record)
             case r.TopicRecord(name=name, topic_id=topic_id):
                 self.topics[topic_id] = (offset, name)
             case r.RemoveTopicRecord(topic_id=topic_id):

@@ -34,9 +34,14 @@ class Violations:
         self.broken: dict[str, set[str]] = {}
         """Path: rules, of what is broken and has not been mended."""
 
-    def start_from_snapshot(self, image: MetadataImage, moment: Moment) -> None:
+    def learn(self, image: MetadataImage, moment: Moment) -> None:
         for violation in check_image(image, limit=MAX_OPEN):
             self._start(violation, moment, known=False)
+
+    def lose(self, moment: Moment) -> None:
+        """Nobody saw what came after `moment`."""
+        self._rows.lose(moment)
+        self.broken = {}
 
     def _start(self, violation: Violation, moment: Moment, *, known: bool = True) -> None:
         key = (violation.rule, violation.where)
@@ -62,12 +67,14 @@ class Violations:
     def refused(self, error: ReplayError, moment: Moment) -> None:
         """The replay did not accept a record."""
         value = (REPLAY_RULE, ERROR, f"offset/{error.offset}", str(error))
-        self._events.append((*value, error.offset, moment.time_ms, error.offset + 1, moment.time_ms, True))
+        self._events.append(
+            (*value, error.offset, moment.time_ms, error.offset + 1, moment.time_ms, True, True)
+        )
 
     def step(self, before: MetadataImage, after: MetadataImage, moment: Moment) -> None:
         """Judges one batch that may have made something smaller that only grows."""
         for violation in check_step(before, after, limit=MAX_VIOLATIONS):
-            interval = (moment.offset, moment.time_ms, moment.offset + 1, moment.time_ms, True)
+            interval = (moment.offset, moment.time_ms, moment.offset + 1, moment.time_ms, True, True)
             self._events.append((*_value(violation), *interval))
 
     def finish(self, image: MetadataImage, moment: Moment) -> None:

@@ -1,0 +1,104 @@
+"""How much is known of each stretch of the history: rows of `coverage`.
+
+Owns the stretches, one after the other from offset 0 to the end. Knows no records.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pipeline.tables import KNOWN, MISSING, NOT_IN_LOG, STATE_UNKNOWN
+
+from .moments import Moment, Row
+
+
+class _Stretch(msgspec.Struct):
+    state: str
+    from_offset: int
+    from_ms: int | None
+    records: int = 0
+    left_out: int = 0
+    reason: str | None = None
+
+
+class Coverage:
+    """Rows of `coverage`. `is_known` says whether the state is known now."""
+
+    def __init__(self) -> None:
+        self._now = _Stretch(KNOWN, 0, None)
+        self._last_ms: int | None = None
+        self._closed: list[Row] = []
+
+    @property
+    def is_known(self) -> bool:
+        return self._now.state == KNOWN
+
+    def begins(self, offset: int, time_ms: int | None) -> None:
+        """The history begins at `offset`, or goes on there after records that are in no log. What the state
+        is there, nothing says so far."""
+        now = self._now
+        self._last_ms = self._last_ms if time_ms is None else time_ms
+        if offset > now.from_offset:
+            is_first = now.from_offset == 0 and now.records == 0
+            now.state = NOT_IN_LOG if is_first else MISSING
+            now.reason = (
+                f"the oldest record that any log holds is that at offset {offset}"
+                if is_first
+                else "no log that was given holds these records"
+            )
+            self._next(STATE_UNKNOWN, offset)
+        now = self._now
+        now.state = STATE_UNKNOWN
+        now.reason = (
+            "no snapshot says what the state was; the other tables have what these records tell by themselves"
+        )
+
+    def breaks_off(self, moment: Moment) -> None:
+        """The records end before those at `moment`, and others come later in the history."""
+        self._end(moment.offset, self._last_ms)
+        self._now = _Stretch(MISSING, moment.offset, self._last_ms)
+
+    def learn(self, moment: Moment) -> None:
+        """The state at `moment` is known from a snapshot."""
+        if not self.is_known:
+            self._next(KNOWN, moment.offset)
+
+    def _next(self, state: str, offset: int) -> None:
+        self._end(offset, self._last_ms)
+        self._now = _Stretch(state, offset, self._last_ms)
+
+    def batch(self, records: int, time_ms: int | None) -> None:
+        """So many records more."""
+        self._now.records += records
+        if self._now.from_ms is None:
+            self._now.from_ms = time_ms
+        if time_ms is not None:
+            self._last_ms = time_ms
+
+    def left_out(self) -> None:
+        """A record changes something of which nothing is known."""
+        self._now.left_out += 1
+
+    def _end(self, offset: int, time_ms: int | None) -> None:
+        if offset > self._now.from_offset:
+            self._closed.append(_row(self._now, offset, time_ms))
+
+    def take(self) -> list[Row]:
+        taken, self._closed = self._closed, []
+        return taken
+
+    def open_rows(self, end_offset: int) -> list[Row]:
+        return [_row(self._now, end_offset, self._last_ms)] if end_offset > self._now.from_offset else []
+
+    def save(self) -> Any:
+        return [self._now, self._last_ms]
+
+    def load(self, saved: Any) -> None:
+        self._now, self._last_ms = msgspec.convert(saved[0], _Stretch), saved[1]
+
+
+def _row(at: _Stretch, to_offset: int, to_ms: int | None) -> Row:
+    place = (at.from_offset, at.from_ms, to_offset, to_ms)
+    return (at.state, *place, at.records, at.left_out, at.reason)

@@ -1,0 +1,143 @@
+"""All that is followed through one cluster's log, and what they hear of together.
+
+Owns the parts that make rows, and the moments that concern them all: a snapshot says what the state is,
+records break off, rows are asked for, everything is saved. Knows no records and no replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from metadata.image import MetadataImage
+from storage.uuids import uuid_text
+
+from .availability import Availability
+from .brokers import BrokerSessions, DirectoryEvents
+from .coverage import Coverage
+from .failovers import Failovers
+from .moments import Clock, Moment, Row
+from .partitions import PartitionStates
+from .quorum import QuorumEpochs
+from .settings import Configs, Topics
+from .state import StateError
+from .violations import Violations
+
+RowsByTable = dict[str, list[Row]]
+
+
+class Trackers:
+    """The parts."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.coverage = Coverage()
+        self.quorum = QuorumEpochs()
+        self.brokers = BrokerSessions()
+        self.directories = DirectoryEvents()
+        self.topics = Topics()
+        self.configs = Configs()
+        self.partitions = PartitionStates()
+        self.availability = Availability(self.brokers.racks)
+        self.failovers = Failovers(self.availability)
+        self.violations = Violations()
+
+    def learn(self, image: MetadataImage, moment: Moment) -> None:
+        """The state at `moment` is that of a snapshot, and was not known before."""
+        self.coverage.learn(moment)
+        self.quorum.learn(image.provenance.epoch, moment)
+        self.brokers.learn(dict(image.brokers.items()), moment)
+        infos = [info for topic in image.topics.all() for info in image.topics.partitions_of(topic.topic_id)]
+        names = {topic.topic_id: topic.name for topic in image.topics.all()}
+        self.configs.learn(image.configs.items_sorted(), moment)
+        name = self._names()
+        self.topics.learn(names, moment, self._partitions_of)
+        self.partitions.learn(infos, moment, name)
+        self.availability.pass_over(moment.now_ms)
+        for info in infos:
+            min_isr = self.configs.min_isr(names[info.topic_id])
+            self.availability.partition((info.topic_id, info.index), None, info, min_isr)
+        self.violations.learn(image, moment)
+
+    def lose(self, moment: Moment) -> None:
+        """The records break off at `moment`: nobody saw how what was so then ended."""
+        self.coverage.breaks_off(moment)
+        self.quorum.lose(moment)
+        self.brokers.lose(moment)
+        self.directories.lose()
+        self.configs.lose(moment)
+        self.failovers.lose(moment)
+        name = self._names()
+        self.topics.lose(moment, self._partitions_of)
+        self.partitions.lose(moment, name)
+        self.availability.pass_over(moment.now_ms)
+        self.violations.lose(moment)
+
+    def _names(self) -> Callable[[bytes], str]:
+        """The names of topics as they are known now."""
+        known = dict(self.topics.names)
+        return lambda topic_id: known.get(topic_id) or uuid_text(topic_id)
+
+    def _partitions_of(self, topic_id: bytes) -> int:
+        return len(self.partitions.of_topic(topic_id))
+
+    def take(self) -> RowsByTable:
+        """Rows that ended since the last call."""
+        return {
+            "coverage": self.coverage.take(),
+            "quorum_epochs": self.quorum.take(),
+            "broker_sessions": self.brokers.take(),
+            "partition_states": self.partitions.take(),
+            "topics": self.topics.take(),
+            "configs": self.configs.take(),
+            "log_dir_events": self.directories.take(),
+            "failovers": self.failovers.take(),
+            "violations": self.violations.take(),
+        }
+
+    def open_rows(self, end_offset: int) -> RowsByTable:
+        """Rows of what goes on at the log's end."""
+        return {
+            "coverage": self.coverage.open_rows(end_offset),
+            "quorum_epochs": self.quorum.open_rows(),
+            "broker_sessions": self.brokers.open_rows(),
+            "partition_states": self.partitions.open_rows(self.topics.name),
+            "topics": self.topics.open_rows(self._partitions_of),
+            "configs": self.configs.open_rows(),
+            "failovers": self.failovers.open_rows(),
+            "violations": self.violations.open_rows(),
+        }
+
+    def save(self, timestamp_ms: int) -> dict[str, Any]:
+        return {
+            "clock": self.clock,
+            "timestamp_ms": timestamp_ms,
+            "coverage": self.coverage.save(),
+            "quorum": self.quorum.save(),
+            "brokers": self.brokers.save(),
+            "topics": self.topics.save(),
+            "configs": self.configs.save(),
+            "partitions": self.partitions.save(),
+            "availability": self.availability.save(),
+            "failovers": self.failovers.save(),
+            "violations": self.violations.save(),
+        }
+
+    def load(self, saved: dict[str, Any], image: MetadataImage) -> int:
+        """Takes over what was saved beside `image`; the timestamp of the record before. Raises StateError."""
+        try:
+            self.clock = msgspec.convert(saved["clock"], Clock)
+            self.coverage.load(saved["coverage"])
+            self.quorum.load(saved["quorum"])
+            self.brokers.load(saved["brokers"], dict(image.brokers.items()))
+            self.topics.load(saved["topics"])
+            self.configs.load(saved["configs"])
+            self.partitions.load(saved["partitions"], image.topics.partition)
+            self.availability.load(saved["availability"])
+            self.failovers.load(saved["failovers"])
+            self.violations.load(saved["violations"])
+            return int(saved["timestamp_ms"])
+        except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+            raise StateError(f"the saved state is not whole: {error!r}") from error

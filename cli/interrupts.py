@@ -1,10 +1,15 @@
-"""Ctrl-C while modules are loaded. Knows no command, and imports next to nothing."""
+"""Signals: Ctrl-C while modules are loaded, and an end that leaves nothing behind. Knows no command, and
+imports next to nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 from collections.abc import Iterator
+from types import FrameType
+
+EXIT_TERMINATED = 143
+"""As a shell says it of a program that SIGTERM ended."""
 
 
 @contextlib.contextmanager
@@ -26,3 +31,18 @@ def quiet_interrupts() -> Iterator[None]:
     finally:
         if mine:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def terminated_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the command as Ctrl-C does, so that nothing is left behind."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(EXIT_TERMINATED)
+
+    earlier = {each: signal.signal(each, end) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for each, handler in earlier.items():
+            signal.signal(each, handler)

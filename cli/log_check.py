@@ -14,6 +14,7 @@ import click
 
 from cli.errors import EXIT_VIOLATIONS, log_exit_code
 from cli.log_live import LiveCommand
+from cli.log_nodes import nodes_json, nodes_lines
 from cli.log_options import (
     PATH,
     clear_progress,
@@ -21,10 +22,12 @@ from cli.log_options import (
     past_corruption_option,
     tell_unknown,
 )
-from cli.log_source import MetadataLog, open_path
+from cli.log_source import MetadataLog, open_paths
 from cli.output import json_line, json_option, utc_text
-from metadata.inspect.check import Finding, LogReport
+from metadata.inspect.check import Finding, LogReport, check_log
 from metadata.inspect.matching import EPOCH, Divergence, QuorumReport, check_quorum
+from metadata.inspect.merged_log import MergedLog
+from metadata.inspect.nodes_merge import NodesReport, compare_nodes
 from metadata.inspect.states import OnProblem
 from metadata.invariants import ERROR
 
@@ -43,21 +46,34 @@ def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption:
     With the logs of several nodes of one quorum: also that they are one log (same offset and epoch, same
     bytes) and that their snapshots agree; names the first difference by offset and entity.
     """
-    logs = [open_path(path) for path in paths]
+    logs = open_paths(paths)
     seen: set[str] = set()
     try:
         report = check_quorum(logs, lambda log: _teller(log, seen), past_corruption=past_corruption)
+        nodes = _as_one(logs, report, seen)
     finally:
         for log in logs:
             clear_progress(log)
     if as_json:
-        click.echo(json_line(report_json(report)))
+        click.echo(json_line({**report_json(report), "nodes": None if nodes is None else nodes_json(nodes)}))
     else:
-        for line in report_lines(report, show_all):
+        for line in (*report_lines(report, show_all), *(() if nodes is None else nodes_lines(nodes))):
             click.echo(line)
     if report.not_compared is not None:
         click.echo(f"metaquorum: not compared: {report.not_compared}", err=True)
     return _exit_code(report, strict)
+
+
+def _as_one(logs: list[MetadataLog], report: QuorumReport, seen: set[str]) -> NodesReport | None:
+    """Where some of several nodes are damaged: what the others make good, and a check of all of them as one
+    log, which is added to the report."""
+    whole = [log for log in logs if not log.is_checkpoint]
+    if report.not_compared is not None or len(whole) < 2 or not any(one.problems for one in report.logs):
+        return None
+    nodes = compare_nodes(whole)
+    merged = MergedLog(whole, nodes, f"{len(whole)} nodes as one log")
+    report.logs.append(check_log(merged, _teller(merged, seen)))
+    return nodes
 
 
 def _teller(log: MetadataLog, seen: set[str]) -> OnProblem:

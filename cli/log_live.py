@@ -8,25 +8,22 @@ first argument; with --bootstrap nothing is given in its place.
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cli.errors import Failure, one_line
+from cli.interrupts import terminated_in_order
 from cli.log_options import offsets_text
 
 if TYPE_CHECKING:
     from runtime.live_log import LiveLog
 
-EXIT_TERMINATED = 143
-"""As a shell says it of a program that SIGTERM ended."""
 _TIMEOUT_S = 10.0
 REFRESH = "cli.log_live.refresh"
 """Key in a context's `meta`: what fetches the records that are new since, and says what there is."""
@@ -96,7 +93,7 @@ def live_directory(
     """A directory that only this user can read, with the committed log of the quorum at `bootstrap`, and what
     adds to it what is new. It is gone afterwards. Says on standard error which offsets it holds. Raises
     Failure."""
-    with _terminated_in_order():
+    with terminated_in_order():
         directory = tempfile.mkdtemp(prefix="metaquorum-live-")
         try:
             found = _copy(directory, bootstrap, timeout_s, truststore, keystore, None)
@@ -164,18 +161,3 @@ def _progress(offset: int, target: int) -> None:
     text = f"fetched {offset} of {target} offsets" if offset < target else ""
     sys.stderr.write(f"\r\033[K{text}")
     sys.stderr.flush()
-
-
-@contextmanager
-def _terminated_in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the command as Ctrl-C does, so that nothing is left behind."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(EXIT_TERMINATED)
-
-    earlier = {each: signal.signal(each, end) for each in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for each, handler in earlier.items():
-            signal.signal(each, handler)

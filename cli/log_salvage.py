@@ -14,7 +14,7 @@ import click
 from cli.errors import Failure, one_line
 from cli.log_options import PATH
 from cli.log_repair import refuse_inside
-from cli.log_source import open_path
+from cli.log_source import open_paths
 from cli.output import echo_json, echo_table, json_option, utc_text
 from metadata.image import MetadataImage
 from metadata.inspect.log_copy import node_files
@@ -50,7 +50,7 @@ def salvage(
         raise click.UsageError(
             "give both --voters ID@HOST:PORT,... and --to DIRECTORY, or neither to look only"
         )
-    ranking = rank([examine(node_files(open_path(path))) for path in paths])
+    ranking = rank([examine(node_files(log)) for log in open_paths(paths)])
     missing = what_is_missing(ranking)
     new = _new_voters(voters) if voters is not None else []
     image: MetadataImage | None = None

@@ -1,19 +1,26 @@
 """The files behind a path on this machine, for the tools: thin doors to `metadata.inspect.log`.
 
-Owns only that the disk is this machine's, and that the end of reading large logs is awaited with a line of
-progress on a terminal. Reads only; takes no lock and writes nothing.
+Owns that the disk is this machine's or an archive on it, which of several nodes stands for all, and that the
+end of reading large logs is awaited with a line of progress on a terminal.
+Reads only; takes no lock and writes nothing.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import click
+
+from cli.log_archive import is_archive, open_archive
 from metadata.inspect.entities import EntityNamer
-from metadata.inspect.log import Item, MetadataLog, ReadBatch, damage_line, decode_item
+from metadata.inspect.log import InspectError, Item, MetadataLog, ReadBatch, damage_line, decode_item
 from metadata.inspect.log import open_log as open_on_disk
 from metadata.inspect.metadata_only import refuse_other_logs
+from metadata.inspect.nodes import find_logs, most_complete, require_one_quorum, short_names
+from storage.disk import Disk, join
+from storage.errors import NotALogError
 from storage.posix_disk import PosixDisk
 from storage.reader import LogReader
 
@@ -26,8 +33,10 @@ __all__ = [
     "decode_item",
     "items",
     "log_path",
+    "logs_at",
     "namer_for",
     "open_path",
+    "open_paths",
     "open_reader",
 ]
 
@@ -37,13 +46,63 @@ _INTERVAL_S = 0.2
 
 
 def open_path(path: str, *, progress: bool = True) -> MetadataLog:
-    """The log that a path means. With `progress`, a line on a terminal says how far a large one was read.
+    """The log that a path means; of several nodes' logs the most complete, which is said on standard error.
+    With `progress`, a line on a terminal says how far a large one was read.
 
-    Raises FileMissingError, NotALogError for what holds no metadata log.
+    Raises InspectError, NotALogError for what holds no metadata log, Failure for an archive that stays shut.
     """
-    log = open_on_disk(PosixDisk(), path)
+    logs = logs_at(path)
+    log = logs[0]
+    if len(logs) > 1:
+        require_one_quorum(logs, path)
+        log = most_complete(logs)
+        names = short_names(logs)
+        chosen = names[logs.index(log)]
+        click.echo(
+            f"metaquorum: {path} holds the logs of {len(logs)} nodes ({', '.join(names)}): this is that of"
+            f" {chosen}, whose end is the newest; give another one's directory to see that",
+            err=True,
+        )
+    return _with_progress(log) if progress else log
+
+
+def open_paths(paths: Sequence[str]) -> list[MetadataLog]:
+    """Every log that the paths mean, each once: of directories and archives with several nodes all."""
+    found = {log.path: log for path in paths for log in logs_at(path)}
+    return [_with_progress(log) for log in found.values()]
+
+
+def logs_at(path: str) -> list[MetadataLog]:
+    """The log that a path means, or those of the nodes below it. Raises as `open_path` does."""
+    if is_archive(path):
+        return _found(open_archive(path), path)
+    disk = PosixDisk()
+    if not disk.exists(path):
+        raise InspectError(f"{path} does not exist; check the path")
+    try:
+        log = open_on_disk(disk, path)
+    except NotALogError:
+        if not disk.is_directory(path):
+            raise
+        found = find_logs(disk, path)
+        archives = [one for name in disk.list_directory(path) if is_archive(one := join(path, name))]
+        found = found or [log for one in archives for log in logs_at(one)]
+        if not found:
+            raise
+        return found
     refuse_other_logs(log)
-    if progress and sys.stderr.isatty():
+    return [log]
+
+
+def _found(disk: Disk, path: str) -> list[MetadataLog]:
+    logs = find_logs(disk, path)
+    if not logs:
+        raise NotALogError(path, "holds no metadata log")
+    return logs
+
+
+def _with_progress(log: MetadataLog) -> MetadataLog:
+    if sys.stderr.isatty():
         size_bytes = log.size_bytes()
         if size_bytes >= _SHOWN_FROM_BYTES:
             log.on_read = Progress(log.path, size_bytes)

@@ -15,6 +15,7 @@ import click
 from cli import log_source
 from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS
 from cli.log_live import LiveCommand
+from cli.log_nodes import open_merged, tell_nodes
 from cli.log_options import ENTITY, PATH, POINT, Complaints, clear_progress, tell_unknown
 from cli.log_source import MetadataLog, ReadBatch
 from cli.output import json_line, json_option, utc_text
@@ -42,7 +43,7 @@ _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "br
 
 
 @click.command(cls=LiveCommand)
-@click.argument("path", type=PATH)
+@click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
 @click.option(
     "--severity",
     type=click.Choice(SEVERITIES),
@@ -69,7 +70,7 @@ _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "br
 )
 @json_option
 def timeline(
-    path: str,
+    paths: tuple[str, ...],
     severity: str,
     entities: tuple[str, ...],
     start: Point | None,
@@ -77,9 +78,14 @@ def timeline(
     gap_s: float,
     as_json: bool,
 ) -> int:
-    """Tell what happened: elections, fences, leaders lost and found, reassignments, directories, settings."""
+    """Tell what happened: elections, fences, leaders lost and found, reassignments, directories, settings.
+
+    The logs of several nodes (PATHs, a directory of nodes, an archive) are compared and told as one.
+    """
     complaints = Complaints()
-    log = log_source.open_path(path)
+    log, nodes = open_merged(paths)
+    if nodes is not None:
+        tell_nodes(nodes, complaints)
     shown = at_least(severity)
     seen = Seen()
     told = 0

@@ -19,7 +19,7 @@ import uvloop
 
 from cli.client import ClientOptions, client_options
 from cli.errors import EXIT_INTERRUPTED, Failure, one_line
-from cli.log_live import EXIT_TERMINATED
+from cli.interrupts import EXIT_TERMINATED
 from cli.output import echo_json
 from cli.produce_input import generated, lines, paced
 from cli.rates import Latencies, Progress, progress_option, rate_text, rates_json

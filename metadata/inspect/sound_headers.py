@@ -27,7 +27,7 @@ def sound_headers(found: Iterable[RecordBatch | Damage], expected: int) -> Itera
             between.append(item)
             continue
         if waiting is not None:
-            told = _put_right(waiting, item, expected, epoch)
+            told = put_right(waiting, item, expected, epoch)
             expected, epoch = told[0].header.next_offset, told[0].header.leader_epoch
             yield told
         yield from ((damage, None) for damage in between)
@@ -38,9 +38,10 @@ def sound_headers(found: Iterable[RecordBatch | Damage], expected: int) -> Itera
     yield from ((damage, None) for damage in between)
 
 
-def _put_right(
+def put_right(
     batch: RecordBatch, following: RecordBatch, expected: int, epoch: int
 ) -> tuple[RecordBatch, str | None]:
+    """`batch` as the one behind it says that it was, and what was put back; None: nothing was."""
     header, after = batch.header, following.header
     fitting = header
     if header.base_offset != expected and after.base_offset == expected + header.last_offset_delta + 1:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.log_live import EXIT_TERMINATED
+from cli.interrupts import EXIT_TERMINATED
 from cli.main import main
 from tests.conftest import REPOSITORY
 from tests.unit.server.nodes import silent_port

@@ -28,6 +28,11 @@ from metadata.inspect.why import Explanation, Link, explain
 
 TARGET = Checked("entity", parse_target)
 
+NOBODY_NAMED = (
+    "who asked for it is in no record: see the request and authorizer logs of the active controller"
+)
+"""Records hold what was decided. Said with every chain, since that is what people look for next."""
+
 
 @click.command(cls=LiveCommand)
 @click.argument("path", type=PATH)
@@ -82,6 +87,8 @@ def explanation_lines(found: Explanation, links: list[Link]) -> list[str]:
         lines += [f"{'':10}{cause.rule}: {cause.text}" for cause in link.causes]
     if hidden:
         lines.append(f"{hidden} earlier records are not shown")
+    if found.links:
+        lines.append(NOBODY_NAMED)
     return lines
 
 
@@ -109,6 +116,8 @@ def explanation_json(found: Explanation, links: list[Link]) -> dict[str, Any]:
         "exists": found.exists,
         "value": found.value,
         "records": [_link_json(link) for link in links],
+        "askedBy": None,
+        "askedByText": NOBODY_NAMED,
         "earlierRecords": len(found.links) - len(links) + found.dropped,
     }
 

@@ -35,6 +35,7 @@ from .image import (
     ImageBuilder,
     PartitionInfo,
     ProducerIds,
+    QuotaEntity,
     ScramCredential,
 )
 from .records import (
@@ -340,14 +341,18 @@ def _zk_migration_state(builder: ImageBuilder, record: ZkMigrationStateRecord, o
     builder.set_zk_migration_state(record.zk_migration_state)
 
 
-def _client_quota(builder: ImageBuilder, record: ClientQuotaRecord, offset: int) -> None:
-    entity = tuple(
+def quota_entity(record: ClientQuotaRecord) -> QuotaEntity:
+    """The whole entity that a quota is for, its parts in the one order."""
+    return tuple(
         sorted(
             ((part.entity_type, part.entity_name) for part in record.entity),
             key=lambda part: (part[0], part[1] is not None, part[1] or ""),
         )
     )
-    builder.set_quota(entity, record.key, None if record.remove else record.value)
+
+
+def _client_quota(builder: ImageBuilder, record: ClientQuotaRecord, offset: int) -> None:
+    builder.set_quota(quota_entity(record), record.key, None if record.remove else record.value)
 
 
 def _producer_ids(builder: ImageBuilder, record: ProducerIdsRecord, offset: int) -> None:

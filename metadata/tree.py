@@ -16,6 +16,7 @@ from .image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     TOPIC_RESOURCE,
+    Acl,
     BrokerRegistration,
     ConfigResource,
     ControllerRegistration,
@@ -28,6 +29,7 @@ from .image import (
     TopicsImage,
     quota_sort_key,
 )
+from .settings.acls import Operation, PatternType, Permission, ResourceType, protocol_name
 
 Tree = dict[str, Any]
 
@@ -64,7 +66,7 @@ def image_tree(image: MetadataImage, *, secrets: bool = False) -> Tree:
             for entity, quotas in image.quotas.items_sorted(quota_sort_key)
         },
         "producerIds": {"nextProducerId": image.producer_ids.next_producer_id},
-        "acl": {uuid_to_text(at): plain_tree(acl) for at, acl in image.acls.items_sorted()},
+        "acl": {uuid_to_text(at): acl_tree(acl) for at, acl in image.acls.items_sorted()},
         "scram": _scram(image, secrets),
         "delegationToken": {at: plain_tree(token) for at, token in image.delegation_tokens.items_sorted()},
     }
@@ -204,7 +206,7 @@ def _configs(image: MetadataImage) -> Tree:
 
 def plain_number(value: float) -> int | float:
     """A quota's value as people write it: 2097152, not 2097152.0 or 2.09715e+06."""
-    return int(value) if value.is_integer() else value
+    return int(value) if float(value).is_integer() else value
 
 
 def quota_path(entity: QuotaEntity) -> str:
@@ -224,6 +226,19 @@ def _scram(image: MetadataImage, secrets: bool) -> Tree:
             }
         tree.setdefault(SCRAM_MECHANISMS.get(mechanism, str(mechanism)), {})[user] = shown
     return tree
+
+
+def acl_tree(acl: Acl) -> Tree:
+    """An access control entry with the protocol's words for its numbers."""
+    return {
+        "resourceType": protocol_name(ResourceType, acl.resource_type),
+        "resourceName": acl.resource_name,
+        "patternType": protocol_name(PatternType, acl.pattern_type),
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": protocol_name(Operation, acl.operation),
+        "permissionType": protocol_name(Permission, acl.permission_type),
+    }
 
 
 def plain_tree(struct: Any) -> Tree:

@@ -121,8 +121,9 @@ class BrokerStory:
 @dataclass(slots=True, kw_only=True)
 class BatchChanges:
     """What one batch did. `records` is everything in it, in order; `refused` are records that do not fit the
-    state. `made` are (offset of the first, topic, count) of new partitions that are not in `partitions`: each
-    has a leader and its minimum ISR."""
+    state. `found` maps offsets of settings to what they found in place, `idle` are those of records that
+    changed nothing. `made` are (offset of the first, topic, count) of new partitions that are not in
+    `partitions`: each has a leader and its minimum ISR."""
 
     base_offset: int
     epoch: int
@@ -135,6 +136,8 @@ class BatchChanges:
     made: list[tuple[int, str, int]] = field(default_factory=list)
     configs: list[tuple[int, ConfigResource, str, str | None, str | None]] = field(default_factory=list)
     refused: list[ReplayError] = field(default_factory=list)
+    found: dict[int, object] = field(default_factory=dict)
+    idle: set[int] = field(default_factory=set)
 
     def steps_of(self, broker_id: int) -> list[BrokerStep]:
         return [step for step in self.brokers if step.broker_id == broker_id]

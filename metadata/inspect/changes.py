@@ -18,6 +18,7 @@ from metadata.image.types import NO_LEADER, BrokerRegistration, ConfigResource, 
 from metadata.inspect.change_steps import BatchChanges, BrokerStep, BrokerStory, PartitionKey, PartitionStep
 from metadata.inspect.concern import Concern, Stretch, is_passed, pass_over, pieces
 from metadata.inspect.creations import read_creations
+from metadata.inspect.idle_records import NOT_JUDGED, subject
 from metadata.replay import Replayer, ReplayState
 from storage.batch import RecordBatch
 from storage.runs import MIN_BATCHES, BatchRun, numbers_at
@@ -237,7 +238,7 @@ class ChangeFeed:
             case r.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value):
                 resource = ConfigResource(kind, name)
                 old = (self.state.configs.get(resource) or {}).get(key)
-                if self._apply(found, record, offset):
+                if self._compare(found, record, offset):
                     found.configs.append((offset, resource, key, old, value))
             case r.TopicRecord(name=name, topic_id=topic_id):
                 if self._apply(found, record, offset):
@@ -246,7 +247,7 @@ class ChangeFeed:
                 return
             case _ if (broker_id := _broker_of(record)) is not None:
                 known = self.brokers.get(broker_id)
-                if self._apply(found, record, offset):
+                if self._compare(found, record, offset):
                     after = self.brokers.get(broker_id)
                     found.brokers.append(
                         BrokerStep(
@@ -254,7 +255,7 @@ class ChangeFeed:
                         )
                     )
             case _ if not _is_control(record):
-                self._apply(found, record, offset)
+                self._compare(found, record, offset)
 
     def _step(
         self, offset: int, record: object, topic_id: bytes, index: int, before: PartitionInfo | None
@@ -272,6 +273,16 @@ class ChangeFeed:
         refused = len(self._refused)
         self._engine.apply(record, offset, found.epoch, found.time_ms)
         return len(self._refused) == refused
+
+    def _compare(self, found: BatchChanges, record: object, offset: int) -> bool:
+        """Applies a record and notes what it found, and whether it changed that."""
+        before = subject(record, self.state)
+        applied = self._apply(found, record, offset)
+        if before is not NOT_JUDGED:
+            found.found[offset] = before
+            if applied and subject(record, self.state) == before:
+                found.idle.add(offset)
+        return applied
 
     def _removed(self, found: BatchChanges, offset: int, record: object, topic_id: bytes) -> None:
         name = self.topic_name(topic_id)

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from metadata import records as r
-from metadata.image.types import NO_LEADER, ConfigResource
+from metadata.image.types import NO_LEADER, Acl, ConfigResource
 from metadata.inspect.causes import Cause, reassignment
 from metadata.inspect.changes import BatchChanges, BrokerStep, PartitionStep
+from metadata.inspect.record_texts import acl_text, quota_text, scram_text
 from metadata.inspect.spans import SpanChanges
 from metadata.inspect.split_fences import LIKE_A_SPLIT_FENCE
-from metadata.tree import DEFAULT_ENTITY, SCRAM_MECHANISMS, config_kind
+from metadata.tree import DEFAULT_ENTITY, config_kind
 
 NAMED = 3
 """So many partitions are named in an event's text before it says how many more there are."""
@@ -236,25 +237,24 @@ def config_path(resource: ConfigResource) -> str:
     return f"config/{config_kind(resource)}/{resource.name or DEFAULT_ENTITY}"
 
 
-def security_event(record: object, entity: str) -> tuple[str, str, str] | None:
-    """(kind, text, severity) for users, quotas, ACLs, tokens, producer ids and the migration."""
+def security_event(record: object, entity: str, gone: object = None) -> tuple[str, str, str] | None:
+    """(kind, text, severity) for users, quotas, ACLs, tokens, producer ids and the migration. `gone` is what
+    a removal took away."""
     name = entity.partition("/")[2]
     match record:
-        case r.AccessControlEntryRecord(principal=principal, resource_name=resource):
-            return "acl added", f"{principal} on {resource} ({name})", "info"
+        case r.AccessControlEntryRecord():
+            return "acl added", f"{acl_text(record)} ({name})", "info"
         case r.RemoveAccessControlEntryRecord():
-            return "acl removed", name, "info"
-        case r.UserScramCredentialRecord(name=user, mechanism=number):
-            return "user changed", f"{user}: {SCRAM_MECHANISMS.get(number, number)} set", "info"
-        case r.RemoveUserScramCredentialRecord(name=user, mechanism=number):
-            return "user changed", f"{user}: {SCRAM_MECHANISMS.get(number, number)} removed", "info"
+            return "acl removed", f"{acl_text(gone)} ({name})" if isinstance(gone, Acl) else name, "info"
+        case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
+            verb = "set" if isinstance(record, r.UserScramCredentialRecord) else "removed"
+            return "user changed", f"{scram_text(record)} {verb}", "info"
         case r.DelegationTokenRecord(owner=owner):
             return "token set", f"{name} of {owner}", "info"
         case r.RemoveDelegationTokenRecord():
             return "token removed", name, "info"
-        case r.ClientQuotaRecord(key=key, value=value, remove=gone, entity=parts):
-            who = ",".join(f"{part.entity_type}={part.entity_name or DEFAULT_ENTITY}" for part in parts)
-            return "quota changed", f"{who}: " + (f"{key} removed" if gone else f"{key}={value:g}"), "info"
+        case r.ClientQuotaRecord():
+            return "quota changed", quota_text(record), "info"
         case r.ProducerIdsRecord(broker_id=broker, next_producer_id=following):
             return "producer ids", f"broker {broker} was given ids below {following}", "detail"
         case r.ZkMigrationStateRecord(zk_migration_state=state):

@@ -38,9 +38,9 @@ def _cause(record: object, said: str) -> tuple[str, str]:
         case r.ControllerRecord(controller_id=node):
             return "set", f"controller {node} registered"
         case r.UserScramCredentialRecord(iterations=iterations):
-            return "set", f"{scram_text(record)} was set, {iterations} iterations"
+            return "set", f"{scram_text(record)} set, {iterations} iterations"
         case r.RemoveUserScramCredentialRecord():
-            return "removed", f"{scram_text(record)} was removed"
+            return "removed", f"{scram_text(record)} removed"
         case r.DelegationTokenRecord(owner=owner):
             return "set", f"the token of {owner} was set"
         case r.RemoveAccessControlEntryRecord() | r.RemoveDelegationTokenRecord():

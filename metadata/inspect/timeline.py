@@ -382,9 +382,11 @@ class Timeline:
                 text = f"control record type {number}"
                 self._tell(offset, "unknown record", "quorum", text, severity=WARNING)
             case _:
-                told = groups.security_event(record, entity)
+                told = groups.security_event(record, entity, self._batch.found.get(offset))
                 if told is not None:
                     kind, text, severity = told
+                    if offset in self._batch.idle:
+                        text, severity = f"{text}, which was so already", DETAIL
                     self._tell(offset, kind, entity, text, severity=severity, entities=names)
 
     def _election(self, offset: int, record: control.LeaderChangeMessage) -> None:

@@ -20,9 +20,11 @@ from metadata.delta import MetadataDelta
 from metadata.image import ConfigResource, MetadataImage, QuotaEntity, quota_sort_key
 from metadata.inspect.entities import is_below
 from metadata.inspect.quorum import QuorumView
+from metadata.meaning import quota_entity
 from metadata.tree import (
     DEFAULT_ENTITY,
     SCRAM_MECHANISMS,
+    acl_tree,
     broker_tree,
     config_kind,
     controller_tree,
@@ -165,7 +167,7 @@ def _scram(image: MetadataImage, rest: str) -> Fields | None:
 
 def _acl(image: MetadataImage, rest: str) -> Fields | None:
     found = image.acls.get(uuid_from_text(rest))
-    return None if found is None else plain_tree(found)
+    return None if found is None else acl_tree(found)
 
 
 def _token(image: MetadataImage, rest: str) -> Fields | None:
@@ -327,9 +329,8 @@ def touched(record: object, before: MetadataImage, after: MetadataImage) -> tupl
             return () if name is None else (f"topic/{name}",)
         case r.ConfigRecord():
             return (config_path(ConfigResource(record.resource_type, record.resource_name)),)
-        case r.ClientQuotaRecord(entity=parts):
-            ordered = sorted((part.entity_type, part.entity_name) for part in parts)
-            return (_quota_name(tuple(ordered)),)
+        case r.ClientQuotaRecord():
+            return (_quota_name(quota_entity(record)),)
         case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
             return (scram_path(record.mechanism, record.name),)
     return _touched_one(record)

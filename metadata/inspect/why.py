@@ -16,7 +16,7 @@ from typing import Any
 from metadata import control_records as control
 from metadata import records as r
 from metadata.errors import ReplayError
-from metadata.image import MetadataImage
+from metadata.image import Acl, ConfigResource, MetadataImage
 from metadata.inspect.cause_types import SPLIT_MS
 from metadata.inspect.causes import (
     Cause,
@@ -31,11 +31,12 @@ from metadata.inspect.concern import Concern, Stretch
 from metadata.inspect.entities import EntityNamer, is_below
 from metadata.inspect.log import InspectError, MetadataLog, ReadBatch, damage_line, decode_item
 from metadata.inspect.points import END, Point, utc_text
+from metadata.inspect.record_texts import acl_text, quota_who
 from metadata.inspect.split_fences import LIKE_A_SPLIT_FENCE
 from metadata.inspect.states import OnProblem, earliest, state_at
 from metadata.inspect.targets import Target
-from metadata.inspect.views import Wanted, entities_below, scram_path
-from metadata.tree import broker_tree, partition_tree, quota_path
+from metadata.inspect.views import Wanted, config_path, entities_below, scram_path
+from metadata.tree import broker_tree, partition_tree
 from storage.batch import RecordBatch
 from storage.reader import Damage
 from storage.runs import BatchRun
@@ -75,7 +76,9 @@ class Explanation:
 
     @property
     def last(self) -> Link | None:
-        return self.links[-1] if self.links else None
+        """The newest link that changed something; the newest where none did."""
+        changed = (link for link in reversed(self.links) if link.causes[0].rule != "changed-nothing")
+        return next(changed, self.links[-1] if self.links else None)
 
 
 def explain(
@@ -220,6 +223,7 @@ class Chain:
         self._last_ms: int | None = None
         self._kind = target.entity.partition("/")[0]
         self._quorum_before: dict[str, Any] = {}
+        self._settings: set[tuple[str, str]] = set()
         self._concern = self._concern_of()
         self._begin(image)
 
@@ -246,8 +250,12 @@ class Chain:
 
     def _begin(self, image: MetadataImage | None) -> None:
         """Notes that the entity is there from the start on, where a snapshot says so."""
-        if image is None or self._now() is None:
+        there = None if image is None else self._now()
+        if image is None or there is None:
             return
+        if self._kind == "config":
+            found = entities_below(image, Wanted(self._target.entity))
+            self._settings = {(path, key) for path, fields in found for key in fields}
         place = image.provenance
         text = f"it is in the snapshot that ends at offset {place.offset}; what was before is not in this log"
         self._add(
@@ -341,12 +349,12 @@ class Chain:
         for offset, record in changes.records:
             names = (*self._namer.entities(record), *_other_names(record))
             # Every election is followed, also those of others: the next one's cause is told by them.
-            causes = self._causes_of(changes, record) if isinstance(record, _QUORUM_RECORDS) else None
+            causes = self._causes_of(changes, record, offset) if isinstance(record, _QUORUM_RECORDS) else None
             if offset in refused or not self._concerns(record, names):
                 continue
             if isinstance(record, r.PartitionChangeRecord):
                 continue
-            causes = self._causes_of(changes, record) if causes is None else causes
+            causes = self._causes_of(changes, record, offset) if causes is None else causes
             if self._target.field is not None:
                 before = self._quorum_before
                 if before.get(self._target.field) == self._quorum.get(self._target.field):
@@ -358,6 +366,7 @@ class Chain:
             if isinstance(record, r.TopicRecord):
                 self._links.clear()
                 self._count = 0
+            self._note_setting(record)
             self._add(
                 Link(
                     offset=offset,
@@ -378,7 +387,7 @@ class Chain:
             return f"topic/{topic}" in names
         return False
 
-    def _causes_of(self, changes: BatchChanges, record: object) -> tuple[Cause, ...]:
+    def _causes_of(self, changes: BatchChanges, record: object, offset: int) -> tuple[Cause, ...]:
         self._quorum_before = dict(self._quorum)
         match record:
             case control.LeaderChangeMessage():
@@ -398,7 +407,23 @@ class Chain:
                 return (Cause(rule="set", text=f"kraft.version is {version}"),)
             case r.PartitionRecord(partition_id=index, replicas=replicas):
                 return (Cause(rule="created", text=f"partition {index} on {list(replicas)}"),)
-        return record_causes(record)
+        found_there = changes.found.get(offset)
+        said = acl_text(found_there) if isinstance(found_there, Acl) else ""
+        return record_causes(record, said=said, is_idle=offset in changes.idle or self._took_nothing(record))
+
+    def _took_nothing(self, record: object) -> bool:
+        """Whether a topic's removal found nothing of the settings that were asked about."""
+        if not isinstance(record, r.RemoveTopicRecord) or self._kind != "config":
+            return False
+        name = self._feed.topic_name(record.topic_id)
+        gone = {one for one in self._settings if one[0] == f"config/topic/{name}"}
+        self._settings -= gone
+        return not gone
+
+    def _note_setting(self, record: object) -> None:
+        if isinstance(record, r.ConfigRecord):
+            one = (config_path(ConfigResource(record.resource_type, record.resource_name)), record.name)
+            (self._settings.discard if record.value is None else self._settings.add)(one)
 
     def _fences(self, changes: BatchChanges) -> None:
         """Gives links of just before the cause that a split fence (or shutdown) writes last."""
@@ -469,9 +494,8 @@ class Chain:
 def _other_names(record: object) -> tuple[str, ...]:
     """Canonical paths of what users and clients have (see `views`), besides those that EntityNamer gives."""
     match record:
-        case r.ClientQuotaRecord(entity=parts):
-            named = ((part.entity_type, part.entity_name) for part in parts)
-            return (f"quota/{quota_path(tuple(sorted(named)))}",)
+        case r.ClientQuotaRecord():
+            return (f"quota/{quota_who(record)}",)
         case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
             return (scram_path(record.mechanism, record.name),)
     return ()

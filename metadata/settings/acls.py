@@ -56,6 +56,14 @@ class Permission(IntEnum):
     ALLOW = 3
 
 
+def protocol_name(kind: type[IntEnum], number: int) -> str:
+    """The protocol's word for a number; the number itself where this program knows none."""
+    try:
+        return kind(number).name
+    except ValueError:
+        return str(number)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
     """Which entries are meant; None and ANY leave a field open."""

@@ -65,9 +65,7 @@ def causes(target: str, batches: list[Batch], level: list[object] = LEVEL) -> tu
     for time_ms, records in [(0, [*level, *START]), *batches]:
         chain.batch(1, time_ms, list(enumerate(records, offset)))
         offset += len(records)
-    last = chain.result().last
-    assert last is not None
-    return last.causes
+    return chain.result().links[-1].causes
 
 
 # (the histories that leave these records; what is asked; the records; the rule; what is told)

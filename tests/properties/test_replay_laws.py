@@ -48,8 +48,8 @@ def uuid(number: int) -> bytes:
 
 
 def partition(topic: int, index: int, flavour: int) -> tuple[int, PartitionRecord]:
-    """A PartitionRecord whose shape depends on `flavour`: usual, rare lists, old versions."""
-    count = 1 + flavour % 3
+    """A PartitionRecord whose shape depends on `flavour`: usual, wide and rare lists, old versions."""
+    count = 8 if flavour % 10 == 9 else 1 + flavour % 3
     replicas = tuple((flavour + at * 7 + index) % 9 for at in range(count))
     directories = tuple(uuid(100 + (replica * 2 + flavour) % 5) for replica in replicas)
     version = (1, 1, 2, 0)[flavour % 4]
@@ -72,7 +72,8 @@ def partition(topic: int, index: int, flavour: int) -> tuple[int, PartitionRecor
 def change(topic: int, index: int, flavour: int) -> tuple[int, PartitionChangeRecord]:
     fields: dict[str, Any] = {}
     if flavour % 2:
-        fields["isr"] = tuple((flavour + at) % 9 for at in range(flavour % 4))
+        width = flavour % 4 if flavour % 3 else 4 + flavour % 20  # every third is wider than its neighbours
+        fields["isr"] = tuple((flavour + at) % 31 for at in range(width))
     if flavour % 3 == 0:
         fields["leader"] = flavour % 9 if flavour % 4 else -1
     if flavour % 5 == 0:
@@ -94,7 +95,8 @@ def other(kind: int, a: int, b: int, c: int) -> list[Any]:
         case 1:
             return [RemoveTopicRecord(uuid(a))]
         case 2:
-            return [ConfigRecord(2, f"t{a}", f"key{b % 3}", None if c % 3 == 0 else str(c))]
+            kind, name = (2, f"t{a}") if c % 4 else (4, ("", "1")[a % 2])
+            return [ConfigRecord(kind, name, f"key{b % 3}", None if c % 3 == 0 else str(c % 7 or ""))]
         case 3:
             return [
                 BrokerRecord(b % 9, uuid(200 + c % 3), c, fenced=c % 2 == 0, log_dirs=(uuid(100 + b % 5),))
@@ -104,8 +106,14 @@ def other(kind: int, a: int, b: int, c: int) -> list[Any]:
         case 5:
             return [BrokerRegistrationChangeRecord(b % 9, c, fenced=1 if a % 2 else -1)]
         case 6:
+            user, client = (
+                QuotaEntity("user", (None, "u", "")[a % 3]),
+                QuotaEntity("client-id", (None, "c")[b % 2]),
+            )
+            parts = ((user,), (client,), (user, client), (client, user))[c % 4]
             return [
-                ClientQuotaRecord((QuotaEntity("user", None if a % 2 else f"u{a}"),), "rate", c, b % 3 == 0)
+                ClientQuotaRecord(parts, "rate", c, False),
+                ClientQuotaRecord(parts, f"r{a}", c, b % 3 == 0),
             ]
         case 7:
             return [FeatureLevelRecord(f"feature{a % 2}", c % 3)]

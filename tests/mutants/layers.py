@@ -1,0 +1,131 @@
+"""Which files are mutated together, and which tests judge them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SEEDS = "tests/mutants/seeds.py"
+"""Short runs of the simulator, as tests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """`files` are patterns below the repository, `without` paths that are left out; `tests` go to pytest."""
+
+    name: str
+    target: int
+    files: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    tests: tuple[str, ...]
+
+    def sources(self, root: Path) -> list[str]:
+        """Paths of the files, sorted. Raises ValueError if a pattern finds none."""
+        found: set[str] = set()
+        for pattern in self.files:
+            paths = [str(path.relative_to(root)) for path in root.glob(pattern)]
+            if not paths:
+                raise ValueError(f"{self.name}: no file is named {pattern}")
+            found.update(path for path in paths if path not in self.without)
+        return sorted(found)
+
+
+_STORAGE_TESTS = (
+    "tests/unit/storage",
+    "tests/conformance/test_disk.py",
+    "tests/properties/test_storage_crash.py",
+    "tests/properties/test_batch_runs.py",
+    "tests/properties/test_directory_store_crash.py",
+    "tests/unit/broker/test_directory_store.py",
+)
+_STATE_TESTS = (
+    *(
+        f"tests/unit/metadata/test_{name}.py"
+        for name in (
+            *(
+                "codec_batches",
+                "codec_errors",
+                "codec_golden",
+                "codec_schema",
+                "columns_decode",
+                "dump_columns",
+            ),
+            *("image_parts", "passing_over", "replay_meanings", "replay_recorded_logs", "replica_counts"),
+            *("snapshot_files",),
+        )
+    ),
+    "tests/properties/test_every_field_survives.py",
+    "tests/properties/test_replay_laws.py",
+    "tests/properties/test_codec_roundtrip.py",
+    "tests/properties/test_partition_changes.py",
+    "tests/properties/test_dump_text.py",
+)
+
+LAYERS: dict[str, Layer] = {
+    layer.name: layer
+    for layer in (
+        Layer(
+            name="storage",
+            target=95,
+            files=("storage/*.py",),
+            without=("storage/posix_disk.py", "storage/faulty_disk.py"),  # the shell; the tests' own disk
+            tests=_STORAGE_TESTS,
+        ),
+        Layer(
+            name="raft",
+            target=95,
+            files=("controller/raft/*.py",),
+            tests=(
+                "tests/raft",
+                "tests/unit/controller/raft",
+                "tests/properties/test_raft_schedules.py",
+                "tests/unit/controller/test_node_log.py",
+                "tests/unit/controller/test_node_leadership.py",
+                SEEDS,
+            ),
+        ),
+        Layer(
+            name="state",
+            target=95,
+            files=(
+                *("metadata/replay.py", "metadata/meaning.py", "metadata/delta.py", "metadata/snapshot*.py"),
+                *("metadata/image/*.py", "metadata/columnar/*.py"),
+                *("metadata/codec.py", "metadata/codegen.py", "metadata/wire.py", "metadata/batches.py"),
+            ),
+            tests=_STATE_TESTS,
+        ),
+        Layer(
+            name="controller",
+            target=90,
+            files=("controller/*.py", "controller/columns/*.py"),
+            tests=(
+                "tests/unit/controller",
+                "tests/properties/test_column_decisions.py",
+                "tests/properties/test_controller_brokers.py",
+                "tests/properties/test_broker_ids.py",
+                "tests/properties/test_placement_laws.py",
+                "tests/properties/test_partition_changes.py",
+                SEEDS,
+            ),
+        ),
+        Layer(
+            name="broker",
+            target=90,
+            files=("broker/*.py", "broker/replica/*.py"),
+            tests=(
+                "tests/unit/broker",
+                "tests/properties/test_broker_session.py",
+                "tests/properties/test_replica_partitions.py",
+                "tests/properties/test_directory_store_crash.py",
+                "tests/sim/test_data_stories.py",
+                SEEDS,
+            ),
+        ),
+        Layer(
+            name="inspect",
+            target=90,
+            files=("metadata/inspect/*.py",),
+            tests=("tests/unit/metadata", "tests/properties/test_time_travel.py"),
+        ),
+    )
+}

@@ -1,0 +1,292 @@
+"""One process that has imported and collected everything, and a child of it for every mutant.
+
+Owns the run of the tests: once on the sound code, to learn which statements each test runs and how long it
+takes; then, for a mutant, those that run its statement, the likeliest to fail first, until one fails. A child
+that was forked needs no import and no collection. Its tests run under an alarm, since a mistake may loop.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import signal
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from tests.mutants.exchange import exchange, functions_by_name
+from tests.mutants.marking import MarkingFinder
+from tests.mutants.sites import Mutant, Source
+
+PATIENCE = 20
+"""A test may take so many times as long as on the sound code, and `GRACE_S` more."""
+GRACE_S = 4.0
+ALONE_GRACE_S = 40.0
+MOST_NAMES = 300
+"""So many tests are named to a process of its own, at most."""
+MEMORY_BYTES = 6 << 30
+_SURVIVED, _KILLED = 0, 41
+
+
+class Verdict(Enum):
+    KILLED = "killed"
+    ENDLESS = "killed (did not end)"
+    SURVIVED = "SURVIVED"
+    UNSEEN = "SURVIVED (no test runs it)"
+
+    @property
+    def is_killed(self) -> bool:
+        return self in (Verdict.KILLED, Verdict.ENDLESS)
+
+
+@dataclass(slots=True)
+class Known:
+    """What the sound run taught about one test."""
+
+    item: pytest.Item
+    seconds: float
+    kills: int = 0
+
+
+@dataclass(slots=True)
+class Sound:
+    """What the sound run taught: seconds of the tests that pass, and which of them run each statement."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    failing: list[str] = field(default_factory=list)
+    tests_at: dict[tuple[str, int], list[str]] = field(default_factory=dict)
+    at_import: set[tuple[str, int]] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    mutant: Mutant
+    verdict: Verdict
+    test: str = ""
+    tests: int = 0
+    seconds: float = 0.0
+
+
+class Examples:
+    """A pytest plugin: the same examples every time, and none made smaller: that one fails is all."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        from hypothesis import HealthCheck, Phase, settings
+
+        settings.register_profile(
+            "mutants",
+            derandomize=True,
+            database=None,
+            deadline=None,
+            phases=(Phase.explicit, Phase.generate),
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+        )
+        settings.load_profile("mutants")
+
+
+@dataclass(slots=True)
+class Workplace(Examples):
+    """A pytest plugin: takes over when all tests are collected, and calls `then` after the sound run.
+
+    `budget_s` bounds the tests of one mutant, by their time on the sound code: the cheapest are taken.
+    """
+
+    finder: MarkingFinder
+    then: Callable[[Workplace], None]
+    say: Callable[[str], None]
+    budget_s: float = 60.0
+    remembered: Path | None = None
+    sound: Sound = field(default_factory=Sound)
+    tests: dict[str, Known] = field(default_factory=dict)
+    running: dict[int, tuple[Mutant, list[str], float]] = field(default_factory=dict)
+    _living: dict[tuple[str, str, int], list[Any]] = field(default_factory=dict)
+    _pipes: dict[int, int] = field(default_factory=dict)
+    _killed_in: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        started = time.monotonic()
+        if self.remembered is not None and self.remembered.exists():
+            self.sound = pickle.loads(self.remembered.read_bytes())
+        else:
+            self._run_sound(session.items)
+            if self.remembered is not None:
+                self.remembered.write_bytes(pickle.dumps(self.sound))
+        for item in session.items:
+            if item.nodeid in self.sound.seconds:
+                self.tests[item.nodeid] = Known(item, self.sound.seconds[item.nodeid])
+        root = self.finder._root
+        self._living = functions_by_name(frozenset(str(root / file) for file in self.finder._files))
+        self.say(
+            f"{len(self.tests)} tests pass on the sound code, known in {time.monotonic() - started:.0f} s"
+        )
+        if self.sound.failing:
+            self.say(f"left out, since they fail on it: {len(self.sound.failing)}: {self.sound.failing[:3]}")
+        self.then(self)
+        return True
+
+    def _run_sound(self, items: Sequence[pytest.Item]) -> None:
+        places = self.finder.marks.lines
+        self.sound.at_import = {places[mark] for mark in self.finder.marks.take()}
+        tests_at = defaultdict(list)
+        for at, item in enumerate(items):
+            following = items[at + 1] if at + 1 < len(items) else None
+            begun = time.monotonic()
+            reports = runtestprotocol(item, nextitem=following, log=False)
+            seconds = time.monotonic() - begun
+            seen = self.finder.marks.take()
+            if any(report.failed for report in reports):
+                self.sound.failing.append(item.nodeid)
+            elif any(report.when == "call" and report.passed for report in reports):
+                self.sound.seconds[item.nodeid] = seconds
+                for mark in seen:
+                    tests_at[places[mark]].append(item.nodeid)
+        self.sound.tests_at = dict(tests_at)
+
+    def tests_for(self, mutant: Mutant) -> list[str]:
+        """The tests that run the mutant's statement (for code that runs at import: those that run what
+        uses its name), the likeliest to fail first, then the quickest, up to the budget."""
+        names = set(self.sound.tests_at.get((mutant.file, mutant.statement), ()))
+        if mutant.at_import:
+            names = self._tests_that_use(mutant)
+        elif self._only_at_import(mutant):
+            names = set(self.tests)
+        killers = self._killed_in[mutant.file, mutant.function]
+
+        def rank(name: str) -> tuple[float, str]:
+            known = self.tests[name]
+            return known.seconds / (1 + 4 * killers[name] + known.kills**0.5), name
+
+        chosen, spent = [], 0.0
+        for name in sorted(names & self.tests.keys(), key=rank):
+            spent += self.tests[name].seconds
+            if chosen and spent > self.budget_s:
+                break
+            chosen.append(name)
+        return chosen
+
+    def _tests_that_use(self, mutant: Mutant) -> set[str]:
+        """Tests that run a function which names what the mutant's statement binds, or a method of it."""
+        wanted = set(mutant.names)
+        found: set[str] = set()
+        root = f"{self.finder._root}/"
+        for (path, qualified, _), functions in self._living.items():
+            file = path.removeprefix(root)
+            own = file == mutant.file and qualified.split(".")[0] in wanted
+            for function in functions:
+                code = function.__code__
+                if own or wanted.intersection(code.co_names):
+                    for _, _, line in code.co_lines():
+                        found.update(self.sound.tests_at.get((file, line or 0), ()))
+        return found or set(self.tests)
+
+    def _only_at_import(self, mutant: Mutant) -> bool:
+        place = mutant.file, mutant.statement
+        return place in self.sound.at_import and place not in self.sound.tests_at
+
+    def start(self, source: Source, mutant: Mutant) -> Judged | None:
+        """Starts a child for the mutant; the verdict at once if no test runs its statement."""
+        names = self.tests_for(mutant)
+        if not names:
+            return Judged(mutant=mutant, verdict=Verdict.UNSEEN)
+        try:
+            code = source.compiled(mutant)
+        except (SyntaxError, ValueError):
+            return Judged(mutant=mutant, verdict=Verdict.KILLED, test="(does not compile)")
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            self._in_child(source, mutant, code, names, writing)
+        os.close(writing)
+        self._pipes[child] = reading
+        self.running[child] = (mutant, names, time.monotonic())
+        return None
+
+    def finish_one(self) -> Judged:
+        """Waits until a child ends."""
+        child, status = os.wait()
+        while child not in self.running:  # a child that a test left behind
+            child, status = os.wait()
+        mutant, names, begun = self.running.pop(child)
+        pipe = self._pipes.pop(child)
+        done = sum(len(part) for part in iter(lambda: os.read(pipe, 4096), b""))
+        os.close(pipe)
+        seconds = time.monotonic() - begun
+        code = os.waitstatus_to_exitcode(status)
+        if code == _SURVIVED:
+            return Judged(mutant=mutant, verdict=Verdict.SURVIVED, tests=done, seconds=seconds)
+        test = names[min(done, len(names) - 1)]
+        if done or not (
+            mutant.at_import or self._only_at_import(mutant)
+        ):  # a process of its own does not say which test failed
+            self.tests[test].kills += 1
+            self._killed_in[mutant.file, mutant.function][test] += 1
+        verdict = Verdict.ENDLESS if code == -signal.SIGALRM else Verdict.KILLED
+        return Judged(mutant=mutant, verdict=verdict, test=test, tests=done + 1, seconds=seconds)
+
+    def _in_child(self, source: Source, mutant: Mutant, code: CodeType, names: list[str], out: int) -> None:
+        """Runs the tests with the mistake in place; a byte to `out` for each that passed. Does not return."""
+        result = _KILLED
+        try:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 1)
+            os.dup2(null, 2)
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            if mutant.at_import or self._only_at_import(mutant) or not self._exchange(mutant, code):
+                _alone(self, mutant, names)
+            result = self._run_until_one_fails(names, out)
+        except BaseException:
+            result = _KILLED
+        finally:
+            os._exit(result)
+
+    def _exchange(self, mutant: Mutant, code: CodeType) -> bool:
+        try:
+            return exchange(self._living, code, mutant.function) > 0
+        except ValueError:  # the mistake changed what a function closes over
+            return False
+
+    def _run_until_one_fails(self, names: list[str], out: int) -> int:
+        items = [self.tests[name].item for name in names]
+        for at, (name, item) in enumerate(zip(names, items, strict=True)):
+            signal.setitimer(signal.ITIMER_REAL, GRACE_S + PATIENCE * self.tests[name].seconds)
+            following = items[at + 1] if at + 1 < len(items) else None
+            reports = runtestprotocol(item, nextitem=following, log=False)
+            if any(report.failed for report in reports):
+                return _KILLED
+            os.write(out, b".")
+        return _SURVIVED
+
+
+def _alone(place: Workplace, mutant: Mutant, names: list[str]) -> None:
+    """Becomes a new process, which imports the mistake: nothing that was imported before can hold it."""
+    names = names[:MOST_NAMES]
+    seconds = sum(place.tests[name].seconds for name in names)
+    signal.setitimer(signal.ITIMER_REAL, ALONE_GRACE_S + PATIENCE * seconds)
+    root = str(place.finder._root)
+    os.chdir(root)
+    os.execv(
+        sys.executable,
+        [sys.executable, "-m", "tests.mutants", "--alone", root, mutant.file, mutant.key, *names],
+    )
+
+
+def run_pytest(plugin: Any, root: Path, arguments: Sequence[str]) -> int:
+    """pytest in this process, quiet, with what would disturb or slow it switched off."""
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0", f"--rootdir={root}"]
+    return int(pytest.main([*options, *arguments], plugins=[plugin]))

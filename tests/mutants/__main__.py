@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--keys", nargs="*", default=[], help="these mutants only, equivalent ones too")
     parser.add_argument("--minutes", type=float, default=0.0, help="start no more mutants after so many")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at once")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for one mutant")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds of tests for one mutant")
     arguments = parser.parse_args()
     if arguments.count != "all" and not arguments.count.isdecimal():
         parser.error(f"--count is a number or all, not {arguments.count}")

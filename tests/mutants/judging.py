@@ -34,7 +34,7 @@ class Judgement:
     keys: Sequence[str] = ()
     minutes: float = 0.0
     jobs: int = 2
-    budget_s: float = 60.0
+    budget_s: float = 10.0
     sources: dict[str, Source] = field(default_factory=dict)
     drawn: list[Mutant] = field(default_factory=list)
     equivalent: int = 0

@@ -106,7 +106,7 @@ class Workplace(Examples):
     finder: MarkingFinder
     then: Callable[[Workplace], None]
     say: Callable[[str], None]
-    budget_s: float = 60.0
+    budget_s: float = 10.0
     remembered: Path | None = None
     sound: Sound = field(default_factory=Sound)
     tests: dict[str, Known] = field(default_factory=dict)

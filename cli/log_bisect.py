@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cli.errors import EXIT_FAILED, EXIT_NEVER_FALSE, EXIT_UNKNOWN_RECORDS, EXIT_USAGE
+from cli.errors import EXIT_FAILED, EXIT_NEVER_FALSE, EXIT_NOT_COVERED, EXIT_USAGE, log_exit_code
 from cli.log_live import LiveCommand
 from cli.log_options import (
     PATH,
@@ -19,6 +19,7 @@ from cli.log_options import (
     clear_progress,
     offsets_text,
     past_corruption_option,
+    tell_limits,
     tell_unknown,
 )
 from cli.log_source import MetadataLog, open_path
@@ -39,8 +40,8 @@ _SHOWN_CHANGES = 20
 @click.option("--check", "check_name", metavar="NAME", help="A named check; --list shows them.")
 @click.option("--predicate", metavar="EXPR", help="A Python expression that is true while all is well.")
 @click.option("--monotone", is_flag=True, help="Once false, EXPR stays false: search by halving snapshots.")
-@click.option("--from", "start", type=POINT, metavar="OFFSET|TIME", help="Begin with the state there.")
-@click.option("--to", "end", type=POINT, metavar="OFFSET|TIME", help="Look no further.")
+@click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Begin with the state here.")
+@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Look no further.")
 @click.option("--all-changes", is_flag=True, help="Show the whole state diff, however long.")
 @click.option("--list", "list_names", is_flag=True, help="List the checks and the names that EXPR may use.")
 @past_corruption_option
@@ -59,7 +60,7 @@ def bisect_command(
 ) -> int:
     """Find the first offset at which a check turns false, with the record and what it changed.
 
-    Exit code 0: found; 12: it never turns false, and all of the log was read and understood.
+    Exit code 0: found; 12: it never turns false, and all of the log was looked at and understood.
     """
     if list_names:
         _list()
@@ -83,14 +84,17 @@ def bisect_command(
     else:
         for line in bisection_lines(found, None if all_changes else _SHOWN_CHANGES):
             click.echo(line)
+    tell_limits(found.limits.coverage, found.limits.shown)
+    uncovered = bool(found.limits.coverage)
     if found.is_found:
-        return 0
+        return EXIT_NOT_COVERED if uncovered else 0
     for line in _unreached(log, found, end):
         click.echo(f"metaquorum: {line}", err=True)
     if complaints.count or found.never_defined:
         return EXIT_FAILED
     tell_unknown(found.unknown)
-    return EXIT_UNKNOWN_RECORDS if found.unknown else EXIT_NEVER_FALSE
+    unsure = log_exit_code(damaged=False, uncovered=uncovered, unknown=bool(found.unknown))
+    return unsure or EXIT_NEVER_FALSE
 
 
 def _unreached(log: MetadataLog, found: Bisection, end: Point | None) -> Iterator[str]:
@@ -201,4 +205,6 @@ def bisection_json(found: Bisection) -> dict[str, Any]:
         "createTime": None if step is None else step.time_ms,
         "record": None if record is None else payload_json(record.record, record.version),
         "changes": [change_json(change) for change in found.changes()],
+        "shownAs": [place.tree() for place in found.limits.shown],
+        "uncovered": found.limits.coverage.tree(),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -11,6 +11,7 @@ from cli.log_select import entity_path, record_type
 from cli.log_source import MetadataLog, Progress
 from cli.output import json_line
 from metadata.inspect.coverage import Coverage, offsets_text
+from metadata.inspect.places import ShownAs
 from metadata.inspect.points import parse_point, parse_time_ms
 
 __all__ = [
@@ -22,9 +23,10 @@ __all__ = [
     "Checked",
     "Complaints",
     "clear_progress",
+    "limits_json",
     "offsets_text",
     "past_corruption_option",
-    "tell_uncovered",
+    "tell_limits",
     "tell_unknown",
 ]
 
@@ -88,10 +90,24 @@ def tell_unknown(count: int, what: str = "changed nothing here") -> None:
         )
 
 
-def tell_uncovered(coverage: Coverage, *, json_lines: bool = False) -> None:
-    """Names on standard error every range that the answer does not cover. With `json_lines`, for tools whose
-    JSON is one object a line, the last line on standard output is an object with `uncovered` alone."""
+def tell_limits(
+    coverage: Coverage, shown: Iterable[ShownAs | None] = (), *, json_lines: bool = False
+) -> None:
+    """Names on standard error every range that the answer does not cover, and every place that is shown as
+    another. With `json_lines`, for tools whose JSON is one object a line, the last line on standard output is
+    an object with nothing but that."""
+    for place in shown:
+        if place is not None:
+            click.echo(f"metaquorum: {place.text}", err=True)
     for one in coverage:
         click.echo(f"metaquorum: not covered: {one.line}", err=True)
-    if json_lines and coverage:
-        click.echo(json_line({"uncovered": coverage.tree()}))
+    limits = limits_json(coverage, shown)
+    if json_lines and limits:
+        click.echo(json_line(limits))
+
+
+def limits_json(coverage: Coverage, shown: Iterable[ShownAs | None] = ()) -> dict[str, Any]:
+    """`shownAs` and `uncovered`, each where there is something to say."""
+    places = [one.tree() for one in shown if one is not None]
+    limits: dict[str, Any] = {"shownAs": places} if places else {}
+    return {**limits, "uncovered": coverage.tree()} if coverage else limits

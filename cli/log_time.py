@@ -6,14 +6,14 @@ Owns arguments, output and exit codes. Finding and comparing is `metadata.inspec
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from cli import log_state
-from cli.errors import EXIT_DIFFERENT, EXIT_FAILED, EXIT_UNKNOWN_RECORDS, Failure
+from cli.errors import EXIT_DIFFERENT, EXIT_FAILED, Failure, log_exit_code
 from cli.log_live import LiveCommand
 from cli.log_options import (
     ENTITY,
@@ -21,7 +21,9 @@ from cli.log_options import (
     POINT,
     Complaints,
     clear_progress,
+    limits_json,
     past_corruption_option,
+    tell_limits,
     tell_unknown,
 )
 from cli.log_select import entity_path
@@ -29,9 +31,9 @@ from cli.log_source import MetadataLog, ReadBatch, open_path
 from cli.log_time_text import change_json, change_text, entity_tables, span_json, span_text
 from cli.output import json_line, json_option
 from metadata.inspect.diff import diff_logs, diff_points
-from metadata.inspect.history import Future
 from metadata.inspect.history import history as rows_of
 from metadata.inspect.log import require_one_cluster
+from metadata.inspect.places import Limits
 from metadata.inspect.points import Point, parse_point
 from metadata.inspect.quorum import quorum_at
 from metadata.inspect.states import FoundState, state_at
@@ -56,7 +58,10 @@ def _format_option(*names: str) -> Callable[[Callable[..., int]], Callable[..., 
 @click.argument("path", type=PATH)
 @click.argument("entity", required=False, type=ENTITY)
 @click.option(
-    "--at", type=POINT, metavar="OFFSET|TIME", help="State before this offset, or at this time (ISO or @ms)."
+    "--at",
+    type=POINT,
+    metavar="OFFSET|OFFSET+|TIME",
+    help="State before this offset, after this record (4321+), or at this time.",
 )
 @click.option("--below", type=ENTITY, hidden=True, help="The same as ENTITY.")
 @click.option("--secrets", is_flag=True, help="Show SCRAM salts and keys.")
@@ -75,8 +80,9 @@ def state(
 ) -> int:
     """Show the image that the log at PATH makes, whole or only ENTITY (broker/3, topic/orders/7, quorum...).
 
-    It is made from the nearest snapshot plus the records after it. The exit code is 1 where something was
-    damaged, and 3 where records are of a type or version that this program does not know.
+    It is made from the nearest snapshot plus the records after it. A record batch is atomic: a place inside
+    one is shown as of its beginning, and a line says so. The exit code is 1 where something was damaged, and
+    3 where records are of a type or version that this program does not know.
     """
     log = open_path(path)
     try:
@@ -87,6 +93,7 @@ def state(
         clear_progress(log)
     for line in found.notes:
         click.echo(f"metaquorum: {line}", err=True)
+    tell_limits(found.coverage, (found.shown,))
     _show_state(found, entity or below, "json" if as_json else form or "tree", secrets)
     tell_unknown(found.unknown)
     return log_state.exit_code(found)
@@ -107,11 +114,12 @@ def _show_state(found: FoundState, entity: str | None, form: str, secrets: bool)
             if path is None
             else topics_json(found.image, json_line)
         )
-        _echo_pieces(pieces)
+        _echo_pieces(_with_limits(pieces, limits_json(found.coverage, (found.shown,))))
         return
     branch = _branch(found, path, secrets)
     if form == "json":
-        click.echo(json_line(branch))
+        limits = limits_json(found.coverage, (found.shown,))
+        click.echo(json_line({**branch, **limits} if isinstance(branch, dict) else branch))
     else:
         prefix = "" if _is_alias(path) else path or ""
         click.echo(render_tree(branch, prefix=prefix) if isinstance(branch, dict) else json_line(branch))
@@ -128,6 +136,17 @@ def _echo_pieces(pieces: Iterable[str]) -> None:
             click.echo("".join(waiting), nl=False)
             waiting, size = [], 0
     click.echo("".join(waiting))
+
+
+def _with_limits(pieces: Iterable[str], limits: dict[str, Any]) -> Iterator[str]:
+    """The pieces of a JSON object with a few keys more at its end."""
+    last = ""
+    for piece in pieces:
+        yield last
+        last = piece
+    more = json_line(limits)[1:-1]
+    comma = "," if more and last != "{}" else ""
+    yield f"{last[:-1]}{comma}{more}}}"
 
 
 def _branch(found: FoundState, path: str | None, secrets: bool) -> Any:
@@ -171,9 +190,9 @@ class _Side:
 def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_corruption: bool) -> int:
     """Show what differs between A and B, and the record that made each difference.
 
-    After PATH, A and B are offsets or times of that log (`end` is its end). Without it they are two logs:
-    directories, nodes, segments or checkpoints, each alone or as LOG@OFFSET or LOG@TIME. The exit code is 0
-    where nothing differs and 10 where something does.
+    After PATH, A and B are offsets (4321+: after that record) or times of that log (`end` is its end).
+    Without it they are two logs: directories, nodes, segments or checkpoints, each alone or as LOG@OFFSET,
+    LOG@OFFSET+ or LOG@TIME. The exit code is 0 where nothing differs and 10 where something does.
     """
     old, new, entity = _sides(places)
     complain = Complaints()
@@ -193,6 +212,8 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
         clear_progress(new.log)
     for line in (*before.notes, *after.notes):
         click.echo(f"metaquorum: {line}", err=True)
+    coverage, shown = before.coverage, (before.shown, after.shown)
+    coverage.extend(after.coverage)
     if not changes:
         nowhere = entity is not None and not (_holds(before, wanted) or _holds(after, wanted))
         if not as_json:
@@ -202,6 +223,7 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
             click.echo(f"metaquorum: neither state holds {entity}", err=True)
     for change in changes:
         _echo_all([json_line(change_json(change))] if as_json else change_text(change))
+    tell_limits(coverage, shown, json_lines=as_json)
     tell_unknown(max(before.unknown, after.unknown))
     if complain.count:
         return EXIT_FAILED
@@ -262,8 +284,8 @@ def _echo_all(lines: Iterable[str]) -> None:
 @click.command(cls=LiveCommand)
 @click.argument("path", type=PATH)
 @click.argument("entity", required=False, type=ENTITY)
-@click.option("--from", "start", type=POINT, metavar="OFFSET|TIME", help="Begin with the state here.")
-@click.option("--to", "end", type=POINT, metavar="OFFSET|TIME", help="End here.")
+@click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Begin with the state here.")
+@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="End here.")
 @json_option
 @past_corruption_option
 def history(
@@ -283,24 +305,25 @@ def history(
     complain = Complaints()
     wanted = Wanted(entity if entity is None else _named(log, entity))
     shown = 0
-    future = Future()
+    limits = Limits()
     try:
         for span in rows_of(
-            log, wanted, start, end or Point(), complain, future, past_corruption=past_corruption
+            log, wanted, start, end or Point(), complain, limits, past_corruption=past_corruption
         ):
             clear_progress(log)
             click.echo(json_line(span_json(span)) if as_json else span_text(span))
             shown += 1
     finally:
         clear_progress(log)
-    if not shown and not complain.count and entity is not None:
+    tell_limits(limits.coverage, limits.shown, json_lines=as_json)
+    if not shown and not complain.count and entity is not None and not limits.coverage:
         if start is not None or end is not None:
             raise Failure(f"{log.path} holds no row of {entity} between --from and --to; give other places")
         raise Failure(f"{log.path} never holds {entity}; see what there is with: metaquorum log state {path}")
-    tell_unknown(future.records)
-    if complain.count:
-        return EXIT_FAILED
-    return EXIT_UNKNOWN_RECORDS if future.records else 0
+    tell_unknown(limits.unknown)
+    return log_exit_code(
+        damaged=bool(complain.count), uncovered=bool(limits.coverage), unknown=bool(limits.unknown)
+    )
 
 
 def _named(log: MetadataLog, entity: str) -> str:

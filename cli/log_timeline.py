@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
 from cli import log_source
-from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS
+from cli.errors import log_exit_code
 from cli.log_live import LiveCommand
 from cli.log_nodes import open_merged, tell_nodes
-from cli.log_options import ENTITY, PATH, POINT, Complaints, clear_progress, tell_unknown
+from cli.log_options import ENTITY, PATH, POINT, Complaints, clear_progress, tell_limits, tell_unknown
 from cli.log_source import MetadataLog, ReadBatch
 from cli.output import json_line, json_option, utc_text
 from metadata.inspect.concern import Stretch
+from metadata.inspect.coverage import before_the_log
 from metadata.inspect.creations import may_create
 from metadata.inspect.log import decode_item
+from metadata.inspect.places import Limits
 from metadata.inspect.points import END, Point
-from metadata.inspect.states import OnProblem, earliest, state_at
+from metadata.inspect.states import OnProblem, earliest, settle, state_at
 from metadata.inspect.timeline import (
     CRITICAL,
     DETAIL,
@@ -58,8 +60,8 @@ _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "br
     multiple=True,
     help="Only what is about broker/3, topic/orders/7, quorum...",
 )
-@click.option("--from", "start", type=POINT, metavar="OFFSET|TIME", help="Nothing before this place.")
-@click.option("--to", "end", type=POINT, metavar="OFFSET|TIME", help="Nothing from this place on.")
+@click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Nothing before this place.")
+@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Nothing from this place on.")
 @click.option(
     "--gap",
     "gap_s",
@@ -88,6 +90,10 @@ def timeline(
         tell_nodes(nodes, complaints)
     shown = at_least(severity)
     seen = Seen()
+    if start is not None:
+        start, shown_as = settle(log, start)
+        seen.limits.place(shown_as)
+        seen.limits.coverage.add(before_the_log(log, start))
     told = 0
     on_terminal = not click.utils.should_strip_ansi(sys.stdout)  # type: ignore[attr-defined]
     try:
@@ -115,21 +121,23 @@ def timeline(
         reached = [f"no event was shown: none of severity {severity} or above{about}{where}"]
     for line in reached:
         click.echo(f"metaquorum: {line}", err=True)
+    tell_limits(seen.limits.coverage, seen.limits.shown, json_lines=as_json)
     tell_unknown(seen.unknown)
-    if complaints.count:
-        return EXIT_FAILED
-    return EXIT_UNKNOWN_RECORDS if seen.unknown else 0
+    return log_exit_code(
+        damaged=bool(complaints.count), uncovered=bool(seen.limits.coverage), unknown=bool(seen.unknown)
+    )
 
 
 @dataclass(slots=True)
 class Seen:
     """What was read on the way to a timeline: from when to when (Unix ms), up to which offset (exclusive),
-    and how many records from the future."""
+    how many records from the future, and what the events do not cover."""
 
     first_ms: int | None = None
     last_ms: int | None = None
     end_offset: int = 0
     unknown: int = 0
+    limits: Limits = field(default_factory=Limits)
 
     def take(self, header: BatchHeader) -> None:
         """Takes one batch in, also the one behind the wanted range."""
@@ -168,6 +176,9 @@ def events(
     read go to `on_problem`, and reading goes on behind it."""
     if isinstance(log, str):
         log = log_source.open_path(log, progress=False)
+    end, shown_as = settle(log, end)
+    if seen is not None:
+        seen.limits.place(shown_as)
     image = None
     if log.start_offset and not log.is_checkpoint:
         image = state_at(log, earliest(log), past_corruption=True).image

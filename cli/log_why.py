@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS
+from cli.errors import log_exit_code
 from cli.log_live import LiveCommand
 from cli.log_options import (
     PATH,
@@ -18,6 +18,7 @@ from cli.log_options import (
     Complaints,
     clear_progress,
     past_corruption_option,
+    tell_limits,
     tell_unknown,
 )
 from cli.log_source import open_path
@@ -38,7 +39,10 @@ NOBODY_NAMED = (
 @click.argument("path", type=PATH)
 @click.argument("target", metavar="ENTITY[.FIELD]", type=TARGET)
 @click.option(
-    "--at", type=POINT, metavar="OFFSET|TIME", help="As it was before this offset, or at this time."
+    "--at",
+    type=POINT,
+    metavar="OFFSET|OFFSET+|TIME",
+    help="As it was before this offset, after this record (4321+), or at this time.",
 )
 @click.option("--newest-first", is_flag=True, help="The last record first.")
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last N records.")
@@ -71,10 +75,11 @@ def why(
     else:
         for line in explanation_lines(found, links):
             click.echo(line)
+    tell_limits(found.limits.coverage, found.limits.shown)
     tell_unknown(found.unknown)
-    if complaints.count:
-        return EXIT_FAILED
-    return EXIT_UNKNOWN_RECORDS if found.unknown else 0
+    return log_exit_code(
+        damaged=bool(complaints.count), uncovered=bool(found.limits.coverage), unknown=bool(found.unknown)
+    )
 
 
 def explanation_lines(found: Explanation, links: list[Link]) -> list[str]:
@@ -119,6 +124,8 @@ def explanation_json(found: Explanation, links: list[Link]) -> dict[str, Any]:
         "askedBy": None,
         "askedByText": NOBODY_NAMED,
         "earlierRecords": len(found.links) - len(links) + found.dropped,
+        "shownAs": [place.tree() for place in found.limits.shown],
+        "uncovered": found.limits.coverage.tree(),
     }
 
 

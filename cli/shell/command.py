@@ -20,7 +20,13 @@ COMMANDS = (*moving.COMMANDS, *looking.COMMANDS, *telling.COMMANDS)
 
 @click.command("shell", cls=LiveCommand)
 @click.argument("path", type=PATH)
-@click.option("--at", "point", type=POINT, default=None, help="Begin at this offset or time, not at the end.")
+@click.option(
+    "--at",
+    "point",
+    type=POINT,
+    default=None,
+    help="Begin at this offset, after this record (4321+), or at this time, not at the end.",
+)
 @click.option("--command", "-c", "lines", multiple=True, help="Do this instead of asking; may be repeated.")
 @past_corruption_option
 def shell(path: str, point: Point | None, lines: tuple[str, ...], past_corruption: bool) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from cli.output import utc_text
 from cli.shell.session import Session, ShellCommand, ShellError
-from cli.shell.text import bounded, change_line, record_line, step_head
+from cli.shell.text import bounded, change_line, limit_lines, record_line, step_head
 from metadata.inspect.diff import all_touched, changes_between
 from metadata.inspect.entities import is_below
 from metadata.inspect.predicate import Place, PredicateError, Verdict, compile_predicate
@@ -24,6 +24,7 @@ def at(session: Session, arguments: list[str]) -> Iterator[str]:
     if arguments:
         found = session.cursor.seek(session.point(arguments[0]))
         yield from found.notes
+        yield from limit_lines(found)
     yield where(session)
 
 
@@ -165,8 +166,8 @@ def _count(arguments: list[str]) -> int:
 COMMANDS = (
     ShellCommand(
         name="at",
-        usage="at [OFFSET|TIME|start|end|+N|-N]",
-        help="say where this is; go to the state before an offset, or at a time",
+        usage="at [OFFSET|OFFSET+|TIME|start|end|+N|-N]",
+        help="say where this is; go to the state before an offset, after its record (4321+), or at a time",
         handler=at,
     ),
     ShellCommand(

@@ -130,8 +130,8 @@ class Session:
             return resolve("" if kind in KINDS or kind in ENTITY_KINDS else self.here, text)
 
     def point(self, text: str) -> Point:
-        """A place in the log: an offset, a time, `start`, `end`, `here`, or +N and -N from here. Raises
-        ShellError."""
+        """A place in the log: an offset, N+ (after record N), a time, `start`, `end`, `here`, or +N and -N
+        from here. Raises ShellError."""
         if text in ("start", "end", "here"):
             known = {"start": self.cursor.start(), "end": END, "here": Point(offset=self.cursor.offset)}
             return known[text]

@@ -12,11 +12,11 @@ from cli.log_why import explanation_lines
 from cli.output import utc_text
 from cli.shell.moving import about
 from cli.shell.session import Session, ShellCommand, ShellError
-from cli.shell.text import change_line, record_line, step_head
+from cli.shell.text import change_line, limit_lines, record_line, step_head
 from metadata.inspect.diff import Cause, diff_points
 from metadata.inspect.history import Span, history
 from metadata.inspect.points import END, Point
-from metadata.inspect.states import FoundState, Step, state_at, steps
+from metadata.inspect.states import FoundState, Step, settle, state_at, steps
 from metadata.inspect.targets import parse_target
 from metadata.inspect.timeline import SEVERITIES, Timeline, TimelineEvent, at_least
 from metadata.inspect.views import EVERYTHING, Wanted
@@ -37,12 +37,18 @@ def diff(session: Session, arguments: list[str]) -> Iterator[str]:
         old = _state(session, points[0])
         new = here if len(points) == 1 else _state(session, points[1])
     changes = diff_points(session.log, old, new, EVERYTHING if entity is None else Wanted(entity))
+    yield from limit_lines(*(one for one in (old, new) if one is not here))
     yield f"from offset {old.end_offset} to {new.end_offset}: {len(changes) or 'no'} changes"
     yield from (change_line(change) for change in changes)
 
 
 def _state(session: Session, point: Point) -> FoundState:
     return state_at(session.log, point, past_corruption=session.past_corruption)
+
+
+def _shown_as(session: Session, points: list[Point]) -> Iterator[str]:
+    """Places that are shown as others."""
+    yield from (shown.text for point in points if (shown := settle(session.log, point)[1]) is not None)
 
 
 def show_history(session: Session, arguments: list[str]) -> Iterator[str]:
@@ -104,6 +110,7 @@ def records(session: Session, arguments: list[str]) -> Iterator[str]:
         return
     start = points[0] if points else None
     end = points[1] if len(points) == 2 else Point(offset=session.cursor.offset)
+    yield from _shown_as(session, points)
     for step in steps(session.log, start, end, past_corruption=session.past_corruption):
         yield from _step_records(step, entity)
 
@@ -122,6 +129,7 @@ def timeline(session: Session, arguments: list[str]) -> Iterator[str]:
     points, entity = _points_and_entity(session, rest, "timeline [A [B]] [ENTITY] [SEVERITY]")
     start = points[0] if points else None
     end = points[1] if len(points) == 2 else Point(offset=session.cursor.offset)
+    yield from _shown_as(session, points)
     story: Timeline | None = None
     shown = at_least(severity)
     for step in steps(session.log, start, end, past_corruption=session.past_corruption):
@@ -153,7 +161,8 @@ def show_help(session: Session, arguments: list[str]) -> Iterator[str]:
     if not arguments:
         yield ""
         yield "PATH and ENTITY are topic/orders/7, broker/3, config/topic/orders...; A and B are offsets,"
-        yield "times (2026-11-21T03:07:57Z), start, end, here, +N or -N. Any beginning of a name will do."
+        yield "4321+ (after that record), times (2026-11-21T03:07:57Z), start, end, here, +N or -N. A place"
+        yield "inside a batch is shown as of its beginning. Any beginning of a name will do."
 
 
 def leave(session: Session, arguments: list[str]) -> Iterator[str]:

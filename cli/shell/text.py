@@ -9,7 +9,7 @@ from cli.output import utc_text
 from metadata.batches import DecodedRecord
 from metadata.dump import payload_json
 from metadata.inspect.diff import ADDED, REMOVED, Cause, EntityChange
-from metadata.inspect.states import Step
+from metadata.inspect.states import FoundState, Step
 
 SHOWN_OF_STEP = 20
 """Records and changes of one step that are shown; those after them are counted."""
@@ -49,6 +49,14 @@ def step_head(step: Step) -> str:
     number = len(step.records)
     records = "1 record" if number == 1 else f"{number} records"
     return f"{offsets}  {utc_text(step.time_ms)}  epoch {step.epoch}  {records}"
+
+
+def limit_lines(*states: FoundState) -> Iterator[str]:
+    """What states do not cover, and places that are shown as others."""
+    for found in states:
+        if found.shown is not None:
+            yield found.shown.text
+        yield from (f"not covered: {one.line}" for one in found.coverage)
 
 
 def bounded(lines: Iterable[str], more: str) -> Iterator[str]:

@@ -15,8 +15,10 @@ from metadata.batches import DecodedRecord
 from metadata.control_records import UnknownControlRecord
 from metadata.image import Provenance
 from metadata.inspect.checks import Check
+from metadata.inspect.coverage import before_the_log, before_the_state, known_from
 from metadata.inspect.diff import EntityChange, changes_between
 from metadata.inspect.log import InspectError, MetadataLog, damage_line
+from metadata.inspect.places import Limits
 from metadata.inspect.points import END, Point
 from metadata.inspect.predicate import Place, Predicate, Verdict
 from metadata.inspect.states import (
@@ -24,7 +26,8 @@ from metadata.inspect.states import (
     OnProblem,
     Passed,
     Step,
-    earliest,
+    nothing_known,
+    settle,
     state_at,
     steps_about,
     steps_from,
@@ -49,7 +52,7 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     `from_offset`). `never_defined`: what it asks for is in no state, so it was neither true nor false.
     `method` is BINARY, SCAN or HEADERS, `reason` says why that one. `snapshots` were there,
     `loaded` of them were read; `batches` is how many batches were looked at one by one,
-    and `unknown` how many of their records are from the future.
+    and `unknown` how many of their records are from the future. `limits` has what was not looked at.
     """
 
     check: str
@@ -65,6 +68,7 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     loaded: int = 0
     batches: int = 0
     unknown: int = 0
+    limits: Limits = msgspec.field(default_factory=Limits)
 
     @property
     def is_found(self) -> bool:
@@ -94,11 +98,25 @@ def bisect(
     """
     if log.is_checkpoint:
         raise InspectError(f"{log.path} is one state, not a history; give the directory of its log")
-    search = _Search(log, check, end, on_problem, past_corruption)
-    found = state_at(
-        log, earliest(log) if start is None else start, on_problem, past_corruption=past_corruption
-    )
-    return search.run(found)
+    limits = Limits()
+    first, shown = (None, None) if start is None else settle(log, start)
+    limits.place(shown)
+    end, shown = settle(log, end)
+    limits.place(shown)
+    limits.coverage.add(before_the_log(log, first))
+    search = _Search(log, check, end, on_problem, past_corruption, limits)
+    if check.headers is not None:
+        return search.headers(check.headers, first)
+    limits.coverage.add(before_the_state(log, first, end, "the check was not asked there"))
+    known = known_from(log)
+    if known is None or (end.offset is not None and end.offset < known):
+        raise InspectError(
+            f"{log.path} has no snapshot that says what the state was in that range, so the check cannot be"
+            f" asked there{'' if known is None else f'; from offset {known} on it can'}"
+        )
+    if first is None or (first.offset is not None and first.offset < known):
+        first = Point(offset=known)
+    return search.run(search.state_at(first))
 
 
 class _Search:
@@ -111,7 +129,9 @@ class _Search:
         end: Point,
         on_problem: OnProblem | None,
         past_corruption: bool,
+        limits: Limits,
     ) -> None:
+        self._limits = limits
         self._log = log
         self._check = check
         self._end = end
@@ -132,8 +152,6 @@ class _Search:
         ):
             reason = "it is vouched for" if check.is_vouched else "its form lets it turn false only once"
             return self._binary(first, reason)
-        if check.headers is not None:
-            return self._headers(first, check.headers)
         reason = "it may turn false and true again" if check.image else "it is about steps between states"
         return self._scan(first, SCAN, reason)
 
@@ -146,6 +164,17 @@ class _Search:
             end_offset=end_offset,
             batches=self._batches,
             unknown=self._unknown,
+            limits=self._limits,
+        )
+
+    def state_at(self, point: Point) -> FoundState:
+        """The state at a place, what it does not cover taken in."""
+        return state_at(
+            self._log,
+            point,
+            self._on_problem,
+            past_corruption=self._past_corruption,
+            coverage=self._limits.coverage,
         )
 
     def _asked(self, found: FoundState) -> Verdict:
@@ -185,7 +214,12 @@ class _Search:
         found: Iterator[Step | Passed]
         if self._check.concern is None:
             found = steps_from(
-                self._log, first, self._end, self._on_problem, past_corruption=self._past_corruption
+                self._log,
+                first,
+                self._end,
+                self._on_problem,
+                past_corruption=self._past_corruption,
+                coverage=self._limits.coverage,
             )
         else:
             found = steps_about(
@@ -195,6 +229,7 @@ class _Search:
                 self._end,
                 self._on_problem,
                 past_corruption=self._past_corruption,
+                coverage=self._limits.coverage,
             )
         for step in found:
             if isinstance(step, Passed):
@@ -287,20 +322,19 @@ class _Search:
                 mark = state
         return FoundState(state=mark, snapshot=good.snapshot, quorum=quorum)
 
-    def _headers(self, first: FoundState, predicate: Predicate) -> Bisection:
+    def headers(self, predicate: Predicate, start_at: Point | None) -> Bisection:
         """Needs no state: epochs, offsets and times stand in the headers of batches."""
         reason = "it needs nothing but offsets, epochs and times"
-        place = first.image.provenance
-        verdict = predicate.header_verdict(place.offset, place.epoch, place.timestamp_ms)
+        first, verdict = self._header_start(predicate, start_at)
         was_true, false_first = verdict is Verdict.TRUE, verdict is Verdict.FALSE
-        end_offset = first.end_offset
-        start = expected = self._first_segment(first.end_offset, predicate)
+        self._from = end_offset = first
+        start = expected = self._first_segment(first, predicate)
         for batch in self._log.batches(start or None):
             if not isinstance(batch, RecordBatch):
                 self._tell(damage_line(batch))
                 continue
             header = batch.header
-            if header.next_offset <= first.end_offset:
+            if header.next_offset <= first:
                 continue
             if _is_past(header.next_offset, header.max_timestamp_ms, self._end):
                 break
@@ -321,6 +355,15 @@ class _Search:
             was_true = was_true or verdict is Verdict.TRUE
         always = false_first and not was_true
         return msgspec.structs.replace(self._result(HEADERS, reason, end_offset), always_false=always)
+
+    def _header_start(self, predicate: Predicate, start: Point | None) -> tuple[int, Verdict]:
+        """Where to begin, and what the predicate says there: nothing before a trimmed log's first record."""
+        base, known = self._log.start_offset, known_from(self._log)
+        offset = base if start is None else start.offset
+        if offset is not None and (known is None or offset < known):
+            return max(base, offset), Verdict.UNDEFINED
+        place = self.state_at(Point(offset=base) if start is None else start).image.provenance
+        return place.offset, predicate.header_verdict(place.offset, place.epoch, place.timestamp_ms)
 
     def _first_segment(self, start: int, predicate: Predicate) -> int:
         """Where to begin: at the last segment whose first batch is not false yet, by halving the segments."""
@@ -344,7 +387,11 @@ class _Search:
 
     def _step_at(self, base_offset: int) -> Step:
         """The batch at an offset with the states around it, from the nearest snapshot."""
-        found = state_at(self._log, Point(offset=base_offset), past_corruption=self._past_corruption)
+        known = known_from(self._log)
+        if known is None or base_offset < known:
+            found = nothing_known(base_offset)
+        else:
+            found = state_at(self._log, Point(offset=base_offset), past_corruption=self._past_corruption)
         return next(steps_from(self._log, found, past_corruption=self._past_corruption))
 
     def _turned(self, result: Bisection, step: Step) -> Bisection:

@@ -56,6 +56,10 @@ class ChangeFeed:
         """The state after the batches so far. For reading only, and only until the next batch."""
         return self._engine.builder
 
+    def replayed(self) -> ReplayState:
+        """The same as immutable images, with the open transaction if there is one."""
+        return self._engine.state()
+
     @property
     def brokers(self) -> Mapping[int, BrokerRegistration]:
         return self._engine.builder.brokers

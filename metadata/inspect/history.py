@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from metadata.inspect.concern import Concern
+from metadata.inspect.coverage import Coverage, before_the_log, before_the_state, known_from
 from metadata.inspect.diff import Cause, all_touched
 from metadata.inspect.log import InspectError, MetadataLog
+from metadata.inspect.places import Limits
 from metadata.inspect.points import END, Point
-from metadata.inspect.states import FoundState, OnProblem, Passed, Step, earliest, state_at, steps_about
+from metadata.inspect.states import (
+    FoundState,
+    OnProblem,
+    Passed,
+    Step,
+    inside_transaction,
+    settle,
+    state_at,
+    steps_about,
+)
 from metadata.inspect.views import EVERYTHING, Fields, Wanted, entities_below, fields_of
 
 
@@ -36,42 +48,57 @@ class Span:
     ended_by: Cause | None = None
 
 
-@dataclass(slots=True)
-class Future:
-    """Counts `records` of a type or version that is not known here, as rows are made."""
-
-    records: int = 0
-
-
 def history(
     log: MetadataLog,
     wanted: Wanted = EVERYTHING,
     start: Point | None = None,
     end: Point = END,
     on_problem: OnProblem | None = None,
-    future: Future | None = None,
+    limits: Limits | None = None,
     *,
     past_corruption: bool = False,
 ) -> Iterator[Span]:
     """The rows of every wanted entity, in the order in which they ended; those that still hold come last.
 
-    `future` counts records from the future, which changed nothing. Only what is visible counts: records
-    inside an open metadata transaction make no row. Raises InspectError for a checkpoint, which is one state,
-    and as `steps` does.
+    `limits` is told what the rows do not cover. Only what is visible counts: records inside an open metadata
+    transaction make no row. Raises InspectError for a checkpoint, which is one state, and as `steps` does.
     """
     if log.is_checkpoint:
         raise InspectError(f"{log.path} is one state, not a history; give the directory of its log")
-    found = state_at(
-        log, earliest(log) if start is None else start, on_problem, past_corruption=past_corruption
-    )
+    limits = Limits() if limits is None else limits
+    first, end = _settled(log, start, limits), _settled(log, end, limits) or END
+    limits.coverage.add(before_the_log(log, first))
+    limits.coverage.add(before_the_state(log, first, end, "no row says what was there"))
+    known = known_from(log)
+    if known is None or (end.offset is not None and end.offset < known):
+        return
+    if first is None or (first.offset is not None and first.offset < known):
+        first = Point(offset=known)
+    options = _Options(past_corruption=past_corruption, coverage=limits.coverage)
+    found = state_at(log, first, on_problem, **options)
     follower = _Follower(wanted, found)
-    for step in steps_about(log, found, concern_of(wanted), end, on_problem, past_corruption=past_corruption):
+    last: Step | None = None
+    for step in steps_about(log, found, concern_of(wanted), end, on_problem, **options):
         if isinstance(step, Passed):
             continue
-        if future is not None:
-            future.records += step.unknown
+        last = step
+        limits.unknown += step.unknown
         yield from follower.step(step)
+    limits.place(inside_transaction(found.state if last is None else last.state_after))
     yield from follower.open.values()
+
+
+class _Options(TypedDict):
+    past_corruption: bool
+    coverage: Coverage
+
+
+def _settled(log: MetadataLog, point: Point | None, limits: Limits) -> Point | None:
+    if point is None:
+        return None
+    place, shown = settle(log, point)
+    limits.place(shown)
+    return place
 
 
 def concern_of(wanted: Wanted) -> Concern:

@@ -10,10 +10,12 @@ from functools import lru_cache
 @dataclass(frozen=True, slots=True)
 class Point:
     """Where to look: everything below `offset`, or up to the first batch that is later than `time_ms` (Unix
-    ms); both None: the end of the log."""
+    ms); both None: the end of the log. With `after`, the first place that shows what the record at `offset`
+    did (see `places`)."""
 
     offset: int | None = None
     time_ms: int | None = None
+    after: bool = False
 
     @property
     def is_end(self) -> bool:
@@ -25,18 +27,21 @@ END = Point()
 
 
 def parse_point(text: str | None) -> Point:
-    """Digits are an offset, `@` and digits Unix ms, `end` or None the end of the log, anything else ISO 8601
-    (UTC where no zone is given). Raises ValueError, saying the forms."""
+    """Digits are an offset, digits and `+` the place after that record, `@` and digits Unix ms, `end` or None
+    the end of the log, anything else ISO 8601 (UTC where no zone is given). Raises ValueError, saying the
+    forms."""
     if text is None or text == "end":
         return END
     if text.isascii() and text.isdigit():
         return Point(offset=int(text))
+    if text.isascii() and text.endswith("+") and text[:-1].isdigit():
+        return Point(offset=int(text[:-1]), after=True)
     try:
         return Point(time_ms=parse_time_ms(text))
     except ValueError:
         raise ValueError(
-            f"{text!r} is no time and no offset; write 4321, 2026-11-21T03:07:57Z, 2026-11-21, @ and"
-            " milliseconds since 1970, or end"
+            f"{text!r} is no time and no offset; write 4321, 4321+ (after that record),"
+            " 2026-11-21T03:07:57Z, 2026-11-21, @ and milliseconds since 1970, or end"
         ) from None
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from metadata.image import Provenance
+from metadata.image import MetadataImage, Provenance
 from metadata.inspect.concern import Concern
 from metadata.inspect.coverage import Coverage, known_from
 from metadata.inspect.log import InspectError, MetadataLog, damage_line
+from metadata.inspect.places import TRANSACTION, ShownAs, behind_batch, inside_batch
 from metadata.inspect.points import END, Point, parse_point
 from metadata.inspect.quorum import QuorumView
 from metadata.inspect.steps import SHOWN_PROBLEMS, FoundState, Passed, Step
@@ -27,7 +28,10 @@ __all__ = [
     "Point",
     "Step",
     "earliest",
+    "inside_transaction",
+    "nothing_known",
     "parse_point",
+    "settle",
     "state_at",
     "steps",
     "steps_about",
@@ -52,9 +56,48 @@ def state_at(
     """
     if log.is_checkpoint:
         return _checkpoint(log, point, on_problem)
-    walk = _begin(log, point, Notes(on_problem, coverage), past_corruption)
-    walk.run_to(point)
-    return walk.finish(point)
+    place, shown = settle(log, point)
+    walk = _begin(log, place, Notes(on_problem, coverage), past_corruption)
+    walk.run_to(place)
+    found = walk.finish(place)
+    found.shown = inside_transaction(found.state) or shown
+    return found
+
+
+def settle(log: MetadataLog, point: Point) -> tuple[Point, ShownAs | None]:
+    """A place as it can be shown, at the end of a batch, and what to say where it was asked for otherwise.
+
+    Raises InspectError for `N+` where the log has no record N.
+    """
+    if log.is_checkpoint or point.offset is None:
+        return point, None
+    if point.after:
+        return Point(offset=_behind_transaction(log, behind_batch(log, point))), None
+    shown = inside_batch(log, point)
+    return (point if shown is None else Point(offset=shown.offset)), shown
+
+
+def inside_transaction(state: ReplayState) -> ShownAs | None:
+    """What is shown of a state inside a metadata transaction; None for any other."""
+    if state.transaction is None:
+        return None
+    first = state.transaction.begin_offset
+    return ShownAs(asked=state.end_offset, offset=first, atomic=TRANSACTION, first=first)
+
+
+def _behind_transaction(log: MetadataLog, end_offset: int) -> int:
+    """`end_offset`, or where the transaction that is open there ends, so that what it did is visible."""
+    known = known_from(log)
+    if known is None or end_offset < known:
+        return end_offset  # nobody can know there
+    found = state_at(log, Point(offset=end_offset), past_corruption=True)
+    if found.state.transaction is None:
+        return end_offset
+    for step in steps_from(log, found, past_corruption=True):
+        end_offset = step.next_offset
+        if step.state_after.transaction is None:
+            break
+    return end_offset
 
 
 def steps(
@@ -77,7 +120,8 @@ def steps(
         walk = Walk(log, FoundState(state=ReplayState()), notes, past_corruption)
         yield from (step for step in walk.steps(end) if isinstance(step, Step))
         return
-    start = earliest(log) if start is None else start
+    start = earliest(log) if start is None else settle(log, start)[0]
+    end = settle(log, end)[0]
     walk = _begin(log, start, notes, past_corruption)
     walk.run_to(start)
     walk.finish(start)
@@ -116,6 +160,12 @@ def steps_from(
             yield step
 
 
+def nothing_known(offset: int) -> FoundState:
+    """A place where no state is known: what comes there is told by its own records alone."""
+    image = MetadataImage().with_provenance(Provenance(offset, -1, -1))
+    return FoundState(state=ReplayState(image))
+
+
 def earliest(log: MetadataLog) -> Point:
     """The first place whose state can be known: 0, or the oldest snapshot that the log goes on from."""
     known = known_from(log)
@@ -130,9 +180,17 @@ def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) 
     if walk.engine.end_offset >= base or start.offset == walk.engine.end_offset:
         return walk
     if not past_corruption:
+        known = known_from(log)
+        if known is not None:
+            raise InspectError(
+                f"{log.path} begins at offset {base}, and its oldest whole snapshot ends at {known}: no state"
+                f" before that is known; ask for {known} or later (what records alone say of earlier places:"
+                " log timeline, log why, log dump)"
+            )
         raise InspectError(
             f"{log.path} begins at offset {base} and no snapshot beside it leads there; give a"
-            " directory that has one, ask for a later place, or use --past-corruption"
+            " directory that has one, use --past-corruption, or ask for what records alone say (log timeline,"
+            " log why, log dump)"
         )
     notes.add(f"{log.path} begins at offset {base}: nothing before it is known")
     walk.engine.builder.offset = base

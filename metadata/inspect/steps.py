@@ -9,6 +9,7 @@ import msgspec
 from metadata.batches import DecodedRecord, decode_readable
 from metadata.image import MetadataImage
 from metadata.inspect.coverage import Coverage
+from metadata.inspect.places import ShownAs
 from metadata.inspect.quorum import QuorumView
 from metadata.replay import ReplayState
 from storage.batch import RecordBatch
@@ -25,7 +26,8 @@ class FoundState:
     `problems` are lines on what was damaged or skipped (at most SHOWN_PROBLEMS and one more), `notes` about
     what the reader may like to know and is no fault; `unknown` counts records from the future, which changed
     nothing. `stopped` is the damage behind which nothing was replayed; None where the place was reached.
-    `coverage` has the ranges of records that are not in it.
+    `coverage` has the ranges of records that are not in it; `shown` says for a place inside something atomic
+    what is shown in its stead.
     """
 
     state: ReplayState
@@ -36,6 +38,7 @@ class FoundState:
     stopped: Damage | None = None
     quorum: QuorumView = field(default_factory=QuorumView)
     coverage: Coverage = field(default_factory=Coverage)
+    shown: ShownAs | None = None
 
     @property
     def image(self) -> MetadataImage:

@@ -207,7 +207,7 @@ class Walk:
             self.found.stopped = self._damage or Damage(
                 file=batch.file, position=batch.position, offset=expected, reason=lost
             )
-            self._not_looked_at(base, limit)
+            self._not_looked_at(max(base, expected), limit)
             self._notes.add(
                 f"stopped at offset {expected}: {lost}, the next batch begins at {base}; go on with it by"
                 " --past-corruption"

@@ -30,10 +30,11 @@ from metadata.inspect.changes import BatchChanges, ChangeFeed
 from metadata.inspect.concern import Concern, Stretch
 from metadata.inspect.entities import EntityNamer, is_below
 from metadata.inspect.log import InspectError, MetadataLog, ReadBatch, damage_line, decode_item
+from metadata.inspect.places import Limits
 from metadata.inspect.points import END, Point, utc_text
 from metadata.inspect.record_texts import acl_text, quota_who
 from metadata.inspect.split_fences import LIKE_A_SPLIT_FENCE
-from metadata.inspect.states import OnProblem, earliest, state_at
+from metadata.inspect.states import OnProblem, earliest, inside_transaction, settle, state_at
 from metadata.inspect.targets import Target
 from metadata.inspect.views import Wanted, config_path, entities_below, scram_path
 from metadata.tree import broker_tree, partition_tree
@@ -63,7 +64,7 @@ class Link:
 class Explanation:
     """The chain, oldest first, and how the target stands at its end. `exists` is False for an entity that was
     deleted or never was; `value` is the field's, or all fields'. `dropped` links were too many to keep;
-    `unknown` records of the log are from the future."""
+    `unknown` records of the log are from the future; `limits` has what the chain does not cover."""
 
     target: Target
     end_offset: int
@@ -73,6 +74,7 @@ class Explanation:
     dropped: int = 0
     unknown: int = 0
     base_offset: int = 0
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def last(self) -> Link | None:
@@ -95,9 +97,11 @@ def explain(
     for a target that no record is about.
     """
     image = None
+    point, shown = settle(log, point)
     if log.start_offset and not log.is_checkpoint:
         image = state_at(log, earliest(log), on_problem, past_corruption=past_corruption).image
     chain = Chain(target, image)
+    chain.limits.place(shown)
     for item in batches_until(log, image, point, on_problem, past_corruption, chain.pieces, chain.is_passed):
         if not isinstance(item, ReadBatch):
             for error in chain.pass_over(item):
@@ -215,6 +219,8 @@ class Chain:
         known = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
         self._namer = EntityNamer(known)
         self._links: deque[Link] = deque(maxlen=MAX_LINKS)
+        self._visible: tuple[deque[Link], int] | None = None
+        self.limits = Limits()
         self._count = 0
         self._unknown = 0
         self._base_offset = self._end = 0 if image is None else image.provenance.offset
@@ -273,6 +279,7 @@ class Chain:
         """One batch: `records` are (offset, decoded record)."""
         changes = self._feed.batch(epoch, time_ms, records)
         scene = Scene(batch=changes, feed=self._feed)
+        self._transaction(changes)
         self._fences(changes)
         self._unknown += sum(
             isinstance(one, r.UnknownRecord | control.UnknownControlRecord) for _, one in changes.records
@@ -287,6 +294,17 @@ class Chain:
         if changes.records:
             self._end = changes.records[-1][0] + 1
         self._last_ms = time_ms
+
+    def _transaction(self, changes: BatchChanges) -> None:
+        """Keeps the chain as it was before an open transaction: nothing in one holds before its end."""
+        for _, record in changes.records:
+            match record:
+                case r.BeginTransactionRecord():
+                    self._visible = (self._links.copy(), self._count)
+                case r.AbortTransactionRecord() if self._visible is not None:
+                    (self._links, self._count), self._visible = self._visible, None
+                case r.EndTransactionRecord():
+                    self._visible = None
 
     def _partition_of(self) -> tuple[str, int] | None:
         head, _, index = self._target.entity.rpartition("/")
@@ -453,7 +471,7 @@ class Chain:
             return self._quorum or None
         if self._kind == "transaction":
             return {}
-        image = self._feed.state.freeze()
+        image = self._feed.replayed().image
         found = dict(entities_below(image, Wanted(entity)))
         if self._target.field is not None or (len(found) == 1 and entity in found):
             return found.get(entity)
@@ -461,6 +479,9 @@ class Chain:
 
     def result(self) -> Explanation:
         """Raises InspectError if no record was about the target."""
+        if self._visible is not None:
+            self._links, self._count = self._visible
+            self.limits.place(inside_transaction(self._feed.replayed()))
         now = self._now()
         if not self._links:
             raise InspectError(
@@ -476,6 +497,7 @@ class Chain:
             dropped=self._count - len(self._links),
             unknown=self._unknown,
             base_offset=self._base_offset,
+            limits=self.limits,
         )
 
     def _hint(self) -> str:

@@ -1,4 +1,4 @@
-"""Logs without their beginning, as retention leaves them: what each tool tells, and what it says it cannot."""
+"""Logs without their beginning, as retention leaves them: what each tool tells, and what it does not know."""
 
 from __future__ import annotations
 

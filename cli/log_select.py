@@ -22,6 +22,8 @@ TYPE_NAMES = (
     UnknownRecord.type_name,
     UnknownControlRecord.type_name,
 )
+# Where Kafka's message is not called as its type is.
+_KAFKAS_MESSAGES = {"VotersRecord": "KRAFT_VOTERS"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +84,23 @@ EVERYTHING = Selection()
 
 
 def record_type(text: str) -> str:
-    """The full name of a record type: topic, TOPIC_RECORD and topic-record are one. Raises ValueError."""
-    wanted = text.upper().replace("-", "_")
-    for name in (wanted, wanted + "_RECORD"):
-        if name in TYPE_NAMES:
-            return name
-    short = {name.removesuffix("_RECORD"): name for name in TYPE_NAMES}
-    close = [short[at] for at in difflib.get_close_matches(wanted.removesuffix("_RECORD"), short, n=3)]
+    """The full name of a record type, from any spelling: TOPIC_RECORD, topic, TopicRecord, and Kafka's names
+    of control records (LeaderChangeMessage, SnapshotHeader, VotersRecord). Raises ValueError."""
+    known = {_letters(name): name for name in TYPE_NAMES}
+    known |= {_letters(message): name for message, name in _KAFKAS_MESSAGES.items()}
+    wanted = _letters(text)
+    if wanted in known:
+        return known[wanted]
+    near = difflib.get_close_matches(wanted, known, n=3)
+    close = list(dict.fromkeys(known[at] for at in near))
     hint = f"; did you mean {' or '.join(close)}?" if close else f"; known are {', '.join(TYPE_NAMES)}"
     raise ValueError(f"no record type is called {text!r}{hint}")
+
+
+def _letters(name: str) -> str:
+    """What all spellings of a type have in common."""
+    plain = name.lower().replace("_", "").replace("-", "")
+    return plain.removesuffix("record").removesuffix("message")
 
 
 def entity_path(text: str) -> str:

@@ -12,12 +12,12 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .checkpoint_text import decode_entries, encode_entries
 from .errors import CorruptFileError, StorageError
 from .types import LogPosition
 
 FILE_NAME = "leader-epoch-checkpoint"
-_VERSION = "0"
-_ADVICE = "remove the file to have the table rebuilt from the log when the node starts"
+_ADVICE = "the table is rebuilt from the log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,33 +93,18 @@ class EpochTable:
 
     def encode(self) -> bytes:
         """The content of `leader-epoch-checkpoint`: version, count, one "epoch start" line each."""
-        lines = [_VERSION, str(len(self.entries)), *(f"{epoch} {start}" for epoch, start in self.entries)]
-        return ("\n".join(lines) + "\n").encode()
+        return encode_entries(f"{epoch} {start}" for epoch, start in self.entries)
 
     @staticmethod
     def decode(data: bytes, file: str = FILE_NAME) -> EpochTable:
-        """The table in a checkpoint file. Raises CorruptFileError for anything but such a file."""
+        """The table in a checkpoint file; Kafka leaves an empty file for an empty table. Raises
+        CorruptFileError for anything but such a file."""
         try:
-            lines = data.decode("ascii").splitlines()
-            version, count = lines[0].strip(), int(lines[1])
-            entries = [_parse_entry(line) for line in lines[2:] if line.strip()]
-        except (UnicodeDecodeError, IndexError, ValueError) as error:
+            entries = [(int(epoch), int(start)) for epoch, start in decode_entries(data, file, _ADVICE)]
+        except ValueError as error:
             raise CorruptFileError(file, f"is no leader epoch table ({error})", _ADVICE) from None
-        if version != _VERSION:
-            raise CorruptFileError(
-                file,
-                f"has version {version}, this release reads {_VERSION}",
-                "use the newer release that wrote it",
-            )
-        if count != len(entries):
-            raise CorruptFileError(file, f"announces {count} entries and has {len(entries)}", _ADVICE)
         _check_rising(entries, file)
         return EpochTable(tuple(entries))
-
-
-def _parse_entry(line: str) -> tuple[int, int]:
-    epoch, start = line.split()
-    return int(epoch), int(start)
 
 
 def _check_rising(entries: Iterable[tuple[int, int]], file: str) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .disk import Disk, join, read_file
 from .epochs import FILE_NAME as EPOCHS_FILE
 from .epochs import EpochTable
-from .errors import CorruptLogError, FileMissingError
+from .errors import CorruptFileError, CorruptLogError, FileMissingError
 from .recovery import FILE_NAME as POINT_FILE
 from .recovery import RecoveryPoint, find_valid_batch, scan_file
 from .segment import Segment, segment_name
@@ -48,6 +48,7 @@ class Examined:
     unsynced_from: int = 0
     torn: TornTail | None = None
     leftovers: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def close(self) -> None:
         """Closes every segment."""
@@ -65,8 +66,8 @@ def examine(
     """Verifies everything above the recovery point (without one: everything) and changes nothing. `bases`:
     base offsets of the segments that are there, rising.
 
-    Raises CorruptLogError for damage below the point or before a later valid batch, CorruptFileError for an
-    unreadable epoch table, DiskError.
+    An epoch table that cannot be read or that does not reach back to the log's start is made anew out of the
+    whole log. Raises CorruptLogError for damage below the point or before a later valid batch, DiskError.
     """
     examined = Examined()
     if point is not None:
@@ -105,26 +106,32 @@ def _load_start(
     disk: Disk, directory: str, point: RecoveryPoint | None, bases: list[int], examined: Examined
 ) -> RecoveryPoint | None:
     """Fills in the epochs below the point; the point from which to scan, None for the whole log."""
-    path = join(directory, EPOCHS_FILE)
-    try:
-        examined.stored_epochs = EpochTable.decode(read_file(disk, path), path)
-    except FileMissingError:
-        examined.stored_epochs = None
-    stored = examined.stored_epochs or EpochTable()
     start = bases[0] if bases else 0
+    stored = _stored_epochs(disk, directory, examined)
     if point is not None:
         examined.start_epoch = point.start_epoch
     elif start > 0:
         # Only the file knows what came before the start of a log that another program trimmed.
         examined.start_epoch = stored.epoch_at(start - 1) or stored.epoch_at(start) or 0
+    trusted: RecoveryPoint | None = None
     if point is not None and examined.stored_epochs is not None:
-        examined.epochs = stored.truncate_to(point.offset).truncate_start(start)
-        trusted: RecoveryPoint | None = point
-    else:
-        trusted = None
+        known = stored.truncate_to(point.offset).truncate_start(start)
+        if point.offset == start or known.epoch_at(start) is not None:
+            examined.epochs, trusted = known, point
     if start > 0 and not examined.epochs.entries and examined.start_epoch >= 0:
         examined.epochs = EpochTable.reset(LogPosition(examined.start_epoch, start))
     return trusted
+
+
+def _stored_epochs(disk: Disk, directory: str, examined: Examined) -> EpochTable:
+    path = join(directory, EPOCHS_FILE)
+    try:
+        examined.stored_epochs = EpochTable.decode(read_file(disk, path), path)
+    except FileMissingError:
+        examined.stored_epochs = None
+    except CorruptFileError as error:
+        examined.notes.append(str(error))
+    return examined.stored_epochs or EpochTable()
 
 
 def _scan(examined: Examined, trusted: RecoveryPoint | None) -> None:
@@ -187,6 +194,8 @@ def repair(
 ) -> None:
     """Finishes an interrupted trim, cuts the torn tail, and syncs every byte that may not have been; without
     `sync` the caller does that, for many logs at once."""
+    for note in examined.notes:
+        on_warning(note)
     for base in examined.leftovers:
         disk.remove(join(directory, segment_name(base)))
         disk.sync_directory(directory)

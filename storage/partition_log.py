@@ -22,11 +22,21 @@ from typing import cast
 
 from .batch import parse_header
 from .checkpoint import Checkpoint
-from .disk import STAGED_SUFFIX, Disk, FileSystem, join, name_of, place_staged, remove_if_present
+from .disk import (
+    STAGED_SUFFIX,
+    Disk,
+    FileSystem,
+    join,
+    name_of,
+    place_staged,
+    remove_if_present,
+)
 from .epochs import FILE_NAME as EPOCHS_FILE
+from .epochs import EpochTable
 from .errors import BatchError, CorruptFileError, FileMissingError, OffsetOutOfRange
 from .file_pool import FilePool, PooledFile
 from .log_config import LogConfig
+from .log_indexes import LogIndexes
 from .log_open import examine, repair
 from .pooled_log import PooledLog
 from .producer_snapshot import encode_producers, load_producers, parse_snapshot_name, snapshot_name
@@ -34,7 +44,6 @@ from .producers import ProducerTable
 from .recovery import FILE_NAME as POINT_FILE
 from .recovery import RecoveryPoint, load_recovery_point
 from .segment import Segment, segment_bases
-from .segment_index import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name, parse_index_name
 from .timed_segment import TimedSegment
 from .types import LogPosition
 from .walk import Hop, walk_batches
@@ -57,6 +66,7 @@ class PartitionLog(PooledLog):
         self.producers = ProducerTable()
         self.needs_sync = False
         self._snapshots: list[int] = []
+        self._indexes = LogIndexes(disk, directory)
         # Counts what makes a checkpoint that was taken before it wrong: cuts, trims and resets.
         self._shape = 0
 
@@ -70,15 +80,17 @@ class PartitionLog(PooledLog):
         on_warning: Callable[[str], None] = lambda text: None,
         *,
         names: list[str] | None = None,
+        verify: bool = False,
     ) -> PartitionLog:
         """Opens the log in an existing directory, or an empty one, and recovers it. `names`: what is in it.
+        `verify`: another program had it since, so its recovery point says nothing and goes.
 
         Where `needs_sync` is true on return, `segment_files` may hold bytes that are not durable yet, and so
         may the directory's names. Raises CorruptLogError, CorruptFileError, DiskError.
         """
         log = PartitionLog(disk, directory, config, pool, file_system)
         try:
-            log._load(disk.list_directory(directory) if names is None else names, on_warning)
+            log._load(disk.list_directory(directory) if names is None else names, on_warning, verify)
         except BaseException:
             log.close()
             raise
@@ -86,14 +98,15 @@ class PartitionLog(PooledLog):
 
     # --- opening
 
-    def _load(self, names: list[str], on_warning: Callable[[str], None]) -> None:
-        point = load_recovery_point(self._disk, self.directory) if POINT_FILE in names else None
+    def _load(self, names: list[str], on_warning: Callable[[str], None], verify: bool) -> None:
+        point = self._load_point(on_warning, verify) if POINT_FILE in names else None
         self._snapshots = sorted(offset for offset in map(parse_snapshot_name, names) if offset is not None)
         if point is not None and point.resetting:
             self._drop_snapshots(0)
             self._finish_reset(point)
             self.trusted_from = point.offset
             self._remove_leftovers(names)
+            self._indexes.begin(point.offset)
             on_warning(
                 f"{self.directory}: a reset to offset {point.offset} had been cut short and was finished"
             )
@@ -116,15 +129,27 @@ class PartitionLog(PooledLog):
         self.needs_sync |= unpointed or self._segments[-1].base_offset != self._point.segment or torn
         for index, segment in enumerate(self._segments[:-1]):
             cast(TimedSegment, segment).sealed_end = self._segments[index + 1].base_offset
+        last_is_right = self._point == self._point_at_end()
+        self._indexes.find(names, self._timed_segments(), last_is_right=last_is_right)
         self._remove_leftovers(names)
         self._load_producers(on_warning)
 
+    def _load_point(self, on_warning: Callable[[str], None], verify: bool) -> RecoveryPoint | None:
+        """Without one the whole log is verified: one bad file of one replica stops nobody."""
+        try:
+            if not verify:
+                return load_recovery_point(self._disk, self.directory)
+        except CorruptFileError as error:
+            on_warning(f"{error.file}: {error.reason}; the whole log is verified instead")
+        self._disk.remove(join(self.directory, POINT_FILE))
+        self.needs_sync = True
+        return None
+
     def _remove_leftovers(self, names: list[str]) -> None:
-        """Staged files, and indexes of segments that are gone or that are appended to again."""
-        sealed = {segment.base_offset for segment in self._segments[:-1]}
+        """Staged files, and the files beside segments that are gone or that are appended to again."""
+        bases = {segment.base_offset for segment in self._segments}
         for name in names:
-            base = parse_index_name(name)
-            if name.endswith((STAGED_SUFFIX, ".tmp")) or (base is not None and base not in sealed):
+            if name.endswith((STAGED_SUFFIX, ".tmp")) or self._indexes.is_leftover(name, bases):
                 self.needs_sync |= remove_if_present(self._disk, join(self.directory, name))
         if any(offset > self.end_offset for offset in self._snapshots):
             self._drop_snapshots(self.end_offset + 1)
@@ -166,6 +191,11 @@ class PartitionLog(PooledLog):
             if segment.base_offset >= self._point.segment
         ]
 
+    @property
+    def is_pointed(self) -> bool:
+        """Whether its small files say what it is now: a checkpoint would change nothing."""
+        return self._point_at_end() == self._point and self.epochs == (self._stored_epochs or EpochTable())
+
     def configure(self, config: LogConfig) -> None:
         """New settings, which hold from the next append on."""
         self.config = config
@@ -205,6 +235,8 @@ class PartitionLog(PooledLog):
         with self._lookup:
             cast(TimedSegment, active).note_appended(batches, hops)
             self.end_offset = following
+        if active.base_offset not in self._indexes.missing:
+            self._indexes.drop(active.base_offset)
         if epoch != self.epochs.last_epoch or not self.epochs.entries:
             for _, base, _, its_epoch in hops:
                 self.epochs = self.epochs.append(its_epoch, base)
@@ -223,7 +255,7 @@ class PartitionLog(PooledLog):
             active.file.sync()
             self.synced_offset = max(self.synced_offset, self.end_offset)
             with self._lookup:
-                files = active.seal(self.end_offset)
+                files = self._indexes.seal(active, self.end_offset)
             files.append(self._snapshot_file())
             staged = [self.pool.staged(path, data, _ROLL) for path, data in files]
             self._file_system.sync(staged, ())
@@ -239,13 +271,26 @@ class PartitionLog(PooledLog):
 
     # --- checkpoints
 
-    def checkpoint(self) -> Checkpoint | None:
+    @property
+    def unindexed_bytes(self) -> int | None:
+        """What has to be read before every segment can have its index files; None: all have them."""
+        return self._indexes.bytes_to_read(self._timed_segments())
+
+    def _timed_segments(self) -> list[TimedSegment]:
+        return cast("list[TimedSegment]", self._segments)
+
+    def checkpoint(self, *, indexes: bool = False) -> Checkpoint | None:
         """What has to be written so that nothing up to the present end need be verified again; None: nothing
-        has changed."""
+        has changed. With `indexes`, the log is about to be closed: the index files that are missing, too."""
         point = self._point_at_end()
-        if self.closed or (point == self._point and self.epochs == self._stored_epochs):
+        if self.closed:
             return None
-        files = []
+        files: list[tuple[str, bytes]] = []
+        if indexes:
+            with self._lookup:
+                files = self._indexes.complete(self._timed_segments())
+        if not files and point == self._point and self.epochs == self._stored_epochs:
+            return None
         if self._snapshots[-1:] != [self.end_offset] and self.end_offset > self.start_offset:
             files.append(self._snapshot_file())
         if self.epochs != self._stored_epochs:
@@ -322,7 +367,7 @@ class PartitionLog(PooledLog):
             with self._io:
                 self._shape += 1
                 self._drop_snapshots(end + 1)
-                self._drop_indexes(keep.base_offset)
+                self._indexes.cut(keep.base_offset, end)
             super().truncate_to(end)
             self.trusted_from = min(self.trusted_from, end)
             self._load_producers()
@@ -335,8 +380,9 @@ class PartitionLog(PooledLog):
                 self._shape += 1
                 self._drop_snapshots(0)
                 for segment in self._segments:
-                    self._drop_indexes(segment.base_offset)
+                    self._indexes.remove(segment.base_offset)
             self.reset_to(LogPosition(-1, offset))
+            self._indexes.begin(offset)
             self.trusted_from = offset
             self.producers = ProducerTable()
 
@@ -348,15 +394,11 @@ class PartitionLog(PooledLog):
             return super().delete_segments_before(offset)
 
     def _remove_segment(self, segment: Segment) -> None:
-        self._drop_indexes(segment.base_offset)
+        self._indexes.remove(segment.base_offset)
         if segment.base_offset < self.start_offset and segment.base_offset in self._snapshots:
             self._snapshots.remove(segment.base_offset)
             remove_if_present(self._disk, join(self.directory, snapshot_name(segment.base_offset)))
         super()._remove_segment(segment)
-
-    def _drop_indexes(self, base_offset: int) -> None:
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            remove_if_present(self._disk, join(self.directory, index_name(base_offset, suffix)))
 
     def enforce_retention(
         self, *, retention_bytes: int, retention_ms: int, below_offset: int, wall_ms: int

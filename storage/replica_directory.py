@@ -11,12 +11,16 @@ import random
 import re
 from collections.abc import Sequence
 
+from .checkpoint_text import decode_offsets, encode_offsets
 from .disk import Disk, join, read_file, write_atomically
 from .errors import CorruptFileError, FileMissingError
 from .log_config import PARTITION_METADATA_FILE
 from .uuids import uuid_from_text, uuid_to_text
 
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
+KAFKA_RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
+"""Kafka's, of all replicas of a directory. We have one beside each replica's segments and take this one away:
+it would tell Kafka that what we wrote had been flushed, and where it is found, Kafka was here since."""
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 MAX_NAME_BYTES = 255
@@ -59,39 +63,31 @@ def load_partition_metadata(disk: Disk, directory: str) -> bytes | None:
     advice = "restore it from another replica of the topic, or move this directory away"
     try:
         lines = read_file(disk, path).decode("ascii").splitlines()
-        fields = dict(line.split(": ", 1) for line in lines if line)
+        fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         if fields["version"] != _VERSION:
             version = fields["version"]
             raise CorruptFileError(path, f"has version {version}, this release reads {_VERSION}", advice)
         return uuid_from_text(fields["topic_id"])
     except FileMissingError:
         return None
-    except (ValueError, KeyError, UnicodeDecodeError) as error:
+    except (ValueError, KeyError) as error:
         raise CorruptFileError(path, f"names no topic ({error})", advice) from None
 
 
 def store_high_watermarks(disk: Disk, directory: str, offsets: Sequence[tuple[str, int, int]]) -> None:
     """(topic, partition, high watermark) of every replica. Durable on return; raises DiskError."""
-    lines = [_VERSION, str(len(offsets))]
-    lines += [f"{topic} {partition} {offset}" for topic, partition, offset in offsets]
-    write_atomically(disk, join(directory, HIGH_WATERMARK_FILE), ("\n".join(lines) + "\n").encode())
+    by_name = {(topic, partition): offset for topic, partition, offset in offsets}
+    write_atomically(disk, join(directory, HIGH_WATERMARK_FILE), encode_offsets(by_name))
 
 
 def load_high_watermarks(disk: Disk, directory: str) -> dict[tuple[str, int], int]:
     """By (topic, partition); empty where there is no file. Raises CorruptFileError, DiskError."""
-    path = join(directory, HIGH_WATERMARK_FILE)
+    advice = "nothing needs to be done: reads are bounded by the logs' starts until leaders are known"
+    return _load_offsets(disk, join(directory, HIGH_WATERMARK_FILE), advice)
+
+
+def _load_offsets(disk: Disk, path: str, advice: str) -> dict[tuple[str, int], int]:
     try:
-        lines = read_file(disk, path).decode("ascii").splitlines()
-        version, count = lines[0], int(lines[1])
-        found = {}
-        for line in lines[2:]:
-            topic, partition, offset = line.split()
-            found[topic, int(partition)] = int(offset)
-        if version != _VERSION or count != len(found) or any(offset < 0 for offset in found.values()):
-            raise ValueError(f"version {version}, {count} announced, {len(found)} found")
+        return decode_offsets(read_file(disk, path), path, advice)
     except FileMissingError:
         return {}
-    except (ValueError, IndexError, UnicodeDecodeError) as error:
-        advice = "nothing needs to be done: reads are bounded by the logs' starts until leaders are known"
-        raise CorruptFileError(path, f"is no offset checkpoint ({error})", advice) from None
-    return found

@@ -2,9 +2,8 @@
 
 Owns one open file. Knows batches by their headers; does not decide when to roll, sync or cut.
 
-Kafka's `.index` and `.timeindex` files are not written, and are ignored when they are there: positions come
-from hopping over headers, kept sparsely in memory. Kafka 3.7 makes missing ones anew when it opens a log
-(`LogLoader.loadSegmentFiles`: a missing index makes it recover the segment, which rebuilds both).
+The index is Kafka's (`LogSegment.append`, `OffsetIndex`): a batch that begins more than an interval after the
+last one in it is in it, by its last offset. So a search begins at the entry that is not above its offset.
 """
 
 from __future__ import annotations
@@ -92,10 +91,10 @@ class Segment:
     def note(self, base_position: int, hops: list[Hop]) -> None:
         """Adds batches at the end of the file to the index; `hops` count from `base_position`."""
         last = self._positions[-1]
-        for position, base, _, _ in hops:
+        for position, _, following, _ in hops:
             at = base_position + position
-            if at - last >= self._interval:
-                self._offsets.append(base)
+            if at - last > self._interval:
+                self._offsets.append(following - 1)
                 self._positions.append(at)
                 last = at
 
@@ -116,7 +115,8 @@ class Segment:
         CorruptLogError when the headers do not lead there.
         """
         slot = bisect_right(self._offsets, offset) - 1
-        position, expected = self._positions[slot], self._offsets[slot]
+        position, floor = self._positions[slot], self._offsets[slot]
+        expected = floor if slot == 0 else None
         last_known = position
         new_offsets, new_positions = array("q"), array("q")
         found: tuple[int, int] | None = None
@@ -124,14 +124,14 @@ class Segment:
             buf = self._read_window(position)
             hops = hop_headers(buf)
             if not hops:
-                self._fail(position, expected, f"a batch header on the way to offset {offset}")
+                self._fail(position, floor, f"a batch header on the way to offset {offset}")
             for at, base, following, _ in hops:
-                if base != expected or following <= base:
-                    self._fail(
-                        position + at, expected, f"base offset {expected}, found {base} up to {following}"
-                    )
-                if position + at - last_known >= self._interval:
-                    new_offsets.append(base)
+                if following <= base or (base > floor if expected is None else base != expected):
+                    wanted = floor if expected is None else expected
+                    text = f"base offset {wanted}, found {base} up to {following}"
+                    self._fail(position + at, wanted, text)
+                if position + at - last_known > self._interval and following - 1 > floor:
+                    new_offsets.append(following - 1)
                     new_positions.append(position + at)
                     last_known = position + at
                 if offset < following:

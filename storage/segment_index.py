@@ -1,7 +1,8 @@
-"""`.index` and `.timeindex` of a full segment: Kafka's formats, written once, when the segment is left.
+"""`.index` and `.timeindex` of a segment: Kafka's formats, written when it is full and at an orderly stop.
 
 Owns the two texts. What they say can always be found again by hopping over the segment's headers, so a file
-that is missing or makes no sense is no damage: `decode_*` gives None and the caller hops.
+that is missing or makes no sense is no damage: `decode_*` gives None and the caller hops. Releases before
+this one wrote a batch's base offset where its last offset belongs; whoever searches gets on with both.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from itertools import pairwise
 
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
 _TIME = struct.Struct(">qi")
+# Version, producer id, first and last offset of an aborted transaction, last stable offset.
+_ABORTED = struct.Struct(">hqqqq")
 
 
 def index_name(base_offset: int, suffix: str) -> str:
@@ -22,14 +26,16 @@ def index_name(base_offset: int, suffix: str) -> str:
 
 
 def parse_index_name(name: str) -> int | None:
-    """The base offset in the name of either file; None for any other."""
+    """The base offset in the name of such a file; None for any other."""
     stem, _, suffix = name.partition(".")
-    known = suffix in ("index", "timeindex") and len(stem) == 20 and stem.isascii() and stem.isdigit()
+    known = (
+        suffix in ("index", "timeindex", "txnindex") and len(stem) == 20 and stem.isascii() and stem.isdigit()
+    )
     return int(stem) if known else None
 
 
 def encode_index(base_offset: int, offsets: Sequence[int], positions: Sequence[int]) -> bytes:
-    """Entries of (offset less base offset, byte position), 4 bytes each, big endian."""
+    """Entries of (a batch's last offset less base offset, byte position), 4 bytes each, big endian."""
     flat = array("i")
     for offset, position in zip(offsets, positions, strict=True):
         flat.append(offset - base_offset)
@@ -56,9 +62,11 @@ def decode_index(
 
 
 def encode_times(base_offset: int, times_ms: Sequence[int], offsets: Sequence[int]) -> bytes:
-    """Entries of (newest timestamp so far, offset of its batch's end less base offset): 8 and 4 bytes."""
+    """Entries of (newest timestamp so far, last offset of its batch less base offset): 8 and 4 bytes. What
+    has no timestamp (-1) has no entry."""
     pack = _TIME.pack
-    return b"".join(pack(time, offset - base_offset) for time, offset in zip(times_ms, offsets, strict=True))
+    pairs = zip(times_ms, offsets, strict=True)
+    return b"".join(pack(time, offset - base_offset) for time, offset in pairs if time >= 0)
 
 
 def decode_times(data: bytes, base_offset: int, *, end_offset: int) -> tuple[array[int], array[int]] | None:
@@ -72,6 +80,13 @@ def decode_times(data: bytes, base_offset: int, *, end_offset: int) -> tuple[arr
     if offsets[0] < base_offset or offsets[-1] >= end_offset:
         return None
     return (times, offsets) if _rises(times) and _rises(offsets) else None
+
+
+def cut_aborted(data: bytes, end_offset: int) -> bytes:
+    """Kafka's `.txnindex`, which nothing here reads or adds to, for a segment that is cut at `end_offset`."""
+    entries = (data[at : at + _ABORTED.size] for at in range(0, len(data), _ABORTED.size))
+    whole = (one for one in entries if len(one) == _ABORTED.size)
+    return b"".join(one for one in whole if _ABORTED.unpack(one)[3] < end_offset)
 
 
 def _rises(numbers: Sequence[int]) -> bool:

@@ -1,8 +1,8 @@
 """A segment of a partition's log: opened through a pool, and searchable by time.
 
-Owns the running maximum of timestamps, kept as sparsely as the positions, and the index files that a full
-segment gets. Both are only shortcuts: whatever is missing is found by hopping over the headers. With large
-batches the headers alone are read.
+Owns the running maximum of timestamps, kept as sparsely as the positions, and the index files, with which a
+segment that was full, or that an orderly stop left, begins. Both are only shortcuts: whatever is missing or
+leads astray is found by hopping over the headers. With large batches the headers alone are read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from .batch_format import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, BatchHeader, hop_headers, parse_header
 from .disk import Disk, join, read_file
-from .errors import FileMissingError
+from .errors import CorruptLogError, FileMissingError
 from .file_pool import FilePool, PooledFile
 from .segment import HOP_WINDOW_BYTES, Segment, segment_name
 from .segment_index import (
@@ -35,6 +35,8 @@ _PRODUCER = struct.Struct(">q")
 _PRODUCER_AT = 43
 _LARGE_BATCH_BYTES = 4096
 MAX_HOP_AT_SEAL_BYTES = 64 * 1024 * 1024
+MAX_OFFSETS = 2**31
+"""How many offsets one segment spans at most, for its index holds them in four bytes."""
 
 
 class TimedSegment(Segment):
@@ -68,7 +70,7 @@ class TimedSegment(Segment):
         self._newest_offset = base_offset
         self._timed_to = 0
         self._large = False
-        self._loaded = False
+        self._loaded = new
 
     # --- appending
 
@@ -78,6 +80,7 @@ class TimedSegment(Segment):
 
     def note_appended(self, data: bytes, hops: list[Hop]) -> None:
         """Takes up the bytes that were just written."""
+        self._load()
         if self._timed_to == self.size:
             self._note_times(self.size, data, hops)
             self._timed_to += len(data)
@@ -86,18 +89,22 @@ class TimedSegment(Segment):
         self.size += len(data)
 
     def _note_times(self, base_position: int, data: bytes, hops: list[Hop]) -> None:
+        """The newest timestamp so far is noted at every batch that is, or now comes, into the index."""
         unpack = _TIMESTAMP.unpack_from
-        last = self._positions[-1]
-        for position, base, following, _ in hops:
+        slot = max(1, bisect_left(self._positions, base_position + hops[0][0]))
+        for position, _, following, _ in hops:
             at = base_position + position
-            if at - last >= self._interval:
-                self._offsets.append(base)
-                self._positions.append(at)
-                self._note_newest()
-                last = at
             (timestamp,) = unpack(data, position + _MAX_TIMESTAMP_AT)
             if timestamp > self._newest_ms:
                 self._newest_ms, self._newest_offset = timestamp, following - 1
+            if slot == len(self._positions):
+                if at - self._positions[-1] <= self._interval:
+                    continue
+                self._offsets.append(following - 1)
+                self._positions.append(at)
+            if at >= self._positions[slot]:
+                self._note_newest()
+                slot += 1
 
     def _note_newest(self) -> None:
         if self._newest_ms >= NO_TIMESTAMP and (not self._times or self._newest_ms > self._times[-1]):
@@ -105,8 +112,10 @@ class TimedSegment(Segment):
             self._time_offsets.append(self._newest_offset)
 
     def cut(self, position: int) -> None:
-        """Truncates the file and what is known of it; the segment is the last one from now on."""
+        """Truncates the file and what is known of it; the segment is the last one from now on, and its index
+        files, which the caller removes, count no more."""
         self.sealed_end = None
+        self._loaded = True
         super().cut(position)
         self._times, self._time_offsets = array("q"), array("q")
         self._newest_ms, self._newest_offset = NO_TIMESTAMP - 1, self.base_offset
@@ -115,18 +124,22 @@ class TimedSegment(Segment):
     # --- index files
 
     def seal(self, end_offset: int) -> list[tuple[str, bytes]]:
-        """The segment is full. (path, content) of the index files that it is to get: none for one that is
-        hopped over as quickly. What they hold is forgotten here, and read again when it is asked for."""
+        """The segment is full: its index files, as `index_files` says. What they hold is forgotten here, and
+        read again when it is asked for."""
+        files = self.index_files()
         self.sealed_end = end_offset
-        if self.size <= 2 * self._interval:
-            return []
-        if self.size - self._timed_to > MAX_HOP_AT_SEAL_BYTES:
-            # An append must not wait for that: whoever searches it hops.
-            self.forget()
+        self.forget()
+        return files
+
+    def index_files(self, hop_bytes: int = MAX_HOP_AT_SEAL_BYTES) -> list[tuple[str, bytes]]:
+        """(path, content) of the index files that say what it holds now; none where more than `hop_bytes`
+        would have to be hopped over for that: then whoever searches it hops."""
+        self._load()
+        if self.size - self._timed_to > hop_bytes:
             return []
         self._time_through()
         self._note_newest()
-        files = [
+        return [
             (
                 join(self._directory, index_name(self.base_offset, INDEX_SUFFIX)),
                 encode_index(self.base_offset, self._offsets[1:], self._positions[1:]),
@@ -136,31 +149,45 @@ class TimedSegment(Segment):
                 encode_times(self.base_offset, self._times, self._time_offsets),
             ),
         ]
-        self.forget()
-        return files
 
     def forget(self) -> None:
         """Drops what index files or the headers tell again."""
+        self._drop()
+        self._loaded = False
+
+    def without_index_files(self) -> None:
+        """There are none, or none that say what it holds now."""
+        self._loaded = True
+
+    @property
+    def untimed_bytes(self) -> int:
+        """What has to be hopped over before it can have index files."""
+        return self.size - self._timed_to
+
+    def _drop(self) -> None:
         self._offsets, self._positions = array("q", [self.base_offset]), array("q", [0])
         self._times, self._time_offsets = array("q"), array("q")
         self._newest_ms, self._newest_offset = NO_TIMESTAMP - 1, self.base_offset
         self._timed_to = 0
-        self._loaded = False
 
     def _load(self) -> None:
-        """Reads the index files of a full segment, once; what they do not say is found by hopping."""
-        if self._loaded or self.sealed_end is None:
+        """Reads the index files, once; what they do not say is found by hopping."""
+        if self._loaded:
             return
         self._loaded = True
+        if not self.size or self._timed_to:
+            return
+        end = self.base_offset + MAX_OFFSETS if self.sealed_end is None else self.sealed_end
         found = self._read(INDEX_SUFFIX)
-        index = found and decode_index(found, self.base_offset, end_offset=self.sealed_end, size=self.size)
-        if index and len(self._offsets) == 1:
-            self._offsets.extend(index[0])
-            self._positions.extend(index[1])
-            self._drop_overlap(1)
+        known = not found or len(self._offsets) > 1
+        index = None if known else decode_index(found, self.base_offset, end_offset=end, size=self.size)
+        for offset, position in zip(*(index or ((), ())), strict=True):
+            if position - self._positions[-1] > self._interval:
+                self._offsets.append(offset)
+                self._positions.append(position)
         found = self._read(TIME_INDEX_SUFFIX)
-        times = found and decode_times(found, self.base_offset, end_offset=self.sealed_end)
-        if times and not self._timed_to:
+        times = decode_times(found, self.base_offset, end_offset=end) if found else None
+        if times:
             self._times, self._time_offsets = times
             self._newest_ms, self._newest_offset = times[0][-1], times[1][-1]
             self._timed_to = self.size
@@ -181,9 +208,15 @@ class TimedSegment(Segment):
         return buf
 
     def locate(self, offset: int) -> tuple[int, int]:
-        """As of every segment, with the help of the index file."""
+        """As of every segment, with the help of the index file, which is left aside if it leads astray."""
         self._load()
-        return super().locate(offset)
+        try:
+            return super().locate(offset)
+        except CorruptLogError:
+            if len(self._offsets) == 1:
+                raise
+            self._drop()
+            return super().locate(offset)
 
     def boundary(self, position: int, limit: int) -> int:
         """The last start of a batch, or end of the segment, that is not above `limit`, from the batch at
@@ -193,6 +226,9 @@ class TimedSegment(Segment):
         slot = bisect_right(self._positions, limit) - 1
         best = max(position, self._positions[slot])
         for at, _, hops in self._windows(best):
+            if at == best > position and not self._offsets[slot - 1] < hops[0][1] <= self._offsets[slot]:
+                self._drop()  # no batch begins there: the index file leads astray
+                return self.boundary(position, limit)
             for place, _, _, _ in hops:
                 if at + place > limit:
                     return best
@@ -213,7 +249,7 @@ class TimedSegment(Segment):
 
     def _time_through(self) -> None:
         for position, buf, hops in self._windows(self._timed_to):
-            self._note_times_late(position, buf, hops)
+            self._note_times(position, buf, hops)
         self._timed_to = self.size
 
     def producer_headers(self, position: int) -> Iterator[BatchHeader]:
@@ -234,16 +270,3 @@ class TimedSegment(Segment):
             yield position, buf, hops
             last = hops[-1][0]
             position += last + int.from_bytes(buf[last + 8 : last + 12], "big") + LENGTH_OVERHEAD_BYTES
-
-    def _note_times_late(self, base_position: int, buf: bytes, hops: list[Hop]) -> None:
-        """As `_note_times`, where the positions may be known already."""
-        if base_position + hops[-1][0] > self._positions[-1]:
-            self._note_times(base_position, buf, hops)
-            if not self._times or self._time_offsets[-1] < self._newest_offset:
-                self._note_newest()
-            return
-        for position, _, following, _ in hops:
-            (timestamp,) = _TIMESTAMP.unpack_from(buf, position + _MAX_TIMESTAMP_AT)
-            if timestamp > self._newest_ms:
-                self._newest_ms, self._newest_offset = timestamp, following - 1
-        self._note_newest()

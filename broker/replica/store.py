@@ -334,13 +334,15 @@ class DirectoryStore:
         """Much was appended since the last checkpoint: what is appended has to be verified after a crash."""
         return self._appended_bytes >= self._options.checkpoint_bytes
 
-    def prepare_sync(self, *, checkpoint: bool = False) -> DirectorySync | None:
+    def prepare_sync(self, *, checkpoint: bool = False, last: bool = False) -> DirectorySync | None:
         """Everything appended with `sync` since the last one; None: nothing was. With `checkpoint` everything
         that was appended at all, and recovery points and producers' snapshots are written too: when
-        `checkpoint_due`, or every minute, never before an ack that somebody waits for."""
+        `checkpoint_due`, or every minute, never before an ack that somebody waits for. `last`: the store is
+        about to be closed, so segments without index files get them."""
         replicas = self._changed if checkpoint else self._dirty
+        unindexed = self._unindexed() if last else {}
         if checkpoint:
-            replicas = {**self._changed, **self._dirty}
+            replicas = {**self._changed, **self._dirty, **unindexed}
             self._changed, self._appended_bytes = {}, 0
         if not replicas:
             return None
@@ -349,8 +351,21 @@ class DirectoryStore:
             self.path,
             self._opened.file_system,
             tickets=[(one.key, one.incarnation, one.log.prepare_sync()) for one in replicas.values()],
-            checkpoints=[one.log.checkpoint() for one in replicas.values()] if checkpoint else [],
+            checkpoints=[one.log.checkpoint(indexes=key in unindexed) for key, one in replicas.items()]
+            if checkpoint
+            else [],
         )
+
+    def _unindexed(self) -> dict[PartitionKey, StoredReplica]:
+        """Replicas that lack index files, which can have them without reading for too long."""
+        found: dict[PartitionKey, StoredReplica] = {}
+        left = self._options.index_bytes_at_stop
+        for key, replica in self._replicas.items():
+            needed = replica.log.unindexed_bytes
+            if needed is not None and needed <= left:
+                left -= needed
+                found[key] = replica
+        return found
 
     def sync_completed(self, sync: DirectorySync) -> LogsSynced:
         """Takes note that `sync.run()` returned."""
@@ -388,7 +403,7 @@ class DirectoryStore:
         next open has nothing to verify. Raises DiskError."""
         try:
             if clean and not self._abandoned:
-                sync = self.prepare_sync(checkpoint=True)
+                sync = self.prepare_sync(checkpoint=True, last=True)
                 if sync is not None:
                     sync.run()
                     self.sync_completed(sync)

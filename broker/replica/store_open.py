@@ -27,6 +27,7 @@ from storage.meta_properties import FILE_NAME as META_FILE
 from storage.meta_properties import load_meta_properties
 from storage.partition_log import PartitionLog
 from storage.replica_directory import (
+    KAFKA_RECOVERY_POINT_FILE,
     STRAY_SUFFIX,
     is_removed_name,
     load_high_watermarks,
@@ -132,10 +133,12 @@ class _Opening:
         self._removed = False
         self._config = log_config(opened.settings, opened.options)
         self._high_watermarks: dict[tuple[str, int], int] = {}
+        self._kafka_was_here = False
 
     def run(self) -> FoundDirectory:
         """Raises DiskError, FileMissingError, CorruptLogError, _Unreadable."""
         self._load_high_watermarks()
+        self._kafka_was_here = self._disk.exists(join(self._path, KAFKA_RECOVERY_POINT_FILE))
         names = []
         for name in self._disk.list_directory(self._path):
             if is_removed_name(name):
@@ -194,6 +197,7 @@ class _Opening:
                 self._opened.file_system,
                 self._warn,
                 names=names,
+                verify=self._kafka_was_here,
             )
         except CorruptFileError as error:
             raise _Unreadable(str(error)) from error
@@ -208,6 +212,7 @@ class _Opening:
         )
         if log.needs_sync:
             self._unsynced.append(log)
+        if not log.is_pointed:
             self._opened.unpointed[key] = self._opened.replicas[key]
         self._incarnation += 1
         return FoundReplica(key=key, topic=topic, incarnation=self._incarnation - 1, log=found)
@@ -242,3 +247,7 @@ class _Opening:
             self._opened.file_system.sync(files, names)
         for log in self._unsynced:
             log.needs_sync = False
+        if self._kafka_was_here:
+            # Last: the recovery points that it makes wrong are gone for certain.
+            self._disk.remove(join(self._path, KAFKA_RECOVERY_POINT_FILE))
+            self._disk.sync_directory(self._path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -30,11 +31,14 @@ from broker.replica.events import (
 from broker.replica.messages import PartitionKey
 from broker.replica.store import DirectoryStore
 from broker.replica.store_parts import ExpectedIdentity, StoreOptions
-from storage.batch import encode_batch, iter_batches, parse_header
-from storage.disk import DiskFile, FileSystem
+from storage.batch import BatchHeader, encode_batch, iter_batches, parse_header
+from storage.disk import Disk, DiskFile, FileSystem, join, read_file
 from storage.faulty_disk import FaultProfile, FaultyDisk
 from storage.meta_properties import MetaProperties, store_meta_properties
 from storage.producers import ProducerTable
+from storage.replica_directory import parse_replica_name
+from storage.segment import list_segments, segment_name
+from storage.segment_index import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name
 
 PATH = "/data/d0"
 DIRECTORY_ID = b"directory-id-0-0"
@@ -75,6 +79,25 @@ class Model:
             header = parse_header(data)
             if header.producer_id >= 0:
                 self.sequences[header.producer_id] = header.base_sequence + header.records_count
+
+
+def check_index_files(disk: Disk, directory: str, base: int, headers: list[BatchHeader]) -> None:
+    """Every entry is the last offset of the batch at that position, and the newest time so far."""
+    index = read_file(disk, join(directory, index_name(base, INDEX_SUFFIX)))
+    times = read_file(disk, join(directory, index_name(base, TIME_INDEX_SUFFIX)))
+    at, newest, last_at = 0, (-1, base), 0
+    entries: set[tuple[int, int]] = set()
+    lasts: list[tuple[int, int]] = []
+    for header in headers:
+        newest = max(newest, (header.max_timestamp_ms, header.last_offset), key=lambda each: each[0])
+        entries.add((header.last_offset - base, at))
+        lasts.append((newest[0], newest[1] - base))
+        last_at = at
+        at += header.size_bytes
+    assert set(struct.iter_unpack(">ii", index)) <= entries
+    assert len(index) // 8 >= (last_at > OPTIONS.index_interval_bytes)
+    noted = list(struct.iter_unpack(">qi", times))
+    assert set(noted) <= set(lasts) and noted[-1:] == lasts[-1:]
 
 
 class Interrupted:
@@ -301,9 +324,20 @@ class Bench:
     def restart(self) -> None:
         self.opened().close(clean=True)
         self.store = None
+        self.check_index_files()
         for model in self.models.values():
             model.kept = model.end
         self.opened()
+
+    def check_index_files(self) -> None:
+        """After an orderly stop every segment has both, and they say what it holds."""
+        for name in self.disk.list_directory(PATH):
+            directory = join(PATH, name)
+            if parse_replica_name(name) is None or not self.disk.is_directory(directory):
+                continue
+            for base in list_segments(self.disk, directory):
+                data = read_file(self.disk, join(directory, segment_name(base)))
+                check_index_files(self.disk, directory, base, [one.header for one in iter_batches(data)])
 
     def kill(self) -> None:
         self.disk = self.disk.kill()

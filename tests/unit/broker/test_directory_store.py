@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import struct
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,6 +87,107 @@ def read(bench: Bench, key: PartitionKey, start: int, to: int, max_bytes: int = 
 def bases(data: bytes | None) -> list[int]:
     assert data is not None
     return [one.header.base_offset for one in iter_batches(data)]
+
+
+# --- index files
+
+
+def index_files(bench: Bench, name: str = "t1-0") -> list[str]:
+    return [one for one in files(bench, name) if one.endswith("index")]
+
+
+def test_an_orderly_stop_leaves_index_files_that_the_next_append_takes_away(bench: Bench) -> None:
+    key = filled(bench, 18)
+    bench.create()
+    bench.restart()  # which looks at them
+    whole = [one.replace(".log", "") for one in files(bench) if one.endswith(".log")]
+    assert index_files(bench) == [f"{one}.{kind}" for one in whole for kind in ("index", "timeindex")]
+    assert len(index_files(bench, "t2-0")) == 2
+    bench.do(AppendPartition, key, data=batch(18, epoch=3), sync=True)
+    assert len(index_files(bench)) == 2 * len(whole) - 2
+    bench.kill()
+    assert len(index_files(bench)) == 2 * len(whole) - 2
+    bench.restart()
+    assert len(index_files(bench)) == 2 * len(whole)
+
+
+def test_a_cut_takes_index_files_and_kafkas_aborted_transactions_along(bench: Bench) -> None:
+    key = filled(bench, 4, LogSettings(segment_bytes=10**6))
+    aborted = [struct.pack(">hqqqq", 0, 7, first, first, first) for first in (0, 1, 2)]
+    write_atomically(bench.disk, join(PATH, "t1-0/00000000000000000000.txnindex"), b"".join(aborted))
+    bench.restart()
+    assert len(index_files(bench)) == 3
+    bench.incarnation += 1
+    bench.models[key].incarnation = bench.incarnation
+    bench.do(CutPartition, key, end_offset=2)
+    assert index_files(bench) == ["00000000000000000000.txnindex"]
+    left = read_file(bench.disk, join(PATH, "t1-0/00000000000000000000.txnindex"))
+    assert left == b"".join(aborted[:2])
+    bench.do(CutPartition, key, end_offset=0)
+    assert index_files(bench) == []
+    bench.restart()
+    assert len(index_files(bench)) == 2
+
+
+def test_an_orderly_stop_reads_no_more_than_it_may_for_index_files() -> None:
+    bench = Bench()
+    keys = [filled(bench, 1, LogSettings(segment_bytes=10**6)) for _ in range(2)]
+    sizes = {bench.disk.file_size(join(PATH, f"t{number}-0/00000000000000000000.log")) for number in (1, 2)}
+    bench.kill()
+    assert bench.store is not None and len(keys) == 2
+    bench.store._options = replace(OPTIONS, index_bytes_at_stop=max(sizes))
+    bench.store.close(clean=True)
+    assert (len(index_files(bench)), len(index_files(bench, "t2-0"))) == (2, 0)
+
+
+# --- Kafka on the same directory
+
+
+def test_kafka_may_trim_and_append_between_two_starts(bench: Bench) -> None:
+    """It removes whole segments, which our recovery point still names, and says so with a file of its own."""
+    filled(bench)
+    bench.opened().close(clean=True)
+    bench.store = None
+    first, second, *_ = [name for name in files(bench) if name.endswith(".log")]
+    bench.disk.remove(join(PATH, "t1-0/" + first))
+    last = bench.disk.open_append(join(PATH, "t1-0/00000000000000000015.log"))
+    last.append(batch(20, epoch=9))
+    last.close()
+    with pytest.raises(
+        AssertionError, match="expected the first segment of the log that recovery-point names"
+    ):
+        bench.opened()
+    write_atomically(bench.disk, join(PATH, "recovery-point-offset-checkpoint"), b"0\n1\nt1 0 21\n")
+    bench.opened()
+    assert bench.found is not None
+    (log,) = [one.log for one in bench.found.replicas]
+    assert (log.start_offset, log.end_offset) == (int(second[:20]), 21)
+    assert log.epochs.last_epoch == 9
+    assert not bench.disk.exists(join(PATH, "recovery-point-offset-checkpoint"))
+    bench.power_loss_now()
+    assert bench.found is not None and bench.found.replicas[0].log.end_offset == 21
+
+
+@pytest.mark.parametrize("after", range(12))
+def test_a_crash_while_kafkas_recovery_points_go_trusts_no_wrong_one(after: int) -> None:
+    """Ours says 20, and Kafka has cut the log to 10 and written other records."""
+    bench = Bench()
+    filled(bench, 20, LogSettings(segment_bytes=10**6))
+    bench.opened().close(clean=True)
+    bench.store = None
+    path = join(PATH, "t1-0/00000000000000000000.log")
+    log = bench.disk.open_append(path)
+    log.truncate(bench.disk.file_size(path) // 2)
+    log.append(b"".join(batch(base, epoch=7, size=60) for base in range(10, 15)))
+    log.sync()
+    write_atomically(bench.disk, join(PATH, "recovery-point-offset-checkpoint"), b"0\n0\n")
+    bench.disk.crash_after = bench.disk.operations + after
+    with suppress(Exception):
+        bench.opened()
+    bench.power_loss_now()
+    assert bench.found is not None
+    (found,) = [one.log for one in bench.found.replicas]
+    assert found.end_offset == 15 and found.epochs.entries[-1] == (7, 10)
 
 
 # --- replicas come and go
@@ -484,7 +588,9 @@ def test_high_watermarks_are_kept_within_the_log(bench: Bench) -> None:
     write_atomically(bench.disk, join(PATH, "replication-offset-checkpoint"), b"0\n2\nt1 0 7\n")
     bench.restart()
     assert {one.key: one.log.high_watermark for one in bench.found.replicas} == {key: 0, other: 0}
-    assert any("replication-offset-checkpoint: is no offset checkpoint" in one for one in bench.warnings)
+    assert any(
+        "replication-offset-checkpoint: announces 2 entries and has 1" in one for one in bench.warnings
+    )
 
 
 def test_a_clean_stop_leaves_nothing_to_verify_and_a_kill_what_came_since(bench: Bench) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from cli.log_select import record_type
 from cli.main import main
 from metadata.codec import encode
 from metadata.records import NoOpRecord
+from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
 from storage.batch import encode_batch
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-upgrade"
@@ -120,6 +122,8 @@ def test_a_node_directory_stands_for_its_log(log_copy: Path) -> None:
         (["--type", "topic"], {"TOPIC_RECORD"}),
         (["--type", "TOPIC_RECORD", "--type", "remove-topic"], {"TOPIC_RECORD"}),
         (["--type", "leader-change"], {"LEADER_CHANGE"}),
+        (["--type", "LeaderChange"], {"LEADER_CHANGE"}),
+        (["--type", "TopicRecord", "--type", "LeaderChangeMessage"], {"TOPIC_RECORD", "LEADER_CHANGE"}),
         (["--entity", "feature"], {"FEATURE_LEVEL_RECORD"}),
         (["--entity", "broker/1"], {"REGISTER_BROKER_RECORD", "BROKER_REGISTRATION_CHANGE_RECORD"}),
         (["--entity", "topic/u33"], {"TOPIC_RECORD", "PARTITION_RECORD", "PARTITION_CHANGE_RECORD"}),
@@ -128,6 +132,19 @@ def test_a_node_directory_stands_for_its_log(log_copy: Path) -> None:
 )
 def test_filters_by_type_and_entity(options: list[str], expected: set[str]) -> None:
     assert {line["type"] for line in lines(SEGMENT, *options)} == expected
+
+
+def test_every_type_has_its_name_its_short_name_and_kafkas_spelling() -> None:
+    for schema in (*RECORD_SCHEMAS, *CONTROL_SCHEMAS):
+        name = schema.type_name
+        short = name.removesuffix("_RECORD")
+        camel = "".join(word.capitalize() for word in short.split("_"))
+        for spelling in (name, short.lower().replace("_", "-"), camel, f"{camel}Record", short.lower()):
+            assert record_type(spelling) == name, spelling
+    assert record_type("KRaftVersionRecord") == "KRAFT_VERSION"
+    assert record_type("VotersRecord") == "KRAFT_VOTERS"
+    with pytest.raises(ValueError, match="did you mean SNAPSHOT_HEADER"):
+        record_type("SnapshotHeder")
 
 
 def test_an_entity_filter_keeps_exactly_the_records_about_it() -> None:

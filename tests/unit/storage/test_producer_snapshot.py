@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -88,11 +89,26 @@ def test_names() -> None:
         assert parse_snapshot_name(other) is None
 
 
+def last_offset(known: KnownProducer) -> int:
+    return known.batches[-1].last_offset if known.batches else -1
+
+
 def test_snapshots_that_kafka_wrote_are_read(shared_data: Path) -> None:
     files = sorted(shared_data.rglob("*.snapshot"))
     assert files
+    kept = 0
     for file in files:
-        assert len(decode_producers(file.read_bytes(), str(file))) == 0  # nobody produces to a metadata log
+        found = decode_producers(file.read_bytes(), str(file))
+        dump = file.with_name(file.name + ".dump.txt")
+        if dump.exists():
+            line = r"producerId: (\d+) producerEpoch: (\d+) .* lastOffset: (-?\d+)"
+            expected = sorted(tuple(map(int, each)) for each in re.findall(line, dump.read_text()))
+            told = sorted((one.producer_id, one.epoch, last_offset(one)) for one in found.all())
+            assert told == expected
+            kept += len(told)
+        elif file.parent.name == "__cluster_metadata-0":
+            assert len(found) == 0  # nobody produces to a metadata log
+    assert kept > 3
 
 
 @settings(max_examples=200, deadline=None)

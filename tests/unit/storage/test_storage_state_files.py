@@ -116,13 +116,27 @@ def test_epochs_file() -> None:
     assert EpochTable.reset(LogPosition(4, 9)).entries == ((4, 9),)
 
 
+@pytest.mark.parametrize("data", [b"", b"\n", b"0\n", b"0", b"0\r\n0\r\n", b"0\n0"])
+def test_an_empty_epochs_file_is_an_empty_table(data: bytes) -> None:
+    """Kafka leaves 0 bytes for a replica without records, and reads a file that breaks off so."""
+    assert EpochTable.decode(data) == EpochTable()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"0\r\n3\r\n1 0\r\n3 10\r\n5 30\r\n", b"0\n3\n1 0\n3 10\n5 30", b" 0\n3 \n1  0\n 3\t10 \n\n5 30\n\n"],
+)
+def test_blanks_and_line_ends_change_no_epochs_file(data: bytes) -> None:
+    assert EpochTable.decode(data) == TABLE
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "is no leader epoch table"),
-        (b"0\n", "is no leader epoch table"),
         (b"0\n1\n1\n", "is no leader epoch table"),
-        (b"\xff\xfe", "is no leader epoch table"),
+        (b"0\n1\n1 x\n", "is no leader epoch table"),
+        (b"\xff\xfe", "is no checkpoint file"),
+        (b"\0\0\0", "has version"),
         (b"1\n0\n", "has version 1"),
         (b"0\n2\n1 0\n", "announces 2 entries and has 1"),
         (b"0\n2\n2 0\n1 5\n", "does not rise"),

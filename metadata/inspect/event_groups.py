@@ -49,7 +49,7 @@ _REASSIGNMENTS = {
 
 
 class Grouped(NamedTuple):
-    """An event to be: its place and what it says."""
+    """An event to be: its place and what it says; `span_ms`, how long what ends here lasted."""
 
     offset: int
     kind: str
@@ -60,6 +60,7 @@ class Grouped(NamedTuple):
     entities: tuple[str, ...]
     suspect: int | None = None
     """The broker whose fence may be what this is, if its record comes in a later batch (`split_fences`)."""
+    span_ms: int | None = None
 
 
 def count(number: int, one: str) -> str:
@@ -127,9 +128,11 @@ def leader_events(
         moved.setdefault((step.before.leader, step.after.leader, rule), []).append(step)
     for (old, new, rule), steps in moved.items():
         text = f"{listed([step.name for step in steps])}: {_leader(old)} -> {_leader(new)}"
+        span_ms = None
         begun = [spans.led_again[step.key][1] for step in steps if step.key in spans.led_again]
         if begun:
-            text += f", {duration(spans.time_ms - min(begun))} without a leader"
+            span_ms = spans.time_ms - min(begun)
+            text += f", {duration(span_ms)} without a leader"
         kind, severity = "leader changed", "info"
         if rule == "unclean-election":
             kind, severity = "unclean election", "critical"
@@ -139,7 +142,7 @@ def leader_events(
             kind, severity = "leaderless", "critical"
         entity = f"broker/{new}" if new >= 0 else f"broker/{old}"
         suspect = old if rule in (None, "stopping-or-fenced") and old >= 0 else None
-        yield Grouped(steps[0].offset, kind, entity, text, severity, rule, _paths(steps), suspect)
+        yield Grouped(steps[0].offset, kind, entity, text, severity, rule, _paths(steps), suspect, span_ms)
 
 
 def isr_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]]) -> Iterator[Grouped]:
@@ -227,9 +230,11 @@ def span_events(spans: SpanChanges) -> Iterator[Grouped]:
     if spans.restored:
         steps = [step for step, _ in spans.restored]
         oldest = min(begun for _, (_, begun) in spans.restored)
-        text = f"{listed([step.name for step in steps])}, after {duration(spans.time_ms - oldest)}"
+        span_ms = spans.time_ms - oldest
+        text = f"{listed([step.name for step in steps])}, after {duration(span_ms)}"
         path = f"topic/{steps[0].topic}/{steps[0].index}"
-        yield Grouped(steps[0].offset, "min isr restored", path, text, "info", None, _paths(steps))
+        paths = _paths(steps)
+        yield Grouped(steps[0].offset, "min isr restored", path, text, "info", None, paths, span_ms=span_ms)
 
 
 def config_path(resource: ConfigResource) -> str:

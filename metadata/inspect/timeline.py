@@ -14,19 +14,19 @@ import msgspec
 from metadata import control_records as control
 from metadata import records as r
 from metadata.image import MetadataImage
-from metadata.image.types import NO_LEADER
 from metadata.inspect import event_groups as groups
+from metadata.inspect.broker_events import broker_events
+from metadata.inspect.broker_spans import BrokerSpans
 from metadata.inspect.causes import (
     Cause,
     Scene,
     election_causes,
-    fence_cause,
     partition_causes,
 )
-from metadata.inspect.changes import BatchChanges, BrokerStep, ChangeFeed
+from metadata.inspect.changes import BatchChanges, ChangeFeed
 from metadata.inspect.concern import Concern, Stretch
 from metadata.inspect.entities import EntityNamer
-from metadata.inspect.event_groups import broker_word, count, duration, listed
+from metadata.inspect.event_groups import count, duration, listed
 from metadata.inspect.spans import PartitionSpans
 from metadata.inspect.split_fences import SLICE_MIN, HeldEvents
 from storage.batch import RecordBatch
@@ -44,7 +44,8 @@ writes one every 500 ms by default (KIP-835)."""
 class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened. `offset` is that of the first record which says so; `time_ms` is Unix time;
     `rule` names the cause (see `cause_rules`) where one is derived; `entities` are paths of everything that
-    it is about, `entity` the first of them."""
+    it is about, `entity` the first of them; `span_ms`, how long what ends here lasted (of an election: the
+    silence before it)."""
 
     offset: int
     epoch: int
@@ -55,6 +56,7 @@ class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True):
     severity: str = INFO
     rule: str | None = None
     entities: tuple[str, ...] = ()
+    span_ms: int | None = None
 
     def is_about(self, wanted: str) -> bool:
         """Whether it is about `wanted` or a part of it."""
@@ -81,6 +83,7 @@ class Timeline:
         not `shown` are left out."""
         self._feed = ChangeFeed(image)
         self._spans = PartitionSpans(self._feed, image)
+        self._brokers = BrokerSpans(image)
         self._namer = EntityNamer()
         if image is not None:
             self._namer = EntityNamer({topic.topic_id: topic.name for topic in image.topics.all()})
@@ -106,8 +109,10 @@ class Timeline:
             return []
         self._clock(changes)
         scene = Scene(batch=changes, feed=self._feed)
-        for step in changes.brokers:
-            self._broker(step, scene)
+        if changes.brokers:
+            told = [event for step in changes.brokers for event in broker_events(step, scene)]
+            rules = {event.offset: event.rule for event in told if event.rule is not None}
+            self._tell_grouped((*told, *self._brokers.batch(changes, rules)))
         self._partitions(scene)
         self._topics(changes)
         for offset, record in changes.records:
@@ -185,6 +190,7 @@ class Timeline:
             text = f"{shown}, the longest for {duration(time_ms - oldest[1])}, since {oldest[0]}"
             entities = tuple(self._spans.path(key) for key in spans)
             self._tell(offset, kind, entities[0], text, severity=severity, entities=entities)
+        self._tell_grouped(self._brokers.finish(offset, time_ms))
         return self._told
 
     def _tell(
@@ -197,6 +203,7 @@ class Timeline:
         severity: str = INFO,
         rule: str | None = None,
         entities: Iterable[str] = (),
+        span_ms: int | None = None,
     ) -> None:
         if severity not in self._shown:
             return
@@ -211,8 +218,22 @@ class Timeline:
                 severity=severity,
                 rule=rule,
                 entities=tuple(dict.fromkeys((entity, *entities))),
+                span_ms=span_ms,
             )
         )
+
+    def _tell_grouped(self, events: Iterable[groups.Grouped]) -> None:
+        for event in events:
+            self._tell(
+                event.offset,
+                event.kind,
+                event.entity,
+                event.text,
+                severity=event.severity,
+                rule=event.rule,
+                entities=event.entities,
+                span_ms=event.span_ms,
+            )
 
     def _clock(self, changes: BatchChanges) -> None:
         """Gaps in time, where silence means something, and clocks that ran backwards."""
@@ -223,7 +244,7 @@ class Timeline:
                 text = (
                     f"nothing was written for {duration(now - last)}; a live controller writes when idle too"
                 )
-                self._tell(offset, "gap in time", "quorum", text, severity=WARNING)
+                self._tell(offset, "gap in time", "quorum", text, severity=WARNING, span_ms=now - last)
             elif now < last:
                 text = f"the time of this batch is {duration(last - now)} before that of the one before it"
                 self._tell(offset, "time ran backwards", "quorum", text, severity=DETAIL)
@@ -231,53 +252,6 @@ class Timeline:
             isinstance(record, r.NoOpRecord) for _, record in changes.records
         )
         self._last_ms = now
-
-    def _broker(self, step: BrokerStep, scene: Scene) -> None:
-        node, entity = step.broker_id, f"broker/{step.broker_id}"
-        was = broker_word(step)
-        if step.after is None:
-            self._tell(step.offset, "broker unregistered", entity, f"broker {node}", severity=INFO)
-            return
-        if step.is_registration:
-            again = " again" if step.before is not None else ""
-            text = f"broker {node}{again}, broker epoch {step.after.epoch}"
-            if step.was_fenced:
-                text += " (was unfenced)"
-            severity = WARNING if step.was_fenced else INFO
-            self._tell(step.offset, "broker registered", entity, text, severity=severity)
-            return
-        if step.was_fenced:
-            cause = fence_cause(step, scene)
-            severity = WARNING if cause.rule == "session-expired" else INFO
-            text = f"broker {node} (was {was})"
-            if not cause.certain:
-                text += "; it stopped in order or no heartbeat came: the log cannot tell"
-            self._tell(step.offset, "broker fenced", entity, text, severity=severity, rule=cause.rule)
-        if step.was_unfenced:
-            self._tell(step.offset, "broker unfenced", entity, f"broker {node} (was {was})", rule="caught-up")
-        if step.began_shutdown:
-            text = f"broker {node} (was {was})"
-            self._tell(step.offset, "broker in controlled shutdown", entity, text)
-        if step.lost_directories:
-            self._directories_lost(step)
-        elif step.before is not None and step.after.directories != step.before.directories:
-            text = f"broker {node} has {count(len(step.after.directories), 'log directory')} online"
-            self._tell(step.offset, "directories changed", entity, text)
-
-    def _directories_lost(self, step: BrokerStep) -> None:
-        lost, after = step.lost_directories, step.after
-        left = 0 if after is None else len(after.directories)
-        hurt = [
-            at
-            for at in self._batch.partitions
-            if at.before is not None and at.before.directory_of(step.broker_id) in lost
-        ]
-        leaderless = sum(at.after is not None and at.after.leader == NO_LEADER for at in hurt)
-        text = f"broker {step.broker_id} lost {count(len(lost), 'log directory')}, {left} left online"
-        if hurt:
-            text += f"; {count(len(hurt), 'partition')} hurt, {leaderless} without a leader"
-        entity = f"broker/{step.broker_id}"
-        self._tell(step.offset, "directory failed", entity, text, severity=WARNING, rule="directory-failed")
 
     def _partitions(self, scene: Scene) -> None:
         only_leaders = self._shown == {CRITICAL}  # nothing else about partitions is critical
@@ -297,15 +271,7 @@ class Timeline:
             events += groups.span_events(spans)
         is_slice = len(scene.batch.partitions) >= SLICE_MIN
         for event in events:
-            self._tell(
-                event.offset,
-                event.kind,
-                event.entity,
-                event.text,
-                severity=event.severity,
-                rule=event.rule,
-                entities=event.entities,
-            )
+            self._tell_grouped((event,))
             if event.suspect is not None and is_slice and event.severity in self._shown:
                 self._suspects[self._told[-1]] = event.suspect
 
@@ -401,6 +367,13 @@ class Timeline:
         rule = rules[1] if len(rules) > 1 else rules[0]
         entities = ("quorum", f"controller/{leader}")
         self._tell(
-            offset, "election", f"controller/{leader}", text, severity=severity, rule=rule, entities=entities
+            offset,
+            "election",
+            f"controller/{leader}",
+            text,
+            severity=severity,
+            rule=rule,
+            entities=entities,
+            span_ms=self._silence_ms,
         )
         self._leader, self._epoch = leader, epoch

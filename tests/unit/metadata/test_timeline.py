@@ -182,7 +182,9 @@ def test_nothing_critical_happened_that_is_not_in_the_scenario(scenario: list[Ti
         *((offset, "leaderless") for offset in (838, 1025, 1290, 1363, 1717, 1790)),
         (1921, "unclean election"),
         *((offset, "leaderless") for offset in (3990, 4253, 4503)),
+        (4753, "total outage"),
         (4758, "still leaderless"),
+        (4758, "still no broker"),
     ]
     assert not [event for event in scenario if event.kind in ("gap in time", "record does not fit")]
 
@@ -306,3 +308,53 @@ def test_a_voter_change_and_a_restart_are_told() -> None:
     ]
     again = story.batch(6, broker(1, 7, fenced=True, incarnation=OTHER))
     assert [(event.kind, event.severity) for event in again] == [("broker registered", "warning")]
+
+
+def critical(events: Iterable[TimelineEvent]) -> list[tuple[str, str]]:
+    return [(event.kind, event.text) for event in events if event.severity == "critical"]
+
+
+def test_a_stretch_without_an_unfenced_broker_is_an_outage_and_says_how_it_began() -> None:
+    story = started()
+    assert critical(story.batch(10_000, r.FenceBrokerRecord(1, 1))) == []
+    fence = story.batch(12_000, r.FenceBrokerRecord(2, 2))
+    assert [text.partition(":")[0] for kind, text in critical(fence) if kind == "total outage"] == [
+        "no broker is unfenced"
+    ]
+    assert ("still no broker", "no broker is unfenced for 0 ms, since 6") in critical(story.timeline.finish())
+    back = story.batch(36_100, r.UnfenceBrokerRecord(1, 1))
+    ended = next(event for event in back if event.kind == "total outage ended")
+    assert (ended.span_ms, ended.text) == (24_100, "broker 1 is unfenced, 24.1 s after the last one was not")
+    assert critical(story.timeline.finish()) == []
+
+
+def test_before_the_first_broker_was_unfenced_there_is_no_outage() -> None:
+    story = Story()
+    assert critical(story.batch(0, broker(1, 0, fenced=True))) == []
+    assert critical(story.timeline.finish()) == []
+
+
+@pytest.mark.parametrize(("waited_ms", "told"), [(30_000, False), (30_001, True), (300_000, True)])
+def test_a_broker_that_stays_fenced_long_after_it_registered_is_told(waited_ms: int, told: bool) -> None:
+    story = started()
+    story.batch(1_000, r.FenceBrokerRecord(1, 1))
+    story.batch(700_000, broker(1, 6, fenced=True, incarnation=OTHER))
+    story.batch(700_001, r.FenceBrokerRecord(2, 2))
+    again = story.batch(700_000 + waited_ms, r.NoOpRecord())
+    assert again == []
+    found = {event.entity: event for event in story.timeline.finish() if event.kind == "still fenced"}
+    assert (found["broker/1"].severity == "warning") is told
+    assert "it registered" in found["broker/1"].text
+    back = story.batch(700_000 + waited_ms, r.UnfenceBrokerRecord(1, 6))
+    slow = [event for event in back if event.kind == "slow to return"]
+    assert bool(slow) is told
+    if told:
+        assert (slow[0].severity, slow[0].span_ms, slow[0].entity) == ("warning", waited_ms, "broker/1")
+
+
+def test_a_recorded_broker_that_waited_for_its_directory_is_slow_to_return(
+    scenario: list[TimelineEvent],
+) -> None:
+    (slow,) = [event for event in scenario if event.kind == "slow to return"]
+    assert (slow.offset, slow.entity) == (1602, "broker/0")
+    assert "after it registered at 1431 and 2 times more" in slow.text

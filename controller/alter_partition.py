@@ -10,7 +10,8 @@ from controller.brokers import epoch_refusal
 from controller.partition_change import Rules, Target, build_change, is_recovering
 from controller.result import ControllerResult
 from metadata.errors import ErrorCode
-from metadata.image import RECOVERED, RECOVERING, MetadataImage, PartitionInfo
+from metadata.features import LEVEL_DIRECTORIES
+from metadata.image import RECOVERED, RECOVERING, UNASSIGNED, MetadataImage, PartitionInfo
 from metadata.meaning import merge_change
 from metadata.records import Record
 from metadata.requests_partitions import (
@@ -177,8 +178,11 @@ def _ineligible(isr: tuple[IsrMember, ...], partition: PartitionInfo, rules: Rul
             reason = f"has epoch {known.epoch} and not {member.broker_epoch}: it was restarted"
         else:
             directory = partition.directory_of(member.broker_id)
+            joins = member.broker_id not in partition.isr
             if directory is not None and not rules.accepts(member.broker_id, directory):
                 reason = "has its replica in a directory that is offline"
+            elif joins and directory == UNASSIGNED and rules.metadata_version >= LEVEL_DIRECTORIES:
+                reason = "has not said in which directory its replica lies"
         if reason is not None:
             text = f"broker {member.broker_id} of the new ISR {reason}: leave it out"
             return ErrorCode.INELIGIBLE_REPLICA, text

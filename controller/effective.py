@@ -50,6 +50,7 @@ def rules_of(
     may_lead: MayLead,
     failing: frozenset[bytes] = frozenset(),
     static: Mapping[str, str] = NOTHING,
+    begun_anew: Mapping[tuple[bytes, int, int], bytes] | None = None,
 ) -> Rules:
     """The rules on `image`. What a topic allows is looked up once a topic. `static` is as above; eligible
     leader replicas always have the cluster's min.insync.replicas in the log (KIP-966)."""
@@ -61,6 +62,7 @@ def rules_of(
         elr=elr_enabled(image),
         min_isr=_remembered(lambda topic_id: min_isr(image, topic_id)),
         failing=failing,
+        begun_anew=begun_anew or {},
     )
 
 

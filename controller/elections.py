@@ -101,6 +101,8 @@ def _elect(
         return _refused(topic, partition, ErrorCode.ELECTION_NOT_NEEDED, text), None
     election = Election.UNCLEAN if unclean else Election.PREFERRED
     change = build_change(partition, Target(), rules, election)
+    if unclean and (change is None or change.leader is None):
+        change = _begun_anew(partition, rules) or change
     if change is None or change.leader is None:
         if unclean:
             code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
@@ -115,6 +117,18 @@ def _elect(
     after = merge_change(partition, change, offset=-1)
     result = ElectionResult(topic=topic, partition=partition.index, error=ErrorCode.NONE, leader=after.leader)
     return result, change
+
+
+def _begun_anew(partition: PartitionInfo, rules: Rules) -> PartitionChangeRecord | None:
+    """The election of a replica that has nothing, its directory being gone, where no other can be had."""
+    for replica in partition.replicas:
+        directory = rules.begun_anew.get((partition.topic_id, partition.index, replica))
+        if directory is not None and rules.accepts(replica, directory):
+            target = Target(
+                directories={replica: directory}, unclean_shutdown=frozenset([replica]), emptied=replica
+            )
+            return build_change(partition, target, rules, Election.UNCLEAN)
+    return None
 
 
 def _refused(topic: str, partition: PartitionInfo, code: ErrorCode, text: str) -> ElectionResult:

@@ -11,7 +11,8 @@ from controller.partition_change import Rules, Target, build_change
 from controller.result import ControllerResult
 from metadata.errors import ApiError, ErrorCode
 from metadata.features import LEVEL_DIRECTORIES
-from metadata.image import MIGRATING, UNASSIGNED, MetadataImage
+from metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, MetadataImage, PartitionInfo
+from metadata.meaning import merge_change
 from metadata.offline import directory_online
 from metadata.records import Record
 from metadata.requests_partitions import (
@@ -47,7 +48,7 @@ def decide_assign_replicas(
         refusal = _refusal(image, broker_id, wanted, repeated=key in seen)
         if refusal is None:
             seen.add(key)
-            _assign(image, broker_id, wanted, rules, records)
+            refusal = _assign(image, broker_id, wanted, rules, records)
         code, message = refusal or (ErrorCode.NONE, None)
         results.append(
             AssignmentResult(
@@ -64,23 +65,48 @@ def decide_assign_replicas(
 
 def _assign(
     image: MetadataImage, broker_id: int, wanted: ReplicaAssignment, rules: Rules, records: list[Record]
-) -> None:
+) -> Refusal | None:
+    """One replica whose request is in order. What was in a directory that is gone did not come along: it is
+    in sync no more, and no eligible leader (KIP-966). Where nobody else has what was acknowledged, the log
+    keeps naming the old directory: led from the new one, the partition would begin again with nothing, and
+    only an unclean election may do that."""
     partition = image.topics.partition(wanted.topic_id, wanted.partition)
     if partition is None:
-        return
+        return None
     directory = wanted.directory_id
     before = partition.directory_of(broker_id)
-    # What was in a directory that is gone did not come along: it is no eligible leader (KIP-966).
     gone = before not in {None, UNASSIGNED, MIGRATING, directory} and not directory_online(
         image.brokers, broker_id, before
     )
-    lost = frozenset([broker_id]) if gone else frozenset[int]()
+    # One that is LOST never held anything: its first directory failed before the log named it (S3.6).
+    emptied = gone and before != LOST
     online = directory not in rules.failing and directory_online(image.brokers, broker_id, directory)
-    isr = None if online else tuple([replica for replica in partition.isr if replica != broker_id])
-    target = Target(isr=isr, directories={broker_id: directory}, unclean_shutdown=lost)
+    stays = online and not emptied
+    target = Target(
+        isr=None if stays else tuple([replica for replica in partition.isr if replica != broker_id]),
+        directories={broker_id: directory},
+        unclean_shutdown=frozenset([broker_id]) if gone else frozenset(),
+        emptied=broker_id if emptied else None,
+    )
     change = build_change(partition, target, rules)
-    if change is not None:
-        records.append(change)
+    if change is None:
+        return None
+    if emptied and _counts_on(merge_change(partition, change, offset=-1), broker_id):
+        text = (
+            f"broker {broker_id} was the last replica in sync, and the directory that held it is gone: bring "
+            "that directory back, or accept the loss with an unclean election"
+        )
+        return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, text
+    records.append(change)
+    return None
+
+
+def _counts_on(partition: PartitionInfo, broker_id: int) -> bool:
+    """Whether the partition waits for this broker's replica and for no other."""
+    if partition.leader != NO_LEADER:
+        return False
+    waits_for = {*partition.isr, *partition.elr} or set(partition.last_known_elr)
+    return waits_for <= {broker_id}
 
 
 def _refusal(

@@ -40,7 +40,9 @@ class Rules:
     """What holds for every change that is decided on one image.
 
     `unclean_allowed` and `min_isr` are asked by topic id. `failing` are directories that are being declared
-    offline: a replica there counts as offline already.
+    offline: a replica there counts as offline already. `begun_anew` says in which directory a broker has
+    begun a replica anew, by topic id, partition and broker: the log still names the directory that is gone,
+    because nobody but this replica was in sync.
     """
 
     brokers: BrokersImage
@@ -50,6 +52,7 @@ class Rules:
     elr: bool = False
     min_isr: Callable[[bytes], int] = lambda topic_id: 1
     failing: frozenset[bytes] = field(default_factory=frozenset)
+    begun_anew: Mapping[tuple[bytes, int, int], bytes] = field(default_factory=dict)
 
     def accepts(self, replica: int, directory: bytes) -> bool:
         """Whether the replica of this broker in this directory is online and may lead."""
@@ -76,6 +79,8 @@ class Target:
     directories: Mapping[int, bytes] | None = None
     unclean_shutdown: frozenset[int] = frozenset()
     """Brokers that may have lost what they had: they leave the eligible leader replicas too."""
+    emptied: int | None = None
+    """A broker whose replica begins anew: in sync no more, and the last that an unclean election takes."""
 
 
 UNCHANGED = Target()
@@ -201,10 +206,10 @@ class _Draft:
                 return replica, False
         if self.rules.elr and not self.isr and not self.elr and len(self.last_known_elr) == 1:
             last = self.last_known_elr[0]
-            if last in self.replicas and self._may_recover(last):
+            if last in self.replicas and last != self.target.emptied and self._may_recover(last):
                 return last, True
         if election is Election.UNCLEAN:
-            for replica in self.replicas:
+            for replica in sorted(self.replicas, key=lambda each: each == self.target.emptied):
                 if self._may_recover(replica):
                     return replica, True
         return NO_LEADER, False
@@ -218,6 +223,8 @@ class _Draft:
         return self._accepts(replica) and not (nowhere and told)
 
     def _in_sync(self, replica: int) -> bool:
+        if replica == self.target.emptied:
+            return False
         return replica in self.isr or (not self.isr and replica in self.elr)
 
     def _accepts(self, replica: int) -> bool:

@@ -18,10 +18,12 @@ from controller.result import ControllerResult
 from controller.topics import decide_create_partitions, refuse_all
 from controller.work import BalanceLeaders, ElectLeaders
 from controller.workbench import Workbench, too_large_for_a_batch
+from metadata.errors import ErrorCode
 from metadata.image import MetadataImage
 from metadata.requests_partitions import (
     AlterPartitionRequest,
     AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
     CreatePartitionsRequest,
     ElectLeadersRequest,
     PartitionsRequest,
@@ -50,7 +52,29 @@ class PartitionKeeper:
 
     def handle(self, key: int, request: PartitionsRequest, now_ms: int) -> None:
         """Decides one request; its answer goes out now or with a commit."""
-        self._bench.finish(key, self._decide(request), now_ms, lambda: self._too_large(request))
+        result = self._decide(request)
+        if isinstance(request, AssignReplicasToDirsRequest) and isinstance(
+            result.response, AssignReplicasToDirsResponse
+        ):
+            self._note_begun_anew(request.broker_id, result.response)
+        self._bench.finish(key, result, now_ms, lambda: self._too_large(request))
+
+    def _note_begun_anew(self, broker_id: int, response: AssignReplicasToDirsResponse) -> None:
+        """Replicas that wait for an unclean election, since the directory that held them is gone."""
+        known, first = self._bench.sessions.begun_anew, None
+        for each in response.results:
+            key = (each.topic_id, each.partition, broker_id)
+            if each.error is not ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE:
+                known.pop(key, None)
+            elif known.get(key) != each.directory_id:
+                known[key] = each.directory_id
+                first = first or each
+        if first is not None:
+            topic = self._bench.ledger.newest.topics.topic(first.topic_id)
+            name = first.topic_id.hex() if topic is None else topic.name
+            self._bench.port.warn(
+                f"{name}-{first.partition} (and maybe others) stays without a leader: {first.message}"
+            )
 
     def _decide(self, request: PartitionsRequest) -> ControllerResult:
         bench, records_max = self._bench, self._config.records_per_request_max

@@ -52,6 +52,9 @@ class Sessions:
         """Broker id to epoch: its fencing has begun and every decision treats it as fenced."""
         self.failing: dict[int, frozenset[bytes]] = {}
         """Broker id to directories whose failure is being written: every decision treats them as offline."""
+        self.begun_anew: dict[tuple[bytes, int, int], bytes] = {}
+        """Where a broker has begun a replica anew, by topic id, partition and broker: the log names the
+        directory that is gone, because nobody else was in sync. The broker repeats it until it is settled."""
         self.expired_count = 0
         """Unfenced brokers whose session ran out."""
         self._sessions: dict[int, Session] = {}
@@ -77,6 +80,7 @@ class Sessions:
         self._queued.clear()
         self.fencing.clear()
         self.failing.clear()
+        self.begun_anew.clear()
 
     def open(self, broker_id: int, broker_epoch: int, now_ms: int) -> Session:
         """A fresh session; an earlier one of the same broker is forgotten."""
@@ -98,9 +102,11 @@ class Sessions:
             session.expires = False
 
     def forget(self, broker_id: int) -> None:
-        """The broker is no longer registered."""
+        """The broker is no longer registered, or as another incarnation."""
         self._sessions.pop(broker_id, None)
         self.fencing.pop(broker_id, None)
+        for key in [key for key in self.begun_anew if key[2] == broker_id]:
+            del self.begun_anew[key]
 
     def remaining_ms(self, broker_id: int, now_ms: int) -> int:
         """How long the lease still runs; 0: there is none."""

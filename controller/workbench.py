@@ -168,7 +168,8 @@ class Workbench:
     def rules(self, image: MetadataImage) -> Rules:
         """What holds for changes of partitions on `image` now."""
         failing = frozenset[bytes]().union(*self.sessions.failing.values())
-        return rules_of(image, self.may_lead(image), failing, self._topic_defaults)
+        begun_anew = self.sessions.begun_anew
+        return rules_of(image, self.may_lead(image), failing, self._topic_defaults, begun_anew)
 
     # ---- answers
 

@@ -158,6 +158,24 @@ ELECTION_BUGS = (
 
 DIRECTORY_BUGS = (
     Bug(
+        name="last-in-sync-leads-with-an-empty-log",
+        breaks="a replica whose directory is gone leads by an unclean election only",
+        source="S3.15, S4.5",
+        file="controller/log_dirs.py",
+        old="emptied = gone and before != LOST",
+        new="emptied = False",
+        caught_by=(REQUESTS, SIM),
+    ),
+    Bug(
+        name="joins-from-nowhere",
+        breaks="nobody joins an ISR before the log says in which directory its replica lies",
+        source="S3.6",
+        file="controller/alter_partition.py",
+        old="joins = member.broker_id not in partition.isr",
+        new="joins = False",
+        caught_by=(REQUESTS,),
+    ),
+    Bug(
         name="leader-in-a-dead-directory",
         breaks="a replica in a directory that is not online is elected by nobody",
         source="S3.15, KIP-858",

@@ -13,7 +13,7 @@ from controller.effective import unclean_allowed
 from metadata import broker_ids as ids
 from metadata.broker_ids import IdSource
 from metadata.delta import MetadataDelta, diff
-from metadata.image import MetadataImage, PartitionInfo
+from metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage, PartitionInfo
 from metadata.invariants import ERROR, check_image
 from metadata.offline import directory_online
 from metadata.records import LEADER_RECOVERING, NO_LEADER
@@ -102,7 +102,8 @@ class CommittedLog:
             known = after.brokers.get(new.leader)
             if known is None or not known.is_active:
                 raise SafetyError(f"{name}: broker {new.leader} became the leader and is not active")
-            if new.leader not in old.isr and not _completed_under_its_leader(old, new):
+            begins_anew = _begins_anew(before, old, new.leader)
+            if (begins_anew or new.leader not in old.isr) and not _completed_under_its_leader(old, new):
                 self._judge_unclean(before, old, new, name)
         _judge_replicas(old, new, name)
 
@@ -245,6 +246,14 @@ class CommittedLog:
             self._marks.add(f"reassignment cancelled{how}")
         else:
             self._marks.add(f"reassignment completed{how}")
+
+
+def _begins_anew(before: MetadataImage, old: PartitionInfo, leader: int) -> bool:
+    """Whether the broker did not have the directory any more in which its replica lay."""
+    directory = old.directory_of(leader)
+    if directory in {None, UNASSIGNED, MIGRATING, LOST}:
+        return False
+    return not directory_online(before.brokers, leader, directory)
 
 
 def _completed_under_its_leader(old: PartitionInfo, new: PartitionInfo) -> bool:

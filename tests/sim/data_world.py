@@ -27,6 +27,7 @@ from tests.sim.data_readers import Reader
 from tests.sim.data_verify import verify_lane
 from tests.sim.errors import SafetyError
 from tests.sim.host import Host, Process
+from tests.sim.losses import accept_losses
 from tests.sim.processes import BrokerProcess, ControllerProcess
 from tests.sim.profile import FaultProfile
 from tests.sim.world import World
@@ -274,6 +275,7 @@ class DataWorld(World):
                 for directory in directories.bad():
                     self._repair(node_id, directory, emptied=False)
         super()._heal()
+        accept_losses(self.engine, self.log, self.ask_active, self.marks)
 
     def unwell_brokers(self, active: ControllerProcess) -> str:
         problem = super().unwell_brokers(active)

@@ -25,6 +25,7 @@ from tests.sim.errors import SafetyError
 from tests.sim.host import Host
 from tests.sim.load import Load, draw_load
 from tests.sim.loaded_processes import REUSE_GRACE_MS, LoadedBroker, LoadedController
+from tests.sim.losses import accept_losses
 from tests.sim.newcomers import Newcomer
 from tests.sim.operators import Operator
 from tests.sim.processes import (
@@ -360,6 +361,7 @@ class LoadedWorld(World):
                 self.crash(slot, power_loss=False)
                 self._replace_dead(slot)
         super()._heal()
+        accept_losses(self.engine, self.log, self.ask_active, self.marks)
         for slot in self.broker_ids:
             self.boot(slot)
 

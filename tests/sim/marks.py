@@ -58,6 +58,7 @@ REQUIRED_WITH_LOAD = (
     "id returned after a lost disk",
     "broker id handed out: new",
     "broker id handed out: binding",
+    "loss of a disk accepted: NONE",
 )
 
 REQUIRED_WITH_DATA = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from controller.raft.config import Voter
 from metadata.errors import InvariantViolation
@@ -327,6 +328,20 @@ class World:
                 self.boot(node_id)
             elif process.paused:
                 process.resume()
+
+    def ask_active(self, request: Any, then: Callable[[Any], None] = lambda response: None) -> None:
+        """An operator asks the active controller once, if there is one."""
+        active = self._active()
+        if active is not None:
+            self.calls.client(
+                "admin",
+                self.directory[active.node_id],
+                request,
+                2_000,
+                lambda response, _: then(response),
+                lambda reason: None,
+                once=True,
+            )
 
     def _active(self) -> ControllerProcess | None:
         active = [process for process in self.controllers() if process.node.active is not None]

@@ -38,7 +38,7 @@ from metadata.requests_settings import (
     SettingsResponse,
     UpdateFeaturesRequest,
 )
-from tests.unit.controller.node_quorum import CLUSTER, Quorum, directory, image_of, registration
+from tests.unit.controller.node_quorum import CLUSTER, Quorum, image_of, registration
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
 
 NAME = "eligible.leader.replicas.version"
@@ -217,7 +217,8 @@ def test_a_partition_without_a_leader_still_knows_whom_it_waits_for() -> None:
 
 def test_what_was_in_a_dead_directory_is_not_eligible_elsewhere() -> None:
     old, new = b"old-directory-00", b"new-directory-00"
-    lies = change(directories=(old, directory(2), directory(3)), isr=(), leader=-1, last_known_elr=(1,))
+    theirs = tuple([broker(n).log_dirs[0] for n in (2, 3)])
+    lies = change(directories=(old, *theirs), isr=(), leader=-1, last_known_elr=(1,))
     eligible = change(eligible_leader_replicas=(1,))
     dirs = BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=10, log_dirs=(new,))
     found = image(ON, TWO, partition(0, (1, 2, 3), (1,), 1), lies, eligible, dirs)
@@ -226,11 +227,15 @@ def test_what_was_in_a_dead_directory_is_not_eligible_elsewhere() -> None:
         broker_epoch=10,
         assignments=(ReplicaAssignment(directory_id=new, topic_id=TOPIC, partition=0),),
     )
-    result = decide_assign_replicas(found, request, rules_of(found, lambda n: n == 1), records_max=10)
-    (written,) = result.records
-    assert written.directories == (new, directory(2), directory(3))
-    # What it led with is gone: it leads again only as a leader that recovers.
-    assert (written.isr, written.leader, written.leader_recovery_state) == ((1,), 1, RECOVERING)
+    refused = decide_assign_replicas(found, request, rules_of(found, lambda n: n == 1), records_max=10)
+    assert refused.records == (), "what it led with is gone, and nobody else has it"
+    others = change(eligible_leader_replicas=(1, 2))
+    found = image(ON, TWO, partition(0, (1, 2, 3), (1,), 1), lies, others, dirs)
+    (written,) = decide_assign_replicas(
+        found, request, rules_of(found, lambda n: n in (1, 2)), records_max=10
+    ).records
+    assert written.directories == (new, *theirs)
+    assert (written.isr, written.leader, written.leader_recovery_state) == ((2,), 2, None)
     assert written.eligible_leader_replicas == ()
 
 

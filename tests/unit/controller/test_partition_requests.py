@@ -260,7 +260,7 @@ def alter(image: MetadataImage, *wanted: PartitionAlteration, sender: int = 1, e
 
 
 def test_an_isr_shrinks_and_grows_and_an_equal_one_writes_nothing() -> None:
-    image = cluster(partition(0, (1, 2, 3), (1, 2), 1))
+    image = cluster(placed(partition(0, (1, 2, 3), (1, 2), 1)))
     shrunk = alter(image, replace(GOOD, isr=members(1)))
     assert shrunk.records == (change(isr=(1,)),)
     assert isinstance(shrunk.response, AlterPartitionResponse)
@@ -324,13 +324,24 @@ def test_only_the_leader_and_only_its_present_incarnation_may_alter() -> None:
 
 
 def test_nobody_joins_while_the_leader_recovers_and_it_recovers_once() -> None:
-    image = cluster(replace_record(partition(0, (1, 2), (1,), 1), leader_recovery_state=1))
+    image = cluster(replace_record(placed(partition(0, (1, 2), (1,), 1)), leader_recovery_state=1))
     grows = alter(image, replace(GOOD, isr=members(1, 2), leader_recovery_state=1))
     assert isinstance(grows.response, AlterPartitionResponse)
     assert grows.response.results[0].error is ErrorCode.INVALID_REQUEST
     assert alter(image, GOOD).records == (change(leader_recovery_state=0),)
     both = alter(image, replace(GOOD, isr=members(1, 2)))
     assert both.records == (change(isr=(1, 2), leader_recovery_state=0),)
+
+
+def test_a_replica_that_lies_nowhere_yet_does_not_join_and_does_not_keep_others_from_leaving() -> None:
+    lies = (directory(1), UNASSIGNED, directory(3))
+    image = cluster(replace_record(partition(0, (1, 2, 3), (1, 3), 1), directories=lies))
+    result = alter(image, replace(GOOD, isr=members(1, 2, 3)))
+    assert isinstance(result.response, AlterPartitionResponse)
+    answer = result.response.results[0]
+    assert answer.error is ErrorCode.INELIGIBLE_REPLICA and "in which directory" in str(answer.message)
+    member = cluster(replace_record(partition(0, (1, 2, 3), (1, 2, 3), 1), directories=lies))
+    assert alter(member, replace(GOOD, isr=members(1, 2))).records == (change(isr=(1, 2)),)
 
 
 def test_a_replica_in_a_dead_directory_does_not_join() -> None:
@@ -342,7 +353,9 @@ def test_a_replica_in_a_dead_directory_does_not_join() -> None:
 
 
 def test_a_leader_that_ends_its_own_reassignment_is_told_of_its_successor() -> None:
-    moving = replace_record(partition(0, (3, 1), (1,), 1), adding_replicas=(3,), removing_replicas=(1,))
+    moving = replace_record(
+        placed(partition(0, (3, 1), (1,), 1)), adding_replicas=(3,), removing_replicas=(1,)
+    )
     result = alter(cluster(moving), replace(GOOD, isr=members(1, 3)))
     assert isinstance(result.response, AlterPartitionResponse)
     assert result.response.results[0].error is ErrorCode.NEW_LEADER_ELECTED
@@ -396,11 +409,65 @@ def test_a_replica_in_a_dead_directory_leaves_leadership_and_isr_in_the_same_rec
     assert result.records == (change(isr=(2,), leader=2, directories=(directory, UNASSIGNED)),)
     alone = cluster(with_directories(HOME, OTHER), partition(0, (1,), (1,), 1))
     assert assign(alone, (directory, 0)).records == (change(leader=-1, directories=(directory,)),)
+
+
+def test_s3_6_a_replica_whose_first_directory_failed_before_it_held_anything_leads_from_the_next() -> None:
     after = image_of(
         with_directories(HOME), TopicRecord(name="t", topic_id=TOPIC), partition(0, (1,), (1,), 1),
-        change(leader=-1, directories=(directory,)),
+        change(leader=-1, directories=(LOST,)),
     )  # fmt: skip
     assert assign(after, (HOME, 0)).records == (change(leader=1, directories=(HOME,)),)
+
+
+GONE = b"gone" * 4
+
+
+def begun_anew(*replicas: int, isr: tuple[int, ...], config: tuple[object, ...] = (), leader: int = -1):
+    """Broker 1's replica lay in a directory that it does not have any more."""
+    lies = tuple([GONE if each == 1 else directory(each) for each in replicas])
+    record = replace_record(partition(0, replicas, isr, leader), directories=lies)
+    return cluster(with_directories(HOME), record, *config, fenced=(2,) if 2 not in isr else ())
+
+
+def test_the_last_replica_in_sync_does_not_lead_with_nothing_after_its_disk_was_replaced() -> None:
+    for replicas in ((1,), (1, 2), (2, 1)):
+        image = begun_anew(*replicas, isr=(1,))
+        result = assign(image, (HOME, 0))
+        assert (codes(result), result.records) == ([ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE], ())
+        assert result.response.results[0].message.startswith("broker 1 was the last replica in sync")
+        assert build(image) is None, "nor does any other election take it"
+
+
+def test_a_replica_that_begins_anew_leaves_the_isr_where_others_are_in_sync() -> None:
+    image = begun_anew(1, 2, isr=(1, 2), leader=2)
+    assert assign(image, (HOME, 0)).records == (change(isr=(2,), directories=(HOME, directory(2))),)
+    outside = begun_anew(1, 2, isr=(2,), leader=2)
+    assert assign(outside, (HOME, 0)).records == (change(directories=(HOME, directory(2))),)
+
+
+def test_where_unclean_elections_are_allowed_a_replica_that_begins_anew_leads_only_if_no_other_can() -> None:
+    recovers = {"leader_recovery_state": 1}
+    alone = assign(begun_anew(1, 2, isr=(1,), config=(UNCLEAN,)), (HOME, 0))
+    assert alone.records == (change(leader=1, directories=(HOME, directory(2)), **recovers),)
+    image = begun_anew(1, 3, isr=(1,), config=(UNCLEAN,))
+    assert assign(image, (HOME, 0)).records == (
+        change(isr=(3,), leader=3, directories=(HOME, directory(3)), **recovers),
+    )
+
+
+def test_an_unclean_election_on_request_takes_what_others_have_first_and_else_begins_with_nothing() -> None:
+    request = ElectLeadersRequest(unclean=True, partitions=(("t", 0),))
+    known = {(TOPIC, 0, 1): HOME}
+    for replicas, expected in (
+        ((1, 2), change(leader=1, directories=(HOME, directory(2)), leader_recovery_state=1)),
+        ((1, 3), change(isr=(3,), leader=3, leader_recovery_state=1)),
+    ):
+        image = begun_anew(*replicas, isr=(1,))
+        told = rules_of(image, image.brokers.is_active, begun_anew=known)
+        assert decide_elections(image, request, told, records_max=9).records == (expected,)
+        untold = rules_of(image, image.brokers.is_active)
+        records = decide_elections(image, request, untold, records_max=9).records
+        assert records == (() if replicas == (1, 2) else (expected,))
 
 
 def test_refused_assignments() -> None:

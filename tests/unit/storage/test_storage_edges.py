@@ -1,0 +1,290 @@
+"""Storage at its edges: lengths of every size, files that are given back, offsets that lie on a boundary."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from storage.batch import (
+    batch_record_spans,
+    encode_batch,
+    iter_batches,
+    parse_header,
+    plain_header,
+    seal_batch,
+)
+from storage.batch_format import HEADER_BYTES
+from storage.disk import Disk, join, read_file, write_atomically
+from storage.epochs import EpochTable
+from storage.errors import CorruptLogError, DiskError
+from storage.faulty_disk import FaultyDisk
+from storage.log import LogConfig, SegmentedLog
+from storage.reader import LogReader
+from storage.recovery import FILE_NAME as POINT_FILE
+from storage.segment import list_segments, segment_name
+from storage.snapshots import SnapshotWriter, read_chunk
+from storage.types import LogPosition
+
+DIRECTORY = "/data/__cluster_metadata-0"
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
+
+
+class CountingDisk:
+    """Passes everything on, and knows which files are open and which were ever opened."""
+
+    def __init__(self, inner: Disk) -> None:
+        self._inner = inner
+        self.held: Counter[str] = Counter()
+        self.opened: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def open_read(self, path: str) -> Any:
+        return self._counted(path, self._inner.open_read(path))
+
+    def open_append(self, path: str) -> Any:
+        return self._counted(path, self._inner.open_append(path))
+
+    def _counted(self, path: str, file: Any) -> Any:
+        self.held[path] += 1
+        self.opened.append(path)
+        return _CountedFile(self, path, file)
+
+    def still_open(self) -> list[str]:
+        return sorted(path for path, count in self.held.items() if count)
+
+
+class _CountedFile:
+    def __init__(self, disk: CountingDisk, path: str, inner: Any) -> None:
+        self._disk = disk
+        self._path = path
+        self._inner = inner
+        self._is_open = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def close(self) -> None:
+        self._disk.held[self._path] -= self._is_open
+        self._is_open = False
+        self._inner.close()
+
+
+@pytest.fixture
+def disk() -> Any:
+    inner = FaultyDisk(random.Random(5))
+    inner.make_directory("/data")
+    inner.sync_directory("/")
+    return CountingDisk(inner)
+
+
+def batch(base: int, epoch: int = 1, *, size: int = 20, records: int = 1) -> bytes:
+    values = [b"v" * size] * records
+    return encode_batch(base_offset=base, leader_epoch=epoch, timestamp_ms=base, values=values)
+
+
+def filled(disk: Any, count: int = 60, batches_an_epoch: int = 10) -> SegmentedLog:
+    log = SegmentedLog.open(disk, DIRECTORY, SMALL)
+    for offset in range(log.end_offset, count):
+        log.append(batch(offset, 1 + offset // batches_an_epoch))
+    log.sync()
+    return log
+
+
+EDGES = [*range(56, 72), *range(8180, 8200), 0, 1, 100, 20_000]
+
+
+@pytest.mark.parametrize("first", [0, 1, 63, 64, 200])
+def test_values_of_every_length_are_found_where_they_are(first: int) -> None:
+    """Lengths of records and of values change their own length at 64 and at 8,192; numbers of records too."""
+    values = [bytes([at % 251]) * size for at, size in enumerate([3] * first + EDGES + EDGES[::-1])]
+    data = encode_batch(base_offset=7, leader_epoch=2, timestamp_ms=5, values=values)
+    (one,) = iter_batches(data)
+    assert [one.data[start:end] for start, end in batch_record_spans(one)] == values
+    assert [raw.value for raw in one.records()] == values
+    assert [raw.offset for raw in one.records()] == list(range(7, 7 + len(values)))
+
+
+def test_a_batch_that_is_sealed_from_its_parts_is_the_encoded_one() -> None:
+    whole = encode_batch(base_offset=7, leader_epoch=2, timestamp_ms=5, values=[b"a", b"bc"])
+    assert seal_batch(plain_header(7, 2, 5, 2), whole[HEADER_BYTES:]) == whole
+    header = parse_header(whole)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
+    assert (header.base_timestamp_ms, header.max_timestamp_ms, header.attributes) == (5, 5, 0)
+
+
+def test_defaults_are_kafkas() -> None:
+    """log.segment.bytes, log.roll.hours, index.interval.bytes, and the largest metadata batch."""
+    config = LogConfig()
+    assert config.segment_bytes == 1_073_741_824
+    assert config.segment_ms == 168 * 3_600_000
+    assert config.index_interval_bytes == 4096
+    assert config.max_batch_bytes == 8_388_608
+    assert config.recovery_point_interval_bytes == 4_194_304
+
+
+Work = Callable[[Any], None]
+
+
+def _write(disk: Any) -> None:
+    write_atomically(disk, "/data/x", b"a")
+    write_atomically(disk, "/data/x", b"b")
+    assert read_file(disk, "/data/x") == b"b"
+
+
+def _live(disk: Any) -> None:
+    log = filled(disk)
+    log.read(0, 5000)
+    log.truncate_to(25)
+    log.delete_segments_before(15)
+    log.reset_to(LogPosition(9, 100))
+    log.append(batch(100, 9))
+    log.close()
+
+
+def _reopen(disk: Any) -> None:
+    filled(disk).close()
+    SegmentedLog.open(disk, DIRECTORY, SMALL).clean_close()
+    SegmentedLog.open(disk, DIRECTORY, SMALL).close()
+
+
+def _torn(disk: Any) -> None:
+    log = filled(disk)
+    last = join(DIRECTORY, segment_name(list_segments(disk, DIRECTORY)[-1]))
+    log.close()
+    file = disk.open_append(last)
+    file.append(b"\0" * 30)
+    file.close()
+    SegmentedLog.open(disk, DIRECTORY, SMALL).close()
+
+
+def _refused(disk: Any) -> None:
+    log = filled(disk)
+    first = join(DIRECTORY, segment_name(0))
+    log.close()
+    file = disk.open_append(first)
+    file.truncate(50)
+    file.close()
+    disk.remove(join(DIRECTORY, POINT_FILE))
+    with pytest.raises(CorruptLogError):
+        SegmentedLog.open(disk, DIRECTORY, SMALL)
+
+
+def _followed(disk: Any) -> None:
+    filled(disk).close()
+    reader = LogReader(disk, DIRECTORY)
+    assert len(list(reader.batches())) == 60
+    reader.close()
+
+
+def _snapshot(disk: Any) -> None:
+    writer = SnapshotWriter(disk, "/data", LogPosition(1, 10))
+    writer.append(b"x" * 100)
+    writer.freeze()
+    chunk = read_chunk(disk, "/data", LogPosition(1, 10), 0, 40)
+    assert not chunk.is_last
+    abandoned = SnapshotWriter(disk, "/data", LogPosition(1, 20))
+    abandoned.append(b"y")
+    abandoned.close()
+
+
+@pytest.mark.parametrize("work", [_write, _live, _reopen, _torn, _refused, _followed, _snapshot])
+def test_every_file_that_was_opened_is_given_back(disk: Any, work: Work) -> None:
+    """A file that stays open is a handle lost for good: a broker has thousands of segments."""
+    work(disk)
+    assert disk.opened
+    assert disk.still_open() == []
+
+
+def test_a_failed_atomic_write_gives_its_file_back(disk: Any) -> None:
+    class NoSync(_CountedFile):
+        def sync(self) -> None:
+            raise DiskError("/data", "sync", "no")
+
+    class Broken(CountingDisk):
+        def _counted(self, path: str, file: Any) -> Any:
+            self.held[path] += 1
+            return NoSync(self, path, file)
+
+    broken = Broken(disk._inner)
+    with pytest.raises(DiskError):
+        write_atomically(broken, "/data/x", b"a")  # type: ignore[arg-type]
+    assert broken.still_open() == []
+
+
+def test_a_reader_that_begins_at_a_segment_opens_no_earlier_one(disk: Any) -> None:
+    filled(disk).close()
+    bases = list_segments(disk, DIRECTORY)
+    assert len(bases) > 3
+    for tolerant in (False, True):
+        for at, base in enumerate(bases):
+            for start in (base, base + 1):
+                del disk.opened[:]
+                reader = LogReader(disk, DIRECTORY, start_offset=start, tolerant=tolerant)
+                assert next(reader.batches()).header.base_offset == start
+                reader.close()
+                first = min(path for path in disk.opened if path.endswith(".log"))
+                assert first == join(DIRECTORY, segment_name(bases[at]))
+
+
+@pytest.mark.parametrize("start", [30, 31])
+def test_a_cut_to_the_start_keeps_the_epoch_before_it(disk: Any, start: int) -> None:
+    """After a trim the log may become empty again: its last epoch is still known, for votes and fetches."""
+    log = filled(disk)
+    removed = log.delete_segments_before(start)
+    assert removed
+    at = log.start_offset
+    assert 0 < at <= start
+    before = EpochTable(tuple((1 + offset // 10, offset) for offset in range(0, 60, 10))).epoch_at(at - 1)
+    log.truncate_to(at)
+    assert (log.start_offset, log.end_offset) == (at, at)
+    assert log.last_position == LogPosition(before or 0, at)
+    assert log.epochs.entries == ((before, at),)
+    log.append(batch(at, 9))
+    log.sync()
+    log.close()
+    again = SegmentedLog.open(disk, DIRECTORY, SMALL)
+    assert (again.start_offset, again.end_offset) == (at, at + 1)
+    assert again.epochs.last_epoch == 9
+    again.close()
+
+
+@pytest.mark.parametrize("limit", [0, 1, 60, 61, 89, 90, 91, 200, 267, 268, 269])
+def test_a_read_gives_whole_batches_up_to_its_limit_and_at_least_one(disk: Any, limit: int) -> None:
+    log = filled(disk, 9)
+    size = len(batch(0))
+    data = log.read(2, limit)
+    assert len(data) % size == 0
+    count = len(data) // size
+    assert count == max(1, min(limit // size, 9 - 2)) or len(log.segments()) > 1
+    assert [one.header.base_offset for one in iter_batches(data)] == list(range(2, 2 + count))
+    log.close()
+
+
+def test_a_log_whose_end_lies_below_the_recovery_point_names_the_place(disk: Any) -> None:
+    """Two ways to lie below it: a file that is too short, and damage before the point without epochs."""
+    log = filled(disk)
+    log.clean_close()
+    last = list_segments(disk, DIRECTORY)[-1]
+    path = join(DIRECTORY, segment_name(last))
+    size = disk.file_size(path)
+    file = disk.open_append(path)
+    file.truncate(size - 1)
+    file.close()
+    with pytest.raises(CorruptLogError, match=f"expected at least {size} bytes") as caught:
+        SegmentedLog.open(disk, DIRECTORY, SMALL)
+    assert caught.value.file == path
+    file = disk.open_append(path)
+    file.append(b"\x7f")
+    file.close()
+    disk.remove(join(DIRECTORY, "leader-epoch-checkpoint"))
+    with pytest.raises(CorruptLogError, match="expected a log synced up to offset 60") as caught:
+        SegmentedLog.open(disk, DIRECTORY, SMALL)
+    assert caught.value.file == path
+    assert caught.value.offset == 59
+    assert disk.still_open() == []

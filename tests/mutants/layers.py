@@ -37,6 +37,9 @@ _STORAGE_TESTS = (
     "tests/properties/test_batch_runs.py",
     "tests/properties/test_directory_store_crash.py",
     "tests/unit/broker/test_directory_store.py",
+    "tests/unit/broker/test_replica_validation.py",
+    "tests/unit/broker/test_replica_produce.py",
+    "tests/unit/controller/test_record_writers.py",
 )
 _STATE_TESTS = (
     *(

@@ -38,6 +38,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitXor: ast.BitOr,
 }
 _SIBLINGS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_COMMUTE = {"min", "max"}
 _SILENT_CALLS = {"assert_never", "super"}
 _UNREAD = {"__repr__", "__str__"}
 
@@ -189,6 +190,8 @@ def _of_call(node: ast.Call) -> Iterator[Change]:
         if keyword.arg is not None:
             rest = node.keywords[:at] + node.keywords[at + 1 :]
             yield Change("argument dropped", _with(node, keywords=rest))
+    if isinstance(node.func, ast.Name) and node.func.id in _COMMUTE:
+        return
     for at in range(len(node.args) - 1):
         first, second = node.args[at : at + 2]
         if isinstance(first, ast.Starred) or isinstance(second, ast.Starred):

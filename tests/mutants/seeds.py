@@ -11,7 +11,7 @@ from tests.sim.data_load import DATA_FROM
 from tests.sim.load import LOADED_FROM
 from tests.sim.world import run
 
-SEEDS = (*range(24), *range(LOADED_FROM, LOADED_FROM + 8), *range(DATA_FROM, DATA_FROM + 5))
+SEEDS = (*range(10), *range(LOADED_FROM, LOADED_FROM + 4), *range(DATA_FROM, DATA_FROM + 3))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -174,7 +174,8 @@ def _one_due(world: World) -> bool:
 
 def run(seed: int, steps: int) -> World:
     rng = random.Random(seed)
-    world = World(rng.choice((3, 3, 5)), observers=1, seed=seed, config=CONFIG)
+    # Every fourth configuration names no directory ids.
+    world = World(rng.choice((3, 3, 5)), observers=1, seed=seed, pinned=seed % 4 != 3, config=CONFIG)
     for node_id in world.nodes:
         world.start(node_id)
     chaos = Chaos(world, rng)

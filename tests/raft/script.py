@@ -58,10 +58,20 @@ class Script:
 
     # ---- the cluster -----------------------------------------------------------------------------
 
-    def do_nodes(self, voters: str, observers: str = "0", seed: str = "0", **config: str) -> None:
-        """nodes 3 observers=1 fetch_timeout_ms=600: start a cluster; node ids from 1, voters first."""
+    def do_nodes(
+        self, voters: str, observers: str = "0", seed: str = "0", pinned: str = "yes", **config: str
+    ) -> None:
+        """nodes 3 observers=1 fetch_timeout_ms=600: start a cluster; node ids from 1, voters first. With
+        pinned=no the configuration names no directory ids."""
         settings = RaftConfig(**{name: int(value) for name, value in config.items()})
-        self._world = World(int(voters), int(observers), seed=int(seed), config=settings, log=self._log)
+        self._world = World(
+            int(voters),
+            int(observers),
+            seed=int(seed),
+            pinned=pinned == "yes",
+            config=settings,
+            log=self._log,
+        )
         for node_id in self.world.nodes:
             self.world.start(node_id)
 

@@ -14,6 +14,7 @@ from runtime.errors import ConfigError
 from storage.uuids import uuid_from_text
 
 PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1}
+_SASL = ("SASL_PLAINTEXT", "SASL_SSL")
 
 _LISTENER = re.compile(r"^([A-Za-z][A-Za-z0-9_-]*)://(\[[0-9a-fA-F:]+\]|[^:/\[\]]*):(\d+)$")
 _VOTER = re.compile(r"^(\d+)@(\[[0-9a-fA-F:]+\]|[^:@\[\]]+):(\d+)(?::([A-Za-z0-9_-]+))?$")
@@ -84,11 +85,11 @@ def _port(key: str, entry: str, text: str, *, lowest: int) -> int:
 
 
 def parse_protocols(entries: tuple[str, ...]) -> dict[str, str]:
-    """NAME:PLAINTEXT and NAME:SSL entries, by name."""
+    """NAME:PROTOCOL entries, by name. Kafka's SASL protocols may stand there for names that nobody uses."""
     protocols: dict[str, str] = {}
     for entry in entries:
         name, _, protocol = entry.partition(":")
-        if protocol not in PROTOCOL_IDS:
+        if protocol not in PROTOCOL_IDS and protocol not in _SASL:
             raise ConfigError(
                 f"listener.security.protocol.map has {entry!r}: write NAME:PLAINTEXT or NAME:SSL"
             )
@@ -97,8 +98,15 @@ def parse_protocols(entries: tuple[str, ...]) -> dict[str, str]:
 
 
 def protocol_of(name: str, protocols: Mapping[str, str]) -> str:
-    """That of a listener; without an entry it is plain, unless it is called SSL."""
-    return protocols.get(name, "SSL" if name == "SSL" else "PLAINTEXT")
+    """That of a listener; without an entry it is plain, unless it is called as a protocol is. Raises
+    ConfigError for SASL."""
+    protocol = protocols.get(name, name if name in ("SSL", *_SASL) else "PLAINTEXT")
+    if protocol in _SASL:
+        raise ConfigError(
+            f"listener {name} is {protocol}, and nobody logs in here: remove it, or map it to PLAINTEXT or "
+            "SSL in listener.security.protocol.map"
+        )
+    return protocol
 
 
 def parse_listeners(key: str, entries: tuple[str, ...], protocols: Mapping[str, str]) -> tuple[Listener, ...]:

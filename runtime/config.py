@@ -31,8 +31,9 @@ from runtime.addresses import (
     protocol_of,
 )
 from runtime.channels import TlsFiles
+from runtime.config_foreign import check_passed_over, refuse_unknown, with_new_names
 from runtime.config_key import BOTH, BROKER, CONTROLLER, Value
-from runtime.config_keys import KEYS, refuse_unknown
+from runtime.config_keys import KEYS
 from runtime.errors import ConfigError
 from storage.log import LogConfig
 
@@ -51,7 +52,8 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """Everything that a process is told. `values` has every key with its default filled in."""
+    """Everything that a process is told. `values` has every key with its default filled in; `passed_over` are
+    Kafka's keys in the file that change nothing here."""
 
     path: Path
     role: str
@@ -68,6 +70,7 @@ class NodeConfig:
     log: LogConfig
     retention: Retention
     values: Mapping[str, Value]
+    passed_over: tuple[str, ...] = ()
 
     def number(self, name: str) -> int:
         """The value of an integer key."""
@@ -226,7 +229,15 @@ def load_config(path: Path, role: str | None = None, node_id: int | None = None)
     Raises ConfigError; touches nothing but the file.
     """
     try:
-        return _build(path, _parse(_with_node_id(_read_pairs(path), node_id), role))
+        pairs = _with_node_id(with_new_names(_read_pairs(path)), node_id)
+        refuse_unknown(pairs, KEYS)
+        its_role = _role(pairs, role)
+        passed = _passed_over(pairs, its_role)
+        config = _build(path, _parse({name: pairs[name] for name in pairs if name not in passed}, its_role))
+        first = config.advertised[0] if its_role == BROKER else None
+        tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
+        check_passed_over(passed, config.listeners, uses_tls=tls, first=first)
+        return replace(config, passed_over=tuple(sorted(passed)))
     except ConfigError as error:
         text = str(error)
         raise ConfigError(text if text.startswith(f"{path}:") else f"{path}: {text}") from error
@@ -267,28 +278,35 @@ def _with_node_id(pairs: dict[str, str], node_id: int | None) -> dict[str, str]:
     return {**pairs, "node.id": str(node_id)}
 
 
-def _parse(pairs: dict[str, str], wanted_role: str | None) -> dict[str, Value]:
-    """Every key of the table with its value; unknown, foreign and missing keys are refused."""
-    for name in pairs:
-        refuse_unknown(name)
+def _passed_over(pairs: Mapping[str, str], role: str) -> dict[str, str]:
+    """Kafka's keys that are not used here, or not by this role."""
+    passed = {}
+    for name, value in pairs.items():
+        key = KEYS.get(name)
+        if key is not None and key.own and role not in key.roles:
+            raise ConfigError(f"{name} is for a {key.roles[0]}, and this is a {role}: remove the line")
+        if key is None or role not in key.roles:
+            passed[name] = value
+    return passed
+
+
+def _parse(pairs: Mapping[str, str], role: str) -> dict[str, Value]:
+    """Every key of the table with its value; missing ones are refused."""
     values: dict[str, Value] = {}
     for key in KEYS.values():
-        if key.name in pairs:
-            values[key.name] = key.parse(pairs[key.name])
-        else:
-            values[key.name] = key.default
+        values[key.name] = key.parse(pairs[key.name]) if key.name in pairs else key.default
         if key.required and values[key.name] in (None, (), ""):
             raise ConfigError(f"{key.name} is missing: {key.text}")
-    role = _role(cast("tuple[str, ...]", values["process.roles"]), wanted_role)
     if values["node.id"] is None and (role != BROKER or values["broker.id.generation.enable"] != "true"):
         raise ConfigError(f"node.id is missing: {KEYS['node.id'].text}")
-    for name in pairs:
-        if role not in KEYS[name].roles:
-            raise ConfigError(f"{name} is for a {KEYS[name].roles[0]}, and this is a {role}: remove the line")
     return values
 
 
-def _role(roles: tuple[str, ...], wanted: str | None) -> str:
+def _role(pairs: Mapping[str, str], wanted: str | None) -> str:
+    key = KEYS["process.roles"]
+    roles = cast("tuple[str, ...]", key.parse(pairs.get(key.name, "")))
+    if not roles:
+        raise ConfigError(f"{key.name} is missing: {key.text}")
     if len(roles) != 1:
         raise ConfigError(
             f"process.roles={','.join(roles)}: a process has one role here, run controller and broker apart"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from runtime.config_foreign import ALIASES, ALWAYS, WITH_TLS
 from runtime.config_key import Key
-from runtime.config_keys import GROUPS, UNSUPPORTED
+from runtime.config_keys import GROUPS
 
 _HEAD = """# Configuration
 
 A node is configured by one file of `key=value` lines (Java properties, UTF-8). It is read and checked once,
-when the process starts: an unknown key, a value that is out of range or a combination that cannot work ends
-the process with one line that says what to change, before anything is touched. Names are Apache Kafka's,
-wherever Kafka has the setting; those marked * are our own. Durations are in ms, sizes in bytes.
+when the process starts: a key that nobody knows, a value that is out of range or a combination that cannot
+work ends the process with one line that says what to change, before anything is touched. Names are Apache
+Kafka's, wherever Kafka has the setting; those marked * are our own. Durations are in ms, sizes in bytes.
+
+A file of one of Kafka's nodes may be used as it is: keys that Kafka knows and this release does not use, or
+not in this role, are named in one warning at the start and passed over, unless that would break what the file
+promises (see the end of this page).
 
 This page is made from the table in `runtime/config_keys.py`:
 `python -m runtime.config_docs > docs/configuration.md`.
@@ -35,6 +40,31 @@ controller.quorum.voters=1@127.0.0.1:9093,2@127.0.0.1:9094,3@127.0.0.1:9095
 log.dirs=/var/lib/metaquorum/broker-101
 ```
 """
+
+
+_OLD_NAMES = " and ".join(f"`{old}` is read as `{new}`" for old, new in ALIASES.items())
+_FOREIGN = f"""
+## Keys of Kafka that are not used
+
+The names are in `runtime/kafka_keys.py` (3.7's, and what 3.8 and 3.9 added); `listener.name.*` and the keys
+of plug-ins are Kafka's too. The rule: such a key is passed over where the node without it is slower, lacks a
+feature or keeps more. It is refused where passing over would let somebody in, show something or change
+something that the key is there to keep out. So keys of SASL are passed over (a listener that uses SASL is
+refused), and so are quotas and limits of connections, internal topics, and all about metrics reporters.
+{_OLD_NAMES}, where the newer name is absent.
+
+| key | refused when | what to do |
+|---|---|---|
+"""
+
+_BY_LISTENER = (
+    "`listeners` | a listener in use is SASL_PLAINTEXT or SASL_SSL | "
+    "remove it, or map it to PLAINTEXT or SSL if nobody has to log in",
+    "`listener.name.<listener>.ssl.*` | that listener is SSL | all listeners share the keys `ssl.*`",
+    "`inter.broker.listener.name` | it is not the first of `advertised.listeners` | put it first",
+    "`security.inter.broker.protocol` | it is not that of the first of `advertised.listeners` | "
+    "map that listener in `listener.security.protocol.map`",
+)
 
 
 def _default(key: Key) -> str:
@@ -67,8 +97,11 @@ def configuration_page() -> str:
             name = f"`{key.name}`" + (" *" if key.own else "")
             roles = "both" if len(key.roles) > 1 else key.roles[0]
             parts.append(f"| {name} | {_default(key)} | {_allowed(key)} | {roles} | {key.text} |\n")
-    parts.append("\n## Keys of Kafka that are refused\n\n| key | what to do |\n|---|---|\n")
-    parts += [f"| `{name}` | {advice} |\n" for name, advice in sorted(UNSUPPORTED.items())]
+    parts.append(_FOREIGN)
+    for table, where in ((ALWAYS, ""), (WITH_TLS, ", and a listener is SSL")):
+        for name, refusal in sorted(table.items()):
+            parts.append(f"| `{name}` | {refusal.when}{where} | {refusal.advice} |\n")
+    parts += [f"| {text} |\n" for text in _BY_LISTENER]
     return "".join(parts)
 
 

@@ -6,8 +6,6 @@ keys are in `config`.
 
 from __future__ import annotations
 
-import difflib
-
 from controller.raft.config import RaftConfig
 from runtime.config_key import (
     BROKER,
@@ -20,7 +18,6 @@ from runtime.config_key import (
 )
 from runtime.config_keys_data import DATA
 from runtime.config_keys_topics import TOPICS
-from runtime.errors import ConfigError
 
 _NODE = (
     Key(
@@ -449,26 +446,3 @@ GROUPS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("The process", _PROCESS),
 )
 KEYS: dict[str, Key] = {key.name: key for _, group in GROUPS for key in group}
-
-UNSUPPORTED: dict[str, str] = {
-    "controller.quorum.append.linger.ms": "records gather while the disk syncs: remove the line",
-    "controller.quorum.bootstrap.servers": "voters are configured: name them in controller.quorum.voters",
-    "broker.id": "it is called node.id: rename it",
-    "log.dir": "it is called log.dirs: rename it",
-    "zookeeper.connect": "there is no ZooKeeper here: remove the line and set controller.quorum.voters",
-    "ssl.key.password": "the private key must not be encrypted: decrypt it and remove the line",
-    "ssl.keystore.password": "a PEM file has no password: remove the line",
-    "ssl.truststore.password": "a PEM file has no password: remove the line",
-}
-"""Keys of Kafka that a reader may bring along, with what to do about each."""
-
-
-def refuse_unknown(name: str) -> None:
-    """Raises ConfigError for a key that is not in the table, with the nearest name that is."""
-    if name in KEYS:
-        return
-    if name in UNSUPPORTED:
-        raise ConfigError(f"{name} is not supported: {UNSUPPORTED[name]}")
-    near = difflib.get_close_matches(name, KEYS, n=1, cutoff=0.6)
-    advice = f"did you mean {near[0]}?" if near else "docs/configuration.md lists the known ones"
-    raise ConfigError(f"{name} is not a known key: {advice}")

@@ -40,6 +40,9 @@ def run_process(
     try:
         config = load_config(Path(config_path), role, node_id)
         set_up_logging(config.text("log.format"), config.text("log.level"), role=role, node_id=config.node_id)
+        if config.passed_over:
+            names = ", ".join(config.passed_over)
+            _log.warning("%s: keys of Kafka that change nothing here are passed over: %s", config.path, names)
         # The disk thread must not wait long for its turn when the loop is busy (the default is 5 ms).
         sys.setswitchinterval(0.0005)
         # Collections of the oldest generation walk the whole image: let them be rare.

@@ -58,7 +58,8 @@ class BrokerSpans:
         entity = f"broker/{last.broker_id}"
         if had and not self.unfenced:
             self.outage = (last.offset, changes.time_ms)
-            text = f"no broker is unfenced: broker {last.broker_id} was the last{_how(last, rules.get(last.offset))}"
+            how = _how(last, rules.get(last.offset))
+            text = f"no broker is unfenced: broker {last.broker_id} was the last{how}"
             yield Grouped(last.offset, "total outage", entity, text, "critical", None, (entity,))
         elif self.outage is not None and self.unfenced:
             since, self.outage = self.outage, None

@@ -62,7 +62,7 @@ class Limits:
     unknown: int = 0
 
     def place(self, shown: ShownAs | None) -> None:
-        """Takes in how a place is shown, if not as it was asked for. A transaction goes before a batch in it."""
+        """Takes in how a place is shown, if not as asked for. A transaction goes before a batch in it."""
         if shown is None or shown in self.shown:
             return
         if shown.atomic == TRANSACTION:

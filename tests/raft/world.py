@@ -147,9 +147,7 @@ class World:
         self.seed = seed
         self.now = 0
         self.voters = tuple(
-            Voter(
-                node_id=i, host="127.0.0.1", port=9000 + i, directory_id=directory(i) if pinned else None
-            )
+            Voter(node_id=i, host="127.0.0.1", port=9000 + i, directory_id=directory(i) if pinned else None)
             for i in range(1, voters + 1)
         )
         self.nodes = {i: self._node(i, directory(i)) for i in range(1, voters + observers + 1)}

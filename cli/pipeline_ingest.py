@@ -93,6 +93,8 @@ def ingest(paths: tuple[str, ...], out: Path, master: str | None, cluster: str |
         session.stop()
     for problem in report.unreadable:
         progress.say(f"left out: {problem}")
+    for line in report.left_out:
+        progress.say(f"left out: {line}")
     if as_json:
         echo_json(msgspec.to_builtins(report))
         return

@@ -36,6 +36,8 @@ def main() -> int:
         _say(str(error))
         return 1
     print(f"version {report.version}: {report.records} records, {len(report.ingested)} clusters read")
+    for line in [*report.unreadable, *report.left_out]:
+        _say(f"left out: {line}")
     session.stop()
     return 0
 

@@ -94,7 +94,8 @@ DAMAGE = _table(
         STRING,
         "tail (bytes after the last whole batch), corrupt (a batch or gap in the middle), undecodable, "
         "unknown (record type or version), superseded (another node's log has another leader epoch there), "
-        "mismatch (two nodes' logs differ at one offset and epoch), unreadable (it cannot be opened)",
+        "mismatch (two nodes' logs differ at one offset and epoch), unreadable (it cannot be opened), "
+        "missing (records or a snapshot that no log holds), shared-id (another cluster has this id too)",
     ),
     Column("reason", STRING, "what was expected and what was found"),
 )
@@ -107,7 +108,8 @@ FILES = _table(
     Column("bytes", LONG, "its size when it was read"),
     Column("start_offset", LONG, "first offset in it"),
     Column("end_offset", LONG, "offset after its last record that was read"),
-    Column("used", BOOLEAN, "false: every record of it was taken from another node's log"),
+    Column("used", BOOLEAN, "false: nothing of it is in the other tables"),
+    Column("reason", STRING, "why it was not used; null: it was"),
 )
 KNOWN, STATE_UNKNOWN, MISSING, NOT_IN_LOG = "known", "state-unknown", "missing", "not-in-log"
 COVERAGE = _table(

@@ -86,7 +86,13 @@ def violations(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
         yield _finding(one, level, "violation", row["where"], text, count=row["count"], **place)
 
 
-_DAMAGE_SEVERITY = {"superseded": INFO, "unknown": WARNING, "tail": WARNING}
+_DAMAGE_SEVERITY = {
+    "superseded": INFO,
+    "unknown": WARNING,
+    "tail": WARNING,
+    "missing": WARNING,
+    "shared-id": WARNING,
+}
 
 
 def damage(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pipeline.intervals.cluster import RESUME_EVERY
+from pipeline.logs.clusters import histories
 from pipeline.logs.cut import stretch_pieces
+from pipeline.logs.identity import Facts
 from pipeline.logs.places import LogPlace, find_logs
-from pipeline.logs.spine import Spine, choose_spine
+from pipeline.logs.spine import Spine
 from pipeline.logs.survey import SPLIT_BYTES, LogSurvey
 from storage.posix_disk import PosixDisk
 
@@ -33,7 +35,10 @@ from .layout import (
     load_manifest,
     publish,
 )
-from .tasks import RecordsTask, ReplayTask, SurveyTask, Task, TaskResult, run_task
+from .left_out import left_out
+from .replay import NOTES_SUFFIX
+from .tasks import run_task
+from .work import FactsTask, RecordsTask, ReplayTask, SurveyTask, Task, TaskResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +62,8 @@ class IngestReport(msgspec.Struct, kw_only=True):
     kept: list[str] = []
     rebuilt: list[str] = []
     unreadable: list[str] = []
+    left_out: list[str] = []
+    """What of the logs is not in the tables, and why, in words: a line for each reason."""
     rows: dict[str, int] = {}
 
 
@@ -86,7 +93,9 @@ def ingest(
         manifest = load_manifest(out)
         report = IngestReport(version=manifest.version)
         surveys = _survey(session, places, split_bytes, show, report)
-        plans = _plans(surveys, manifest, report, say)
+        spines = histories(surveys, lambda logs: _facts(session, logs, show))
+        report.left_out = left_out(spines)
+        plans = _plans(spines, manifest, report, say)
         if not plans and manifest.version:
             report.rows = _row_counts(manifest)
             return report
@@ -126,16 +135,19 @@ def _survey(
     tasks: list[Task] = [SurveyTask(place=place, split_bytes=split_bytes) for place in places]
     results = run_tasks(session, tasks, lambda done, of: show("looking at logs", done, of))
     report.unreadable = [at.problem for at in results if at.problem is not None]
-    return [at.survey for at in results if at.survey is not None]
+    return [survey for at in results for survey in at.surveys]
 
 
-def _plans(surveys: list[LogSurvey], manifest: Manifest, report: IngestReport, say: Say) -> list[_Plan]:
-    by_cluster: dict[str, list[LogSurvey]] = {}
-    for one in surveys:
-        by_cluster.setdefault(one.place.cluster, []).append(one)
+def _facts(session: SparkSession, logs: list[LogSurvey], show: Show) -> list[Facts]:
+    tasks: list[Task] = [FactsTask(log=log) for log in logs]
+    results = run_tasks(session, tasks, lambda done, of: show("telling clusters apart", done, of))
+    return [at.facts or Facts() for at in results]
+
+
+def _plans(spines: list[Spine], manifest: Manifest, report: IngestReport, say: Say) -> list[_Plan]:
     plans = []
-    for cluster, logs in sorted(by_cluster.items()):
-        spine = choose_spine(cluster, logs)
+    for spine in spines:
+        cluster = spine.cluster
         known = manifest.clusters.get(cluster)
         if known is None:
             plans.append(_Plan(spine=spine, entry=ClusterEntry(), rebuild=False))
@@ -172,12 +184,16 @@ def _continues(spine: Spine, known: ClusterEntry) -> bool:
 
 
 def _looks(spine: Spine) -> dict[str, tuple[int, int]]:
-    return {log.place.path: (log.end_offset, log.size_bytes) for log in spine.logs}
+    looks: dict[str, tuple[int, int]] = {}
+    for log in spine.logs:
+        end, size_bytes = looks.get(log.place.path, (0, 0))
+        looks[log.place.path] = (max(end, log.end_offset), size_bytes + log.size_bytes)
+    return looks
 
 
 def _final_below(spine: Spine) -> int:
     """Records below this offset are final: the last place where a later run can go on."""
-    return spine.end_offset // RESUME_EVERY * RESUME_EVERY
+    return spine.records_end // RESUME_EVERY * RESUME_EVERY
 
 
 def _tasks(plans: list[_Plan], out: Path, staging: Path) -> list[Task]:
@@ -189,7 +205,7 @@ def _tasks(plans: list[_Plan], out: Path, staging: Path) -> list[Task]:
         spine, entry = plan.spine, plan.entry
         replays.append(
             ReplayTask(
-                spine=spine,
+                spine=_light(spine),
                 resume_offset=entry.resume_offset,
                 state_file=str(current / "_state" / entry.state) if entry.state is not None else None,
                 staging=str(staging),
@@ -204,6 +220,21 @@ def _tasks(plans: list[_Plan], out: Path, staging: Path) -> list[Task]:
                     for piece in stretch_pieces(stretch.log, low, stretch.end)
                 ]
     return [*replays, *records]
+
+
+def _light(spine: Spine) -> Spine:
+    """The spine without what logs are compared by: the replay needs none of it."""
+    replace = msgspec.structs.replace
+
+    def bare(log: LogSurvey) -> LogSurvey:
+        return replace(log, sums={}, marks={})
+
+    return replace(
+        spine,
+        stretches=[replace(at, log=bare(at.log)) for at in spine.stretches],
+        conflicts=[replace(at, log=bare(at.log)) for at in spine.conflicts],
+        logs=[bare(log) for log in spine.logs],
+    )
 
 
 def _state_name(cluster: str, staging: Path) -> str:
@@ -263,10 +294,9 @@ def _epoch_before(spine: Spine, offset: int) -> int:
 def _keep_states(clusters: dict[str, ClusterEntry], out: Path, staging: Path) -> None:
     """States that were not made anew come along."""
     for entry in clusters.values():
-        if entry.state is not None and not (staging / "_state" / entry.state).exists():
-            (staging / "_state" / entry.state).hardlink_to(
-                (out / "current").resolve() / "_state" / entry.state
-            )
+        for name in (entry.state, f"{entry.state}{NOTES_SUFFIX}") if entry.state is not None else ():
+            if not (staging / "_state" / name).exists():
+                (staging / "_state" / name).hardlink_to((out / "current").resolve() / "_state" / name)
 
 
 def _row_counts(manifest: Manifest) -> dict[str, int]:

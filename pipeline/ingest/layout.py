@@ -19,7 +19,7 @@ import msgspec
 
 from pipeline.tables import TABLES
 
-FORMAT = 1
+FORMAT = 2
 KEPT_VERSIONS = 2
 """So many versions stay, so that a reader that opened the one before can finish."""
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}

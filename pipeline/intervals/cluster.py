@@ -111,7 +111,7 @@ class ClusterReplay:
         self._told.learn(image, moment)
         self._touched, self._question = Touched(), Question()
         self._go_on(image)
-        if self._next_resume > self._log_end:
+        if self.end_offset < self._log_end < self._next_resume:
             self._remember(self._engine.state())
 
     def _note_begin(self, moment: Moment) -> None:
@@ -123,6 +123,11 @@ class ClusterReplay:
     def end_offset(self) -> int:
         """Offset of the next record."""
         return self._engine.end_offset
+
+    @property
+    def knows_state(self) -> bool:
+        """Whether the state is known, or only what records tell by themselves."""
+        return self._begins is None and self._coverage.is_known
 
     def batch(self, batch: RecordBatch, records: tuple[DecodedRecord, ...]) -> None:
         """The next batch of the log and its records. One that does not start where the last ended is taken

@@ -13,10 +13,13 @@ from storage.disk import join
 from storage.posix_disk import PosixDisk
 from storage.segment import list_segments, segment_name
 from storage.snapshots import list_snapshots, snapshot_path
+from storage.types import LogPosition
 
+from .clusters import histories
+from .identity import read_facts
 from .pieces import Piece
 from .places import LogPlace
-from .spine import choose_spine
+from .spine import Spine
 from .survey import LogSurvey, SegmentSurvey, hop, survey
 
 
@@ -30,14 +33,15 @@ def record_pieces(
 ) -> list[Piece]:
     """Pieces of all logs that may hold what is selected."""
     found: list[Piece] = []
+    spines = _histories(places, split_bytes) if one_history else []
     if checkpoints != "only":
-        if one_history:
-            found += _history(places, split_bytes)
-        else:
-            for place in places:
-                found += _log_pieces(place, selection, split_bytes)
+        for spine in spines:
+            for stretch in spine.stretches:
+                found += stretch_pieces(stretch.log, stretch.start, stretch.end)
+        for place in () if one_history else places:
+            found += _log_pieces(place, selection, split_bytes)
     if checkpoints != "false":
-        found += _checkpoint_pieces(places, one_history)
+        found += _newest_of_histories(spines) if one_history else _checkpoint_pieces(places)
     elif not found:
         # Paths that are checkpoints themselves are read without being asked for twice.
         found += [_checkpoint(place, place.path) for place in places if ".checkpoint" in place.path]
@@ -82,35 +86,36 @@ def _checkpoint(place: LogPlace, file: str) -> Piece:
     return Piece(cluster=place.cluster, node_id=place.node_id, file=file, checkpoint=True)
 
 
-def _checkpoint_pieces(places: Iterable[LogPlace], one_history: bool) -> list[Piece]:
-    """The newest snapshot of each log, or of each cluster."""
+def _checkpoint_pieces(places: Iterable[LogPlace]) -> list[Piece]:
+    """The newest snapshot of each log."""
     disk = PosixDisk()
-    newest: dict[str, tuple[tuple[int, int], Piece]] = {}
+    found: list[Piece] = []
     for place in places:
         if not disk.is_directory(place.path):
-            if ".checkpoint" in place.path:
-                newest[place.path] = ((0, 0), _checkpoint(place, place.path))
+            found += [_checkpoint(place, place.path)] if ".checkpoint" in place.path else []
             continue
-        found = list_snapshots(disk, place.path)
-        if found:
-            rank = (found[-1].epoch, found[-1].offset)
-            key = place.cluster if one_history else place.path
-            if key not in newest or newest[key][0] < rank:
-                newest[key] = (rank, _checkpoint(place, snapshot_path(place.path, found[-1])))
-    return [piece for _, piece in newest.values()]
+        snapshots = list_snapshots(disk, place.path)
+        found += [_checkpoint(place, snapshot_path(place.path, snapshots[-1]))] if snapshots else []
+    return found
 
 
-def _history(places: list[LogPlace], split_bytes: int) -> list[Piece]:
-    by_cluster: dict[str, list[LogSurvey]] = {}
-    for place in places:
-        if ".checkpoint" not in place.path:
-            one = survey(PosixDisk(), place, split_bytes)
-            by_cluster.setdefault(place.cluster, []).append(one)
-    pieces: list[Piece] = []
-    for cluster, surveys in by_cluster.items():
-        for stretch in choose_spine(cluster, surveys).stretches:
-            pieces += stretch_pieces(stretch.log, stretch.start, stretch.end)
-    return pieces
+def _newest_of_histories(spines: Iterable[Spine]) -> list[Piece]:
+    """The newest snapshot of each cluster."""
+    found: list[Piece] = []
+    for spine in spines:
+        known = [(epoch, offset, log.place) for log in spine.logs for offset, epoch in log.snapshots]
+        if known:
+            epoch, offset, place = max(known, key=lambda at: (at[0], at[1], at[2].path))
+            is_file = ".checkpoint" in place.path
+            file = place.path if is_file else snapshot_path(place.path, LogPosition(epoch, offset))
+            found.append(_checkpoint(place, file))
+    return found
+
+
+def _histories(places: list[LogPlace], split_bytes: int) -> list[Spine]:
+    disk = PosixDisk()
+    surveys = [one for place in places for one in survey(disk, place, split_bytes)]
+    return histories(surveys, lambda logs: [read_facts(disk, log) for log in logs])
 
 
 def stretch_pieces(log: LogSurvey, start: int, end: int) -> list[Piece]:
@@ -181,5 +186,6 @@ def pieces_between(
     for place in places:
         low, high = start.get(place.path, 0), end.get(place.path, 0)
         if low < high:
-            found += stretch_pieces(survey(PosixDisk(), place, split_bytes), low, high)
+            for one in survey(PosixDisk(), place, split_bytes):
+                found += stretch_pieces(one, low, high)
     return found

@@ -25,7 +25,7 @@ from storage.reader import Damage
 from .places import LogPlace
 
 TAIL, CORRUPT, UNDECODABLE, UNKNOWN, UNREADABLE = "tail", "corrupt", "undecodable", "unknown", "unreadable"
-DIALECT = "dialect"
+DIALECT, MISSING = "dialect", "missing"
 _CLASSES = {schema.body.cls for schema in RECORD_SCHEMAS}
 
 
@@ -128,6 +128,19 @@ class DamageNotes:
             self._unknown = {}
         taken, self._rows = self._rows, []
         return taken
+
+    def save(self) -> bytes:
+        """What a reader that goes on later must know to tell the sums of unknown records."""
+        known = [(*key, *self._where[key], *counted) for key, counted in self._unknown.items()]
+        return msgspec.msgpack.encode(known)
+
+    def load(self, saved: bytes) -> None:
+        """Raises msgspec.DecodeError for other bytes."""
+        for name, number, version, file, position, offset, count in msgspec.msgpack.decode(
+            saved, type=list[tuple[str, int, int, str, int, int, int]]
+        ):
+            self._unknown[name, number, version] = [offset, count]
+            self._where[name, number, version] = (file, position)
 
 
 def _version_problem(cls: type, version: int, level: int) -> str | None:

@@ -27,6 +27,10 @@ class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     cluster: str
     node_id: int | None
+    is_retained: bool = False
+    """It is what an earlier run kept of logs, beside the tables."""
+    told: str = ""
+    """With it: the name that the cluster has in the tables."""
 
 
 class NoLogsError(Exception):

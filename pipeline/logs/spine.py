@@ -1,20 +1,23 @@
 """One history from the logs of a cluster's nodes: which of them is read where.
 
-Owns the choice (Raft: two logs that agree on the epoch of an offset agree on everything before it), and what
-is said about logs that differ. Knows surveys, not files.
+Owns the choice (Raft: two logs that agree on the epoch of an offset agree on everything before it), where the
+history has holes, and what is said about logs that are left out. Knows surveys, not files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import msgspec
 
-from .survey import LogSurvey
+from .survey import LogSurvey, SegmentSurvey
+
+SUPERSEDED, MISMATCH, MISSING, SHARED_ID = "superseded", "mismatch", "missing", "shared-id"
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """Offsets `start` to below `end` are read from `log`."""
+    """Offsets `start` to below `end` are read from `log`. None of them: only a snapshot tells of `end`."""
 
     log: LogSurvey
     start: int
@@ -22,12 +25,28 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """A log that does not say what the others say: `kind` is superseded or mismatch, as in damage."""
+    """What is wrong with a log as one of this cluster: `kind` is as in damage."""
 
     log: LogSurvey
     offset: int
     kind: str
     reason: str
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Stretches that join, and the snapshots that tell the state in them: (log, end offset, epoch), oldest
+    first; none where the run begins at offset 0."""
+
+    stretches: list[Stretch]
+    snapshots: list[tuple[LogSurvey, int, int]]
+
+    @property
+    def start(self) -> int:
+        return self.stretches[0].start
+
+    @property
+    def end(self) -> int:
+        return self.stretches[-1].end
 
 
 class Spine(msgspec.Struct, frozen=True):
@@ -46,31 +65,106 @@ class Spine(msgspec.Struct, frozen=True):
     def end_offset(self) -> int:
         return self.stretches[-1].end
 
+    @property
+    def last_epoch(self) -> int:
+        return self.stretches[-1].log.last_epoch
+
     def epoch_at(self, offset: int) -> int | None:
-        """Epoch of the record at `offset`; None outside."""
+        """Epoch of the record at `offset`; None outside, and in a hole."""
         for stretch in self.stretches:
             if stretch.start <= offset < stretch.end:
                 return stretch.log.epoch_at(offset)
         return None
 
+    @property
+    def records_end(self) -> int:
+        """Offset after the last record that is there."""
+        return next((at.end for at in reversed(self.stretches) if at.start < at.end), self.end_offset)
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        """Offsets that no log holds, between those that are there."""
+        return [(a.end, b.start) for a, b in pairwise(self.stretches) if a.end < b.start]
+
+    def runs(self) -> Iterator[Run]:
+        """The history between its holes."""
+        joined: list[Stretch] = []
+        for stretch in self.stretches:
+            if joined and joined[-1].end < stretch.start:
+                yield self._run(joined)
+                joined = []
+            joined.append(stretch)
+        yield self._run(joined)
+
+    def _run(self, stretches: list[Stretch]) -> Run:
+        start, end = stretches[0].start, stretches[-1].end
+        found: dict[tuple[int, int, str], tuple[LogSurvey, int, int]] = {}
+        for log in self.logs if start or not end else ():
+            for offset, epoch in log.snapshots:
+                if start <= offset <= end and self._fits(offset, epoch, start, end):
+                    found[offset, epoch, log.place.path] = (log, offset, epoch)
+        return Run(stretches, [found[key] for key in sorted(found)])
+
+    def _fits(self, offset: int, epoch: int, start: int, end: int) -> bool:
+        """Whether a snapshot is of this history: the record before its end is of its epoch."""
+        if start == end:
+            return True
+        if offset > start:
+            return self.epoch_at(offset - 1) == epoch
+        first = self.epoch_at(start)
+        return first is None or epoch <= first
+
+    def why_unused(self, log: LogSurvey, segment: SegmentSurvey) -> str | None:
+        """Why none of a segment's records was taken; None if some were."""
+        low, high = segment.start_offset, segment.end_offset
+        if low >= high:
+            return "it holds no record"
+        for stretch in self.stretches:
+            if stretch.log.key == log.key and stretch.start < high and stretch.end > low:
+                return None
+        for conflict in self.conflicts:
+            if conflict.log.key == log.key and conflict.kind != SHARED_ID and conflict.offset < high:
+                return f"{conflict.kind}: {conflict.reason}"
+        for stretch in self.stretches:
+            if stretch.start <= low < stretch.end:
+                node = stretch.log.place.node_id
+                who = f"node {node}, " if node is not None else ""
+                return f"its records were read from {who}{stretch.log.place.path}"
+        return "its records are of no stretch of the history"
+
 
 def choose_spine(cluster: str, logs: Iterable[LogSurvey]) -> Spine:
-    """The log that is most up to date (Raft paper 5.4.1: last epoch, then end) is read where it reaches; what
-    it no longer holds comes from the log that reaches back farthest and agrees with it."""
+    """The log that is most up to date (Raft paper 5.4.1: last epoch, then end) is read where it reaches;
+    what it no longer holds comes from the log that reaches back farthest and agrees with it. A log that ends
+    before that, in no later epoch, is read too, with a hole between. A snapshot that is newer than every
+    record comes last."""
     ordered = sorted(
-        logs, key=lambda log: (-log.last_epoch, -log.end_offset, log.start_offset, log.place.path)
+        logs,
+        key=lambda log: (
+            *(not log.has_records, -log.last_epoch, -log.end_offset, log.start_offset),
+            *(not log.place.is_retained, log.place.path),
+        ),
     )
     best = ordered[0]
     stretches = [Stretch(best, best.start_offset, best.end_offset)]
-    while True:
-        first = stretches[0]
-        older = [log for log in ordered if _continues(log, first)]
-        if not older:
-            break
-        longest = min(older, key=lambda log: log.start_offset)
-        stretches.insert(0, Stretch(longest, longest.start_offset, first.start))
-    conflicts = [found for log in ordered[1:] for found in _conflicts(best, log)]
+    while (before := _before(stretches[0], [log for log in ordered if log.has_records])) is not None:
+        stretches.insert(0, before)
+    newest = _newest_snapshot(ordered)
+    if newest is not None and newest.end > stretches[-1].end:
+        stretches = [*(at for at in stretches if at.start < at.end), newest]
+    conflicts = [found for log in ordered if (found := _conflict(log, stretches)) is not None]
     return Spine(cluster, stretches, conflicts, ordered)
+
+
+def _before(first: Stretch, ordered: list[LogSurvey]) -> Stretch | None:
+    """What comes before `first`: a log that joins it, else the most up to date of those that end earlier."""
+    joining = [log for log in ordered if _continues(log, first)]
+    if joining:
+        longest = min(joining, key=lambda log: log.start_offset)
+        return Stretch(longest, longest.start_offset, first.start)
+    epoch = first.log.epochs[0][0] if first.log.epochs else first.log.last_epoch
+    earlier = [log for log in ordered if log.end_offset < first.start and log.last_epoch <= epoch]
+    return Stretch(earlier[0], earlier[0].start_offset, earlier[0].end_offset) if earlier else None
 
 
 def _continues(log: LogSurvey, first: Stretch) -> bool:
@@ -78,20 +172,51 @@ def _continues(log: LogSurvey, first: Stretch) -> bool:
     if not log.start_offset < first.start <= log.end_offset:
         return False
     mine, theirs = log.epoch_at(first.start), first.log.epoch_at(first.start)
-    return mine is None or theirs is None or mine == theirs
+    if mine is None:
+        return theirs is None or log.last_epoch <= theirs
+    return theirs is None or mine == theirs
 
 
-def _conflicts(best: LogSurvey, log: LogSurvey) -> list[Conflict]:
+def _newest_snapshot(logs: list[LogSurvey]) -> Stretch | None:
+    """The newest snapshot as the end of the history, if it is of no older epoch than the records."""
+    found = [(epoch, offset, log) for log in logs for offset, epoch in log.snapshots]
+    if not found:
+        return None
+    epoch, offset, log = max(
+        found, key=lambda at: (at[0], at[1], not at[2].place.is_retained, at[2].place.path)
+    )
+    if epoch < max(at.last_epoch for at in logs):
+        return None
+    bare = msgspec.structs.replace(
+        log, start_offset=offset, end_offset=offset, epochs=[], segments=[], sums={}, marks={}
+    )
+    return Stretch(msgspec.structs.replace(bare, snapshots=[(offset, epoch)], records=0), offset, offset)
+
+
+def _conflict(log: LogSurvey, stretches: list[Stretch]) -> Conflict | None:
+    """What a log says otherwise than the history does."""
+    if not log.has_records or any(at.log.key == log.key for at in stretches):
+        return None
+    overlapping = [at for at in stretches if at.start < log.end_offset and at.end > log.start_offset]
+    for stretch in overlapping:
+        found = _difference(stretch.log, log)
+        if found is not None:
+            return found
+    if overlapping:
+        return None
+    reason = (
+        f"offsets {log.start_offset} to {log.end_offset - 1}, epochs {log.epochs[0][0]} to {log.last_epoch}, "
+        f"have no place in a history that ends at offset {stretches[-1].end} in epoch "
+        f"{stretches[-1].log.last_epoch}; they were left out"
+    )
+    return Conflict(log, log.start_offset, SUPERSEDED, reason)
+
+
+def _difference(best: LogSurvey, log: LogSurvey) -> Conflict | None:
     low = max(best.start_offset, log.start_offset)
     high = min(best.end_offset, log.end_offset)
     if low >= high:
-        return []
-    if best.start_offset == log.start_offset and best.head != log.head:
-        reason = (
-            f"expected to begin as {best.place.path} does, found another first batch: two clusters share an "
-            "id; it was left out, ingest it by itself with another name (--cluster)"
-        )
-        return [Conflict(log, low, "mismatch", reason)]
+        return None
     places = sorted({low, *(start for _, start in [*best.epochs, *log.epochs] if low <= start < high)})
     for offset in places:
         ours, theirs = best.epoch_at(offset), log.epoch_at(offset)
@@ -100,13 +225,20 @@ def _conflicts(best: LogSurvey, log: LogSurvey) -> list[Conflict]:
                 f"expected leader epoch {ours} at offset {offset}, as {best.place.path} has, found {theirs}; "
                 "its records from there on were left out"
             )
-            return [Conflict(log, offset, "superseded", reason)]
+            return Conflict(log, offset, SUPERSEDED, reason)
+    for offset in sorted(best.marks.keys() & log.marks.keys()):
+        if best.marks[offset] != log.marks[offset]:
+            return Conflict(log, offset, MISMATCH, _other_bytes(best, f"offset {offset}"))
     for window in sorted(best.sums.keys() & log.sums.keys()):
         mine, other = best.sums[window], log.sums[window]
         if mine[:2] == other[:2] and mine[2] != other[2]:
-            reason = (
-                f"expected the bytes of {best.place.path} from offset {mine[0]} to {mine[1]}, found others "
-                "of the same epochs; compare the logs with `metaquorum log check`"
-            )
-            return [Conflict(log, mine[0], "mismatch", reason)]
-    return []
+            where = f"offset {mine[0]} to {mine[1]}"
+            return Conflict(log, mine[0], MISMATCH, _other_bytes(best, where))
+    return None
+
+
+def _other_bytes(best: LogSurvey, where: str) -> str:
+    return (
+        f"expected the bytes of {best.place.path} at {where}, found others of the same epoch; "
+        "compare the logs with `metaquorum log check`"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import struct
 import zlib
+from collections import deque
 from collections.abc import Iterator
 
 import msgspec
@@ -24,6 +25,9 @@ SPLIT_BYTES = 32 * 1024 * 1024
 """A reader's piece of a segment is at least so large, unless the segment is smaller."""
 WINDOW_OFFSETS = 10_000
 """Batches of so many offsets share one sum, by which two nodes' logs are compared."""
+MAX_MARKS = 512
+"""So many batches all over a log are remembered one by one, and END_MARKS at either end."""
+END_MARKS = 64
 
 _HEADER = struct.Struct(">qiibIhiqq")
 _HEADER_BYTES = 61
@@ -54,8 +58,9 @@ class SegmentSurvey(msgspec.Struct, kw_only=True):
 
 
 class LogSurvey(msgspec.Struct, kw_only=True):
-    """One log. `epochs` are (epoch, first offset) in order; `sums` by window of offsets: (first offset, end
-    offset, sum over base offset, epoch and CRC of its batches); `snapshots` (end offset, epoch)."""
+    """One log without a hole. `epochs` are (epoch, first offset) in order; `sums` by window of offsets:
+    (first offset, end offset, sum over base offset, epoch and CRC of its batches); `snapshots` (end offset,
+    epoch)."""
 
     place: LogPlace
     start_offset: int
@@ -65,8 +70,18 @@ class LogSurvey(msgspec.Struct, kw_only=True):
     sums: dict[int, tuple[int, int, int]]
     snapshots: list[tuple[int, int]]
     records: int = 0
-    head: int | None = None
-    """CRC of its first batch: logs of one cluster that begin at one offset begin with the same bytes."""
+    marks: dict[int, tuple[int, int]] = {}
+    """Base offset: (epoch, CRC) of some batches. Two logs of one cluster have the same CRC at the same offset
+    and epoch."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Tells it from every other log, also of those that one directory with a hole holds."""
+        return self.place.path, self.start_offset
+
+    @property
+    def has_records(self) -> bool:
+        return self.end_offset > self.start_offset
 
     @property
     def last_epoch(self) -> int:
@@ -122,20 +137,68 @@ def _headers(buf: mmap.mmap, expected: int | None) -> Iterator[Header]:
         position = after
 
 
+class _Marks:
+    """Remembers some batches of a log: those at either end, and between them the first of every so many
+    offsets. The more there are, the fewer of them; logs of any two lengths have some in common."""
+
+    def __init__(self) -> None:
+        self._stride = 1
+        self._spread: dict[int, tuple[int, int, int]] = {}
+        self._first: list[tuple[int, int, int]] = []
+        self._last: deque[tuple[int, int, int]] = deque(maxlen=END_MARKS)
+
+    def add(self, header: Header) -> None:
+        mark = (header.base_offset, header.epoch, header.crc)
+        if len(self._first) < END_MARKS:
+            self._first.append(mark)
+        self._last.append(mark)
+        if self._spread.setdefault(header.base_offset // self._stride, mark) is mark:
+            while len(self._spread) > MAX_MARKS:
+                self._stride *= 2
+                kept: dict[int, tuple[int, int, int]] = {}
+                for one in self._spread.values():
+                    kept.setdefault(one[0] // self._stride, one)
+                self._spread = kept
+
+    def take(self) -> dict[int, tuple[int, int]]:
+        every = [*self._first, *self._spread.values(), *self._last]
+        return {base: (epoch, crc) for base, epoch, crc in every}
+
+
 class _Survey:
     """Gathers what headers say, segment by segment."""
 
     def __init__(self, split_bytes: int) -> None:
         self._split_bytes = split_bytes
+        self.segments: list[SegmentSurvey] = []
         self.epochs: list[tuple[int, int]] = []
         self.sums: dict[int, tuple[int, int, int]] = {}
         self.records = 0
-        self.head: int | None = None
+        self.marks = _Marks()
+
+    def leaves_out(self, base: int) -> bool:
+        """Whether a segment at `base` does not follow the last one, which is whole: a segment is missing."""
+        last = self.segments[-1] if self.segments else None
+        return last is not None and base > last.end_offset and last.readable_bytes == last.size_bytes
+
+    def made(self, place: LogPlace, snapshots: list[tuple[int, int]], start: int) -> LogSurvey:
+        return LogSurvey(
+            place=place,
+            start_offset=self.segments[0].start_offset if self.segments else start,
+            end_offset=max((at.end_offset for at in self.segments), default=start),
+            epochs=self.epochs,
+            segments=self.segments,
+            sums=self.sums,
+            snapshots=snapshots,
+            records=self.records,
+            marks=self.marks.take(),
+        )
 
     def segment(self, file: str, size_bytes: int, base: int, headers: Iterator[Header]) -> SegmentSurvey:
         found = SegmentSurvey(
             file=file, size_bytes=size_bytes, start_offset=base, end_offset=base, last_ms=-1, splits=[]
         )
+        self.segments.append(found)
         split = Split(position=0, offset=base)
         found.splits.append(split)
         for header in headers:
@@ -152,8 +215,7 @@ class _Survey:
     def _note(self, header: Header) -> None:
         if not self.epochs or header.epoch > self.epochs[-1][0]:
             self.epochs.append((header.epoch, header.base_offset))
-        if self.head is None:
-            self.head = header.crc
+        self.marks.add(header)
         window = header.base_offset // WINDOW_OFFSETS
         first, _, total = self.sums.get(window, (header.base_offset, 0, 0))
         total = zlib.crc32(_SUMMED.pack(header.base_offset, header.epoch, header.crc), total)
@@ -161,33 +223,26 @@ class _Survey:
         self.records += header.next_offset - header.base_offset
 
 
-def survey(disk: Disk, place: LogPlace, split_bytes: int = SPLIT_BYTES) -> LogSurvey:
-    """What the log at `place` holds now. Raises StorageError or OSError where it cannot be read."""
+def survey(disk: Disk, place: LogPlace, split_bytes: int = SPLIT_BYTES) -> list[LogSurvey]:
+    """What the log at `place` holds now: one value, or several where segments are missing between others.
+    Raises StorageError or OSError where it cannot be read."""
     log = MetadataLog(disk, place.path)
-    gathered = _Survey(split_bytes)
-    segments: list[SegmentSurvey] = []
-    expected: int | None = None
+    gathered = [_Survey(split_bytes)]
     for base in log.segments:
-        file = join(log.path, segment_name(base)) if log.is_directory else log.path
+        if gathered[-1].leaves_out(base):
+            gathered.append(_Survey(split_bytes))
+        file = _segment_file(log, base)
         size_bytes = disk.file_size(file)
-        one = gathered.segment(file, size_bytes, base, hop(file, base))
-        segments.append(one)
-        expected = one.end_offset
-        if one.readable_bytes != size_bytes:
-            return _slowly(disk, log, place)
+        if gathered[-1].segment(file, size_bytes, base, hop(file, base)).readable_bytes != size_bytes:
+            gathered = _slowly(disk, log)
+            break
     snapshots = _snapshots(log)
-    start = segments[0].start_offset if segments else (snapshots[-1][0] if snapshots else log.start_offset)
-    return LogSurvey(
-        place=place,
-        start_offset=start,
-        end_offset=expected if expected is not None else start,
-        epochs=gathered.epochs,
-        segments=segments,
-        sums=gathered.sums,
-        snapshots=snapshots,
-        records=gathered.records,
-        head=gathered.head,
-    )
+    start = snapshots[-1][0] if snapshots else log.start_offset
+    return [one.made(place, snapshots, start) for one in gathered]
+
+
+def _segment_file(log: MetadataLog, base: int) -> str:
+    return join(log.path, segment_name(base)) if log.is_directory else log.path
 
 
 def _snapshots(log: MetadataLog) -> list[tuple[int, int]]:
@@ -197,9 +252,8 @@ def _snapshots(log: MetadataLog) -> list[tuple[int, int]]:
     return [(at.offset, at.epoch) for at in found]
 
 
-def _slowly(disk: Disk, log: MetadataLog, place: LogPlace) -> LogSurvey:
+def _slowly(disk: Disk, log: MetadataLog) -> list[_Survey]:
     """The same by reading every batch, past what is damaged. Segments are then read in one piece each."""
-    gathered = _Survey(1 << 62)
     headers: dict[str, list[Header]] = {}
     for found in log.batches():
         if isinstance(found, RecordBatch):
@@ -210,18 +264,10 @@ def _slowly(disk: Disk, log: MetadataLog, place: LogPlace) -> LogSurvey:
                     *(len(found.data), at.max_timestamp_ms),
                 )
             )
-    segments = []
+    gathered = [_Survey(1 << 62)]
     for base in log.segments:
-        file = join(log.path, segment_name(base)) if log.is_directory else log.path
-        segments.append(gathered.segment(file, disk.file_size(file), base, iter(headers.get(file, []))))
-    return LogSurvey(
-        place=place,
-        start_offset=segments[0].start_offset if segments else 0,
-        end_offset=max((segment.end_offset for segment in segments), default=0),
-        epochs=gathered.epochs,
-        segments=segments,
-        sums=gathered.sums,
-        snapshots=_snapshots(log),
-        records=gathered.records,
-        head=gathered.head,
-    )
+        if gathered[-1].leaves_out(base):
+            gathered.append(_Survey(1 << 62))
+        file = _segment_file(log, base)
+        gathered[-1].segment(file, disk.file_size(file), base, iter(headers.get(file, [])))
+    return gathered

@@ -51,7 +51,7 @@ def write_tables(clusters: list[Path], out: Path) -> None:
         for name, more in engine.provisional_rows().items():
             rows[name] = [*rows.get(name, []), *more]
         day = file["last_ms"]
-        rows["files"] = [(identity.node_id, str(log), file["bytes"], 0, file["end"], True)]
+        rows["files"] = [(identity.node_id, str(log), file["bytes"], 0, file["end"], True, None)]
         rows["damage"] = [
             (identity.node_id, one.file, one.position, one.offset, "tail", one.reason) for one in damage
         ]

@@ -10,10 +10,13 @@ import pytest
 
 import pipeline.ingest.job as job
 from pipeline.ingest.layout import load_manifest
-from pipeline.ingest.tasks import Task, TaskResult, run_task
+from pipeline.ingest.tasks import run_task
+from pipeline.ingest.work import Task, TaskResult
 from pipeline.tables import PARTITION_COLUMNS, TABLES, arrow_schema
 from tests.unit.pipeline.intervals.telling import replayed, tables_of
 from tests.unit.pipeline.intervals.test_resume import story
+from tests.unit.pipeline.intervals.test_what_nobody_saw import image_at
+from tests.unit.pipeline.logs.test_clusters import cluster, put
 
 NOBODY: Any = None
 
@@ -43,6 +46,10 @@ def table(out: Path, name: str) -> list[dict[str, Any]]:
     for row in found:
         row.pop("file", None)
     return sorted(found, key=repr)
+
+
+def table_with_files(out: Path) -> list[dict[str, Any]]:
+    return ds.dataset(out / "files", format="parquet", partitioning="hive").to_table().to_pylist()
 
 
 def test_every_table_has_the_columns_that_it_is_said_to_have(tmp_path: Path) -> None:
@@ -115,6 +122,49 @@ def test_nothing_new_writes_no_version(tmp_path: Path) -> None:
     assert run(tmp_path / "logs", tmp_path / "out").version == 1
     again = run(tmp_path / "logs", tmp_path / "out")
     assert (again.version, again.records, again.unchanged) == (1, 0, ["made"])
+
+
+def test_logs_that_do_not_join_are_all_in_the_tables(tmp_path: Path) -> None:
+    """A snapshot alone of a later offset and epoch, a log that ends earlier, and one that begins later."""
+    given, logs, out = story(), tmp_path / "logs", tmp_path / "out"
+    put(logs / "n1", given[:6])
+    put(logs / "n2", given[6:10][2:], snapshot=image_at(given, 9))
+    put(logs / "n3", [], snapshot=image_at(given, 14))
+    put(logs / "n4", given[:4])
+    report = run(logs, out)
+    counts = [batch.header.records_count for batch in given]
+    assert report.records == sum(counts[:6]) + sum(counts[8:10])
+    assert [line.partition(" records")[0] for line in report.left_out] == [
+        f"{sum(counts[6:8]) + sum(counts[10:]):,}",
+        f"1 file with {sum(counts[:4]):,}",
+    ]
+    assert {row["state"] for row in table(out, "coverage")} == {"known", "missing", "state-unknown"}
+    files = table_with_files(out)
+    assert {(row["node_id"], row["used"]) for row in files if row["file"].endswith(".log")} == {
+        *((1, True), (2, True)),
+        (4, False),
+    }
+    assert all((row["reason"] is None) == row["used"] for row in files)
+    damage = table(out, "damage")
+    assert [row["kind"] for row in damage] == ["missing", "missing"]
+    assert table(out, "violations") == [] or {row["rule"] for row in table(out, "violations")} <= {
+        "isr-active",
+        "leader-active",
+    }
+
+
+def test_two_clusters_of_one_id_have_tables_of_their_own(tmp_path: Path) -> None:
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    mine, theirs = cluster(b"a"), cluster(b"z", b"q")
+    put(logs / "a" / "n1", mine)
+    put(logs / "b" / "n1", theirs[:20])
+    report = run(logs, out)
+    assert report.ingested == ["MkU3OEVBNTcwNTJ", "MkU3OEVBNTcwNTJ~2"]
+    assert "another" in report.left_out[0]
+    (row,) = table(out, "damage")
+    assert (row["cluster"], row["kind"]) == ("MkU3OEVBNTcwNTJ~2", "shared-id")
+    found = {row["cluster"]: row["topic_id"] for row in table(out, "topics")}
+    assert len(set(found.values())) == 2
 
 
 @pytest.mark.shared_data

@@ -1,0 +1,55 @@
+"""What of the logs is not in the tables, in words for the end of a run.
+
+Owns the sums over files by reason. Knows surveys and histories, not files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pipeline.logs.spine import SHARED_ID, Spine
+
+
+def left_out(spines: Iterable[Spine]) -> list[str]:
+    """A line for each reason, the gravest first; none where all is in the tables."""
+    spines = list(spines)
+    copies = conflicts = copied = lost = 0
+    for spine in spines:
+        for log in spine.logs:
+            for at in log.segments:
+                why = spine.why_unused(log, at)
+                count = at.end_offset - at.start_offset
+                if why is None or not count or log.place.is_retained:
+                    continue
+                if why.startswith("its records were read from"):
+                    copies, copied = copies + 1, copied + count
+                else:
+                    conflicts, lost = conflicts + 1, lost + count
+    lines = []
+    if conflicts:
+        lines.append(
+            f"{_files(conflicts)} with {lost:,} records that contradict the history of their cluster: "
+            "see `reason` in the table files, and the table damage"
+        )
+    holes = [(spine.cluster, *hole) for spine in spines for hole in spine.holes]
+    if holes:
+        cluster, start, end = holes[0]
+        total = sum(high - low for _, low, high in holes)
+        which = f"offsets {start} to {end - 1} of cluster {cluster}"
+        more = f" and {len(holes) - 1} more" if len(holes) > 1 else ""
+        lines.append(
+            f"{total:,} records that no log holds, between others: {which}{more}; see the table coverage"
+        )
+    shared = [spine.cluster for spine in spines if any(at.kind == SHARED_ID for at in spine.conflicts)]
+    if shared:
+        lines.append(
+            f"{len(shared)} clusters have the cluster id of another and are told by a name of their own: "
+            f"{', '.join(shared[:5])}{' ...' if len(shared) > 5 else ''}"
+        )
+    if copies:
+        lines.append(f"{_files(copies)} with {copied:,} records that were read from another node's log")
+    return lines
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"

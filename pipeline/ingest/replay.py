@@ -1,0 +1,265 @@
+"""Replays one cluster's history, run by run, into the files of its tables.
+
+Owns what a replay is fed with: batches from the logs that were chosen, snapshots where a run begins without a
+state, the state of an earlier run; and the damage that it meets on the way. Runs on whatever machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from metadata.errors import RecordDecodeError, ReplayError
+from metadata.image import MetadataImage
+from metadata.inspect.log import MetadataLog
+from metadata.snapshot import load_snapshot
+from pipeline.intervals import ClusterReplay, StateError
+from pipeline.intervals.moments import DAY_MS, Row
+from pipeline.logs.cut import stretch_pieces
+from pipeline.logs.damage import CORRUPT, MISSING, UNKNOWN, DamageNotes, DamageRow, log_damage
+from pipeline.logs.pieces import Piece, read_piece
+from pipeline.logs.spine import Run, Spine
+from pipeline.logs.survey import LogSurvey
+from storage.batch import RecordBatch
+from storage.errors import StorageError
+from storage.posix_disk import PosixDisk
+from storage.reader import Damage
+from storage.snapshots import snapshot_path
+from storage.types import LogPosition
+
+from .layout import WrittenFile
+from .work import ReplayTask, TaskResult
+from .writer import ClusterWriter, day_of
+
+FLUSH_ROWS = 20_000
+"""So many rows of a table are gathered before they are written."""
+NOTES_SUFFIX = ".notes"
+"""Beside a state: what was noted of the records before it, and is told at the end."""
+
+
+def run_replay(task: ReplayTask) -> TaskResult:
+    """Replays a cluster, from its beginning or from where an earlier run saved a state."""
+    feeder = _Feeder(task)
+    for run in task.spine.runs():
+        feeder.run(run)
+    return feeder.finish()
+
+
+class _Feeder:
+    """Feeds the replay, and writes the rows that it gives."""
+
+    def __init__(self, task: ReplayTask) -> None:
+        self._task = task
+        self._spine = task.spine
+        self._notes = DamageNotes()
+        self._engine = self._resumed() or ClusterReplay(task.spine.cluster, log_end=task.spine.end_offset)
+        self._writer = ClusterWriter(task.staging, task.spine.cluster)
+        self._kept_notes: bytes | None = None
+        self._gathered = self._records = self._end_ms = 0
+        self._node_of: dict[str, int | None] = {}
+        self._used_snapshots: set[str] = set()
+
+    def _resumed(self) -> ClusterReplay | None:
+        """The replay as an earlier run left it; None, as the result says, if its state cannot be used."""
+        file = self._task.state_file
+        if file is None:
+            return None
+        try:
+            saved = Path(file).read_bytes()
+            engine = ClusterReplay(self._spine.cluster, log_end=self._spine.end_offset, saved=saved)
+            self._notes.load(Path(file + NOTES_SUFFIX).read_bytes())
+            return engine
+        except (StateError, OSError, msgspec.DecodeError):
+            self._notes = DamageNotes()
+            return None
+
+    def run(self, run: Run) -> None:
+        """Feeds one run of the history, from where the replay is on."""
+        engine = self._engine
+        start = engine.end_offset
+        if run.end < start or (run.end == start and engine.is_resumed):
+            return
+        snapshots = []
+        if run.start > start:
+            self._hole(start, run)
+            engine.begins(run.start)
+            start, snapshots = run.start, list(run.snapshots)
+        expected: int | None = start
+        for piece in _pieces(run, start):
+            self._node_of[piece.file] = piece.node_id
+            for item in read_piece(PosixDisk(), piece):
+                if isinstance(item, Damage):
+                    self._notes.damage(item)
+                    expected = None
+                    continue
+                self._learn_before(item.header.base_offset, snapshots)
+                self._note_gap(item, expected)
+                expected = item.header.next_offset
+                self._batch(item)
+        self._learn_before(run.end, snapshots)
+        if not engine.knows_state and run.start < run.end:
+            reason = f"no snapshot tells the state at offset {run.start}, where the log begins"
+            self._notes.add(MISSING, run.stretches[0].log.place.path, 0, run.start, reason)
+
+    def _hole(self, end: int, run: Run) -> None:
+        if end:
+            reason = (
+                f"offsets {end} to {run.start - 1} are in no log that was given: nobody saw what happened"
+            )
+            self._notes.add(MISSING, run.stretches[0].log.place.path, 0, end, reason)
+
+    def _note_gap(self, batch: RecordBatch, expected: int | None) -> None:
+        """A batch that does not follow: pieces are read by themselves and do not see it."""
+        found = batch.header.base_offset
+        if expected is not None and found > expected:
+            reason = f"expected offset {expected}, found {found}: what is between is in no log"
+            self._notes.add(CORRUPT, batch.file, batch.position, expected, reason)
+
+    def _learn_before(self, offset: int, snapshots: list[tuple[LogSurvey, int, int]]) -> None:
+        """Takes the state from the first snapshot at or before `offset` that can be read, if one is due."""
+        while snapshots and snapshots[0][1] <= offset:
+            log, end, epoch = snapshots.pop(0)
+            if end < self._engine.end_offset:
+                continue  # it ends inside a batch
+            position = LogPosition(epoch, end)
+            image = _image(log, position, self._notes)
+            if image is not None:
+                self._used_snapshots.add(_snapshot_file(log, position))
+                self._engine.learn(image)
+                self._keep_notes()
+                snapshots.clear()
+
+    def _batch(self, batch: RecordBatch) -> None:
+        decoded = self._notes.batch(batch)
+        engine = self._engine
+        if decoded is None or batch.header.next_offset <= engine.end_offset:
+            return
+        engine.batch(batch, decoded)
+        self._keep_notes()
+        self._records += len(decoded)
+        self._gathered += len(decoded)
+        self._end_ms = max(self._end_ms, batch.header.max_timestamp_ms)
+        if self._gathered >= FLUSH_ROWS:
+            self._gathered = 0
+            _write(self._writer, engine.final_rows(), True)
+
+    def _keep_notes(self) -> None:
+        """At the place from which a later run goes on, what was noted before is kept with the state."""
+        if self._kept_notes is None and self._engine.saved_state is not None:
+            self._kept_notes = self._notes.save()
+
+    def finish(self) -> TaskResult:
+        """The rest of the rows, and what the driver is told."""
+        engine, writer, spine = self._engine, self._writer, self._spine
+        _write(writer, engine.final_rows(), True)
+        _write(writer, engine.provisional_rows(), False)
+        by_day: dict[int, list[Row]] = {}
+        for day_ms, row in engine.availability_rows():
+            by_day.setdefault(day_ms // DAY_MS, []).append(row)
+        for day, rows in by_day.items():
+            writer.rows("availability", rows, final=False, day=day)
+        noted = self._notes.take(at_end=True)
+        below = engine.resume_point[0]
+        damage = [(row, row.offset < below and row.kind != UNKNOWN) for row in noted]
+        damage += [(row, False) for row in _other_damage(spine)]
+        self._write_damage(damage, day_of(self._end_ms))
+        self._write_files()
+        return self._result(writer.close())
+
+    def _result(self, files: list[WrittenFile]) -> TaskResult:
+        task, engine = self._task, self._engine
+        result = TaskResult(cluster=task.spine.cluster, files=files, records=self._records)
+        result.anew = task.state_file is not None and not engine.is_resumed
+        if engine.saved_state is None:
+            result.files = [msgspec.structs.replace(file, final=False) for file in files]
+            return result
+        target = Path(task.staging) / "_state" / task.state_target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(engine.saved_state)
+        target.with_name(target.name + NOTES_SUFFIX).write_bytes(self._kept_notes or b"")
+        result.has_state = True
+        result.resume_offset, result.resume_epoch = engine.resume_point
+        return result
+
+    def _write_damage(self, damage: list[tuple[DamageRow, bool]], day: int) -> None:
+        nodes = {log.place.path: log.place.node_id for log in self._spine.logs}
+        for log in self._spine.logs:
+            nodes |= {segment.file: log.place.node_id for segment in log.segments}
+        nodes |= self._node_of
+        for final in (True, False):
+            lines = [
+                (nodes.get(row.file), row.file, row.position, row.offset, row.kind, row.reason)
+                for row, is_final in damage
+                if is_final == final
+            ]
+            self._writer.rows("damage", lines, final=final, day=day)
+
+    def _write_files(self) -> None:
+        for log in self._spine.logs:
+            for at in log.segments:
+                why = self._spine.why_unused(log, at)
+                place = (log.place.node_id, at.file, at.size_bytes, at.start_offset, at.end_offset)
+                self._writer.rows("files", [(*place, why is None, why)], final=False, day=day_of(at.last_ms))
+        for line in _snapshot_lines(self._spine, self._used_snapshots):
+            self._writer.rows("files", [line], final=False, day=day_of(self._end_ms))
+
+
+def _pieces(run: Run, start: int) -> Iterator[Piece]:
+    for stretch in run.stretches:
+        if stretch.end > start:
+            yield from stretch_pieces(stretch.log, max(stretch.start, start), stretch.end)
+
+
+def _snapshot_file(log: LogSurvey, position: LogPosition) -> str:
+    source = MetadataLog(PosixDisk(), log.place.path)
+    return source.path if source.is_checkpoint else snapshot_path(source.directory, position)
+
+
+def _image(log: LogSurvey, position: LogPosition, notes: DamageNotes) -> MetadataImage | None:
+    """The image of a snapshot; None, and a note, if it is not whole."""
+    path = _snapshot_file(log, position)
+    try:
+        batches = [item for item in MetadataLog(PosixDisk(), path).batches() if isinstance(item, RecordBatch)]
+        return load_snapshot(batches, position=position, on_error=lambda error: None)
+    except (RecordDecodeError, ReplayError, StorageError, OSError) as error:
+        notes.add(CORRUPT, path, 0, position.offset, str(error))
+        return None
+
+
+def _write(writer: ClusterWriter, rows: dict[str, list[Row]], final: bool) -> None:
+    for table, some in rows.items():
+        for low in range(0, len(some), FLUSH_ROWS):
+            writer.rows(table, some[low : low + FLUSH_ROWS], final=final)
+
+
+def _other_damage(spine: Spine) -> Iterator[DamageRow]:
+    """What is wrong with logs that are not read, as far as their headers tell, and how logs differ."""
+    used = {stretch.log.place.path for stretch in spine.stretches}
+    seen: set[str] = set()
+    for log in spine.logs:
+        path = log.place.path
+        if path in used or path in seen or log.place.is_retained:
+            continue
+        seen.add(path)
+        if any(at.readable_bytes != at.size_bytes for at in log.segments):
+            yield from log_damage(PosixDisk(), log.place)
+    for conflict in spine.conflicts:
+        if not conflict.log.place.is_retained:
+            yield DamageRow(conflict.log.place.path, 0, conflict.offset, conflict.kind, conflict.reason)
+
+
+def _snapshot_lines(spine: Spine, used: set[str]) -> Iterator[Row]:
+    """Rows of `files` for the snapshots."""
+    disk, seen = PosixDisk(), set[str]()
+    for log in spine.logs:
+        for offset, epoch in log.snapshots:
+            file = _snapshot_file(log, LogPosition(epoch, offset))
+            if file in seen:
+                continue
+            seen.add(file)
+            is_used = file in used
+            why = None if is_used else "the state at its end follows from other files"
+            size_bytes = disk.file_size(file) if disk.exists(file) else 0
+            yield (log.place.node_id, file, size_bytes, offset, offset, is_used, why)

@@ -1,0 +1,66 @@
+"""What the driver asks of the executors, and what they answer: values that travel as bytes.
+
+Owns the tasks and their results. Does nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pipeline.logs.identity import Facts
+from pipeline.logs.pieces import Piece
+from pipeline.logs.places import LogPlace
+from pipeline.logs.spine import Spine
+from pipeline.logs.survey import LogSurvey
+
+from .layout import WrittenFile
+
+
+class SurveyTask(msgspec.Struct, tag="survey", kw_only=True):
+    """Look at the batch headers of one log."""
+
+    place: LogPlace
+    split_bytes: int
+
+
+class FactsTask(msgspec.Struct, tag="facts", kw_only=True):
+    """Read what tells the cluster of one log from others with the same id."""
+
+    log: LogSurvey
+
+
+class ReplayTask(msgspec.Struct, tag="replay", kw_only=True):
+    """Replay one cluster from `resume_offset` (0: its beginning) on, with the bytes of `state_file`."""
+
+    spine: Spine
+    resume_offset: int
+    state_file: str | None
+    staging: str
+    state_target: str
+
+
+class RecordsTask(msgspec.Struct, tag="records", kw_only=True):
+    """Write the records of one piece. Those below `final_below` are final."""
+
+    piece: Piece
+    final_below: int
+    staging: str
+
+
+Task = SurveyTask | FactsTask | ReplayTask | RecordsTask
+
+
+class TaskResult(msgspec.Struct, kw_only=True):
+    """What a task reports to the driver."""
+
+    cluster: str
+    files: list[WrittenFile] = []
+    surveys: list[LogSurvey] = []
+    facts: Facts | None = None
+    problem: str | None = None
+    records: int = 0
+    resume_offset: int = 0
+    resume_epoch: int = -1
+    has_state: bool = False
+    anew: bool = False
+    """A replay that was to go on from a state began at the beginning: the state could not be used."""

@@ -1,0 +1,107 @@
+"""Whether two logs are of one cluster, whatever their identity files say.
+
+Owns the facts by which clusters are told apart: the bytes at one place, topic ids, processes of brokers, and
+at which offsets those registered. A cluster id proves nothing: people copy the one in the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+import msgspec
+
+from metadata.inspect.log import MetadataLog, ReadBatch
+from metadata.records import BrokerRecord, TopicRecord
+from storage.disk import Disk
+from storage.types import LogPosition
+from storage.uuids import uuid_text
+
+from .survey import LogSurvey
+
+
+class Facts(msgspec.Struct, kw_only=True):
+    """What a log, with its snapshots, says of topics and brokers. All registrations at offsets from `since`
+    to below `until` are in `brokers` ((broker id, broker epoch): process)."""
+
+    topics: dict[bytes, str] = {}
+    brokers: dict[tuple[int, int], bytes] = {}
+    since: int = 0
+    until: int = 0
+
+
+class Relation(Enum):
+    """How two logs are related."""
+
+    SAME = "same"
+    OTHER = "other"
+    OPEN = "open"
+    """Nothing says that they are of one cluster, and nothing that they are not."""
+
+
+def read_facts(disk: Disk, log: LogSurvey) -> Facts:
+    """The facts of a log and of its oldest and newest snapshot."""
+    whole = log.records >= log.end_offset - log.start_offset
+    facts = Facts(since=log.start_offset if whole else log.end_offset, until=log.end_offset)
+    source = MetadataLog(disk, log.place.path)
+    for record in _records(source, log.start_offset, log.end_offset):
+        _note(facts, record)
+    for offset, epoch in {*log.snapshots[:1], *log.snapshots[-1:]}:
+        snapshot = source if source.is_checkpoint else source.snapshot(LogPosition(epoch, offset))
+        for record in _records(snapshot, 0, None):
+            _note(facts, record)
+    return facts
+
+
+def _records(log: MetadataLog, start: int, end: int | None) -> Iterator[object]:
+    if log.is_directory and not log.segments:
+        return
+    for item in log.items(start):
+        if isinstance(item, ReadBatch):
+            if end is not None and item.batch.header.base_offset >= end:
+                return
+            yield from (decoded.record for decoded in item.records)
+
+
+def _note(facts: Facts, record: object) -> None:
+    match record:
+        case TopicRecord():
+            facts.topics[record.topic_id] = record.name
+        case BrokerRecord():
+            facts.brokers[record.broker_id, record.broker_epoch] = record.incarnation_id
+        case _:
+            pass
+
+
+def by_bytes(one: LogSurvey, other: LogSurvey) -> tuple[Relation, str]:
+    """What the bytes at common places say, and where they differ. Equal bytes behind others prove nothing:
+    idle records of two clusters can be alike."""
+    equal: list[int] = []
+    differing: list[int] = []
+    for offset in sorted(one.marks.keys() & other.marks.keys()):
+        (epoch, crc), (other_epoch, other_crc) = one.marks[offset], other.marks[offset]
+        if epoch == other_epoch:
+            (equal if crc == other_crc else differing).append(offset)
+    if differing and not (equal and equal[0] < differing[0]):
+        return Relation.OTHER, f"other bytes at offset {differing[0]} of the same epoch"
+    alike = equal or any(one.sums[at] == other.sums[at] for at in one.sums.keys() & other.sums.keys())
+    return Relation.SAME if alike and not differing else Relation.OPEN, ""
+
+
+def by_facts(one: Facts, other: Facts, *, overlap: bool) -> tuple[Relation, str]:
+    """What the facts say, and what tells the two apart. `overlap`: they have offsets in common."""
+    if one.topics.keys() & other.topics.keys() or set(one.brokers.values()) & set(other.brokers.values()):
+        return Relation.SAME, ""
+    for mine, theirs in ((one, other), (other, one)):
+        for broker_id, epoch in sorted(theirs.brokers):
+            if mine.since <= epoch < mine.until and (broker_id, epoch) not in mine.brokers:
+                return Relation.OTHER, f"no registration of broker {broker_id} at offset {epoch}"
+    ids = {name: topic_id for topic_id, name in one.topics.items()}
+    names = sorted(set(other.topics.values()) & ids.keys())
+    if names:
+        theirs_id = next(topic_id for topic_id, name in other.topics.items() if name == names[0])
+        said = f"topic {names[0]} is {uuid_text(ids[names[0]])} here and {uuid_text(theirs_id)} there"
+        return Relation.OTHER, said
+    if overlap and (one.topics or one.brokers) and (other.topics or other.brokers):
+        return Relation.OTHER, "no topic and no process of a broker in common"
+    return Relation.OPEN, ""

@@ -1,0 +1,185 @@
+"""Logs of one cluster id as histories: stretches with holes, snapshots alone, two clusters with one id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from metadata import records as r
+from metadata.image import MetadataImage
+from metadata.snapshot import snapshot_batches
+from pipeline.logs.clusters import histories
+from pipeline.logs.identity import Facts, read_facts
+from pipeline.logs.places import find_logs
+from pipeline.logs.spine import Spine
+from pipeline.logs.survey import LogSurvey, survey
+from storage.batch import RecordBatch
+from storage.posix_disk import PosixDisk
+from storage.types import LogPosition
+from tests.unit.pipeline.intervals.telling import Line, alive, batches, broker, leads
+from tests.unit.pipeline.intervals.test_what_nobody_saw import image_at
+
+DISK = PosixDisk()
+
+
+def cluster(topic: bytes, incarnation: bytes = b"p", count: int = 30) -> list[RecordBatch]:
+    """A history of 2 + 2 + 5 * count records: a broker, a topic, and nothing else."""
+    first = msgspec.structs.replace(broker(1, 1), incarnation_id=incarnation * 16)
+    lines: list[Line] = [
+        (0, [leads(3000), leads(3000)]) if topic < b"m" else (7, [leads(3001)]),
+        *([] if topic < b"m" else [(7, [r.NoOpRecord()])]),
+        (10, [msgspec.structs.replace(first, broker_epoch=2), r.TopicRecord("orders", topic * 16)]),
+        *[(20 + at, [r.NoOpRecord()] * 5) for at in range(count)],
+    ]
+    return batches(lines, [1] * (len(lines) - 10) + [3] * 10)
+
+
+def put(home: Path, given: Sequence[RecordBatch], *, snapshot: MetadataImage | None = None) -> Path:
+    """A node's directory with a log of these batches, and perhaps a snapshot."""
+    log = home / "__cluster_metadata-0"
+    log.mkdir(parents=True)
+    (home / "meta.properties").write_text(f"version=1\nnode.id={home.name[1:]}\ncluster.id=MkU3OEVBNTcwNTJ\n")
+    if given:
+        file = log / f"{given[0].header.base_offset:020d}.log"
+        file.write_bytes(b"".join(batch.data for batch in given))
+    if snapshot is not None:
+        at = LogPosition(max(snapshot.provenance.epoch, 0), snapshot.provenance.offset)
+        data = b"".join(snapshot_batches(snapshot, position=at, metadata_version=20))
+        (log / f"{at.offset:020d}-{at.epoch:010d}.checkpoint").write_bytes(data)
+    return home
+
+
+def told(*homes: Path) -> list[Spine]:
+    surveys = [one for at in find_logs(DISK, [str(home) for home in homes]) for one in survey(DISK, at)]
+
+    def facts(logs: list[LogSurvey]) -> list[Facts]:
+        found = [read_facts(DISK, log) for log in logs]
+        return [msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=Facts) for one in found]
+
+    return histories(surveys, facts)
+
+
+def stretches(spine: Spine) -> list[tuple[int | None, int, int]]:
+    return [(at.log.place.node_id, at.start, at.end) for at in spine.stretches]
+
+
+def test_logs_that_neither_overlap_nor_join_are_stretches_of_one_history(tmp_path: Path) -> None:
+    whole = cluster(b"a")
+    put(tmp_path / "n1", whole[:10])
+    put(tmp_path / "n2", whole[20:])
+    (spine,) = told(tmp_path)
+    low, high = whole[10].header.base_offset, whole[20].header.base_offset
+    assert stretches(spine) == [(1, 0, low), (2, high, whole[-1].header.next_offset)]
+    assert (spine.holes, spine.conflicts) == ([(low, high)], [])
+
+
+def test_logs_that_join_are_one_stretch_after_the_other(tmp_path: Path) -> None:
+    whole = cluster(b"a")
+    put(tmp_path / "n1", whole[:10])
+    put(tmp_path / "n2", whole[10:])
+    (spine,) = told(tmp_path)
+    assert (len(spine.stretches), spine.holes, spine.conflicts) == (2, [], [])
+    assert len(list(spine.runs())) == 1
+
+
+def test_a_missing_segment_of_one_log_is_taken_from_another_or_is_a_hole(tmp_path: Path) -> None:
+    whole = cluster(b"a")
+    home = put(tmp_path / "n1", whole[:10])
+    rest = home / "__cluster_metadata-0" / f"{whole[20].header.base_offset:020d}.log"
+    rest.write_bytes(b"".join(batch.data for batch in whole[20:]))
+    (spine,) = told(tmp_path)
+    assert spine.holes == [(whole[10].header.base_offset, whole[20].header.base_offset)]
+    put(tmp_path / "n2", whole[:25])
+    (spine,) = told(tmp_path)
+    assert (spine.holes, spine.conflicts) == ([], [])
+
+
+@pytest.mark.parametrize("end", [25, 32])
+def test_a_snapshot_alone_hides_no_log(tmp_path: Path, end: int) -> None:
+    """The snapshot is of a higher offset and epoch than the log of another node."""
+    whole = cluster(b"a")
+    put(tmp_path / "n1", whole[:15])
+    put(tmp_path / "n2", [], snapshot=image_at(whole, end))
+    (spine,) = told(tmp_path)
+    there = whole[end - 1].header.next_offset
+    assert stretches(spine) == [(1, 0, whole[15].header.base_offset), (2, there, there)]
+    assert [(run.start, run.end, len(run.snapshots)) for run in spine.runs()][1] == (there, there, 1)
+    assert spine.conflicts == []
+
+
+def test_a_snapshot_alone_of_another_cluster_is_another_cluster(tmp_path: Path) -> None:
+    put(tmp_path / "n1", cluster(b"a")[:15])
+    put(tmp_path / "n2", [], snapshot=image_at(cluster(b"z", b"q"), 30))
+    first, second = told(tmp_path)
+    assert (first.cluster, second.cluster) == ("MkU3OEVBNTcwNTJ", "MkU3OEVBNTcwNTJ~2")
+    (conflict,) = second.conflicts
+    assert conflict.kind == "shared-id"
+    assert "no registration of broker 1 at offset 2" in conflict.reason or "topic orders" in conflict.reason
+    assert first.conflicts == []
+
+
+def test_two_clusters_with_one_id_are_told_apart(tmp_path: Path) -> None:
+    """Three nodes that lag of one, two of the other, which is shorter."""
+    mine, theirs = cluster(b"a"), cluster(b"z", b"q", 20)
+    for number, end in ((1, 32), (2, 30), (3, 25)):
+        put(tmp_path / "a" / f"n{number}", mine[:end])
+    for number, end in ((1, 15), (2, 22)):
+        put(tmp_path / "b" / f"n{number}", theirs[:end])
+    first, second = told(tmp_path)
+    assert [len(first.logs), len(second.logs)] == [3, 2]
+    assert (first.end_offset, second.end_offset) == (
+        mine[-1].header.next_offset,
+        theirs[21].header.next_offset,
+    )
+    assert [at.kind for at in second.conflicts] == ["shared-id"]
+    assert "another cluster (other bytes at offset 0" in second.conflicts[0].reason
+    assert {log.place.cluster for log in second.logs} == {"MkU3OEVBNTcwNTJ~2"}
+
+
+def test_trimmed_logs_of_two_clusters_with_one_id_are_told_apart_by_their_brokers(tmp_path: Path) -> None:
+    """No offset in common: what the later log's snapshot says of the earlier one's range is not there."""
+    mine, theirs = cluster(b"a"), cluster(b"z", b"q")
+    put(tmp_path / "n1", mine[:12])
+    put(tmp_path / "n2", theirs[20:], snapshot=image_at(theirs, 21))
+    assert [spine.cluster for spine in told(tmp_path)] == ["MkU3OEVBNTcwNTJ", "MkU3OEVBNTcwNTJ~2"]
+    other = tmp_path / "other"
+    put(other / "n1", mine[:12])
+    put(other / "n2", mine[20:], snapshot=image_at(mine, 21))
+    assert [spine.cluster for spine in told(other)] == ["MkU3OEVBNTcwNTJ"]
+
+
+def test_epochs_that_fall_are_no_history(tmp_path: Path) -> None:
+    whole = cluster(b"a")
+    put(tmp_path / "n1", [batch for batch in whole if batch.header.leader_epoch == 3][:3])
+    late = batches([(0, [alive(1, 1)])] * 200, [2] * 200)
+    put(tmp_path / "n2", late[180:])
+    _, second = told(tmp_path)
+    assert "after epoch 3" in second.conflicts[0].reason
+
+
+def test_a_log_of_another_past_of_the_same_cluster_is_left_out_with_a_reason(tmp_path: Path) -> None:
+    """A tail that was replaced, and a copy whose bytes differ in the middle."""
+    whole = cluster(b"a")
+    other: list[Any] = [*whole[:20], *batches([(99, [r.NoOpRecord()])] * 200, [2] * 200)[94:99]]
+    put(tmp_path / "n1", whole)
+    put(tmp_path / "n2", other)
+    (spine,) = told(tmp_path)
+    (conflict,) = spine.conflicts
+    assert (conflict.kind, conflict.log.place.node_id) == ("superseded", 2)
+    (lagging,) = [log for log in spine.logs if log.place.node_id == 2]
+    assert "superseded" in str(spine.why_unused(lagging, lagging.segments[0]))
+
+
+@pytest.mark.shared_data
+def test_ids_from_the_wild_that_two_clusters_share(shared_data: Path) -> None:
+    spines = told(shared_data / "kraft-wild")
+    ends = {spine.cluster: (len(spine.logs), spine.end_offset) for spine in spines}
+    assert ends["5L6g3nShT-eMCtK--X86sw"] == (1, 8565)
+    assert ends["5L6g3nShT-eMCtK--X86sw~2"] == (1, 3513)
+    assert ends["EP6hyiddQNW5FPrAvR9kWw"] == (3, 2989)
+    assert ends["EP6hyiddQNW5FPrAvR9kWw~2"] == (1, 7)
+    assert sum(len(spine.logs) for spine in spines) == len(find_logs(DISK, [str(shared_data / "kraft-wild")]))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -15,6 +17,18 @@ settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     # There the same examples every time: what is new is found while somebody works on it.
     settings.load_profile("ci")
+
+
+def _ignored_here(number: int, frame: FrameType | None) -> None:
+    """Nothing happens."""
+
+
+# A background job of a script is started with SIGINT ignored, under nohup SIGHUP is, and every process
+# inherits that from the one that started it. What has a handler here is ignored here all the same, and has
+# its default in children: they can be interrupted, however the tests were started.
+for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _ignored_here)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -7,15 +7,16 @@ own sake: `wait_until` asks again and again until a condition holds or its time 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "cli")
@@ -68,6 +69,25 @@ def run_cli(
         assert result.returncode == expect, f"{arguments} gave {result.returncode}: {result.stderr}"
     assert "Traceback" not in result.stderr, result.stderr
     return result
+
+
+@contextlib.contextmanager
+def running(
+    *arguments: object, prefix: Sequence[str] = COMMAND, **options: Any
+) -> Iterator[subprocess.Popen[Any]]:
+    """The command beside the test. However the test ends, the process is gone then. `prefix`: what runs it
+    instead; `options`: as subprocess has them."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT, **options}
+    child: subprocess.Popen[Any] = subprocess.Popen([*prefix, *map(str, arguments)], **options)
+    try:
+        yield child
+    finally:
+        child.kill()
+        for stream in (child.stdin, child.stdout, child.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        child.wait(EXIT_WAIT_S)
 
 
 class Process:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from metadata.inspect.entities import KINDS, EntityNamer, entity_problem, is_bel
 from metadata.inspect.timeline import Timeline
 from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
 from storage.uuids import uuid_to_text
+from tests.e2e.processes import ENVIRONMENT, running
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SEGMENT = REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade" / "00000000000000000000.log"
@@ -131,40 +129,28 @@ def test_a_leader_that_stays_is_no_event() -> None:
     assert timeline.batch(1, 2, [(2, r.PartitionChangeRecord(0, ID, leader=1))]) == []
 
 
-def metaquorum(*args: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "cli", *args],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-        env={**os.environ, **environment},
-    )
-
-
 def test_the_shell_completes_commands() -> None:
-    process = metaquorum(_METAQUORUM_COMPLETE="bash_complete", COMP_WORDS="metaquorum lo", COMP_CWORD="1")
-    output, _ = process.communicate()
+    asked = {"_METAQUORUM_COMPLETE": "bash_complete", "COMP_WORDS": "metaquorum lo", "COMP_CWORD": "1"}
+    with running(text=True, env={**ENVIRONMENT, **asked}) as process:
+        output, _ = process.communicate()
     assert sorted(line.split(",")[1] for line in output.splitlines()) == ["local", "log", "log-dirs"]
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
-    process = metaquorum("log", "dump", *[str(SEGMENT)] * 20)
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("       0  2026-11-21")
-    process.stdout.close()
-    assert process.stderr is not None
-    assert process.stderr.read() == ""
-    assert process.wait() == 141
+    with running("log", "dump", *[SEGMENT] * 20, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline().startswith("       0  2026-11-21")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 141
 
 
 def test_ctrl_c_ends_a_follower_without_a_word() -> None:
-    process = metaquorum("log", "dump", "--follow", str(SEGMENT))
-    assert process.stdout is not None
-    assert process.stderr is not None
-    for line in process.stdout:
-        if line.startswith("     260"):
-            break
-    process.send_signal(signal.SIGINT)
-    assert process.stderr.read().strip() == ""
-    assert process.wait() == 130
+    with running("log", "dump", "--follow", SEGMENT, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        for line in process.stdout:
+            if line.startswith("     260"):
+                break
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read().strip() == ""
+        assert process.wait() == 130

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import random
@@ -24,6 +23,7 @@ from cli.rates import Latencies, rate_text
 from metadata.errors import ErrorCode
 from runtime.data_client.batches import BatchBuilder
 from storage.uuids import random_uuid, uuid_to_text
+from tests.e2e.processes import running
 from tests.unit.cli.data_server import Served, served
 from tests.unit.runtime.fake_broker import FakePartition, Faults
 
@@ -262,21 +262,10 @@ def test_a_partition_that_is_added_while_reading_is_read_from_its_beginning(
 # --- signals and pipes, in processes of their own
 
 
-@contextlib.contextmanager
-def process(*args: str, stdin: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "cli", *args]
-    child = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
-
-
 def test_an_interrupted_produce_flushes_and_says_how_many_were_acknowledged(brokers: Served) -> None:
     (partition,) = brokers.cluster.add_topic("t", 1)
     args = ("produce", "t", "--bootstrap", brokers.bootstrap, "--linger-ms", "60000")
-    with process(*args, stdin=subprocess.PIPE) as child:
+    with running(*args, stdin=subprocess.PIPE) as child:
         assert child.stdin is not None and child.stderr is not None
         child.stdin.write(b"one\n" + b"x" * 70_000 + b"\nthree\n")
         child.stdin.flush()
@@ -293,7 +282,7 @@ def test_a_second_interrupt_gives_up_and_counts_what_is_unknown(brokers: Served)
     brokers.cluster.add_topic("t", 1)
     brokers.cluster.silent.add(0)
     args = ("produce", "t", "--bootstrap", brokers.bootstrap, "--json")
-    with process(*args, stdin=subprocess.PIPE) as child:
+    with running(*args, stdin=subprocess.PIPE) as child:
         assert child.stdin is not None and child.stderr is not None
         child.stdin.write(b"one\ntwo\n")
         child.stdin.flush()
@@ -372,7 +361,7 @@ def test_latencies_and_rates_are_readable_at_any_size() -> None:
 def test_a_reader_who_goes_away_ends_consume_quietly(brokers: Served, run: Run) -> None:
     brokers.cluster.add_topic("t", 1)
     assert run("produce", "t", "--count", "30000").code == 0
-    with process("consume", "t", "--bootstrap", brokers.bootstrap) as child:
+    with running("consume", "t", "--bootstrap", brokers.bootstrap) as child:
         assert child.stdout is not None and child.stderr is not None
         assert child.stdout.readline() == b"%012d" % 0 + b"." * 88 + b"\n"
         child.stdout.close()
@@ -474,10 +463,10 @@ def test_the_input_ends_at_the_first_message_that_failed(brokers: Served) -> Non
         brokers.bootstrap,
         "--count",
         "1000000000",
-        "--batch-bytes",
+        "--rate",
         "1000",
     )
-    with process(*args) as child:
+    with running(*args) as child:
         out, err = child.communicate(timeout=30)
     assert child.returncode == 1
     assert b"INVALID_RECORD: not so" in err

@@ -237,29 +237,32 @@ async def test_three_controllers_and_an_election(tmp_path: Path, pinned: bool) -
         for at, port in enumerate(ports):
             site = Site(root=tmp_path / str(at), controller_port=port, broker_port=0)
             formatted(site.root / "controller", at + 1)
-            more = {"node.id": str(at + 1), "controller.quorum.voters": voters, **listener(pages[at])}
+            # Nobody is to stand for election because a busy machine kept a fetch waiting.
+            patient = {"controller.quorum.fetch.timeout.ms": "30000", **listener(pages[at])}
+            more = {"node.id": str(at + 1), "controller.quorum.voters": voters, **patient}
             await stack.enter_async_context(running_controller(site.controller_file(more)))
 
-        async def all_know(elections: int, leader: int | None = None) -> list[Scrape]:
+        async def all_know(elections: int) -> list[Scrape]:
             """The three pages, asked for again until they are of one moment in which nothing is under way."""
-            async with asyncio.timeout(30):
-                while True:
-                    found = [await scrape(port) for port in pages]
-                    counts = [page.value(KAFKA + "NewActiveControllersCount") for page in found]
-                    active = sum(page.value(KAFKA + "ActiveControllerCount") for page in found)
-                    leaders = {page.value(RAFT + "current_leader") for page in found}
-                    settled = len(leaders) == 1 and (leader is None or leaders == {leader})
-                    fetched = sum(page.value("metaquorum_raft_fetched_records_total") > 0 for page in found)
-                    if min(counts) >= elections and active == 1 and settled and fetched >= 2:
-                        return found
+            while True:
+                found = [await scrape(port) for port in pages]
+                counts = [page.value(KAFKA + "NewActiveControllersCount") for page in found]
+                active = sum(page.value(KAFKA + "ActiveControllerCount") for page in found)
+                leaders = {page.value(RAFT + "current_leader") for page in found}
+                fetched = sum(page.value("metaquorum_raft_fetched_records_total") > 0 for page in found)
+                if min(counts) >= elections and active == 1 and len(leaders) == 1 and fetched >= 2:
+                    return found
 
         before = await all_know(1)
         old = before[0].value(RAFT + "current_leader")
         seen = max(page.value(KAFKA + "NewActiveControllersCount") for page in before)
         target = 1 if old != 1 else 2
-        async with AdminClient([("127.0.0.1", port) for port in ports], timeout_ms=20_000) as client:
-            await client.transfer_leadership(target)
-        after = await all_know(int(seen) + 1, leader=target)
+        async with AdminClient([("127.0.0.1", port) for port in ports], timeout_ms=60_000) as client:
+            after = before
+            # On a busy machine the target's election may time out, and another one wins the next.
+            while after[0].value(RAFT + "current_leader") != target:
+                await client.transfer_leadership(target)
+                after = await all_know(int(seen) + 1)
     assert {page.value(RAFT + "current_leader") for page in after} == {target}
     states = [page.value(RAFT + "current_state", state="leader") for page in after]
     assert states == [float(at + 1 == target) for at in range(3)]

@@ -8,6 +8,7 @@ from cli.broker_id_commands import bind, bindings, unbind
 from cli.broker_text import COLUMNS, broker_json, broker_row, describe_text
 from cli.client import ClientOptions, client_options
 from cli.errors import Failure
+from cli.left_behind import LeftBehind, left_behind, left_behind_json, left_behind_text
 from cli.output import echo_json, echo_table, json_option
 
 BROKER_ID = click.IntRange(min=0)
@@ -59,17 +60,21 @@ def describe(options: ClientOptions, broker_id: int, as_json: bool) -> None:
 def unregister(options: ClientOptions, broker_id: int, force: bool, as_json: bool) -> None:
     """Remove the registration of the broker BROKER_ID, which should not run any more.
 
-    A broker that serves is refused without --force: it would lose its leaderships and come back.
+    A broker that serves is refused without --force: it would lose its leaderships and come back. Replicas
+    stay assigned to the broker: they are counted and named first, and have to be moved.
     """
     with options.open() as cluster:
-        serving = any(each.broker_id == broker_id and not each.fenced for each in cluster.brokers())
-        if serving and not force:
+        known = next((each for each in cluster.brokers() if each.broker_id == broker_id), None)
+        if known is not None and not known.fenced and not force:
             raise Failure(
                 f"broker {broker_id} runs and serves: it would register again by itself; stop it first,"
                 " or use --force"
             )
+        left = left_behind(cluster.describe_topics(()), broker_id) if known is not None else LeftBehind()
+        if left.replicas:
+            click.echo(f"metaquorum: {left_behind_text(left, broker_id)}", err=True)
         cluster.unregister(broker_id)
     if as_json:
-        echo_json({"id": broker_id, "unregistered": True})
+        echo_json({"id": broker_id, "unregistered": True, "leftBehind": left_behind_json(left)})
     else:
         click.echo(f"broker {broker_id} is unregistered")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
 from cli.client import Cluster, TlsOptions
 from cli.errors import Failure, one_line
-from cli.layout import Layout, Node
+from cli.layout import HOST, Layout, Node
 from cli.processes import STOP_WAIT_S, Processes
 from metadata.errors import ApiError
+from runtime.health import health_problem
 
 T = TypeVar("T")
 POLL_S = 0.05
@@ -48,17 +49,32 @@ class LocalCluster:
                 self.start(node)
 
     def wait_ready(self, timeout_s: float) -> float:
-        """Waits for a leader and every broker unfenced; returns the seconds it took. Raises Failure."""
+        """Waits until every process says of itself that it serves (a controller: in a quorum with a leader, a
+        broker: unfenced), and the quorum agrees; returns the seconds it took. Raises Failure.
+
+        What the quorum says is not enough: a broker that was killed is alive to it until its session ends.
+        """
         began = time.monotonic()
+        left = list(self.layout.nodes)
         wanted = {node.node_id for node in self.layout.brokers}
 
         def ready() -> bool:
+            while left:
+                if problem := self._why_not_serving(left[0]):
+                    raise Failure(f"{left[0].name}: {problem}")
+                left.pop(0)
             if self.client.quorum().leader_id < 0:
                 return False
             return wanted <= {broker.broker_id for broker in self.client.brokers() if not broker.fenced}
 
-        self.wait_until(ready, timeout_s, "a leader and every broker unfenced")
+        self.wait_until(ready, timeout_s, "every process to serve")
         return time.monotonic() - began
+
+    def _why_not_serving(self, node: Node) -> str:
+        if self.processes.pid(node) is None:
+            return "it does not run"
+        asked_ms = int(ASK_TIMEOUT_S * 1000)
+        return self.client.call(lambda _: health_problem((HOST, node.port), timeout_ms=asked_ms))
 
     def wait_until(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
         """Asks until the condition is true, and returns what it gave. Raises Failure when time is up or a
@@ -101,16 +117,26 @@ class LocalCluster:
         self.forget(node)
         return self.processes.stop(node)
 
+    @property
+    def started(self) -> list[Node]:
+        """The nodes that this object started, and that nobody asked it to stop."""
+        return list(self._started)
+
     def stop_all(self, wait_s: float = STOP_WAIT_S) -> dict[str, str]:
         """Brokers together, then the standby controllers, the active one last."""
+        return self.stop_nodes(self.layout.nodes, wait_s)
+
+    def stop_nodes(self, nodes: Sequence[Node], wait_s: float = STOP_WAIT_S) -> dict[str, str]:
+        """These, in that order."""
         active = self._active_id()
         outcomes: dict[str, str] = {}
         running = {}
-        for broker in self.layout.brokers:
+        brokers = [node for node in nodes if node.role == "broker"]
+        for broker in brokers:
             self.forget(broker)
             running[broker.name] = self.processes.signal(broker, signal.SIGTERM)
         deadline = time.monotonic() + wait_s
-        for broker in self.layout.brokers:
+        for broker in brokers:
             gone = self.processes.wait_gone(broker, max(0.1, deadline - time.monotonic()))
             if not gone:
                 self.processes.kill(broker)
@@ -118,7 +144,8 @@ class LocalCluster:
             outcomes[broker.name] = (
                 "killed" if not gone else "stopped" if running[broker.name] else "not running"
             )
-        for node in sorted(self.layout.controllers, key=lambda one: one.node_id == active):
+        controllers = [node for node in nodes if node.role == "controller"]
+        for node in sorted(controllers, key=lambda one: one.node_id == active):
             outcomes[node.name] = self.stop(node)
         return outcomes
 

@@ -34,7 +34,11 @@ def local() -> None:
 @click.option("--brokers", type=click.IntRange(0, 50), help="How many brokers; 3 for a new cluster.")
 @click.option("--cluster-id", help="The cluster's id; drawn at random for a new cluster.")
 @click.option("--free-ports", "any_port", is_flag=True, help="A new cluster takes ports that are free now.")
-@click.option("--watch", is_flag=True, help="Stay and show a live status; Ctrl-C stops the cluster in order.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Stay and show a live status; Ctrl-C stops, in order, what this command started.",
+)
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Seconds to be ready."
 )

@@ -123,9 +123,10 @@ class Processes:
     def _find(self, node: Node) -> psutil.Process | None:
         child = self._children.get(node.name)
         try:
-            if child is not None:
+            if child is not None and child.poll() is None:
                 # Our own child cannot be mistaken for another process before it is waited for.
-                return psutil.Process(child.pid) if child.poll() is None else None
+                return psutil.Process(child.pid)
+            # Somebody else may have started the node again since.
             record = msgspec.json.decode(self._layout.pid_file(node).read_bytes(), type=ProcessRecord)
             process = psutil.Process(record.pid)
             ours = (

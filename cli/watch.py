@@ -44,7 +44,7 @@ _WIDE = 130
 """So many columns have room for events as `log timeline` prints them."""
 _LINES_AROUND = 15
 """Of the title, the tables' heads and frames, and the line that stays free."""
-_COLOURS = {"running": "green", "fenced": "red", "controlled shutdown": "yellow", "absent": "dim"}
+_COLOURS = {"running": "green", "fenced": "red", "controlled shutdown": "yellow", "not registered": "dim"}
 
 
 @dataclass(slots=True)
@@ -107,7 +107,8 @@ class EventTail:
 
 
 def watch(cluster: LocalCluster, *, live: bool) -> None:
-    """Shows the cluster until Ctrl-C or SIGTERM, then stops it in order. Raises Failure if it had to kill."""
+    """Shows the cluster until Ctrl-C or SIGTERM, then stops in order what `cluster` started, and no more.
+    Raises Failure if it had to kill."""
     ended = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -118,8 +119,8 @@ def watch(cluster: LocalCluster, *, live: bool) -> None:
     try:
         with contextlib.suppress(OSError):  # a terminal that is gone can be written to no more
             (_watch_live if live else _watch_lines)(cluster, ended)
-            click.echo("stopping: brokers first, then the standby controllers, then the active one")
-        outcomes = cluster.stop_all()
+            click.echo(_farewell(cluster))
+        outcomes = cluster.stop_nodes(cluster.started)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -130,16 +131,31 @@ def watch(cluster: LocalCluster, *, live: bool) -> None:
         raise Failure("a process did not stop by itself and was killed; see its process.log")
 
 
+def _farewell(cluster: LocalCluster) -> str:
+    mine = {node.name for node in cluster.started}
+    others = [
+        node.name for node in cluster.layout.nodes if node.name not in mine and cluster.processes.pid(node)
+    ]
+    stopping = "stopping: brokers first, then the standby controllers, then the active one"
+    if not others:
+        return stopping
+    left = (
+        f"left alone, since this command did not start them: {', '.join(others)};"
+        f" stop them with: metaquorum local down -d {cluster.layout.directory}"
+    )
+    return f"{left}\n{stopping}" if mine else left
+
+
 def refresh(cluster: LocalCluster, view: View, tail: EventTail, figures: FigureReader) -> list[TimelineEvent]:
     """Asks the cluster again; returns what happened since the last time."""
     view.figures = figures.read()
-    view.pids = {node.name: cluster.processes.pid(node) for node in cluster.layout.nodes}
     try:
         view.quorum = cluster.client.quorum()
         view.brokers = cluster.client.brokers()
         view.problem = None
     except (ApiError, Failure) as error:
         view.problem = one_line(error)
+    view.pids = {node.name: cluster.processes.pid(node) for node in cluster.layout.nodes}
     fresh = tail.poll(view.quorum.high_watermark if view.quorum else 0)
     view.events.extend(fresh)
     return fresh
@@ -180,13 +196,15 @@ def _on_change(show: Callable[[str], None]) -> Callable[[str], None]:
 
 def status_line(view: View) -> str:
     """The state in one line, without what changes all the time."""
+    down = [name for name, pid in view.pids.items() if pid is None]
+    told = [f"down: {', '.join(down)}"] if down else []
     if view.problem is not None:
-        return f"no quorum: {view.problem}"
+        return "; ".join(["no leader", *told, view.problem])
     if view.quorum is None:
-        return "no quorum yet"
+        return "; ".join(["no leader yet", *told])
     brokers = ", ".join(f"{broker.broker_id} {broker_state(broker)}" for broker in view.brokers)
     line = f"leader {view.quorum.leader_id}, epoch {view.quorum.leader_epoch}; brokers: {brokers or 'none'}"
-    return "; ".join([line, *_troubles(view.figures)])
+    return "; ".join([line, *told, *_troubles(view.figures)])
 
 
 def _troubles(figures: Figures) -> list[str]:
@@ -208,7 +226,9 @@ def _troubles(figures: Figures) -> list[str]:
 def render(cluster: LocalCluster, view: View, size: ConsoleDimensions) -> RenderableType:
     """The whole screen, with as many of the newest events as have room."""
     title = Text(f"cluster {cluster.layout.cluster_id}")
-    if view.quorum is not None:
+    if view.problem is not None or view.quorum is None:
+        title.append("   no leader", style="bold red")
+    else:
         title.append(
             f"   leader {view.quorum.leader_id}   epoch {view.quorum.leader_epoch}"
             f"   high watermark {view.quorum.high_watermark}",
@@ -240,27 +260,33 @@ def _nodes_table(cluster: LocalCluster, view: View) -> Table:
     for column in ("node", "pid", "role", "state", "log end", "lag"):
         table.add_column(column, justify="right" if column in ("pid", "log end", "lag") else "left")
     replicas: dict[int, ReplicaStatus] = {}
-    if view.quorum is not None:
+    leader_id = None
+    if view.quorum is not None and view.problem is None:
         replicas = {one.node_id: one for one in (*view.quorum.voters, *view.quorum.observers)}
+        leader_id = view.quorum.leader_id
     registered = {broker.broker_id: broker for broker in view.brokers}
     for node in cluster.layout.nodes:
         pid = view.pids.get(node.name)
         replica = replicas.get(node.node_id)
         if node.role == "controller":
-            leads = view.quorum is not None and view.quorum.leader_id == node.node_id
-            role, state = ("leader" if leads else "voter"), ("running" if pid else "absent")
+            role, state = ("leader" if pid and node.node_id == leader_id else "voter"), "running"
         else:
             broker = registered.get(node.node_id)
-            role, state = "observer", broker_state(broker) if broker else "absent"
+            role, state = "observer", broker_state(broker) if broker else "not registered"
         table.add_row(
             node.name,
             str(pid) if pid else "-",
             Text(role, style="bold" if role == "leader" else ""),
-            Text(state, style=_COLOURS.get(state, "")),
+            Text(state, style=_COLOURS.get(state, "")) if pid else _down(state),
             str(replica.log_end_offset) if replica and pid else "-",
             str(replica.lag) if replica and pid else "-",
         )
     return table
+
+
+def _down(state: str) -> Text:
+    """Of a node without a process; its registration says that it is fenced, or does not say so yet."""
+    return Text("down, fenced" if state == "fenced" else "down", style="red")
 
 
 _DATA = (

@@ -33,7 +33,8 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *_COMMON_OPTIONS,
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 20),
-    ("grpc.min_reconnect_backoff_ms", 20),
+    # How long one attempt to connect may take, handshake included: a busy machine needs its time.
+    ("grpc.min_reconnect_backoff_ms", 3_000),
     ("grpc.max_reconnect_backoff_ms", 200),
     # One channel's backoff must not hold up another channel to the same address.
     ("grpc.use_local_subchannel_pool", 1),

@@ -10,7 +10,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from runtime.channels import TlsMaterial, open_channel
+from runtime.client import Address, status_text
 
 SERVICES = ("", "metaquorum.v1.Raft", "metaquorum.v1.Admin", "metaquorum.v1.Metadata")
 """The names under which a node's state can be asked; the empty one is the process as a whole."""
@@ -44,3 +48,16 @@ class Health:
     @property
     def serving(self) -> bool:
         return bool(self._serving)
+
+
+async def health_problem(address: Address, *, timeout_ms: int, tls: TlsMaterial | None = None) -> str:
+    """Why the node at this address does not serve; empty when it does."""
+    channel = open_channel(*address, tls)
+    try:
+        request = health_pb2.HealthCheckRequest()
+        answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_ms / 1000)
+    except grpc.aio.AioRpcError as error:
+        return status_text(error)
+    finally:
+        await channel.close(None)
+    return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else "it does not serve yet"

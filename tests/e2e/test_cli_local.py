@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from cli.layout import open_layout
+from runtime.health import health_problem
+from tests.e2e.cluster import client_loop
+from tests.e2e.processes import running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("cli")]
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -160,6 +167,87 @@ def test_a_live_log_is_dumped_and_replayed(cluster: Path, bootstrap: str) -> Non
     assert set(state["broker"]) == {"0", "1"}
     kinds = [json.loads(line)["kind"] for line in run("log", "timeline", "--json", node).stdout.splitlines()]
     assert {"election", "broker registered", "broker unfenced", "topic created"} <= set(kinds)
+
+
+def kill(pid: int | None, number: signal.Signals) -> None:
+    """Returns when the process is gone."""
+    assert pid is not None
+    process = psutil.Process(pid)
+    process.send_signal(number)
+    process.wait(60)
+
+
+def health(directory: Path) -> dict[str, str]:
+    """Of every node, at once: why it does not serve, empty where it does."""
+    layout = open_layout(directory)
+
+    async def ask() -> list[str]:
+        return await asyncio.gather(
+            *(health_problem(("127.0.0.1", node.port), timeout_ms=3_000) for node in layout.nodes)
+        )
+
+    return dict(zip([node.name for node in layout.nodes], client_loop().call(ask()), strict=True))
+
+
+@pytest.mark.parametrize("killed", [["broker-0", "controller-3001"], ["broker-1"]])
+def test_up_is_said_of_processes_that_serve(cluster: Path, killed: list[str]) -> None:
+    """Also of those that were just started again, while the quorum still takes their broker for alive."""
+    before = pids(cluster)
+    for name in killed:
+        kill(before[name], signal.SIGKILL)
+    run("local", "up", "-d", cluster)
+    assert set(health(cluster).values()) == {""}
+    after = pids(cluster)
+    assert [name for name in before if after[name] != before[name]] == sorted(killed, reverse=True)
+
+
+def test_a_watch_leaves_a_cluster_alone_that_it_did_not_start(cluster: Path) -> None:
+    before = pids(cluster)
+    with running("local", "up", "--watch", "-d", cluster, text=True) as process:
+        assert process.stdout is not None
+        while "leader " not in (line := process.stdout.readline()):
+            assert line, process.communicate()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith("left alone")]
+    assert all(name in line for name in before) and "metaquorum local down -d" in line
+    assert "stopp" not in out
+    assert pids(cluster) == before
+
+
+def test_a_watch_stops_what_it_started_and_shows_who_is_down(cluster: Path) -> None:
+    before = pids(cluster)
+    kill(before["controller-3002"], signal.SIGTERM)
+    with running("local", "up", "--watch", "-d", cluster, text=True) as process:
+        assert process.stdout is not None
+        while "leader " not in (line := process.stdout.readline()):
+            assert line, process.communicate()
+        for name in ("controller-3000", "controller-3001"):
+            kill(before[name], signal.SIGKILL)
+        while "no leader; down: controller-3000, controller-3001;" not in (line := process.stdout.readline()):
+            assert line, process.communicate()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=100)
+    assert "left alone, since this command did not start them: broker-0, broker-1;" in out
+    assert "controller-3002: stopped" in out
+    assert [name for name, pid in pids(cluster, expect=1).items() if pid] == ["broker-0", "broker-1"]
+    run("local", "up", "-d", cluster)
+
+
+def test_unregistering_says_what_it_leaves_behind(cluster: Path, bootstrap: str) -> None:
+    run("topics", "create", "kept", "--partitions", 7, "--replication-factor", 2, "-b", bootstrap)
+    kill(pids(cluster)["broker-1"], signal.SIGTERM)
+    refused = run("brokers", "unregister", 77, "-b", bootstrap, expect=1)
+    assert refused.stderr.count("\n") == 1
+    done = run("brokers", "unregister", 1, "--json", "-b", bootstrap)
+    assert re.match(r"metaquorum: \d+ replicas stay assigned to broker 1 and under-replicated: ", done.stderr)
+    assert done.stderr.count("\n") == 1
+    left = json.loads(done.stdout)["leftBehind"]
+    assert left["underReplicated"] >= 7
+    topics = json.loads(run("topics", "describe", "kept", "--json", "-b", bootstrap).stdout)
+    assert all(partition["isr"] == [0] for partition in topics[0]["partitions"])
+    run("local", "up", "-d", cluster)
 
 
 def test_watching_without_a_terminal_and_ctrl_c(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rich.console import Console
 from cli.layout import Node, free_ports
 from cli.watch import View, render, status_line
 from cli.watch_figures import BrokerFigures, ClusterFigures, FigureReader, Figures, Page, parse_page
+from metadata.image.types import BrokerRegistration
 from metadata.inspect.timeline import TimelineEvent
 from metadata.requests import DescribeQuorumResponse
 
@@ -180,3 +181,28 @@ def test_troubles_are_in_the_line_of_plain_output_and_only_they() -> None:
     )
     what.figures = Figures(ClusterFigures(topics=2, partitions=9, leaderless=0), {})
     assert status_line(what) == "leader 3000, epoch 2; brokers: none"
+
+
+def test_without_a_quorum_nobody_leads_and_who_is_killed_is_down() -> None:
+    what = view()
+    what.pids = {node.name: None if node.node_id in (3000, 1) else 7 for node in NODES}
+    what.brokers = [
+        BrokerRegistration(broker_id=each, epoch=1, incarnation_id=bytes(16), fenced=False) for each in (0, 1)
+    ]
+    assert status_line(what).startswith("leader 3000, epoch 2; brokers: 0 running, 1 running; down: ")
+    what.problem = "nobody at 127.0.0.1:1 answered"
+    assert status_line(what) == "no leader; down: controller-3000, broker-1; nobody at 127.0.0.1:1 answered"
+    text = shown(what, 120, 50)
+    assert "   no leader" in text[0]
+    assert not any("leader 3000" in line or "│ leader " in line for line in text)
+    states = {
+        line.split("│")[1].strip(): (line.split("│")[2].strip(), line.split("│")[4].strip())
+        for line in text
+        if line.count("│") == 7
+    }
+    assert states == {
+        "controller-3000": ("-", "down"),
+        "broker-0": ("7", "running"),
+        "broker-1": ("-", "down"),
+        "broker-2": ("7", "not registered"),
+    }

@@ -1,0 +1,48 @@
+"""What is said of replicas that an unregistered broker leaves behind."""
+
+from __future__ import annotations
+
+from cli.left_behind import LeftBehind, left_behind, left_behind_json, left_behind_text
+from metadata.image.types import PartitionInfo, TopicInfo
+from runtime.client import TopicDescription
+
+
+def topic(name: str, *replicas: tuple[int, ...]) -> TopicDescription:
+    partitions = tuple(
+        PartitionInfo(
+            topic_id=bytes(16),
+            index=index,
+            replicas=each,
+            isr=each,
+            leader=each[0],
+            leader_epoch=0,
+            partition_epoch=0,
+            leader_recovery_state=0,
+            directories=(bytes(16),) * len(each),
+        )
+        for index, each in enumerate(replicas)
+    )
+    return TopicDescription(info=TopicInfo(bytes(16), name), partitions=partitions)
+
+
+def test_replicas_are_counted_and_the_first_are_named() -> None:
+    topics = [topic("orders", *[(1, 2)] * 6, (2, 3)), topic("single", (1,), (2,)), topic("far", (2, 3))]
+    left = left_behind(topics, 1)
+    assert left == LeftBehind(
+        replicas=(*(f"orders-{index}" for index in range(6)), "single-0"), alone=("single-0",)
+    )
+    assert left_behind_text(left, 1) == (
+        "7 replicas stay assigned to broker 1 and under-replicated: orders-0, orders-1, orders-2, orders-3,"
+        " orders-4 and 2 more; without any other replica: single-0; move them to other brokers:"
+        " metaquorum partitions plan --drain 1, then partitions reassign"
+    )
+    assert left_behind_json(left) == {
+        "underReplicated": 7,
+        "withoutAnotherReplica": 1,
+        "partitions": ["orders-0", "orders-1", "orders-2", "orders-3", "orders-4"],
+    }
+    one = left_behind(topics[2:], 3)
+    assert left_behind_text(one, 3).startswith(
+        "1 replica stays assigned to broker 3 and under-replicated: far-0; move"
+    )
+    assert left_behind(topics, 9) == LeftBehind()

@@ -145,7 +145,7 @@ def _compare_with_dump(path: Path) -> int:
         if item.batch.header.is_control:
             continue
         for decoded in item.records:
-            ours = (decoded.timestamp_ms, payload_json(decoded.record, decoded.version))
+            ours = (decoded.timestamp_ms, payload_json(decoded.record, decoded.version, secrets=True))
             if printed.get(decoded.offset) != ours:
                 raise Failure(
                     f"{path}, offset {decoded.offset}: Kafka printed {printed.get(decoded.offset)}, we {ours}"

@@ -24,7 +24,7 @@ from cli.log_options import (
 )
 from cli.log_source import MetadataLog, open_path
 from cli.log_time_text import change_json, fields_text, value_text
-from cli.output import json_line, json_option, utc_text
+from cli.output import json_line, json_option, secrets_option, shows_secrets, utc_text
 from metadata.dump import payload_json
 from metadata.inspect.bisect import BINARY, Bisection, bisect
 from metadata.inspect.checks import HEALTH, STEP_RULES, Check, named_check, predicate_check
@@ -45,6 +45,7 @@ _SHOWN_CHANGES = 20
 @click.option("--all-changes", is_flag=True, help="Show the whole state diff, however long.")
 @click.option("--list", "list_names", is_flag=True, help="List the checks and the names that EXPR may use.")
 @past_corruption_option
+@secrets_option
 @json_option
 def bisect_command(
     path: str | None,
@@ -146,7 +147,7 @@ def bisection_lines(found: Bisection, limit: int | None) -> list[str]:
         f"turned false at offset {offset} ({utc_text(step.time_ms)}, epoch {step.epoch}): {found.check}"
     )
     if found.record is not None:
-        payload = payload_json(found.record.record, found.record.version)
+        payload = payload_json(found.record.record, found.record.version, secrets=shows_secrets())
         lines.append(f"  {payload['type']} v{payload['version']} {json_line(payload['data'])}")
     count = len(step.records)
     if count > 1:
@@ -203,7 +204,9 @@ def bisection_json(found: Bisection) -> dict[str, Any]:
         "batchBaseOffset": None if step is None else step.offset,
         "leaderEpoch": None if step is None else step.epoch,
         "createTime": None if step is None else step.time_ms,
-        "record": None if record is None else payload_json(record.record, record.version),
+        "record": None
+        if record is None
+        else payload_json(record.record, record.version, secrets=shows_secrets()),
         "changes": [change_json(change) for change in found.changes()],
         "shownAs": [place.tree() for place in found.limits.shown],
         "uncovered": found.limits.coverage.tree(),

@@ -27,7 +27,7 @@ from cli.log_source import Item, MetadataLog, ReadBatch
 from cli.log_time import diff, history, state
 from cli.log_timeline import timeline
 from cli.log_why import why
-from cli.output import json_line, json_option, utc_text
+from cli.output import json_line, json_option, secrets_option, shows_secrets, utc_text
 from cli.shell.command import shell
 from metadata.batches import DecodedRecord
 from metadata.control_records import UnknownControlRecord
@@ -36,6 +36,7 @@ from metadata.dump_columns import batch_payloads
 from metadata.dump_text import payload_texter
 from metadata.errors import RecordDecodeError
 from metadata.records import UnknownRecord
+from metadata.tree import plain_number
 from storage.batch import RecordBatch
 from storage.reader import Damage
 
@@ -62,6 +63,7 @@ log.add_command(check)
 @log.command(cls=LiveCommand)
 @click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
 @json_option
+@secrets_option
 @click.option(
     "--type", "types", type=TYPE, multiple=True, help="Only this record type (topic, partition-change...)."
 )
@@ -95,7 +97,7 @@ def dump(
         from_ms=from_time,
         to_ms=to_time,
     )
-    printer = _Printer(selection, as_json)
+    printer = _Printer(selection, as_json, shows_secrets())
     clusters: dict[str, str] = {}
     for path in paths:
         try:
@@ -133,9 +135,10 @@ _LINES_AT_ONCE = 1000
 class _Printer:
     """Prints what is selected and remembers what was wrong."""
 
-    def __init__(self, selection: Selection, as_json: bool) -> None:
+    def __init__(self, selection: Selection, as_json: bool, secrets: bool) -> None:
         self._selection = selection
         self._as_json = as_json
+        self._secrets = secrets
         self._lines: list[str] = []
         self._shown = 0
         self._damaged = False
@@ -166,7 +169,7 @@ class _Printer:
     def _take_whole(self, found: RecordBatch | Damage) -> None:
         """Takes all of a batch; one of many partitions without an object a record."""
         try:
-            made = None if isinstance(found, Damage) else batch_payloads(found)
+            made = None if isinstance(found, Damage) else batch_payloads(found, secrets=self._secrets)
         except RecordDecodeError:
             made = None  # the general way says what is wrong
         if made is None or isinstance(found, Damage):
@@ -214,9 +217,9 @@ class _Printer:
         self._unknown += kinds.count(UnknownRecord) + kinds.count(UnknownControlRecord)
         self._shown += len(records)
         self._lines += (
-            _json_lines(item, records)
+            _json_lines(item, records, self._secrets)
             if self._as_json
-            else [_plain_text(item, decoded) for decoded in records]
+            else [_plain_text(item, decoded, self._secrets) for decoded in records]
         )
         if len(self._lines) >= _LINES_AT_ONCE:
             self._flush()
@@ -249,7 +252,7 @@ class _Printer:
         return EXIT_UNKNOWN_RECORDS if self._unknown else 0
 
 
-def _json_lines(item: ReadBatch, records: Sequence[DecodedRecord]) -> list[str]:
+def _json_lines(item: ReadBatch, records: Sequence[DecodedRecord], secrets: bool) -> list[str]:
     """Each record with its place, as `json_line` writes it; what the batch has in common is made once."""
     before, time, batch = _around(item.batch)
     lines: list[str] = []
@@ -257,7 +260,7 @@ def _json_lines(item: ReadBatch, records: Sequence[DecodedRecord]) -> list[str]:
     for offset, timestamp_ms, version, record in records:
         kind = (record.__class__, version)
         if kind != last:
-            last, text = kind, payload_texter(*kind)
+            last, text = kind, payload_texter(*kind, secrets)
         lines.append(f"{before}{offset}{time}{timestamp_ms}{batch}{text(record)}}}")
     return lines
 
@@ -272,12 +275,13 @@ def _around(batch: RecordBatch) -> tuple[str, str, str]:
     )
 
 
-def _plain_text(item: ReadBatch, decoded: DecodedRecord) -> str:
-    payload = payload_json(decoded.record, decoded.version)
+def _plain_text(item: ReadBatch, decoded: DecodedRecord, secrets: bool) -> str:
+    payload = payload_json(decoded.record, decoded.version, secrets=secrets)
     fields = " ".join(f"{name}={_field_text(value)}" for name, value in payload["data"].items())
     place = f"{decoded.offset:>8}  {utc_text(decoded.timestamp_ms)}  epoch {item.batch.header.leader_epoch}"
     return f"{place}  {payload['type']} v{payload['version']}  {fields}".rstrip()
 
 
 def _field_text(value: object) -> str:
+    value = plain_number(value) if isinstance(value, float) else value
     return value if isinstance(value, str) and value and " " not in value else json_line(value)

@@ -29,7 +29,7 @@ from cli.log_options import (
 from cli.log_select import entity_path
 from cli.log_source import MetadataLog, ReadBatch, open_path
 from cli.log_time_text import change_json, change_text, entity_tables, span_json, span_text
-from cli.output import json_line, json_option
+from cli.output import json_line, json_option, secrets_option, shows_secrets
 from metadata.inspect.diff import diff_logs, diff_points
 from metadata.inspect.history import history as rows_of
 from metadata.inspect.log import require_one_cluster
@@ -64,7 +64,7 @@ def _format_option(*names: str) -> Callable[[Callable[..., int]], Callable[..., 
     help="State before this offset, after this record (4321+), or at this time.",
 )
 @click.option("--below", type=ENTITY, hidden=True, help="The same as ENTITY.")
-@click.option("--secrets", is_flag=True, help="Show SCRAM salts and keys.")
+@secrets_option
 @_format_option("tree", "table", "json")
 @json_option
 @past_corruption_option
@@ -73,7 +73,6 @@ def state(
     entity: str | None,
     at: Point | None,
     below: str | None,
-    secrets: bool,
     form: str | None,
     as_json: bool,
     past_corruption: bool,
@@ -94,7 +93,7 @@ def state(
     for line in found.notes:
         click.echo(f"metaquorum: {line}", err=True)
     tell_limits(found.coverage, (found.shown,))
-    _show_state(found, entity or below, "json" if as_json else form or "tree", secrets)
+    _show_state(found, entity or below, "json" if as_json else form or "tree", shows_secrets())
     tell_unknown(found.unknown)
     return log_state.exit_code(found)
 
@@ -184,6 +183,7 @@ class _Side:
 
 @click.command(cls=LiveCommand)
 @click.argument("places", nargs=-1, required=True, metavar="[PATH] A B [ENTITY]")
+@secrets_option
 @json_option
 @click.option("--across-clusters", is_flag=True, help="Compare logs of two clusters.")
 @past_corruption_option
@@ -286,6 +286,7 @@ def _echo_all(lines: Iterable[str]) -> None:
 @click.argument("entity", required=False, type=ENTITY)
 @click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Begin with the state here.")
 @click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="End here.")
+@secrets_option
 @json_option
 @past_corruption_option
 def history(

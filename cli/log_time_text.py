@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from cli.output import json_line, table_lines, utc_text
+from cli.output import json_line, secret_text, table_lines, utc_text
 from metadata.inspect.diff import ADDED, CHANGED, REMOVED, Cause, EntityChange, FieldChange
 from metadata.inspect.history import Span
 from metadata.inspect.views import Fields
+from metadata.secrets import Redacted
 
 _SIGNS = {ADDED: "+", CHANGED: "~", REMOVED: "-"}
 _LISTED_BY_KEY = ("config", "quota")
@@ -20,6 +21,8 @@ def value_text(value: Any) -> str:
     match value:
         case None:
             return "-"
+        case Redacted():
+            return secret_text(value)
         case bool():
             return "true" if value else "false"
         case list() if all(not isinstance(item, dict | list) for item in value):

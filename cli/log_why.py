@@ -22,10 +22,11 @@ from cli.log_options import (
     tell_unknown,
 )
 from cli.log_source import open_path
-from cli.output import json_line, json_option, utc_text
+from cli.output import json_line, json_option, secret_text, secrets_option, utc_text
 from metadata.inspect.points import END, Point
 from metadata.inspect.targets import Target, parse_target
 from metadata.inspect.why import Explanation, Link, explain
+from metadata.secrets import Redacted
 
 TARGET = Checked("entity", parse_target)
 
@@ -47,6 +48,7 @@ NOBODY_NAMED = (
 @click.option("--newest-first", is_flag=True, help="The last record first.")
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last N records.")
 @past_corruption_option
+@secrets_option
 @json_option
 def why(
     path: str,
@@ -157,6 +159,8 @@ def _changes(link: Link) -> str:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Redacted):
+        return secret_text(value)
     if isinstance(value, list):
         return "[" + ",".join(map(str, value)) + "]"
     if isinstance(value, bool):

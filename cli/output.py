@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import click
 import msgspec
 from rich.console import Console
 
 from metadata.inspect.points import utc_text
+from metadata.secrets import REDACTED, Redacted
 
-__all__ = ["console", "echo_json", "echo_table", "json_line", "json_option", "table_lines", "utc_text"]
+__all__ = [
+    "console",
+    "echo_json",
+    "echo_table",
+    "json_line",
+    "json_option",
+    "secret_text",
+    "secrets_option",
+    "shows_secrets",
+    "table_lines",
+    "utc_text",
+]
+
+_SECRETS = "metaquorum.secrets"
+F = TypeVar("F", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
@@ -30,7 +46,31 @@ def json_line(value: object) -> str:
     return msgspec.json.encode(value, enc_hook=_plain).decode()
 
 
+def secrets_option(command: F) -> F:
+    """`--secrets`: secrets are shown by this command. What a secret is says `metadata.secrets`."""
+    return click.option(
+        "--secrets",
+        is_flag=True,
+        expose_value=False,
+        callback=lambda context, _, value: context.meta.__setitem__(_SECRETS, value),
+        help="Show SCRAM salts and keys, and passwords in settings.",
+    )(command)
+
+
+def shows_secrets() -> bool:
+    """Whether the running command was asked to show secrets."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_SECRETS))
+
+
+def secret_text(value: Redacted) -> str:
+    """A secret as this command may show it."""
+    return value.secret if shows_secrets() else REDACTED
+
+
 def _plain(value: object) -> object:
+    if isinstance(value, Redacted):
+        return secret_text(value)
     if isinstance(value, (set, frozenset)):
         return sorted(value)
     raise NotImplementedError(f"no JSON form for {type(value).__name__}")
@@ -56,6 +96,8 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Redacted):
+        return secret_text(value)
     if isinstance(value, (tuple, list)):
         return ",".join(str(item) for item in value) or "-"
     return str(value)

@@ -2,7 +2,8 @@
 
 Owns names, order and omissions of that form: `{"type": ..., "version": ..., "data": {...}}` with camelCase
 fields, uuids in their text form, bytes in base64, tagged fields only where they differ from their default,
-nothing of unknown tagged fields. Knows nothing of files and offsets. The field names are those of Kafka 3.7
+nothing of unknown tagged fields. Secrets (`metadata.secrets`) are redacted unless they are asked for: only
+then it is Kafka's form exactly. Knows nothing of files and offsets. The field names are those of Kafka 3.7
 (`lastKnownELR`; 3.9 and later spell it `lastKnownElr`).
 """
 
@@ -18,12 +19,13 @@ from metadata.batches import AnyRecord
 from metadata.control_records import UnknownControlRecord
 from metadata.records import UnknownRecord
 from metadata.schema import SCHEMA_BY_CLASS, Field, StructSchema
+from metadata.secrets import REDACTED, SECRET_KEYS, is_secret
 from storage.uuids import uuid_text
 
 Converter = Callable[[Any], Any]
 
 
-def payload_json(record: AnyRecord, version: int) -> dict[str, Any]:
+def payload_json(record: AnyRecord, version: int, *, secrets: bool = False) -> dict[str, Any]:
     """The payload object of a record at the version it was read in (or is to be written in).
 
     Control records have the same form, with the names of Kafka's control record types and the fields of their
@@ -32,7 +34,8 @@ def payload_json(record: AnyRecord, version: int) -> dict[str, Any]:
     """
     match record:
         case UnknownRecord():
-            data = {"apiKey": record.api_key, "body": _base64(record.body)}
+            hidden = record.api_key in SECRET_KEYS and not secrets
+            data = {"apiKey": record.api_key, "body": REDACTED if hidden else _base64(record.body)}
         case UnknownControlRecord():
             data = {
                 "controlType": record.control_type,
@@ -40,7 +43,7 @@ def payload_json(record: AnyRecord, version: int) -> dict[str, Any]:
                 "value": _base64(record.value),
             }
         case _:
-            data = _struct_json(SCHEMA_BY_CLASS[type(record)].body, version)(record)
+            data = _struct_json(SCHEMA_BY_CLASS[type(record)].body, version, secrets)(record)
     return {"type": record.type_name, "version": version, "data": data}
 
 
@@ -67,7 +70,7 @@ def _same(value: Any) -> Any:
 def converter(field: Field, version: int) -> Converter:
     """How a value of `field` that is not None becomes plain data."""
     if field.struct is not None:
-        element = _struct_json(field.struct, version)
+        element = _struct_json(field.struct, version, True)  # no structure inside a record has secrets
     else:
         element = _CONVERTERS.get(field.element_type, _same)
     if field.is_array:
@@ -76,19 +79,25 @@ def converter(field: Field, version: int) -> Converter:
 
 
 @cache
-def _struct_json(schema: StructSchema, version: int) -> Converter:
+def _struct_json(schema: StructSchema, version: int, secrets: bool) -> Converter:
     """The function that prints a structure, its fields in the order of the schema, tagged ones among them."""
     plan = [
-        (field.name, field.kafka_name, field.tag is not None, field.default, converter(field, version))
+        (
+            *(field.name, field.kafka_name, field.tag is not None, field.default),
+            *(converter(field, version), False if secrets else field.secret),
+        )
         for field in schema.fields
         if field.since <= version
     ]
 
     def convert(record: Any) -> dict[str, Any]:
-        data = {}
-        for name, kafka_name, is_tagged, default, element in plan:
+        data: dict[str, Any] = {}
+        for name, kafka_name, is_tagged, default, element, secret in plan:
             value = getattr(record, name)
             if is_tagged and value == default:
+                continue
+            if secret and value is not None and is_secret(secret, record):
+                data[kafka_name] = REDACTED
                 continue
             data[kafka_name] = None if value is None else element(value)
         return data

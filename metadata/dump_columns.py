@@ -24,7 +24,7 @@ MIN_RECORDS = 24
 """Batches with fewer PartitionRecords are faster record by record."""
 
 
-def batch_payloads(batch: RecordBatch) -> tuple[list[str], int] | None:
+def batch_payloads(batch: RecordBatch, *, secrets: bool = False) -> tuple[list[str], int] | None:
     """What `payload_text` makes of each record, and how many of them are from the future; None for a batch
     that must be read record by record.
 
@@ -47,10 +47,10 @@ def batch_payloads(batch: RecordBatch) -> tuple[list[str], int] | None:
     shapes, usual = record_shapes(frames, places)
     for shape in np.unique(shapes[usual]).tolist():
         _put_texts(texts, frames, places[usual & (shapes == shape)], shape)
-    return _with_others(texts, frames)
+    return _with_others(texts, frames, secrets)
 
 
-def _with_others(texts: list[str | None], frames: Frames) -> tuple[list[str], int]:
+def _with_others(texts: list[str | None], frames: Frames, secrets: bool) -> tuple[list[str], int]:
     """The texts with the missing ones made record by record."""
     unknown = 0
     found: list[str] = []
@@ -61,7 +61,7 @@ def _with_others(texts: list[str | None], frames: Frames) -> tuple[list[str], in
         start = int(frames.starts[at])
         version, record = decode_tolerant(frames.data, start, start + int(frames.lengths[at]))
         unknown += isinstance(record, UnknownRecord)
-        found.append(payload_text(record, version))
+        found.append(payload_text(record, version, secrets=secrets))
     return found, unknown
 
 

@@ -27,17 +27,20 @@ CACHED_TEXTS = 1 << 16
 _INTEGERS = frozenset({"int8", "int16", "uint16", "int32", "int64"})
 
 
-def payload_text(record: AnyRecord, version: int) -> str:
+def payload_text(record: AnyRecord, version: int, *, secrets: bool = False) -> str:
     """`"type":...,"version":...,"data":{...}`: the members of the payload object, as compact JSON."""
-    return payload_texter(cast(Hashable, record.__class__), version)(record)
+    return payload_texter(cast(Hashable, record.__class__), version, secrets)(record)
 
 
 @cache
-def payload_texter(kind: Any, version: int) -> Texter:
+def payload_texter(kind: Any, version: int, secrets: bool = False) -> Texter:
     """`payload_text` for records of one type and version, for whoever has many of them in a row."""
-    maker = _payload_maker(kind, version) if kind not in _UNKNOWN else None
+    hides = (
+        kind not in _UNKNOWN and not secrets and any(one.secret for one in SCHEMA_BY_CLASS[kind].body.fields)
+    )
+    maker = _payload_maker(kind, version) if kind not in _UNKNOWN and not hides else None
     if maker is None:
-        return lambda record: _json(payload_json(record, version))[1:-1]
+        return lambda record: _json(payload_json(record, version, secrets=secrets))[1:-1]
     return maker
 
 

@@ -31,6 +31,9 @@ _ZERO: dict[str, Any] = {
     "uuid": ZERO_UUID,
 }
 
+SETTING_VALUE = "setting value"
+"""Marks a field whose being a secret depends on the record's `name`."""
+
 INT_RANGES: dict[str, tuple[int, int]] = {
     "int8": (-(2**7), 2**7 - 1),
     "int16": (-(2**15), 2**15 - 1),
@@ -57,6 +60,8 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     default: Any
     none_on_wire: Any
     struct: StructSchema | None
+    secret: bool | str = False
+    """Never shown unless asked for (`metadata.secrets`); SETTING_VALUE: if its setting's name says so."""
 
     @property
     def is_array(self) -> bool:
@@ -120,6 +125,7 @@ def _f(
     none_on_wire: Any = None,
     struct: StructSchema | None = None,
     kafka_name: str | None = None,
+    secret: bool | str = False,
 ) -> Field:
     if default is ...:
         if nullable or none_on_wire is not None:
@@ -138,6 +144,7 @@ def _f(
         default=default,
         none_on_wire=none_on_wire,
         struct=struct,
+        secret=secret,
     )
 
 
@@ -213,7 +220,7 @@ RECORD_SCHEMAS: tuple[RecordSchema, ...] = (
         _f("resource_type", "int8"),
         _f("resource_name", "string"),
         _f("name", "string"),
-        _f("value", "string", nullable=True, default=""),
+        _f("value", "string", nullable=True, default="", secret=SETTING_VALUE),
     ),
     _record(
         records.PartitionChangeRecord,
@@ -249,9 +256,9 @@ RECORD_SCHEMAS: tuple[RecordSchema, ...] = (
         0,
         _f("name", "string"),
         _f("mechanism", "int8"),
-        _f("salt", "bytes"),
-        _f("stored_key", "bytes"),
-        _f("server_key", "bytes"),
+        _f("salt", "bytes", secret=True),
+        _f("stored_key", "bytes", secret=True),
+        _f("server_key", "bytes", secret=True),
         _f("iterations", "int32"),
     ),
     _record(records.FeatureLevelRecord, 0, _f("name", "string"), _f("feature_level", "int16")),

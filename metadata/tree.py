@@ -25,10 +25,13 @@ from .image import (
     MetadataImage,
     PartitionInfo,
     QuotaEntity,
+    ScramCredential,
     TopicInfo,
     TopicsImage,
     quota_sort_key,
 )
+from .records import UserScramCredentialRecord
+from .secrets import Redacted, secret_fields, setting_shown
 from .settings.acls import Operation, PatternType, Permission, ResourceType, protocol_name
 
 Tree = dict[str, Any]
@@ -47,7 +50,7 @@ def image_tree(image: MetadataImage, *, secrets: bool = False) -> Tree:
     """The image as nested dicts, lists, strings and numbers; uuids in Kafka's text form.
 
     Keys are in a fixed order: the same image gives the same JSON in every process. SCRAM salts and
-    keys are left out unless `secrets` is true.
+    keys are left out, and passwords in settings redacted, unless `secrets` is true.
     """
     provenance = image.provenance
     return {
@@ -60,7 +63,7 @@ def image_tree(image: MetadataImage, *, secrets: bool = False) -> Tree:
         "broker": _brokers(image),
         "controller": {str(at): controller_tree(image.controllers[at]) for at in sorted(image.controllers)},
         "topic": _topics(image),
-        "config": _configs(image),
+        "config": _configs(image, secrets),
         "quota": {
             quota_path(entity): {key: plain_number(quotas[key]) for key in sorted(quotas)}
             for entity, quotas in image.quotas.items_sorted(quota_sort_key)
@@ -196,11 +199,13 @@ def config_kind(resource: ConfigResource) -> str:
     return _RESOURCE_KINDS.get(resource.resource_type, f"type-{resource.resource_type}")
 
 
-def _configs(image: MetadataImage) -> Tree:
+def _configs(image: MetadataImage, secrets: bool) -> Tree:
     tree: Tree = {}
     for resource, entries in image.configs.items_sorted():
         kind = tree.setdefault(config_kind(resource), {})
-        kind[resource.name or DEFAULT_ENTITY] = dict(sorted(entries.items()))
+        kind[resource.name or DEFAULT_ENTITY] = {
+            key: entries[key] if secrets else setting_shown(key, entries[key]) for key in sorted(entries)
+        }
     return tree
 
 
@@ -217,15 +222,26 @@ def quota_path(entity: QuotaEntity) -> str:
 def _scram(image: MetadataImage, secrets: bool) -> Tree:
     tree: Tree = {}
     for (mechanism, user), credential in image.scram.items_sorted():
-        shown: Tree = {"iterations": credential.iterations}
-        if secrets:
-            shown |= {
-                "salt": credential.salt.hex(),
-                "storedKey": credential.stored_key.hex(),
-                "serverKey": credential.server_key.hex(),
-            }
+        shown = scram_tree(credential)
+        shown = {
+            key: value.secret if isinstance(value, Redacted) else value
+            for key, value in shown.items()
+            if secrets or not isinstance(value, Redacted)
+        }
         tree.setdefault(SCRAM_MECHANISMS.get(mechanism, str(mechanism)), {})[user] = shown
     return tree
+
+
+def scram_tree(credential: ScramCredential) -> Tree:
+    """A credential as plain data, bytes as hex; what the record's schema calls a secret is `Redacted`."""
+    hidden = secret_fields(UserScramCredentialRecord)
+    return {
+        _camel(name): Redacted(value.hex() if isinstance(value, bytes) else str(value))
+        if name in hidden
+        else value
+        for name in ("iterations", "salt", "stored_key", "server_key")
+        for value in (getattr(credential, name),)
+    }
 
 
 def acl_tree(acl: Acl) -> Tree:

@@ -14,6 +14,7 @@ checkpoints  false (default), true: also the newest snapshot of each log, only: 
 cluster      names the cluster of all paths
 nodes        all (default): every node's copy. one: a single history, whichever nodes hold it
 dialect      of type=damage: kraft, or a release such as 3.7: also tells what such a cluster does not write
+secrets      false (default): secrets are (redacted) in texts and null in binary columns. true: as they are
 splitBytes   a piece of a segment has about so many bytes (default 32 MiB)
 """
 
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 ALL, DAMAGE = "all", "damage"
 OPTIONS = (
     *("path", "paths", "type", "types", "fromtime", "totime", "fromoffset", "tooffset", "checkpoints"),
-    *("cluster", "nodes", "dialect", "splitbytes"),
+    *("cluster", "nodes", "dialect", "splitbytes", "secrets"),
 )
 
 
@@ -80,6 +81,7 @@ class Options:
             to_ms=_time(options, "totime"),
             from_offset=_number(options, "fromoffset"),
             to_offset=_number(options, "tooffset"),
+            secrets=_choice(options, "secrets", ("false", "true")) == "true",
         )
         self.checkpoints = _choice(options, "checkpoints", ("false", "true", "only"))
         self.one_history = _choice(options, "nodes", ("all", "one")) == "one"

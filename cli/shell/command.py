@@ -9,6 +9,7 @@ import click
 from cli.log_live import REFRESH, LiveCommand
 from cli.log_options import PATH, POINT, Complaints, past_corruption_option
 from cli.log_source import open_path
+from cli.output import secrets_option
 from cli.shell import looking, moving, telling
 from cli.shell.moving import where
 from cli.shell.session import Session
@@ -29,6 +30,7 @@ COMMANDS = (*moving.COMMANDS, *looking.COMMANDS, *telling.COMMANDS)
 )
 @click.option("--command", "-c", "lines", multiple=True, help="Do this instead of asking; may be repeated.")
 @past_corruption_option
+@secrets_option
 def shell(path: str, point: Point | None, lines: tuple[str, ...], past_corruption: bool) -> int:
     """Step through a log: at, next, prev, until, ls, cat, find, diff, why... `help` lists them.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from cli.log_time_text import fields_text, value_text
-from cli.output import utc_text
+from cli.output import shows_secrets, utc_text
 from metadata.batches import DecodedRecord
 from metadata.dump import payload_json
 from metadata.inspect.diff import ADDED, REMOVED, Cause, EntityChange
@@ -18,7 +18,7 @@ _SIGNS = {ADDED: "+", REMOVED: "-"}
 
 def record_line(decoded: DecodedRecord) -> str:
     """A record on one line: offset, type and version, fields."""
-    payload = payload_json(decoded.record, decoded.version)
+    payload = payload_json(decoded.record, decoded.version, secrets=shows_secrets())
     shown = fields_text(payload["data"])
     return f"{decoded.offset:>8}  {payload['type']} v{payload['version']}  {shown}".rstrip()
 

@@ -234,11 +234,12 @@ def _of_record(
 def _record_difference(one: DecodedRecord, two: DecodedRecord) -> str:
     if one.record.type_name != two.record.type_name:
         return f"{one.record.type_name} and {two.record.type_name}"
-    mine, theirs = payload_json(one.record, one.version), payload_json(two.record, two.version)
+    mine, theirs = (payload_json(each.record, each.version, secrets=True)["data"] for each in (one, two))
+    shown = [payload_json(each.record, each.version)["data"] for each in (one, two)]
     fields = [
-        f"{name} {mine['data'].get(name)} and {theirs['data'].get(name)}"
-        for name in dict.fromkeys((*mine["data"], *theirs["data"]))
-        if mine["data"].get(name) != theirs["data"].get(name)
+        f"{name} {shown[0].get(name)} and {shown[1].get(name)}"
+        for name in dict.fromkeys((*mine, *theirs))
+        if mine.get(name) != theirs.get(name)
     ]
     if one.version != two.version:
         fields.append(f"version {one.version} and {two.version}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from metadata import records as r
 from metadata.inspect.cause_types import Cause
 from metadata.inspect.record_texts import acl_text, quota_text, scram_text
+from metadata.secrets import setting_shown
 
 
 def record_causes(record: object, *, said: str = "", is_idle: bool = False) -> tuple[Cause, ...]:
@@ -23,8 +24,8 @@ def _cause(record: object, said: str) -> tuple[str, str]:
     match record:
         case r.ConfigRecord(value=None, name=name):
             return "removed", f"{name} was removed"
-        case r.ConfigRecord(name=name, value=value):
-            return "set", f"{name} was set to {value}"
+        case r.ConfigRecord(name=name, value=str(value)):
+            return "set", f"{name} was set to {setting_shown(name, value)}"
         case r.ClientQuotaRecord(remove=gone):
             return "removed" if gone else "set", quota_text(record)
         case r.FeatureLevelRecord(name=name, feature_level=level):

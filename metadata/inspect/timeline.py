@@ -29,6 +29,7 @@ from metadata.inspect.entities import EntityNamer
 from metadata.inspect.event_groups import count, duration, listed
 from metadata.inspect.spans import PartitionSpans
 from metadata.inspect.split_fences import SLICE_MIN, HeldEvents
+from metadata.secrets import setting_shown
 from storage.batch import RecordBatch
 from storage.runs import BatchRun
 
@@ -302,7 +303,7 @@ class Timeline:
             if old == new:
                 continue
             path = groups.config_path(resource)
-            text = f"{key} removed" if new is None else f"{key}={new}"
+            text = f"{key} removed" if new is None else f"{key}={setting_shown(key, new)}"
             by_resource.setdefault(path, []).append((offset, text))
         for path, found in by_resource.items():
             text = f"{path.removeprefix('config/')}: {listed([text for _, text in found])}"

@@ -21,6 +21,7 @@ from metadata.image import ConfigResource, MetadataImage, QuotaEntity, quota_sor
 from metadata.inspect.entities import is_below
 from metadata.inspect.quorum import QuorumView
 from metadata.meaning import quota_entity
+from metadata.secrets import setting_shown
 from metadata.tree import (
     DEFAULT_ENTITY,
     SCRAM_MECHANISMS,
@@ -32,6 +33,7 @@ from metadata.tree import (
     plain_number,
     plain_tree,
     quota_path,
+    scram_tree,
 )
 from storage.uuids import uuid_from_text, uuid_to_text
 
@@ -146,7 +148,7 @@ def _config(image: MetadataImage, rest: str) -> Fields | None:
     if number is None:
         number = int(kind.removeprefix("type-"))
     entries = image.configs.get(ConfigResource(number, "" if name == DEFAULT_ENTITY else name))
-    return dict(sorted(entries.items())) if entries else None
+    return {key: setting_shown(key, entries[key]) for key in sorted(entries)} if entries else None
 
 
 def _quota(image: MetadataImage, rest: str) -> Fields | None:
@@ -162,7 +164,7 @@ def _scram(image: MetadataImage, rest: str) -> Fields | None:
     mechanism, _, user = rest.partition("/")
     number = _MECHANISMS.get(mechanism)
     found = image.scram.get((int(mechanism) if number is None else number, user))
-    return None if found is None else {"iterations": found.iterations}
+    return None if found is None else scram_tree(found)
 
 
 def _acl(image: MetadataImage, rest: str) -> Fields | None:

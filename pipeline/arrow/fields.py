@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS, Field, RecordSchema
+from metadata.secrets import REDACTED, is_secret
 from storage.uuids import uuid_text
 
 from .base import TIME_TYPE
@@ -82,12 +83,18 @@ def typed_schema(type_name: str) -> pa.Schema:
     return pa.schema([*PLACE_COLUMNS, *own])
 
 
-def field_columns(type_name: str, records: list[Any]) -> list[pa.Array]:
-    """The own columns of records of one type."""
+def field_columns(type_name: str, records: list[Any], *, secrets: bool = False) -> list[pa.Array]:
+    """The own columns of records of one type. Secrets are `(redacted)` in texts and null elsewhere."""
     columns = []
     for field in SCHEMAS[type_name].body.fields:
         convert = converter(field)
         values = [getattr(record, field.name) for record in records]
+        if field.secret and not secrets:
+            hidden = REDACTED if field.type == "string" else None
+            values = [
+                hidden if value is not None and is_secret(field.secret, record) else value
+                for value, record in zip(values, records, strict=True)
+            ]
         if convert is not None:
             values = [None if value is None else convert(value) for value in values]
         columns.append(pa.array(values, column_type(field)))

@@ -61,6 +61,7 @@ def _within(piece: Piece, selection: Selection) -> Selection:
         to_ms=selection.to_ms,
         from_offset=max(low) if low else None,
         to_offset=min(high) if high else None,
+        secrets=selection.secrets,
     )
 
 

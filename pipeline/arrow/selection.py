@@ -27,6 +27,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     to_ms: int | None = None
     from_offset: int | None = None
     to_offset: int | None = None
+    secrets: bool = False
+    """Whether secrets are shown (`metadata.secrets`); this selects nothing."""
 
     def may_hold(self, header: BatchHeader) -> bool:
         """Whether a batch may have a wanted record, by its header."""
@@ -50,9 +52,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def is_all(self) -> bool:
+    def wants_all(self) -> bool:
         """Whether every record is wanted."""
-        return self == Selection()
+        return self == Selection(secrets=self.secrets)
 
 
 def type_named(text: str) -> str:

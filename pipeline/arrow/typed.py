@@ -89,16 +89,16 @@ def typed_batches(
             spans = _plain_spans(item, selection)
         if spans is None:
             if window.starts:
-                yield from _emptied(type_name, piece, window)
+                yield from _emptied(type_name, piece, window, selection.secrets)
                 window = _Window()
             yield from _one_by_one(type_name, piece, item, selection)
             continue
         window.add(item, spans, key)
         if window.is_full:
-            yield from _emptied(type_name, piece, window)
+            yield from _emptied(type_name, piece, window, selection.secrets)
             window = _Window()
     if window.starts:
-        yield from _emptied(type_name, piece, window)
+        yield from _emptied(type_name, piece, window, selection.secrets)
 
 
 def _plain_spans(batch: RecordBatch, selection: Selection) -> list[tuple[int, int]] | None:
@@ -140,11 +140,11 @@ def _one_by_one(
             [batch.header.leader_epoch] * len(found),
             [at.timestamp_ms for at in found],
             [at.version for at in found],
-            field_columns(type_name, [at.record for at in found]),
+            field_columns(type_name, [at.record for at in found], secrets=selection.secrets),
         )
 
 
-def _emptied(type_name: str, piece: Piece, window: _Window) -> Iterator[pa.RecordBatch]:
+def _emptied(type_name: str, piece: Piece, window: _Window, secrets: bool) -> Iterator[pa.RecordBatch]:
     frames = window.frames()
     rows = np.arange(len(frames.starts), dtype=np.int64)
     columns_of = _COLUMNS.get(type_name)
@@ -159,7 +159,8 @@ def _emptied(type_name: str, piece: Piece, window: _Window) -> Iterator[pa.Recor
                 continue
             kept.append(row)
             records.append(record)
-        rows, columns = np.array(kept, dtype=np.int64), field_columns(type_name, records)
+        rows = np.array(kept, dtype=np.int64)
+        columns = field_columns(type_name, records, secrets=secrets)
     if len(rows):
         offsets = np.array(window.offsets, dtype=np.int64)[rows]
         epochs = np.array(window.epochs, dtype=np.int32)[rows]

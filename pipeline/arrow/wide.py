@@ -38,8 +38,9 @@ _encode = msgspec.json.Encoder().encode
 class _Rows:
     """Columns that grow."""
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: Piece, secrets: bool) -> None:
         self._piece = piece
+        self._secrets = secrets
         self._clear()
 
     def _clear(self) -> None:
@@ -59,7 +60,7 @@ class _Rows:
             self.times_ms.append(timestamp_ms)
             self.types.append(record.type_name)
             self.versions.append(version)
-            self.payloads.append(_encode(payload_json(record, version)))
+            self.payloads.append(_encode(payload_json(record, version, secrets=self._secrets)))
         added = len(self.offsets) - before
         self.epochs += [epoch] * added
         self.controls += [control] * added
@@ -87,7 +88,7 @@ def wide_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Arrow batches of the piece's wanted records. What is damaged or cannot be decoded is left out: the
     damage table tells of it."""
-    rows = _Rows(piece)
+    rows = _Rows(piece, selection.secrets)
     for item in items:
         if isinstance(item, Damage) or not selection.may_hold(item.header):
             continue
@@ -95,7 +96,7 @@ def wide_batches(
             records = decode_batch(item, tolerant=True)
         except (RecordDecodeError, BatchError):
             continue
-        if selection.is_all:
+        if selection.wants_all:
             rows.add(item, records)
         else:
             rows.add(item, [at for at in records if selection.wants(at.record.type_name, at.offset, at[1])])

@@ -12,6 +12,7 @@ from metadata.image import (
     TOPIC_RESOURCE,
     ConfigResource,
 )
+from metadata.secrets import REDACTED, is_secret_setting
 from storage.uuids import uuid_text
 
 from .moments import Moment, Row
@@ -98,7 +99,10 @@ class Configs:
             key = (resource.resource_type, resource.name, name)
             was = self._rows.open.get(key)
             value = now.get(name)
-            if was is not None and was.value[3] == value:
+            is_secret = value is not None and is_secret_setting(name)
+            value = REDACTED if is_secret else value
+            # Whether a secret is another one is not known from what is kept of it: a record of it says so.
+            if was is not None and was.value[3] == value and not (is_secret and known):
                 continue
             self._rows.end(key, moment)
             if value is not None:

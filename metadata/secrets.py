@@ -1,0 +1,90 @@
+"""What a secret is, and how it is shown: the one place that decides, for every tool and table.
+
+Owns the rule: a field that the schema table marks `secret`, a setting whose name says that it is a password,
+and whatever a record type with secret fields holds that this program cannot read. Secrets are shown as
+`(redacted)` unless a user asked for them (`--secrets`).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from metadata.schema import RECORD_SCHEMAS, SCHEMA_BY_CLASS, SETTING_VALUE
+
+REDACTED = "(redacted)"
+
+SECRET_KEYS = frozenset(
+    schema.key for schema in RECORD_SCHEMAS if any(field.secret is True for field in schema.body.fields)
+)
+"""Types of which an unknown version, or an unknown field, is a secret as a whole."""
+
+_SETTING = re.compile(
+    r"password|passwd|secret|credential|jaas\.config|keystore\.key|private\.key", re.IGNORECASE
+)
+_ABOUT_SECRETS = frozenset(
+    (
+        "iterations",
+        "length",
+        "class",
+        "type",
+        "algorithm",
+        "ms",
+        "seconds",
+        "enable",
+        "enabled",
+        "location",
+        "file",
+    )
+)
+"""Last words of settings that are about passwords and are none."""
+
+
+class Redacted(str):
+    """A secret that prints as `(redacted)`, however it is formatted; two are equal where the secrets are.
+    `secret` is what it hides, as text."""
+
+    secret: str
+
+    def __new__(cls, secret: str) -> Redacted:
+        made = super().__new__(cls, REDACTED)
+        made.secret = secret
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return self.secret == other.secret if isinstance(other, Redacted) else False
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.secret)
+
+    def __str__(self) -> str:
+        return REDACTED
+
+    __repr__ = __str__
+
+
+def is_secret_setting(name: str) -> bool:
+    """Whether a setting of that name holds a secret, whoever knows the name: passwords, keys, JAAS lines."""
+    return _SETTING.search(name) is not None and name.rpartition(".")[2].lower() not in _ABOUT_SECRETS
+
+
+def setting_shown(name: str, value: str) -> str:
+    """A setting's value; a secret one is redacted."""
+    return Redacted(value) if is_secret_setting(name) else value
+
+
+@cache
+def secret_fields(record: type[Any]) -> frozenset[str]:
+    """The names of a record's fields that are always secret."""
+    return frozenset(field.name for field in SCHEMA_BY_CLASS[record].body.fields if field.secret is True)
+
+
+def is_secret(secret: bool | str, record: object) -> bool:
+    """Whether a field that the schema marks so is a secret in this record."""
+    if secret == SETTING_VALUE:
+        return is_secret_setting(getattr(record, "name", ""))
+    return bool(secret)

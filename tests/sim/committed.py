@@ -103,7 +103,10 @@ class CommittedLog:
             if known is None or not known.is_active:
                 raise SafetyError(f"{name}: broker {new.leader} became the leader and is not active")
             begins_anew = _begins_anew(before, old, new.leader)
-            if (begins_anew or new.leader not in old.isr) and not _completed_under_its_leader(old, new):
+            has_all = new.leader in {*old.isr, *old.elr}
+            if has_all and new.leader not in old.isr:
+                self._marks.add("eligible leader elected")
+            if (begins_anew or not has_all) and not _completed_under_its_leader(old, new):
                 self._judge_unclean(before, old, new, name)
         _judge_replicas(old, new, name)
 
@@ -112,9 +115,13 @@ class CommittedLog:
     ) -> None:
         topic, index = name.rsplit("-", 1)
         asked = None in self.unclean_asked or (topic, int(index)) in self.unclean_asked
+        if not old.isr and old.last_known_elr == (new.leader,):
+            self._marks.add("last known leader elected")  # it led last, and whoever was eligible is no more
+            asked = not _begins_anew(before, old, new.leader)
         if not asked and not unclean_allowed(before, old.topic_id):
             raise SafetyError(
-                f"{name}: broker {new.leader} leads, was not in the ISR {old.isr}, and nobody allowed that"
+                f"{name}: broker {new.leader} leads, was not in the ISR {old.isr}, and nobody allowed that:"
+                f" {old} became {new}"
             )
         if new.leader_recovery_state != LEADER_RECOVERING or new.isr != (new.leader,):
             raise SafetyError(

@@ -31,7 +31,10 @@ from broker.replica.messages import DataRequest, PartitionKey
 from broker.replica.partition import Partition
 from broker.replica.store import DirectoryStore, ExpectedIdentity, StoreOptions
 from metadata.errors import ApiError, ErrorCode
+from metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metadata.image import MetadataImage
+from metadata.records import BrokerFeature
+from storage.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
 from storage.errors import StorageError
 from tests.sim.data_disks import DataDirectories, DataDirectory
 from tests.sim.data_load import DataLoad
@@ -60,7 +63,9 @@ class DataBroker(BrokerProcess):
     # ---- its parts -------------------------------------------------------------------------------
 
     def make_config(self) -> BrokerConfig:
-        return replace(super().make_config(), directories=self.directories.ids())
+        config = super().make_config()
+        levels = (BrokerFeature("metadata.version", 1, LEVEL_ELR_RECORDS), BrokerFeature(ELR_VERSION, 0, 1))
+        return replace(config, directories=self.directories.ids(), features=levels)
 
     def replica_config(self) -> ReplicaConfig:
         return ReplicaConfig(
@@ -110,20 +115,40 @@ class DataBroker(BrokerProcess):
         self.workers[directory.directory_id] = worker
         return found
 
+    def clean_epoch(self) -> int | None:
+        good = [each for each in self.directories.all if each.directory_id in self.workers]
+        found = {take_clean_shutdown(each.disk, [each.path]) for each in good}
+        epoch = found.pop() if len(found) == 1 else None
+        if epoch is not None:
+            self._marks.add("clean stop proven")
+        return epoch
+
+    def _leave_proof(self, closed: list[DataDirectory]) -> None:
+        epoch = self.node.vouched_epoch
+        for directory in closed if epoch is not None else []:
+            try:
+                leave_clean_shutdown(directory.disk, [directory.path], epoch)
+            except StorageError as error:
+                self.host.engine.trace(self.host.name, f"leaves no proof of a clean stop: {error}")
+
     def partitions(self) -> dict[PartitionKey, Partition]:
         """The replicas that the manager has in good directories."""
         return self.manager.partitions
 
     def close(self, *, clean: bool) -> None:
         """What the shell does last."""
+        closed = []
         for worker in self.workers.values():
             if clean:
                 worker.drain()
             if worker.failed is None and not worker.abandoned and not worker.directory.hung:
                 try:
                     worker.store.close(clean=clean)
+                    closed.append(worker.directory)
                 except StorageError as error:
                     self.host.engine.trace(self.host.name, f"closing: {error}")
+        if clean:
+            self._leave_proof(closed)
 
     # ---- events and effects ----------------------------------------------------------------------
 

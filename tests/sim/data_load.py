@@ -74,6 +74,7 @@ class DataLoad:
     delete_rate: float
     broker_stop_rate: float
     slice_records: int
+    eligible_leaders: bool
 
 
 def _draw_topics(rng: random.Random, brokers: int) -> tuple[TopicPlan, ...]:
@@ -138,6 +139,7 @@ def draw_data_load(seed: int) -> DataLoad:
         delete_rate=maybe(0.3),
         broker_stop_rate=maybe(0.2),
         slice_records=rng.choice((1, 3, 50)),
+        eligible_leaders=rng.random() < 0.5,
     )
 
 
@@ -165,7 +167,11 @@ def draw_data_profile(seed: int, load: DataLoad) -> FaultProfile:
 
 
 def quiet_data_load(
-    *topics: TopicPlan, brokers: int = 3, directories: int = 2, flush_before_ack: bool = True
+    *topics: TopicPlan,
+    brokers: int = 3,
+    directories: int = 2,
+    flush_before_ack: bool = True,
+    eligible_leaders: bool = False,
 ) -> DataLoad:
     """Producers and consumers, and no fault: for stories that bring their own."""
     return DataLoad(
@@ -200,6 +206,7 @@ def quiet_data_load(
         delete_rate=0.0,
         broker_stop_rate=0.0,
         slice_records=50,
+        eligible_leaders=eligible_leaders,
     )
 
 

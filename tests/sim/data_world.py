@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from broker.replica.values import Role
 from controller.config import ControllerConfig
+from metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metadata.image import UNASSIGNED, MetadataImage, PartitionInfo
-from metadata.records import NO_LEADER
+from metadata.records import NO_LEADER, FeatureLevelRecord
 from storage.batch import RecordBatch
 from tests.sim.checks import Checks
 from tests.sim.committed import CommittedLog
@@ -36,15 +38,24 @@ LANES_AT_FULL_RATE = 4
 """More producers than these are slower, each: what a run costs is what it writes."""
 
 
+_ELIGIBLE_LEADERS = (
+    FeatureLevelRecord(name="metadata.version", feature_level=LEVEL_ELR_RECORDS),
+    FeatureLevelRecord(name=ELR_VERSION, feature_level=1),
+)
+
+
 class DataController(ControllerProcess):
     """A controller whose slices and clocks are those of the load."""
 
-    slice_records = 50
+    def __init__(self, load: DataLoad, *parts: Any) -> None:
+        self.load = load
+        super().__init__(*parts)
 
     def make_config(self) -> ControllerConfig:
         return replace(
             super().make_config(),
-            records_per_slice_max=self.slice_records,
+            bootstrap=_ELIGIBLE_LEADERS if self.load.eligible_leaders else (),
+            records_per_slice_max=self.load.slice_records,
             leader_imbalance_check_interval_ms=2_000,
         )
 
@@ -109,9 +120,7 @@ class DataWorld(World):
     def make_process(self, host: Host, node_id: int) -> ControllerProcess | BrokerProcess:
         parts = (host, node_id, self.voters, self.calls, self.directory, self.marks)
         if node_id in self.controller_ids:
-            process = DataController(*parts)
-            process.slice_records = self.load.slice_records
-            return process
+            return DataController(self.load, *parts)
         return DataBroker(self.load, self.data[node_id], self.laws, *parts, self.registrations)
 
     def data_brokers(self) -> list[DataBroker]:

@@ -274,7 +274,12 @@ class BrokerProcess(Process):
             rng=random.Random(host.rng.getrandbits(64)),
             now_ms=now_ms,
             replicas=self.make_replicas(now_ms),
+            previous_broker_epoch=self.clean_epoch(),
         )
+
+    def clean_epoch(self) -> int | None:
+        """What the process before this one proves of its end: its broker epoch, if it stopped in order."""
+        return None
 
     def make_replicas(self, now_ms: int) -> ReplicaManager | None:
         """The partition data of this broker; None: it holds none."""

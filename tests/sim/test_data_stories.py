@@ -12,7 +12,7 @@ from broker.replica.values import Role
 from metadata.image import LOST, PartitionInfo
 from metadata.records import NO_LEADER
 from metadata.requests import CreateTopicsRequest, DeleteTopicsRequest, NewTopic
-from metadata.requests_partitions import AssignReplicasToDirsRequest
+from metadata.requests_partitions import AssignReplicasToDirsRequest, ElectLeadersRequest
 from metadata.requests_reassignments import AlterReassignmentsRequest, WantedReplicas
 from tests.sim.data_broker import DataBroker
 from tests.sim.data_load import TopicPlan, quiet_data_load, quiet_data_profile
@@ -30,9 +30,19 @@ class DataStory(Story):
     world: DataWorld
 
     def __init__(
-        self, seed: int, *topics: TopicPlan, brokers: int = 3, flush_before_ack: bool = True
+        self,
+        seed: int,
+        *topics: TopicPlan,
+        brokers: int = 3,
+        flush_before_ack: bool = True,
+        eligible_leaders: bool = False,
     ) -> None:
-        load = quiet_data_load(*(topics or (KEPT,)), brokers=brokers, flush_before_ack=flush_before_ack)
+        load = quiet_data_load(
+            *(topics or (KEPT,)),
+            brokers=brokers,
+            flush_before_ack=flush_before_ack,
+            eligible_leaders=eligible_leaders,
+        )
         super().__init__(seed, DataWorld(seed, profile=quiet_data_profile(load), load=load))
         self.run_for(500)
 
@@ -299,6 +309,55 @@ def test_an_unclean_election_loses_what_it_says_and_nothing_elsewhere() -> None:
     assert world.laws.may_lose(key)
     assert not any(world.laws.may_lose((each.topic_id, each.index)) for each in story.partitions())
     assert world.marks.counts["log cut by epoch"] > 0, "the old leader gave up what the new one never had"
+
+
+def test_a_replica_that_left_a_small_isr_leads_when_the_last_member_is_gone_and_lacks_nothing() -> None:
+    """KIP-966: nothing was committed without it, so the election is clean."""
+    story = DataStory(
+        312, TopicPlan(name="kept", partitions=1, factor=3, min_insync=2), eligible_leaders=True
+    )
+    leader = story.partition().leader
+    first, second = (each for each in story.partition().replicas if each != leader)
+    names = {each: story.world.directory[each].name for each in (leader, first, second)}
+    for follower in (first, second):
+        story.goes_on(10)
+        story.world.network.partition([names[leader]], [names[follower]], one_way=False, for_ms=60_000)
+        story.until(lambda follower=follower: follower not in story.partition().isr)
+    assert story.partition().isr == (leader,) and story.partition().elr == (second,)
+    story.world.crash(leader, power_loss=True)
+    story.until(lambda: story.partition().leader == second)
+    assert story.world.marks.counts["eligible leader elected"] == 1
+    assert not story.world.marks.counts["unclean election"]
+    story.world.network.heal()
+    story.world.boot(leader)
+    story.goes_on(10)
+    story.finish()
+
+
+def test_the_last_replica_in_sync_comes_back_on_a_new_disk_and_waits_for_permission() -> None:
+    """The others have something, it has nothing: nobody is cut to that without an unclean election."""
+    story = DataStory(313, TopicPlan(name="kept", partitions=1, factor=2, min_insync=1))
+    leader = story.partition().leader
+    other = next(each for each in story.partition().replicas if each != leader)
+    story.goes_on(10)
+    story.world.crash(other, power_loss=False)
+    story.until(lambda: story.partition().isr == (leader,))
+    story.goes_on(5)
+    held = story.partition().directory_of(leader)
+    assert held is not None
+    story.world.crash(leader, power_loss=False)
+    story.world.laws.disk_lost(leader, story.world.log.image, held)
+    story.world.data[leader].by_id(held).replace()
+    for broker_id in (leader, other):
+        story.world.boot(broker_id)
+    story.until(lambda: story.world._active() is not None and len(story.world.data_brokers()) == 3)
+    story.run_for(10_000)
+    assert (story.partition().leader, story.partition().isr) == (NO_LEADER, (leader,))
+    story.world.log.unclean_asked.add(("kept", 0))
+    story.world.ask_active(ElectLeadersRequest(unclean=True, partitions=(("kept", 0),)))
+    story.until(lambda: story.partition().leader == other)
+    story.goes_on(5)
+    story.finish()
 
 
 def test_a_partition_moves_under_load() -> None:

@@ -30,6 +30,10 @@ EXIT_NEVER_FALSE = 12
 """`log bisect`: the check never turns false."""
 EXIT_REMAINS = 13
 """`log repair`: the new log still holds records that cannot be applied."""
+EXIT_CRITICAL = 14
+"""`log summary`: the worst that happened is critical."""
+EXIT_WARNING = 15
+"""`log summary`: the worst that happened is a warning."""
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 """As a shell says it of a program that a signal ended: 128 and SIGINT, 128 and SIGPIPE."""

@@ -24,6 +24,7 @@ from cli.log_repair import repair
 from cli.log_salvage import salvage
 from cli.log_select import Selection
 from cli.log_source import Item, MetadataLog, ReadBatch
+from cli.log_summary import summary
 from cli.log_time import diff, history, state
 from cli.log_timeline import timeline
 from cli.log_why import why
@@ -55,6 +56,7 @@ log.add_command(shell)
 log.add_command(repair)
 log.add_command(salvage)
 log.add_command(timeline)
+log.add_command(summary)
 log.add_command(why)
 log.add_command(bisect_command)
 log.add_command(check)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -22,9 +24,12 @@ __all__ = [
     "secrets_option",
     "shows_secrets",
     "table_lines",
+    "terminal_width",
+    "trimmed",
     "utc_text",
 ]
 
+ELLIPSIS = "…"
 _SECRETS = "metaquorum.secrets"
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,6 +39,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 def console() -> Console:
     """A console on standard output as it is now (tests replace it)."""
     return Console(highlight=False, soft_wrap=True)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal on standard output; None where it is none (a pipe, a file): nothing is cut
+    there."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def trimmed(line: str, width: int | None) -> str:
+    """A line (without colours) no longer than `width`, with an ellipsis for what is cut; None: as it is."""
+    return line if width is None or len(line) <= width else line[: max(0, width - 1)] + ELLIPSIS
 
 
 def echo_json(value: object) -> None:

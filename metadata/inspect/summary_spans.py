@@ -1,0 +1,108 @@
+"""Stretches without a leader or under min ISR, and brokers' times in a fence, summed up from events.
+
+Owns the sums: what began together and ended together is one stretch, and only what lies in the asked range
+counts. Sees events alone, so that nothing about records is decided twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+Place = tuple[int, int]
+"""(offset, Unix ms)."""
+
+KEPT = 10_000
+"""So many stretches are kept, the longest; sums count all."""
+
+
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+    """What some partitions had in common from `begun` on; `ended` None: until the end of what was read."""
+
+    begun: Place
+    ended: Place | None
+    first: str
+    partitions: int
+    span_ms: int
+
+
+class Stretches:
+    """Opens and closes by partition path; gives the closed ones as stretches."""
+
+    def __init__(self) -> None:
+        self.found: list[Stretch] = []
+        self.touched: set[str] = set()
+        self.total_ms = 0
+        self.open: dict[str, Place] = {}
+
+    def begin(self, paths: tuple[str, ...], place: Place) -> None:
+        for path in paths:
+            self.open.setdefault(path, place)
+
+    def end(self, paths: tuple[str, ...], place: Place, since: Place, *, ended: bool = True) -> None:
+        """Closes what is open of `paths`; `since` is where the asked range begins."""
+        together: dict[Place, list[str]] = {}
+        for path in paths:
+            begun = self.open.pop(path, None)
+            if begun is not None:
+                together.setdefault(begun, []).append(path)
+        for begun, closed in together.items():
+            span_ms = max(0, place[1] - max(begun[1], since[1]))
+            if place[0] <= since[0]:
+                continue  # over before the asked range began
+            self.total_ms += span_ms * len(closed)
+            self.touched.update(closed)
+            self.found.append(
+                Stretch(
+                    begun=begun,
+                    ended=place if ended else None,
+                    first=closed[0],
+                    partitions=len(closed),
+                    span_ms=span_ms,
+                )
+            )
+        if len(self.found) > 2 * KEPT:
+            self.found = self.worst(KEPT)
+
+    def end_below(self, path: str, place: Place, since: Place) -> None:
+        """The same for everything below a path: a topic that is gone."""
+        if self.open:
+            below = tuple(one for one in self.open if one.startswith(path + "/"))
+            self.end(below, place, since)
+
+    def worst(self, number: int) -> list[Stretch]:
+        """The longest ones, then those of the most partitions."""
+        return sorted(self.found, key=lambda one: (-one.span_ms, -one.partitions, one.begun))[:number]
+
+
+@dataclass(slots=True)
+class BrokerSum:
+    """A broker's fences in the asked range. `open` is where the one that still holds began."""
+
+    fences: int = 0
+    total_ms: int = 0
+    rules: Counter[str] = field(default_factory=Counter)
+    longest_ms: int = -1
+    longest: Place = (0, 0)
+    longest_rule: str | None = None
+    open: Place | None = None
+    open_rule: str | None = None
+
+    def fence(self, place: Place, rule: str, *, counts: bool) -> None:
+        if counts:
+            self.fences += 1
+            self.rules[rule] += 1
+        if self.open is None:
+            self.open, self.open_rule = place, rule
+
+    def close(self, place: Place, since: Place) -> None:
+        """Unfenced, gone, or the end of what was read."""
+        begun, self.open = self.open, None
+        if begun is None or place[0] <= since[0]:
+            return
+        span_ms = max(0, place[1] - max(begun[1], since[1]))
+        self.total_ms += span_ms
+        if span_ms > self.longest_ms:
+            self.longest_ms, self.longest, self.longest_rule = span_ms, begun, self.open_rule

@@ -1,0 +1,173 @@
+"""`log summary` at the terminal: one screen, exit codes by the worst, ranges, several nodes, JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from cli import log_summary
+from cli.errors import EXIT_CRITICAL, EXIT_WARNING
+from cli.log_summary import parse_span_ms
+from cli.main import main
+from metadata import records as r
+from storage.posix_disk import PosixDisk
+from tests.conftest import shared_data_path
+from tests.unit.metadata.made_logs import ORDERS, STORY, Batch, make_node
+
+GOLDEN = (shared_data_path() or Path("absent")) / "kafka-3.7" / "controller-3000"
+CALM: list[Batch] = [*STORY[:7], *((1, [r.NoOpRecord()]) for _ in range(20))]
+"""Nothing but a topic or two."""
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["log", "summary", *map(str, arguments)])
+
+
+def made(home: Path, story: list[Batch], **more: int) -> Path:
+    make_node(PosixDisk(), story, home=str(home), **more)
+    return home
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_summary, "terminal_width", lambda: 80)
+
+
+@pytest.mark.usefixtures("narrow", "shared_data")
+def test_the_recorded_scenario_fits_on_one_screen() -> None:
+    result = run(GOLDEN)
+    assert result.exit_code == EXIT_CRITICAL
+    lines = [click.unstyle(line) for line in result.stdout.splitlines()]
+    assert 24 <= len(lines) <= 40
+    told = [line for line in lines if not line.startswith(("/", "next:"))]
+    assert max(map(len, told)) <= 80
+    assert lines[4] == "worst: critical: total outages (1), leaderless (10), unclean elections (1)"
+    rows = [line for line in told if re.match(r"  \d\d:\d\d:\d\d\.\d{3} +\d+  \S", line)]
+    assert len(rows) == 17
+    assert "  03:14:35.365      1921  topic/unclean/0: 2 leads after 14.4 s, not in the ISR" in rows
+    assert lines[-2] == f"next: metaquorum log why {GOLDEN} topic/unclean/0 --at 1921+"
+
+
+@pytest.mark.usefixtures("shared_data")
+def test_the_next_command_answers() -> None:
+    command = run(GOLDEN).stdout.splitlines()[-2].split()[2:]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.stderr
+    assert "unclean-election" in result.stdout
+
+
+@pytest.mark.usefixtures("shared_data")
+def test_a_pipe_gets_whole_lines_and_all_rows_if_it_asks() -> None:
+    few, everything = run(GOLDEN).stdout, run(GOLDEN, "--all").stdout
+    assert "…" not in few and "…" not in everything
+    assert few.splitlines()[-1] == "      --all shows all rows"
+    assert len(everything.splitlines()) > len(few.splitlines())
+    assert "all rows" not in everything
+
+
+def test_a_calm_log_is_info_and_exits_with_0(tmp_path: Path) -> None:
+    result = run(made(tmp_path / "n", CALM))
+    assert result.exit_code == 0, result.stderr
+    assert "worst: info" in result.stdout.splitlines()
+
+
+def test_exit_codes_follow_the_worst(tmp_path: Path) -> None:
+    change = r.PartitionChangeRecord(0, ORDERS, leader=-1)
+    assert run(made(tmp_path / "c", [*CALM, (1, [change])])).exit_code == EXIT_CRITICAL
+    aborted: list[Batch] = [
+        *CALM,
+        (1, [r.BeginTransactionRecord("t")]),
+        (1, [r.AbortTransactionRecord("gave up")]),
+    ]
+    assert run(made(tmp_path / "w", aborted)).exit_code == EXIT_WARNING
+
+
+def test_last_counts_back_from_the_logs_end(tmp_path: Path) -> None:
+    change = r.PartitionChangeRecord(0, ORDERS, leader=-1)
+    back = r.PartitionChangeRecord(0, ORDERS, leader=1)
+    idle: list[Batch] = [(1, [r.NoOpRecord()]) for _ in range(60)]
+    home = made(
+        tmp_path / "n",
+        [*CALM, (1, [change]), (1, [back]), *idle, (1, [r.TopicRecord("x", bytes(15) + b"x")])],
+    )
+    assert run(home).exit_code == EXIT_CRITICAL
+    assert run(home, "--last", "30s").exit_code == 0
+    assert run(home, "--last", "2min").exit_code == EXIT_CRITICAL
+    report = json.loads(run(home, "--last", "30s", "--json").stdout)
+    assert report["toTime"] - report["fromTime"] <= 30_000
+    assert report["events"] == {"topic created": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("12h", 43_200_000),
+        ("90min", 5_400_000),
+        ("1d12h", 129_600_000),
+        ("45s", 45_000),
+        ("5m", 300_000),
+        ("7ms", 7),
+    ],
+)
+def test_lengths_of_time(text: str, ms: int) -> None:
+    assert parse_span_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "12", "h", "12 h", "-1h", "1h30", "1x"])
+def test_what_is_no_length_of_time_is_refused(tmp_path: Path, text: str) -> None:
+    result = run(tmp_path, "--last", text)
+    assert result.exit_code == 2
+    assert "is no length of time; write 12h" in result.stderr
+
+
+def test_last_and_from_exclude_each_other(tmp_path: Path) -> None:
+    result = run(made(tmp_path / "n", CALM), "--last", "1h", "--from", "1")
+    assert result.exit_code == 2
+    assert "give --last or --from, not both" in result.stderr
+
+
+def test_several_nodes_are_summed_up_as_one(tmp_path: Path) -> None:
+    for at in range(3):
+        made(tmp_path / "q" / f"c{at}", CALM[: 20 + at], node_id=3000 + at)
+    report = json.loads(run(tmp_path / "q", "--json").stdout)
+    assert [node["behind"] for node in report["nodes"]["nodes"]] == [2, 1, 0]
+    assert report["cluster"] == "3Db5QLSqSZieL3rJBUUegA"
+    assert not any("compare the other nodes" in line for line in report["cannotTell"])
+    alone = json.loads(run(tmp_path / "q" / "c2", "--json").stdout)
+    assert alone["sections"] == report["sections"]
+    assert alone["nodes"] is None
+
+
+def test_what_the_log_cannot_tell_is_said(tmp_path: Path) -> None:
+    lines = run(made(tmp_path / "n", STORY[:9])).stdout.splitlines()
+    unsaid = lines[lines.index("the log cannot tell:") + 1 :]
+    assert "  whether nobody led for a while: idle controllers wrote nothing into it" in unsaid
+    assert "  who asked for a change; heartbeats, lag, and what clients saw" in unsaid
+
+
+@pytest.mark.usefixtures("shared_data")
+def test_a_checkpoint_is_no_history() -> None:
+    (checkpoint, *_) = (GOLDEN / "__cluster_metadata-0").glob("*.checkpoint")
+    result = run(checkpoint)
+    assert result.exit_code == 1
+    assert "is one state, not a history" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "sections"),
+    [
+        ("kafka-3.6-epoch-gap", EXIT_CRITICAL, {"total outages", "gaps in time"}),
+        ("kafka-3.3-three-nodes-lagging", 0, set()),
+        ("epochs-only-no-broker", 0, {"quorum"}),
+    ],
+)
+def test_logs_of_other_people(shared_data: Path, name: str, code: int, sections: set[str]) -> None:
+    result = run(shared_data / "kraft-wild" / name, "--json")
+    report = json.loads(result.stdout)
+    assert sections <= {section["name"] for section in report["sections"]}
+    assert result.exit_code == code

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -17,29 +16,22 @@ from cli.errors import log_exit_code
 from cli.log_live import LiveCommand
 from cli.log_nodes import open_merged, tell_nodes
 from cli.log_options import ENTITY, PATH, POINT, Complaints, clear_progress, tell_limits, tell_unknown
-from cli.log_source import MetadataLog, ReadBatch
+from cli.log_source import MetadataLog
 from cli.output import json_line, json_option, utc_text
-from metadata.inspect.concern import Stretch
-from metadata.inspect.coverage import before_the_log
-from metadata.inspect.creations import may_create
-from metadata.inspect.log import decode_item
-from metadata.inspect.places import Limits
 from metadata.inspect.points import END, Point
-from metadata.inspect.states import OnProblem, earliest, settle, state_at
+from metadata.inspect.states import OnProblem
+from metadata.inspect.story import Seen
+from metadata.inspect.story import events as story_of
 from metadata.inspect.timeline import (
     CRITICAL,
     DETAIL,
     GAP_MS,
     INFO,
     SEVERITIES,
-    Timeline,
     TimelineEvent,
     at_least,
 )
 from metadata.inspect.timeline import WARNING as WARNING_SEVERITY
-from metadata.inspect.why import decoded_runs
-from storage.batch import BatchHeader, RecordBatch
-from storage.reader import Damage
 
 _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "bright_black"}
 
@@ -90,18 +82,12 @@ def timeline(
         tell_nodes(nodes, complaints)
     shown = at_least(severity)
     seen = Seen()
-    if start is not None:
-        start, shown_as = settle(log, start)
-        seen.limits.place(shown_as)
-        seen.limits.coverage.add(before_the_log(log, start))
     told = 0
     on_terminal = not click.utils.should_strip_ansi(sys.stdout)  # type: ignore[attr-defined]
     try:
-        for event in events(
-            log, complaints, end=end or END, gap_ms=int(gap_s * 1000), seen=seen, shown=shown
+        for event in story_of(
+            log, complaints, start=start, end=end or END, gap_ms=int(gap_s * 1000), seen=seen, shown=shown
         ):
-            if start is not None and _is_before(event, start):
-                continue
             if entities and not any(event.is_about(wanted) for wanted in entities):
                 continue
             clear_progress(log)
@@ -122,107 +108,20 @@ def timeline(
     for line in reached:
         click.echo(f"metaquorum: {line}", err=True)
     tell_limits(seen.limits.coverage, seen.limits.shown, json_lines=as_json)
-    tell_unknown(seen.unknown)
+    tell_unknown(seen.limits.unknown)
     return log_exit_code(
-        damaged=bool(complaints.count), uncovered=bool(seen.limits.coverage), unknown=bool(seen.unknown)
+        damaged=bool(complaints.count),
+        uncovered=bool(seen.limits.coverage),
+        unknown=bool(seen.limits.unknown),
     )
 
 
-@dataclass(slots=True)
-class Seen:
-    """What was read on the way to a timeline: from when to when (Unix ms), up to which offset (exclusive),
-    how many records from the future, and what the events do not cover."""
-
-    first_ms: int | None = None
-    last_ms: int | None = None
-    end_offset: int = 0
-    unknown: int = 0
-    limits: Limits = field(default_factory=Limits)
-
-    def take(self, header: BatchHeader) -> None:
-        """Takes one batch in, also the one behind the wanted range."""
-        self.first_ms = header.max_timestamp_ms if self.first_ms is None else self.first_ms
-        self.last_ms = max(header.max_timestamp_ms, self.last_ms or 0)
-        self.end_offset = max(header.next_offset, self.end_offset)
-
-    def pass_over(self, stretch: Stretch) -> None:
-        """The same for idle batches behind others."""
-        self.last_ms = max(stretch.time_ms, self.last_ms or 0)
-        self.end_offset = max(stretch.next_offset, self.end_offset)
-
-    def outside(self, path: str, point: Point) -> str | None:
-        """Why the log does not reach `point`; None where it does."""
-        if point.offset is not None and point.offset > self.end_offset:
-            return f"{path} ends at offset {self.end_offset}, before {point.offset}"
-        if point.time_ms is None or self.first_ms is None:
-            return None
-        if point.time_ms < self.first_ms:
-            return f"{path} begins at {utc_text(self.first_ms)}, after {utc_text(point.time_ms)}"
-        if self.last_ms is not None and point.time_ms > self.last_ms:
-            return f"{path} ends at {utc_text(self.last_ms)}, before {utc_text(point.time_ms)}"
-        return None
-
-
 def events(
-    log: MetadataLog | str,
-    on_problem: OnProblem,
-    *,
-    end: Point = END,
-    gap_ms: int = GAP_MS,
-    seen: Seen | None = None,
-    shown: frozenset[str] = frozenset(SEVERITIES),
+    log: MetadataLog | str, on_problem: OnProblem, *, end: Point = END, seen: Seen | None = None
 ) -> Iterator[TimelineEvent]:
-    """Every event of a log up to `end`, in order, of the severities `shown`. Lines about what could not be
-    read go to `on_problem`, and reading goes on behind it."""
-    if isinstance(log, str):
-        log = log_source.open_path(log, progress=False)
-    end, shown_as = settle(log, end)
-    if seen is not None:
-        seen.limits.place(shown_as)
-    image = None
-    if log.start_offset and not log.is_checkpoint:
-        image = state_at(log, earliest(log), past_corruption=True).image
-    timeline = Timeline(image, gap_ms=gap_ms, shown=shown)
-    first = 0 if image is None else image.provenance.offset
-    for item in decoded_runs(log, first, end, timeline.pieces, may_create):
-        if isinstance(item, Damage):
-            on_problem(log_source.damage_line(item))
-            continue
-        if isinstance(item, Stretch):
-            for told in timeline.stretch(item):
-                yield from told
-            if seen is not None:
-                seen.pass_over(item)
-            continue
-        batch = item if isinstance(item, RecordBatch) else item.batch
-        header = batch.header
-        if header.next_offset <= first:
-            continue
-        if seen is not None:
-            seen.take(header)
-        if end.offset is not None and header.base_offset >= end.offset:
-            break
-        if end.time_ms is not None and header.max_timestamp_ms > end.time_ms:
-            break
-        made = timeline.creations(batch) if isinstance(item, RecordBatch) else None
-        if made is not None:
-            yield from made
-            continue
-        for read in (item,) if isinstance(item, ReadBatch) else decode_item(batch):
-            if isinstance(read, Damage):
-                on_problem(log_source.damage_line(read))
-                continue
-            if seen is not None:
-                seen.unknown += sum(one.record.type_name.startswith("UNKNOWN") for one in read.records)
-            records = [(decoded.offset, decoded.record) for decoded in read.records]
-            yield from timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
-    yield from timeline.finish()
-
-
-def _is_before(event: TimelineEvent, start: Point) -> bool:
-    if start.offset is not None:
-        return event.offset < start.offset
-    return start.time_ms is not None and event.time_ms < start.time_ms
+    """Every event of a log, or of the log at a path, up to `end` (see `metadata.inspect.story`)."""
+    opened = log_source.open_path(log, progress=False) if isinstance(log, str) else log
+    return story_of(opened, on_problem, end=end, seen=seen)
 
 
 def event_text(event: TimelineEvent) -> str:

@@ -17,8 +17,9 @@ from metadata.inspect.diff import Cause, diff_points
 from metadata.inspect.history import Span, history
 from metadata.inspect.points import END, Point
 from metadata.inspect.states import FoundState, Step, settle, state_at, steps
+from metadata.inspect.story import Seen, events
 from metadata.inspect.targets import parse_target
-from metadata.inspect.timeline import SEVERITIES, Timeline, TimelineEvent, at_least
+from metadata.inspect.timeline import SEVERITIES, at_least
 from metadata.inspect.views import EVERYTHING, Wanted
 from metadata.inspect.why import explain
 
@@ -129,23 +130,14 @@ def timeline(session: Session, arguments: list[str]) -> Iterator[str]:
     points, entity = _points_and_entity(session, rest, "timeline [A [B]] [ENTITY] [SEVERITY]")
     start = points[0] if points else None
     end = points[1] if len(points) == 2 else Point(offset=session.cursor.offset)
-    yield from _shown_as(session, points)
-    story: Timeline | None = None
-    shown = at_least(severity)
-    for step in steps(session.log, start, end, past_corruption=session.past_corruption):
-        if story is None:
-            begins = step.state_before.end_offset == 0
-            story = Timeline(None if begins else step.before)
-        told = story.batch(step.epoch, step.time_ms, [(one.offset, one.record) for one in step.records])
-        yield from _events(told, shown, entity)
-    if story is not None:
-        yield from _events(story.finish(), shown, entity)
-
-
-def _events(told: list[TimelineEvent], shown: frozenset[str], entity: str | None) -> Iterator[str]:
-    for event in told:
-        if event.severity in shown and (entity is None or event.is_about(entity)):
+    seen = Seen()
+    for event in events(
+        session.log, session.on_problem, start=start, end=end, seen=seen, shown=at_least(severity)
+    ):
+        if entity is None or event.is_about(entity):
             yield f"{event.offset:>8}  {utc_text(event.time_ms)}  {event.kind:<24} {event.text}"
+    yield from (shown.text for shown in seen.limits.shown)
+    yield from (f"not covered: {one.line}" for one in seen.limits.coverage)
 
 
 def show_help(session: Session, arguments: list[str]) -> Iterator[str]:

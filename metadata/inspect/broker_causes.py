@@ -86,6 +86,13 @@ def fence_cause(step: BrokerStep, scene: Scene) -> Cause:
             " that it cannot go on: its own log has that)",
             broker_id=broker,
         )
+    if not scene.feed.is_known:
+        return Cause(
+            rule="stopped-or-silent",
+            text=f"broker {broker} was fenced; what it led is not known here, so the log cannot tell why",
+            broker_id=broker,
+            certain=False,
+        )
     story = scene.feed.stories.get(broker)
     in_order = scene.is_just_before(story.alive if story else None, SESSION_TIMEOUT_MS - 1)
     if step.before is not None and step.before.in_controlled_shutdown:
@@ -169,6 +176,9 @@ def _known_loss(broker: int, before: PartitionInfo, scene: Scene) -> Cause | Non
         text = f"broker {broker} {text}" + (f" since {scene.since(place)}" if place else "")
         return Cause(rule=rule, text=text, offset=place[0] if place else None, broker_id=broker)
 
+    if known is None and not scene.feed.is_known:
+        text = f"what broker {broker} was is not known here: no snapshot says what was before the log"
+        return Cause(rule="unexplained", text=text, broker_id=broker, certain=False)
     if known is None:
         return cause("broker-unregistered", "is not registered", story.unregistered)
     if known.in_controlled_shutdown and not known.fenced:

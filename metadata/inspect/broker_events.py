@@ -33,7 +33,8 @@ def broker_events(step: BrokerStep, scene: Scene) -> Iterator[Grouped]:
         text = f"broker {node} (was {was})"
         if not cause.certain:
             text += "; it stopped in order or no heartbeat came: the log cannot tell"
-        severity = "warning" if cause.rule == "session-expired" else "info"
+        is_odd = cause.rule == "session-expired" or not (cause.certain or scene.feed.is_known)
+        severity = "warning" if is_odd else "info"
         yield told("broker fenced", text, severity, cause.rule)
     if step.was_unfenced:
         yield told("broker unfenced", f"broker {node} (was {was})", rule="caught-up")

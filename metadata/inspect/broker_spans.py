@@ -24,12 +24,13 @@ ORDERLY = ("shutdown-finished", "stopped-idle", "stopped-or-silent")
 @dataclass(slots=True)
 class _Fenced:
     """Since when a broker is fenced, and its first registration since then; None: there was none. `rule` says
-    why it was fenced, None where the log does not say."""
+    why it was fenced, None where the log does not say. `at_least`: it may have been fenced before, too."""
 
     since: tuple[int, int]
     rule: str | None = None
     registered: tuple[int, int] | None = None
     registrations: int = 0
+    at_least: bool = False
 
 
 class BrokerSpans:
@@ -39,13 +40,16 @@ class BrokerSpans:
         self.unfenced: set[int] = set()
         self.fenced: dict[int, _Fenced] = {}
         self.outage: tuple[int, int] | None = None
+        self._outage_at_least = False
         if image is not None:
             begun = (image.provenance.offset, image.provenance.timestamp_ms)
             for broker_id, known in image.brokers.items():
                 if known.fenced:
-                    self.fenced[broker_id] = _Fenced(begun)
+                    self.fenced[broker_id] = _Fenced(begun, at_least=True)
                 else:
                     self.unfenced.add(broker_id)
+            if self.fenced and not self.unfenced:
+                self.outage, self._outage_at_least = begun, True
 
     def batch(self, changes: BatchChanges, rules: Mapping[int, str | None]) -> Iterator[Grouped]:
         """Events of one batch; `rules` tells for offsets of its fences why they were made."""
@@ -57,14 +61,17 @@ class BrokerSpans:
         last = changes.brokers[-1]
         entity = f"broker/{last.broker_id}"
         if had and not self.unfenced:
-            self.outage = (last.offset, changes.time_ms)
+            self.outage, self._outage_at_least = (last.offset, changes.time_ms), False
             how = _how(last, rules.get(last.offset))
             text = f"no broker is unfenced: broker {last.broker_id} was the last{how}"
             yield Grouped(last.offset, "total outage", entity, text, "critical", None, (entity,))
         elif self.outage is not None and self.unfenced:
             since, self.outage = self.outage, None
             lasted = changes.time_ms - since[1]
-            text = f"broker {last.broker_id} is unfenced, {duration(lasted)} after the last one was not"
+            least = "at least " if self._outage_at_least else ""
+            text = (
+                f"broker {last.broker_id} is unfenced, {least}{duration(lasted)} after the last one was not"
+            )
             yield Grouped(
                 last.offset, "total outage ended", entity, text, "info", None, (entity,), span_ms=lasted
             )
@@ -102,13 +109,13 @@ class BrokerSpans:
     def finish(self, offset: int, time_ms: int) -> Iterator[Grouped]:
         """What still goes on at the end of the log."""
         if self.outage is not None:
-            text = f"no broker is unfenced for {duration(time_ms - self.outage[1])}, since {self.outage[0]}"
             lasted = time_ms - self.outage[1]
+            text = f"no broker is unfenced for {_long(lasted, self.outage[0], self._outage_at_least)}"
             yield Grouped(offset, "still no broker", "broker", text, "critical", None, (), span_ms=lasted)
         for broker, found in sorted(self.fenced.items()):
             lasted = time_ms - found.since[1]
             entity = f"broker/{broker}"
-            text = f"broker {broker} for {duration(lasted)}, since {found.since[0]}"
+            text = f"broker {broker} for {_long(lasted, found.since[0], found.at_least)}"
             severity = "info" if found.rule in ORDERLY else "warning"
             if found.registered is not None:
                 waited = time_ms - found.registered[1]
@@ -117,6 +124,13 @@ class BrokerSpans:
             yield Grouped(
                 offset, "still fenced", entity, text, severity, found.rule, (entity,), span_ms=lasted
             )
+
+
+def _long(lasted_ms: int, since: int, at_least: bool) -> str:
+    """`4.2 s, since 889`; for what was so in a snapshot already, that it is so at least."""
+    if at_least:
+        return f"at least {duration(lasted_ms)}, since {since} or before"
+    return f"{duration(lasted_ms)}, since {since}"
 
 
 def _how(step: BrokerStep, rule: str | None) -> str:

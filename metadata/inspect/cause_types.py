@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from metadata.inspect.change_steps import Place
+from metadata.inspect.change_steps import NOOP_LEVEL, Place
 from metadata.inspect.changes import BatchChanges, ChangeFeed
 from metadata.inspect.points import utc_text
 
-NOOP_LEVEL = 5
-"""metadata.version 3.3-IV1: from here on an idle leader writes NoOpRecords (KIP-835)."""
+__all__ = ["NOOP_LEVEL", "SHUTDOWN_LEVEL", "SPLIT_MS", "Cause", "Scene", "cannot_tell", "ids"]
 
 SHUTDOWN_LEVEL = 7
 """metadata.version 3.3-IV3: from here on the log says that a broker is in controlled shutdown (KIP-841)."""

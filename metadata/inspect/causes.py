@@ -94,7 +94,10 @@ def _unclean(
 def _who_allowed(scene: Scene, topic: str) -> tuple[bool, str]:
     """Whether the log can tell what let an unclean election happen, and what it was. By itself a controller
     elects when a broker's state or the setting changes, in the same batch."""
-    is_set = scene.feed.topic_config(topic, UNCLEAN_ELECTION) == "true"
+    setting = scene.feed.topic_config(topic, UNCLEAN_ELECTION)
+    if setting is None and not scene.feed.is_known:
+        return False, f"what {UNCLEAN_ELECTION} was is not known here"
+    is_set = setting == "true"
     changed = any(key == UNCLEAN_ELECTION for _, _, key, _, _ in scene.batch.configs)
     by_itself = bool(scene.batch.brokers) or changed
     if is_set and by_itself:
@@ -119,6 +122,8 @@ def _unclean_text(scene: Scene, topic: str) -> str:
         return f"{UNCLEAN_ELECTION} is true, but no replica was active (or Kafka is older than 3.9)"
     if value is not None:
         return f"{UNCLEAN_ELECTION} is {value}"
+    if not scene.feed.is_known:
+        return f"what {UNCLEAN_ELECTION} was is not known here"
     return (
         f"{UNCLEAN_ELECTION} is not set in the log, so false unless the controllers' own configuration has it"
     )

@@ -16,6 +16,9 @@ PartitionKey = tuple[bytes, int]
 Place = tuple[int, int]
 """(offset, Unix ms)."""
 
+NOOP_LEVEL = 5
+"""metadata.version 3.3-IV1: from here on an idle leader writes NoOpRecords (KIP-835)."""
+
 
 class PartitionStep(msgspec.Struct, frozen=True, kw_only=True):
     """One record about one partition. `before` is None for a new partition, `after` for one that is gone."""
@@ -122,8 +125,9 @@ class BrokerStory:
 class BatchChanges:
     """What one batch did. `records` is everything in it, in order; `refused` are records that do not fit the
     state. `found` maps offsets of settings to what they found in place, `idle` are those of records that
-    changed nothing. `made` are (offset of the first, topic, count) of new partitions that are not in
-    `partitions`: each has a leader and its minimum ISR."""
+    changed nothing. `unplaced` are records about what was there before a trimmed log began, while its state
+    is not known (see `strangers`). `made` are (offset of the first, topic, count) of new partitions that are
+    not in `partitions`: each has a leader and its minimum ISR."""
 
     base_offset: int
     epoch: int
@@ -136,6 +140,7 @@ class BatchChanges:
     made: list[tuple[int, str, int]] = field(default_factory=list)
     configs: list[tuple[int, ConfigResource, str, str | None, str | None]] = field(default_factory=list)
     refused: list[ReplayError] = field(default_factory=list)
+    unplaced: list[tuple[int, object]] = field(default_factory=list)
     found: dict[int, object] = field(default_factory=dict)
     idle: set[int] = field(default_factory=set)
 

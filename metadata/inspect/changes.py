@@ -15,7 +15,14 @@ from metadata.errors import RecordDecodeError, ReplayError
 from metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
 from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
 from metadata.image.types import NO_LEADER, BrokerRegistration, ConfigResource, PartitionInfo, TopicInfo
-from metadata.inspect.change_steps import BatchChanges, BrokerStep, BrokerStory, PartitionKey, PartitionStep
+from metadata.inspect.change_steps import (
+    NOOP_LEVEL,
+    BatchChanges,
+    BrokerStep,
+    BrokerStory,
+    PartitionKey,
+    PartitionStep,
+)
 from metadata.inspect.concern import Concern, Stretch, is_passed, pass_over, pieces
 from metadata.inspect.creations import read_creations
 from metadata.inspect.idle_records import NOT_JUDGED, subject
@@ -44,12 +51,30 @@ _EPOCH = 12
 class ChangeFeed:
     """Feed it every batch in log order, beginning with the state at the log's start."""
 
-    def __init__(self, image: MetadataImage | None = None) -> None:
+    def __init__(
+        self,
+        image: MetadataImage | None = None,
+        *,
+        is_known: bool = True,
+        names: Mapping[bytes, str] | None = None,
+    ) -> None:
+        """With `is_known` False nothing says what was before the first batch, until `learn` does; `names` are
+        those of topics by their ids, which never change, as far as a later snapshot tells them."""
         self._refused: list[ReplayError] = []
-        state = ReplayState() if image is None else ReplayState(image)
-        self._engine = Replayer(state, on_error=self._refused.append)
+        self._start(MetadataImage() if image is None else image)
+        self.is_known = is_known
+        self._later_names = names or {}
+        self._idle_records = False
         self.stories: dict[int, BrokerStory] = {}
         self._names: dict[bytes, str] = {}
+
+    def _start(self, image: MetadataImage) -> None:
+        self._engine = Replayer(ReplayState(image), on_error=self._refused.append)
+
+    def learn(self, image: MetadataImage) -> None:
+        """A snapshot says what the state is from here on."""
+        self._start(image)
+        self.is_known = True
 
     @property
     def state(self) -> ImageBuilder:
@@ -67,7 +92,8 @@ class ChangeFeed:
     @property
     def metadata_version(self) -> int:
         """The level in force: it says what a controller writes down."""
-        return self.state.finalized.get(METADATA_VERSION, MIN_METADATA_VERSION)
+        least = NOOP_LEVEL if self._idle_records and not self.is_known else MIN_METADATA_VERSION
+        return self.state.finalized.get(METADATA_VERSION, least)
 
     def topic_config(self, topic: str, key: str) -> str | None:
         """A topic's setting as the log says it: its own, else the brokers' default, else None."""
@@ -81,7 +107,9 @@ class ChangeFeed:
     def topic_name(self, topic_id: bytes) -> str | None:
         """A topic's name, also of one that was deleted by the last batch."""
         entry = self._engine.builder.topics.by_id.get(topic_id)
-        return self._names.get(topic_id) if entry is None else entry.info.name
+        if entry is not None:
+            return entry.info.name
+        return self._names.get(topic_id) or self._later_names.get(topic_id)
 
     def partition(self, key: PartitionKey) -> PartitionInfo | None:
         topics = self._engine.builder.topics
@@ -108,6 +136,7 @@ class ChangeFeed:
         builder = self._engine.builder
         # Batches are taken as they come, also behind damage.
         if isinstance(stretch, Stretch):
+            self._idle_records = self._idle_records or stretch.is_idle
             builder.offset = stretch.base_offset
             pass_over(self._engine, stretch)
         else:
@@ -223,10 +252,43 @@ class ChangeFeed:
             found.records.append((offset, record))
             self._record(found, offset, record)
         found.refused = list(self._refused)
+        if not self.is_known:
+            self._set_apart(found)
         for step in found.brokers:
             self.stories.setdefault(step.broker_id, BrokerStory()).take(step, time_ms)
         self._note_moves(found)
         return found
+
+    def _set_apart(self, found: BatchChanges) -> None:
+        """While nobody knows what was before the log, records that do not fit are no faults for that, and
+        what was not there may have been."""
+        self._idle_records = self._idle_records or any(
+            isinstance(record, r.NoOpRecord) for _, record in found.records
+        )
+        strange = [error for error in found.refused if self._is_stranger(error.record)]
+        found.refused = [error for error in found.refused if error not in strange]
+        found.unplaced = [(error.offset, error.record) for error in strange]
+        found.idle.clear()
+        found.found = {offset: before for offset, before in found.found.items() if before is not None}
+
+    def _is_stranger(self, record: object) -> bool:
+        builder = self._engine.builder
+        match record:
+            case (
+                r.PartitionRecord(topic_id=topic_id)
+                | r.PartitionChangeRecord(topic_id=topic_id)
+                | r.RemoveTopicRecord(topic_id=topic_id)
+            ):
+                return topic_id not in builder.topics.by_id
+            case (
+                r.RemoveAccessControlEntryRecord()
+                | r.RemoveUserScramCredentialRecord()
+                | r.EndTransactionRecord()
+                | r.AbortTransactionRecord()
+            ):
+                return True
+        broker_id = _broker_of(record)
+        return broker_id is not None and broker_id not in builder.brokers
 
     def _record(self, found: BatchChanges, offset: int, record: object) -> None:
         match record:

@@ -67,6 +67,14 @@ class EntityNamer:
         """The topic's name; its id where the name was never seen."""
         return self._names.get(topic_id) or uuid_to_text(topic_id)
 
+    def learn(self, topic_id: bytes, name: str) -> None:
+        """A topic's name that no record says."""
+        self._names[topic_id] = name
+
+    def names(self) -> dict[bytes, str]:
+        """All names that are known, by topic id."""
+        return dict(self._names)
+
     def entities(self, record: object) -> tuple[str, ...]:
         """Paths of everything that the record is about; none for a NoOp or an unknown record."""
         match record:

@@ -132,7 +132,8 @@ def leader_events(
         begun = [spans.led_again[step.key][1] for step in steps if step.key in spans.led_again]
         if begun:
             span_ms = spans.time_ms - min(begun)
-            text += f", {duration(span_ms)} without a leader"
+            least = "at least " if any(step.key in spans.at_least for step in steps) else ""
+            text += f", {least}{duration(span_ms)} without a leader"
         kind, severity = "leader changed", "info"
         if rule == "unclean-election":
             kind, severity = "unclean election", "critical"
@@ -231,7 +232,8 @@ def span_events(spans: SpanChanges) -> Iterator[Grouped]:
         steps = [step for step, _ in spans.restored]
         oldest = min(begun for _, (_, begun) in spans.restored)
         span_ms = spans.time_ms - oldest
-        text = f"{listed([step.name for step in steps])}, after {duration(span_ms)}"
+        least = "at least " if any(step.key in spans.at_least for step in steps) else ""
+        text = f"{listed([step.name for step in steps])}, after {least}{duration(span_ms)}"
         path = f"topic/{steps[0].topic}/{steps[0].index}"
         paths = _paths(steps)
         yield Grouped(steps[0].offset, "min isr restored", path, text, "info", None, paths, span_ms=span_ms)

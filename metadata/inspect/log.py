@@ -233,12 +233,15 @@ class MetadataLog:
                 yield Damage(file=join(self.path, name), position=0, offset=int(stem), reason=reason)
 
     def namer(self) -> EntityNamer:
-        """A namer that knows the topics from before the log, as far as a snapshot tells them."""
+        """A namer that knows the topics from before the log, as far as the snapshots next to its beginning
+        tell them. A topic's id is its own for ever, so what is said later holds before, too."""
         namer = EntityNamer()
         start = self.start_offset
-        fitting = [found for found in self.snapshots() if found.offset >= start] if start else []
-        if fitting:
-            for item in self.snapshot(fitting[0]).items():
+        snapshots = self.snapshots() if start else []
+        before = [found for found in snapshots if found.offset < start]
+        behind = [found for found in snapshots if found.offset >= start]
+        for found in (*before[-1:], *behind[:1]):
+            for item in self.snapshot(found).items():
                 if isinstance(item, ReadBatch):
                     for decoded in item.records:
                         if isinstance(decoded.record, TopicRecord):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
@@ -20,12 +20,14 @@ from metadata.inspect.creations import all_led_and_in_sync
 
 @dataclass(slots=True, kw_only=True)
 class SpanChanges:
-    """What one batch began and ended. An ended span is (step, when it began)."""
+    """What one batch began and ended. An ended span is (step, when it began); of those `at_least` it is only
+    known that they went on then."""
 
     time_ms: int
     led_again: dict[PartitionKey, Place] = field(default_factory=dict)
     under: list[tuple[PartitionStep, int]] = field(default_factory=list)
     restored: list[tuple[PartitionStep, Place]] = field(default_factory=list)
+    at_least: set[PartitionKey] = field(default_factory=set)
 
 
 class PartitionSpans:
@@ -36,9 +38,20 @@ class PartitionSpans:
         self.leaderless: dict[PartitionKey, Place] = {}
         self.under_min: dict[PartitionKey, Place] = {}
         self._settings_of: dict[str, str | None] = {}
-        if image is not None:
-            begun = (image.provenance.offset, image.provenance.timestamp_ms)
-            self._rebuild(begun)
+        self._unsure: set[PartitionKey] = set()
+        if image is not None and feed.is_known:
+            self.learn(image)
+
+    def learn(self, image: MetadataImage, begun: Mapping[PartitionKey, Place] | None = None) -> None:
+        """A snapshot says which spans are open; `begun` are places where some of them began."""
+        self.leaderless |= begun or {}
+        known = {*self.leaderless, *self.under_min}
+        self._rebuild((image.provenance.offset, image.provenance.timestamp_ms))
+        self._unsure = {*self.leaderless, *self.under_min} - known
+
+    def is_unsure(self, key: PartitionKey) -> bool:
+        """Whether a span may have begun before the place that is known."""
+        return key in self._unsure
 
     def path(self, key: PartitionKey) -> str:
         return f"topic/{self._feed.topic_name(key[0]) or key[0].hex()}/{key[1]}"
@@ -108,6 +121,7 @@ class PartitionSpans:
             self.leaderless.setdefault(key, (step.offset, now_ms))
         elif (begun := self.leaderless.pop(key, None)) is not None and step.after is not None:
             found.led_again[key] = begun
+            self._end(key, found)
 
     def _min_isr(self, step: PartitionStep, key: PartitionKey, now_ms: int, found: SpanChanges) -> None:
         if step.after is not None and self.is_under_min(step.after):
@@ -116,6 +130,13 @@ class PartitionSpans:
                 found.under.append((step, self.min_isr(step.after)))
         elif (begun := self.under_min.pop(key, None)) is not None and step.after is not None:
             found.restored.append((step, begun))
+            self._end(key, found)
+
+    def _end(self, key: PartitionKey, found: SpanChanges) -> None:
+        if key in self._unsure:
+            found.at_least.add(key)
+            if key not in self.leaderless and key not in self.under_min:
+                self._unsure.discard(key)
 
     def _settings(
         self, batch: BatchChanges, done: dict[PartitionKey, PartitionStep], found: SpanChanges

@@ -7,7 +7,7 @@ does) and knows no files. Why something changed comes from `causes`, by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -27,8 +27,10 @@ from metadata.inspect.changes import BatchChanges, ChangeFeed
 from metadata.inspect.concern import Concern, Stretch
 from metadata.inspect.entities import EntityNamer
 from metadata.inspect.event_groups import count, duration, listed
+from metadata.inspect.quorum import QuorumView
 from metadata.inspect.spans import PartitionSpans
 from metadata.inspect.split_fences import SLICE_MIN, HeldEvents
+from metadata.inspect.strangers import Strangers
 from metadata.secrets import setting_shown
 from storage.batch import RecordBatch
 from storage.runs import BatchRun
@@ -79,27 +81,47 @@ class Timeline:
         *,
         gap_ms: int = GAP_MS,
         shown: frozenset[str] = frozenset(SEVERITIES),
+        is_known: bool = True,
+        names: Mapping[bytes, str] | None = None,
+        quorum: QuorumView | None = None,
     ) -> None:
-        """`image` is the state at the log's start, where that is not offset 0. Events of a severity that is
-        not `shown` are left out."""
-        self._feed = ChangeFeed(image)
+        """`image` is the state at the log's start, where that is not offset 0; with `is_known` False it is
+        empty, and records tell what they say by themselves until `learn`. `names` are those of topics as a
+        later snapshot tells them. Events of a severity that is not `shown` are left out."""
+        known_names = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
+        self._namer = EntityNamer({**(names or {}), **known_names})
+        self._feed = ChangeFeed(image, is_known=is_known, names=names)
+        self._strangers = Strangers(self._namer.topic_name)
         self._spans = PartitionSpans(self._feed, image)
-        self._brokers = BrokerSpans(image)
-        self._namer = EntityNamer()
-        if image is not None:
-            self._namer = EntityNamer({topic.topic_id: topic.name for topic in image.topics.all()})
+        self._brokers = BrokerSpans(image if is_known else None)
         self._gap_ms = gap_ms
         self._shown = shown
-        self._last_ms: int | None = None if image is None else image.provenance.timestamp_ms
+        self._last_ms: int | None = None
+        if image is not None and is_known:
+            self._last_ms = image.provenance.timestamp_ms
         self._silence_ms: int | None = None
         self._idle_records = False
+        self._is_trimmed = image is not None
         self._leader: int | None = None
         self._epoch: int | None = None
+        if quorum is not None and quorum.is_known:
+            self._leader, self._epoch = quorum.leader_id, quorum.epoch
         self._end = (0, 0, 0)
         self._told: list[TimelineEvent] = []
         self._held: HeldEvents[TimelineEvent] = HeldEvents()
         self._suspects: dict[TimelineEvent, int] = {}
         self._batch = BatchChanges(base_offset=-1, epoch=-1, time_ms=-1)
+
+    def learn(self, image: MetadataImage) -> None:
+        """A snapshot says what the state is here, which was not known so far."""
+        self._feed.learn(image)
+        for topic in image.topics.all():
+            self._namer.learn(topic.topic_id, topic.name)
+        self._spans.learn(image, self._strangers.leaderless)
+        self._brokers = BrokerSpans(image)
+        place = image.provenance
+        if place.offset > self._end[0]:
+            self._end = (place.offset, place.epoch, place.timestamp_ms)
 
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> list[TimelineEvent]:
         """Events of one batch, by offset: `records` are (offset, decoded record)."""
@@ -111,10 +133,9 @@ class Timeline:
         self._clock(changes)
         scene = Scene(batch=changes, feed=self._feed)
         if changes.brokers:
-            told = [event for step in changes.brokers for event in broker_events(step, scene)]
-            rules = {event.offset: event.rule for event in told if event.rule is not None}
-            self._tell_grouped((*told, *self._brokers.batch(changes, rules)))
+            self._broker_steps(changes, scene)
         self._partitions(scene)
+        self._tell_grouped(self._strangers.events(changes))
         self._topics(changes)
         for offset, record in changes.records:
             self._single(offset, record)
@@ -126,7 +147,7 @@ class Timeline:
     def creations(self, batch: RecordBatch) -> list[TimelineEvent] | None:
         """Events of a batch that only creates topics and partitions; None, with nothing done, for any other
         batch, and where a partition has no leader or too small an ISR from the start."""
-        changes = self._feed.created(batch, self._spans.all_fine)
+        changes = self._feed.created(batch, self._spans.all_fine) if self._feed.is_known else None
         if changes is None:
             return None
         self._spans.forget_settings()
@@ -142,7 +163,8 @@ class Timeline:
 
     def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
         """A run that comes next: batches for `batch`, stretches for `stretch`."""
-        return self._feed.pieces(run, Concern(gap_ms=self._gap_ms, changes_together=True))
+        concern = Concern(gap_ms=self._gap_ms, changes_together=self._feed.is_known)
+        return self._feed.pieces(run, concern)
 
     def stretch(self, stretch: Stretch) -> Iterator[list[TimelineEvent]]:
         """Events, batch by batch, of batches of one record each that are idle or change a partition, each
@@ -184,11 +206,14 @@ class Timeline:
         ):
             if not spans:
                 continue
-            oldest = min(spans.values())
+            key, oldest = min(spans.items(), key=lambda item: item[1])
             names = [self._spans.name(key) for key in list(spans)[: groups.NAMED + 1]]
             more = len(spans) - groups.NAMED
             shown = ", ".join(names[: groups.NAMED]) + (f" and {more} more" if more > 0 else "")
-            text = f"{shown}, the longest for {duration(time_ms - oldest[1])}, since {oldest[0]}"
+            least, before = ("at least ", " or before") if self._spans.is_unsure(key) else ("", "")
+            text = (
+                f"{shown}, the longest for {least}{duration(time_ms - oldest[1])}, since {oldest[0]}{before}"
+            )
             entities = tuple(self._spans.path(key) for key in spans)
             self._tell(offset, kind, entities[0], text, severity=severity, entities=entities)
         self._tell_grouped(self._brokers.finish(offset, time_ms))
@@ -254,6 +279,15 @@ class Timeline:
         )
         self._last_ms = now
 
+    def _broker_steps(self, changes: BatchChanges, scene: Scene) -> None:
+        if not self._feed.is_known:
+            for step in changes.brokers:
+                self._tell_grouped(self._strangers.known_again(step, broker_events(step, scene)))
+            return  # whether others are unfenced is not known
+        told = [event for step in changes.brokers for event in broker_events(step, scene)]
+        rules = {event.offset: event.rule for event in told if event.rule is not None}
+        self._tell_grouped((*told, *self._brokers.batch(changes, rules)))
+
     def _partitions(self, scene: Scene) -> None:
         only_leaders = self._shown == {CRITICAL}  # nothing else about partitions is critical
         causes: dict[int, tuple[Cause, ...]] = {
@@ -300,7 +334,7 @@ class Timeline:
     def _configs(self, changes: BatchChanges) -> None:
         by_resource: dict[str, list[tuple[int, str]]] = {}
         for offset, resource, key, old, new in changes.configs:
-            if old == new:
+            if old == new and (self._feed.is_known or new is not None):
                 continue
             path = groups.config_path(resource)
             text = f"{key} removed" if new is None else f"{key}={setting_shown(key, new)}"
@@ -358,6 +392,8 @@ class Timeline:
 
     def _election(self, offset: int, record: control.LeaderChangeMessage) -> None:
         leader, epoch = record.leader_id, self._batch.epoch
+        if self._epoch is None and self._is_trimmed and self._end[0]:
+            self._epoch = self._end[1]  # that of the batch before
         ids = ",".join(str(voter.voter_id) for voter in record.voters)
         level = self._feed.metadata_version
         causes = election_causes(record, epoch, self._leader, self._epoch, self._silence_ms, level)

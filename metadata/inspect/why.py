@@ -74,7 +74,7 @@ class Explanation:
     dropped: int = 0
     unknown: int = 0
     base_offset: int = 0
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=Limits, compare=False)
 
     @property
     def last(self) -> Link | None:

@@ -72,3 +72,24 @@ def test_damage_before_the_first_known_state_is_found(tmp_path: Path) -> None:
     segment.write_bytes(data)
     result = run("check", path)
     assert result.exit_code == 1 and "offset 18" in result.stderr
+
+
+def test_a_timeline_begins_with_the_first_record(tmp_path: Path) -> None:
+    path = trimmed(tmp_path, 2520, 3212)
+    result = run("timeline", path, "--json", "--to", 1967)
+    *told, last = lines(result)
+    assert result.exit_code == 4
+    ranges = [(one["fromOffset"], one["toOffset"], one["reason"]) for one in last["uncovered"]]
+    assert ranges == [(BEGINS, 1967, "state-unknown")]
+    kinds = [(one["offset"], one["kind"]) for one in told]
+    assert (1921, "unclean election") in kinds and (1866, "broker unfenced") in kinds
+    named = {one["entity"] for one in told if one["entity"].startswith("topic/")}
+    assert "topic/unclean/0" in {entity for one in told for entity in one["entities"]}
+    assert all(len(entity.split("/")[1]) < 22 for entity in named), "a later snapshot says the names"
+    narrow = run("timeline", path, "--from", 1914, "--to", 1930)
+    assert "unclean-0: ? -> 2; broker 2 was not in the ISR" in narrow.stdout
+    assert "not covered: offsets 1914 to 1929 (state-unknown)" in narrow.stderr
+    known = run("timeline", path, "--from", 2520)
+    assert known.exit_code == 0 and not known.stderr
+    before = run("timeline", path, "--from", 100, "--to", 1900)
+    assert "not covered: offsets 100 to 1849 (not-in-log)" in before.stderr

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cli.log_timeline import events
 from metadata import records as r
 from metadata.delta import diff
 from metadata.image import ImageBuilder, MetadataImage
@@ -24,6 +23,7 @@ from metadata.inspect.history import history
 from metadata.inspect.log import InspectError, MetadataLog, ReadBatch, open_log
 from metadata.inspect.points import Point
 from metadata.inspect.predicate import compile_predicate
+from metadata.inspect.story import events
 from metadata.inspect.targets import parse_target
 from metadata.inspect.timeline import Timeline, TimelineEvent
 from metadata.inspect.views import Wanted

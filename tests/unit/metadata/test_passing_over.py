@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cli.log_timeline import events
 from metadata.inspect import check as check_module
 from metadata.inspect.check import LogReport, check_log
 from metadata.inspect.log import MetadataLog, ReadBatch, damage_line
 from metadata.inspect.log_copy import NodeFiles
 from metadata.inspect.states import Passed, Step, earliest, state_at, steps_from
+from metadata.inspect.story import events
 from metadata.inspect.timeline import CRITICAL, SEVERITIES, Timeline, TimelineEvent
 from storage.reader import Damage
 from tests.unit.metadata.made_logs import memory_disk

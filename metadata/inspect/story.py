@@ -1,0 +1,227 @@
+"""The events of a whole log: the walk behind `timeline`, and where each part of it gets its state from.
+
+Owns where to begin: the newest whole snapshot at or before the place asked about; in a trimmed log, the first
+record, with what records say by themselves until the oldest snapshot says what the state is. What an event is
+belongs to `timeline`. Knows no terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+
+from metadata.inspect.concern import Stretch
+from metadata.inspect.coverage import (
+    MISSING,
+    Uncovered,
+    before_the_log,
+    before_the_state,
+    known_from,
+)
+from metadata.inspect.creations import may_create
+from metadata.inspect.log import MetadataLog, ReadBatch, damage_line, decode_item
+from metadata.inspect.places import Limits
+from metadata.inspect.points import END, Point, utc_text
+from metadata.inspect.quorum import quorum_at
+from metadata.inspect.states import OnProblem, nothing_known, settle, state_at
+from metadata.inspect.timeline import GAP_MS, SEVERITIES, Timeline, TimelineEvent
+from metadata.inspect.why import decoded_runs
+from storage.batch import BatchHeader, RecordBatch
+from storage.reader import Damage
+
+ALONE = (
+    "told by the records alone: what a broker or partition was before, causes, and sums of time without a"
+    " leader are not known there"
+)
+"""What the events of a trimmed log lack before its oldest snapshot."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was read on the way to a timeline: from when to when (Unix ms), up to which offset (exclusive),
+    and what the events do not cover."""
+
+    first_ms: int | None = None
+    last_ms: int | None = None
+    end_offset: int = 0
+    limits: Limits = field(default_factory=Limits)
+
+    def settled(self, log: MetadataLog, point: Point) -> Point:
+        """A place as it can be shown; notes where that is another one."""
+        place, shown_as = settle(log, point)
+        self.limits.place(shown_as)
+        return place
+
+    def take(self, header: BatchHeader) -> None:
+        """Takes one batch in, also the one behind the wanted range."""
+        self.first_ms = header.max_timestamp_ms if self.first_ms is None else self.first_ms
+        self.last_ms = max(header.max_timestamp_ms, self.last_ms or 0)
+        self.end_offset = max(header.next_offset, self.end_offset)
+
+    def pass_over(self, stretch: Stretch) -> None:
+        """The same for idle batches behind others."""
+        self.last_ms = max(stretch.time_ms, self.last_ms or 0)
+        self.end_offset = max(stretch.next_offset, self.end_offset)
+
+    def outside(self, path: str, point: Point) -> str | None:
+        """Why the log does not reach `point`; None where it does."""
+        if point.offset is not None and point.offset > self.end_offset:
+            return f"{path} ends at offset {self.end_offset}, before {point.offset}"
+        if point.time_ms is None or self.first_ms is None:
+            return None
+        if point.time_ms < self.first_ms:
+            return f"{path} begins at {utc_text(self.first_ms)}, after {utc_text(point.time_ms)}"
+        if self.last_ms is not None and point.time_ms > self.last_ms:
+            return f"{path} ends at {utc_text(self.last_ms)}, before {utc_text(point.time_ms)}"
+        return None
+
+
+def events(
+    log: MetadataLog,
+    on_problem: OnProblem,
+    *,
+    start: Point | None = None,
+    end: Point = END,
+    gap_ms: int = GAP_MS,
+    seen: Seen | None = None,
+    shown: frozenset[str] = frozenset(SEVERITIES),
+) -> Iterator[TimelineEvent]:
+    """Every event of a log from `start` up to `end`, in order, of the severities `shown`. Lines about what
+    could not be read go to `on_problem`, and reading goes on behind it."""
+    seen = Seen() if seen is None else seen
+    if start is not None:
+        start = seen.settled(log, start)
+    story = _Story(log, on_problem, seen.settled(log, end), seen)
+    for event in story.run(start, gap_ms, shown):
+        if start is None or not _is_before(event, start):
+            yield event
+
+
+def _is_before(event: TimelineEvent, start: Point) -> bool:
+    if start.offset is not None:
+        return event.offset < start.offset
+    return start.time_ms is not None and event.time_ms < start.time_ms
+
+
+def _snapshot_before(log: MetadataLog, start: Point) -> int | None:
+    """The end of the newest snapshot at or before an offset; None for none, and for a time: a clock may have
+    jumped, so that what is later stands before it."""
+    known = known_from(log)
+    if start.offset is None or known is None or log.is_checkpoint:
+        return None
+    fitting = [at.offset for at in log.snapshots() if known <= at.offset <= start.offset]
+    return fitting[-1] if fitting else None
+
+
+class _Story:
+    """One walk."""
+
+    def __init__(self, log: MetadataLog, on_problem: OnProblem, end: Point, seen: Seen) -> None:
+        self._log = log
+        self._on_problem = on_problem
+        self._end = end
+        self._seen = seen
+        self._expected: int | None = None
+        self._is_over = False
+
+    def run(self, start: Point | None, gap_ms: int, shown: frozenset[str]) -> Iterator[TimelineEvent]:
+        log = self._log
+        self._seen.limits.coverage.add(before_the_log(log, start))
+        begun = None if start is None else _snapshot_before(log, start)
+        if begun is not None:
+            found = state_at(log, Point(offset=begun), past_corruption=True)
+            quorum = quorum_at(log, begun)
+            timeline = Timeline(found.image, gap_ms=gap_ms, shown=shown, quorum=quorum)
+        elif known_from(log) == log.start_offset:
+            begun, image = log.start_offset, None
+            if begun and not log.is_checkpoint:
+                image = state_at(log, Point(offset=begun), past_corruption=True).image
+            timeline = Timeline(image, gap_ms=gap_ms, shown=shown)
+        else:
+            image = nothing_known(log.start_offset).image
+            names = log.namer().names()
+            timeline = Timeline(image, gap_ms=gap_ms, shown=shown, is_known=False, names=names)
+            begun = yield from self._told_alone(timeline, start)
+        if begun is not None:
+            yield from self._told(timeline, begun, None)
+        yield from timeline.finish()
+
+    def _told_alone(
+        self, timeline: Timeline, start: Point | None
+    ) -> Generator[TimelineEvent, None, int | None]:
+        """The events before the first known state. Gives its offset; None where the end comes first."""
+        log, known, end = self._log, known_from(self._log), self._end
+        yield from self._told(timeline, log.start_offset, known)
+        reached = Point(offset=self._expected) if self._is_over and end.offset is None else end
+        self._seen.limits.coverage.add(before_the_state(log, start, reached, ALONE))
+        if known is None or self._is_over or (end.offset is not None and end.offset < known):
+            return None
+        timeline.learn(state_at(log, Point(offset=known), past_corruption=True).image)
+        return known
+
+    def _told(self, timeline: Timeline, first: int, limit: int | None) -> Iterator[TimelineEvent]:
+        """The events of the batches from `first` up to `limit` (an offset), or to the end."""
+        end, seen = self._end, self._seen
+        if limit is not None and end.time_ms is None:
+            end = Point(offset=limit if end.offset is None else min(limit, end.offset))
+        for item in decoded_runs(self._log, first, end, timeline.pieces, may_create):
+            if isinstance(item, Damage):
+                if limit is None or item.offset < limit:
+                    self._on_problem(damage_line(item))
+                continue
+            if isinstance(item, Stretch):
+                self._follow(item.base_offset, item.next_offset)
+                for told in timeline.stretch(item):
+                    yield from told
+                seen.pass_over(item)
+                continue
+            batch = item if isinstance(item, RecordBatch) else item.batch
+            header = batch.header
+            if header.next_offset <= first:
+                continue
+            if limit is not None and header.base_offset >= limit:
+                return
+            seen.take(header)
+            if self._is_past(header):
+                self._is_over = True
+                return
+            self._follow(header.base_offset, header.next_offset)
+            yield from self._of_batch(timeline, item)
+
+    def _of_batch(self, timeline: Timeline, item: RecordBatch | ReadBatch) -> Iterator[TimelineEvent]:
+        if isinstance(item, RecordBatch):
+            made = timeline.creations(item)
+            if made is not None:
+                yield from made
+                return
+        for read in (item,) if isinstance(item, ReadBatch) else decode_item(item):
+            if isinstance(read, Damage):
+                self._on_problem(damage_line(read))
+                continue
+            header = read.batch.header
+            self._seen.limits.unknown += sum(
+                one.record.type_name.startswith("UNKNOWN") for one in read.records
+            )
+            records = [(decoded.offset, decoded.record) for decoded in read.records]
+            yield from timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
+
+    def _is_past(self, header: BatchHeader) -> bool:
+        end = self._end
+        if end.offset is not None:
+            return header.base_offset >= end.offset
+        return end.time_ms is not None and header.max_timestamp_ms > end.time_ms
+
+    def _follow(self, base_offset: int, next_offset: int) -> None:
+        """Notes where records are missing between two batches."""
+        if self._expected is not None and base_offset > self._expected:
+            text = "these records are lost here: what they did is not told, and what follows may build on it"
+            self._seen.limits.coverage.add(
+                Uncovered(
+                    from_offset=self._expected,
+                    to_offset=base_offset,
+                    reason=MISSING,
+                    text=text,
+                    path=self._log.path,
+                )
+            )
+        self._expected = next_offset

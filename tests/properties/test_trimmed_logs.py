@@ -1,0 +1,151 @@
+"""Laws of trimmed logs: what a record alone says is told of every cut as of the whole log, and behind the
+oldest snapshot everything is."""
+
+from __future__ import annotations
+
+import random
+import re
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from metadata.batches import decode_readable
+from metadata.inspect.coverage import STATE_UNKNOWN
+from metadata.inspect.log import MetadataLog, open_log
+from metadata.inspect.points import Point
+from metadata.inspect.story import Seen, events
+from metadata.inspect.timeline import TimelineEvent
+from metadata.records import TopicRecord
+from storage.batch import RecordBatch
+from storage.posix_disk import PosixDisk
+from storage.segment import segment_name
+from storage.uuids import uuid_to_text
+from tests.conftest import shared_data_path
+
+ROOT = shared_data_path() or Path("absent")
+pytestmark = [
+    pytest.mark.shared_data,
+    pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"),
+]
+LOGS = (
+    "kafka-3.7/controller-3000/__cluster_metadata-0",
+    "kafka-3.7/upgrade/controller-3000/__cluster_metadata-0",
+    "kraft-wild/kafka-4.0-with-snapshot/kafka/kafka-data/__cluster_metadata-0",
+)
+ALONE = frozenset(
+    {
+        *("election", "voters changed", "feature", "controller registered", "broker registered"),
+        *("broker unregistered", "broker fenced", "broker unfenced", "broker in controlled shutdown"),
+        *("topic created", "topic deleted", "partitions added", "config changed", "acl added"),
+        *("acl removed", "user changed", "quota changed", "token set", "token removed", "producer ids"),
+        *("migration", "transaction begun", "transaction ended", "transaction aborted", "unknown record"),
+    }
+)
+"""Kinds of events that a record tells by itself."""
+STATED = frozenset({"broker registered", "broker fenced", "broker unfenced", "broker in controlled shutdown"})
+"""Those of them whose text has something of the state before, too."""
+CUTS = 12
+
+
+@cache
+def batches(name: str) -> list[RecordBatch]:
+    found = open_log(PosixDisk(), str(ROOT / name)).batches()
+    return [item for item in found if isinstance(item, RecordBatch)]
+
+
+@cache
+def whole(name: str) -> list[TimelineEvent]:
+    return list(events(open_log(PosixDisk(), str(ROOT / name)), pytest.fail))
+
+
+def cut(directory: Path, name: str, begin: int, snapshots: list[int]) -> MetadataLog:
+    """The log from the batch at `begin` on, with the snapshots that end at those offsets."""
+    directory.mkdir(parents=True)
+    kept = [batch for batch in batches(name) if batch.header.base_offset >= begin]
+    (directory / segment_name(begin)).write_bytes(b"".join(bytes(batch.data) for batch in kept))
+    for path in (ROOT / name).glob("0*.checkpoint"):
+        if int(path.name[:20]) in snapshots:
+            (directory / path.name).write_bytes(path.read_bytes())
+    return open_log(PosixDisk(), str(directory))
+
+
+@cache
+def names(name: str) -> dict[str, str]:
+    """Names of all topics by their ids."""
+    found = [one for batch in batches(name) if not batch.header.is_control for one in decode_readable(batch)]
+    return {
+        uuid_to_text(one.record.topic_id): one.record.name
+        for one in found
+        if isinstance(one.record, TopicRecord)
+    }
+
+
+def named(name: str, event: TimelineEvent) -> TimelineEvent:
+    """The event with a topic's id, where nothing said its name, turned into the name."""
+    for topic_id, text in names(name).items():
+        if topic_id in event.text:
+            event = msgspec.structs.replace(
+                event,
+                text=event.text.replace(topic_id, text),
+                entity=event.entity.replace(topic_id, text),
+            )
+    return event
+
+
+def place(event: TimelineEvent) -> tuple[int, str, str, int]:
+    return event.offset, event.kind, event.entity, event.time_ms
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_records_tell_of_every_cut_what_they_tell_of_the_whole_log(name: str, tmp_path: Path) -> None:
+    ends = [at.offset for at in open_log(PosixDisk(), str(ROOT / name)).snapshots()]
+    starts = [batch.header.base_offset for batch in batches(name)][1:]
+    rng = random.Random(name)
+    for number, begin in enumerate(rng.sample(starts, min(CUTS, len(starts)))):
+        later = [end for end in ends if end >= begin]
+        chosen = rng.sample(ends, min(3, len(ends))) if number % 3 else []
+        known = min((end for end in chosen if end in later), default=None)
+        log = cut(tmp_path / str(number), name, begin, chosen)
+        seen = Seen()
+        told = [named(name, event) for event in events(log, pytest.fail, seen=seen)]
+        limit = log.end_offset if known is None else known
+        expected = {
+            place(event): event
+            for event in whole(name)
+            if begin <= event.offset < limit and event.kind in ALONE
+        }
+        alone = {place(event): event for event in told if event.offset < limit and event.kind in ALONE}
+        assert expected.keys() <= alone.keys(), (begin, known)
+        for more in alone.keys() - expected.keys():
+            # That it was so already only the state says.
+            assert more[1] == "config changed" or "(was not known)" in alone[more].text, (begin, known)
+        for key, event in expected.items():
+            if event.kind == "election" and event.text != alone[key].text:
+                assert key == min(one for one in alone if one[1] == "election")  # who led before is not known
+            elif event.kind not in STATED | {"config changed"}:
+                assert event.text == alone[key].text
+        ranges = [(one.from_offset, one.to_offset, one.reason) for one in seen.limits.coverage]
+        assert ranges == ([] if known == begin else [(begin, known, STATE_UNKNOWN)])
+        if known is not None:
+            assert places_from(told, known) == places_from(whole(name), known), (begin, known)
+            assert not any("at least" in event.text or "or before" in event.text for event in whole(name))
+
+
+def places_from(told: list[TimelineEvent], offset: int) -> list[tuple[int, str, str, int]]:
+    return sorted(place(event) for event in told if event.offset >= offset)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_timeline_from_a_place_is_the_end_of_the_whole_one(name: str) -> None:
+    log = open_log(PosixDisk(), str(ROOT / name))
+    rng = random.Random(name)
+    for start in rng.sample([batch.header.base_offset for batch in batches(name)], CUTS):
+        told = list(events(log, pytest.fail, start=Point(offset=start)))
+        assert places_from(told, start) == places_from(whole(name), start)
+        assert all(event.offset >= start for event in told)
+        texts = {place(event): event.text for event in whole(name)}
+        for event in told:
+            exact = re.sub(r"at least | or before", "", event.text) == event.text
+            assert not exact or event.text == texts[place(event)], event

@@ -28,7 +28,6 @@ from cli.log_options import (
     tell_unknown,
 )
 from cli.log_source import MetadataLog
-from cli.log_timeline import Seen, events
 from cli.output import echo_json, json_option, terminal_width, trimmed, utc_text
 from metadata.features import metadata_version_name
 from metadata.inspect.coverage import before_the_log
@@ -36,6 +35,7 @@ from metadata.inspect.event_groups import count, duration
 from metadata.inspect.nodes_merge import NodesReport
 from metadata.inspect.points import END, Point
 from metadata.inspect.states import FoundState, settle, state_at
+from metadata.inspect.story import Seen, events
 from metadata.inspect.summary import Row, Section, Summary
 from metadata.inspect.summary_limits import cannot_tell, gap_ms, idle_interval_ms, last_time_ms
 from metadata.inspect.timeline import CRITICAL, INFO, SEVERITIES, at_least
@@ -101,11 +101,11 @@ def summary(
         for line in _screen(found, " ".join(paths), show_all):
             click.echo(line)
         tell_limits(found.seen.limits.coverage, found.seen.limits.shown)
-    tell_unknown(found.seen.unknown)
+    tell_unknown(found.seen.limits.unknown)
     return log_exit_code(
         damaged=bool(complaints.count),
         uncovered=bool(found.seen.limits.coverage),
-        unknown=bool(found.seen.unknown),
+        unknown=bool(found.seen.limits.unknown),
         verdict=_EXIT_CODES.get(found.summary.severity, 0),
     )
 
@@ -295,7 +295,7 @@ def _json(found: _Found) -> dict[str, Any]:
         "events": dict(sorted(found.summary.counts.items())),
         "cannotTell": found.unsaid,
         "nodes": None if found.nodes is None else nodes_json(found.nodes),
-        "unknownRecords": seen.unknown,
+        "unknownRecords": seen.limits.unknown,
         **limits_json(seen.limits.coverage, seen.limits.shown),
     }
 

@@ -81,6 +81,7 @@ LAYERS: dict[str, Layer] = {
             tests=(
                 "tests/raft",
                 "tests/unit/controller/raft",
+                "tests/unit/runtime/test_replica_store.py",
                 "tests/properties/test_raft_schedules.py",
                 "tests/unit/controller/test_node_log.py",
                 "tests/unit/controller/test_node_leadership.py",

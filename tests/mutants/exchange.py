@@ -5,9 +5,13 @@ Every reference to the function, bound methods and imported names too, sees the 
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Iterator
 from types import CodeType, FunctionType
+from typing import Any
+
+_Cached = functools._lru_cache_wrapper
 
 
 def functions_by_name(files: frozenset[str]) -> dict[tuple[str, str, int], list[FunctionType]]:
@@ -17,6 +21,15 @@ def functions_by_name(files: frozenset[str]) -> dict[tuple[str, str, int], list[
         if type(at) is FunctionType and at.__code__.co_filename in files:
             code = at.__code__
             found.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(at)
+    return found
+
+
+def caches_of(files: frozenset[str]) -> list[Any]:
+    """All functions of the files that remember their results: what the sound code made must not stay."""
+    found = []
+    for at in gc.get_objects():
+        if type(at) is _Cached and at.__wrapped__.__code__.co_filename in files:
+            found.append(at)
     return found
 
 

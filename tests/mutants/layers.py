@@ -53,8 +53,15 @@ _STATE_TESTS = (
                 "columns_decode",
                 "dump_columns",
             ),
-            *("image_parts", "passing_over", "replay_meanings", "replay_recorded_logs", "replica_counts"),
-            *("snapshot_files",),
+            *(
+                "image_parts",
+                "passing_over",
+                "replay_edges",
+                "replay_meanings",
+                "replay_recorded_logs",
+                "replica_counts",
+            ),
+            *("snapshot_bytes", "snapshot_files"),
         )
     ),
     "tests/properties/test_every_field_survives.py",

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from tests.mutants.exchange import exchange, functions_by_name
+from tests.mutants.exchange import caches_of, exchange, functions_by_name
 from tests.mutants.marking import MarkingFinder
 from tests.mutants.sites import Mutant, Source
 
@@ -112,6 +112,7 @@ class Workplace(Examples):
     tests: dict[str, Known] = field(default_factory=dict)
     running: dict[int, tuple[Mutant, list[str], float]] = field(default_factory=dict)
     _living: dict[tuple[str, str, int], list[Any]] = field(default_factory=dict)
+    _caches: list[Any] = field(default_factory=list)
     _pipes: dict[int, int] = field(default_factory=dict)
     _killed_in: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
@@ -128,7 +129,8 @@ class Workplace(Examples):
             if item.nodeid in self.sound.seconds:
                 self.tests[item.nodeid] = Known(item, self.sound.seconds[item.nodeid])
         root = self.finder._root
-        self._living = functions_by_name(frozenset(str(root / file) for file in self.finder._files))
+        paths = frozenset(str(root / file) for file in self.finder._files)
+        self._living, self._caches = functions_by_name(paths), caches_of(paths)
         self.say(
             f"{len(self.tests)} tests pass on the sound code, known in {time.monotonic() - started:.0f} s"
         )
@@ -249,6 +251,8 @@ class Workplace(Examples):
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             if mutant.at_import or self._only_at_import(mutant) or not self._exchange(mutant, code):
                 _alone(self, mutant, names)
+            for cache in self._caches:
+                cache.cache_clear()
             result = self._run_until_one_fails(names, out)
         except BaseException:
             result = _KILLED

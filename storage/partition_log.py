@@ -352,6 +352,19 @@ class PartitionLog(PooledLog):
         if doomed:
             self._disk.sync_directory(self.directory)
 
+    # --- the start
+
+    def start_at(self, offset: int) -> int:
+        """Shows nothing below `offset`, as far as the log goes; where it starts now. The caller keeps this,
+        durably before it is called, where no segment begins there."""
+        with self._lookup:
+            self._visible_from = max(self._visible_from, min(offset, self.end_offset))
+        return self.log_start_offset
+
+    def begins_at(self, offset: int) -> bool:
+        """Whether a segment begins there: then the log can be trimmed to start there by itself."""
+        return any(segment.base_offset == offset for segment in self._segments)
+
     # --- cutting
 
     def truncate_to(self, end_offset: int) -> int:
@@ -369,6 +382,7 @@ class PartitionLog(PooledLog):
                 self._drop_snapshots(end + 1)
                 self._indexes.cut(keep.base_offset, end)
             super().truncate_to(end)
+            self._visible_from = min(self._visible_from, end)
             self.trusted_from = min(self.trusted_from, end)
             self._load_producers()
         return end
@@ -382,6 +396,7 @@ class PartitionLog(PooledLog):
                 for segment in self._segments:
                     self._indexes.remove(segment.base_offset)
             self.reset_to(LogPosition(-1, offset))
+            self._visible_from = 0
             self._indexes.begin(offset)
             self.trusted_from = offset
             self.producers = ProducerTable()

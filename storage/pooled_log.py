@@ -56,6 +56,8 @@ class PooledLog(SegmentedLog):
         super().__init__(disk, directory, config, None)
         self.trusted_from = 0
         self.closed = False
+        # Below it nothing is shown, although its segment may hold more. The directory's store keeps it.
+        self._visible_from = 0
         self.pool = pool
         self._file_system = file_system
         # Held where segments and their indexes change or are looked up: reads come from other threads.
@@ -70,6 +72,11 @@ class PooledLog(SegmentedLog):
         return TimedSegment(
             self._disk, self.directory, base_offset, self.pool, index_interval_bytes=interval, new=True
         )
+
+    @property
+    def log_start_offset(self) -> int:
+        """Where the log starts for its readers: records below were deleted, if not yet their segment."""
+        return max(self.start_offset, self._visible_from)
 
     def close(self) -> None:
         """Closes the files, which running reads keep open until they end; later ones find nothing."""
@@ -115,8 +122,8 @@ class PooledLog(SegmentedLog):
     ) -> _Span | None:
         """The file stays open until the caller releases it."""
         with self._lookup:
-            if self.closed or not self.start_offset <= from_offset <= self.end_offset:
-                raise OffsetOutOfRange(from_offset, self.start_offset, self.end_offset)
+            if self.closed or not self.log_start_offset <= from_offset <= self.end_offset:
+                raise OffsetOutOfRange(from_offset, self.log_start_offset, self.end_offset)
             to_offset = min(to_offset, self.end_offset)
             if from_offset >= to_offset:
                 return None
@@ -170,45 +177,59 @@ class PooledLog(SegmentedLog):
     def find_offset(self, timestamp_ms: int, below_offset: int) -> FoundRecord | None:
         """The first record below `below_offset` that is not older. Of a batch in a codec that is not opened
         here the first offset is told. Raises CorruptLogError, DiskError."""
-        with self._lookup:
-            found = None if self.closed else self._find_batch(timestamp_ms, below_offset)
-            if found is None:
-                return None
-            segment, position, header = found
-            generation = self.generation
-            data = segment.file.read_at(position, header.size_bytes)
-        if header.is_log_append_time:
-            return FoundRecord(header.base_offset, header.max_timestamp_ms, header.leader_epoch)
-        try:
-            records = RecordBatch(header, data).records()
-        except CompressedBatchError:
-            return FoundRecord(header.base_offset, header.max_timestamp_ms, header.leader_epoch)
-        except BatchError as error:
-            if generation != self.generation:
-                return None
-            raise CorruptLogError(segment.path, position, header.base_offset, str(error), _ADVICE) from None
-        for record in records:
-            if record.timestamp_ms >= timestamp_ms and record.offset < below_offset:
-                return FoundRecord(record.offset, record.timestamp_ms, header.leader_epoch)
-        return None
+        start = self.log_start_offset
+        while True:
+            with self._lookup:
+                found = None if self.closed else self._find_batch(timestamp_ms, start, below_offset)
+                if found is None:
+                    return None
+                segment, position, header = found
+                generation = self.generation
+                data = segment.file.read_at(position, header.size_bytes)
+            try:
+                first = _first_record(RecordBatch(header, data), timestamp_ms, start, below_offset)
+            except BatchError as error:
+                if generation != self.generation:
+                    return None
+                raise CorruptLogError(
+                    segment.path, position, header.base_offset, str(error), _ADVICE
+                ) from None
+            if first is not None or header.base_offset >= start:
+                return first
+            start = header.next_offset  # only records of it that were deleted are young enough
 
     def _find_batch(
-        self, timestamp_ms: int, below_offset: int
+        self, timestamp_ms: int, start: int, below_offset: int
     ) -> tuple[TimedSegment, int, BatchHeader] | None:
+        """The first one that is not older and not wholly below `start`."""
         for one in self._segments:
             segment = cast(TimedSegment, one)
             if segment.base_offset >= below_offset or not segment.size:
                 return None
-            if segment.newest_timestamp_ms() >= timestamp_ms:
-                break
-        else:
-            return None
-        position, _ = segment.locate(segment.offset_before(timestamp_ms))
-        while position < segment.size:
-            header = self._header_at(segment, position)
-            if header.base_offset >= below_offset:
-                return None
-            if header.max_timestamp_ms >= timestamp_ms:
-                return segment, position, header
-            position += header.size_bytes
+            end = self.end_offset if segment.sealed_end is None else segment.sealed_end
+            if end <= start or segment.newest_timestamp_ms() < timestamp_ms:
+                continue
+            position, _ = segment.locate(max(start, segment.offset_before(timestamp_ms)))
+            while position < segment.size:
+                header = self._header_at(segment, position)
+                if header.base_offset >= below_offset:
+                    return None
+                if header.max_timestamp_ms >= timestamp_ms:
+                    return segment, position, header
+                position += header.size_bytes
         return None
+
+
+def _first_record(batch: RecordBatch, timestamp_ms: int, start: int, below_offset: int) -> FoundRecord | None:
+    header = batch.header
+    whole = FoundRecord(max(header.base_offset, start), header.max_timestamp_ms, header.leader_epoch)
+    if header.is_log_append_time:
+        return whole
+    try:
+        records = batch.records()
+    except CompressedBatchError:
+        return whole
+    for record in records:
+        if record.timestamp_ms >= timestamp_ms and start <= record.offset < below_offset:
+            return FoundRecord(record.offset, record.timestamp_ms, header.leader_epoch)
+    return None

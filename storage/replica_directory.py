@@ -1,15 +1,14 @@
 """The names in a broker's log directory, and the small files that belong to it or to one replica.
 
-Owns `<topic>-<partition>`, `...-delete`, `...-stray`, `partition.metadata` (version 0) and
-`replication-offset-checkpoint`, all as Kafka has them (`UnifiedLog`, `PartitionMetadataFile`,
-`OffsetCheckpointFile`).
+Owns `<topic>-<partition>`, `...-delete`, `...-stray`, `partition.metadata` (version 0) and the offset
+checkpoints, all as Kafka has them (`UnifiedLog`, `PartitionMetadataFile`, `OffsetCheckpointFile`).
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .checkpoint_text import decode_offsets, encode_offsets
 from .disk import Disk, join, read_file, write_atomically
@@ -18,6 +17,7 @@ from .log_config import PARTITION_METADATA_FILE
 from .uuids import uuid_from_text, uuid_to_text
 
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
+LOG_START_FILE = "log-start-offset-checkpoint"
 KAFKA_RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 """Kafka's, of all replicas of a directory. We have one beside each replica's segments and take this one away:
 it would tell Kafka that what we wrote had been flushed, and where it is found, Kafka was here since."""
@@ -84,6 +84,18 @@ def load_high_watermarks(disk: Disk, directory: str) -> dict[tuple[str, int], in
     """By (topic, partition); empty where there is no file. Raises CorruptFileError, DiskError."""
     advice = "nothing needs to be done: reads are bounded by the logs' starts until leaders are known"
     return _load_offsets(disk, join(directory, HIGH_WATERMARK_FILE), advice)
+
+
+def store_log_starts(disk: Disk, directory: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """By (topic, partition): where logs start that begin within their first segment, or after it. Durable on
+    return; raises DiskError."""
+    write_atomically(disk, join(directory, LOG_START_FILE), encode_offsets(offsets))
+
+
+def load_log_starts(disk: Disk, directory: str) -> dict[tuple[str, int], int]:
+    """The inverse; empty where there is no file. Raises CorruptFileError, DiskError."""
+    advice = "records that were deleted without their segments are there again: delete them again"
+    return _load_offsets(disk, join(directory, LOG_START_FILE), advice)
 
 
 def _load_offsets(disk: Disk, path: str, advice: str) -> dict[tuple[str, int], int]:

@@ -336,7 +336,7 @@ class EnforceRetention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimTo:
-    """A follower's log starts where its leader's starts: segments wholly below go: `LogTrimmed`."""
+    """A follower's log starts where its leader's starts; segments wholly below go: `LogTrimmed`."""
 
     directory_id: bytes
     key: PartitionKey

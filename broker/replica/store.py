@@ -149,7 +149,7 @@ class DirectoryStore:
             case EnforceRetention():
                 return self._enforce_retention(work)
             case TrimTo():
-                return self._trim(work)
+                return self._trim([work])
             case CheckpointHighWatermarks():
                 store_high_watermarks(self._disk, self.path, work.high_watermarks)
                 return []
@@ -160,7 +160,7 @@ class DirectoryStore:
                 assert_never(work)
 
     def execute_all(self, works: Sequence[DiskWork]) -> list[DataEvent]:
-        """The same in order, but creations in a row, and removals in a row, share their syncs."""
+        """The same in order, but creations, removals and trims in a row share their syncs."""
         events: list[DataEvent] = []
         with missing_is_bad(self.path):
             for kind, group in groupby(works, key=type):
@@ -168,6 +168,8 @@ class DirectoryStore:
                     events += self._create([work for work in group if isinstance(work, CreateReplica)])
                 elif kind is RemoveReplica:
                     events += self._remove([work for work in group if isinstance(work, RemoveReplica)])
+                elif kind is TrimTo:
+                    events += self._trim([work for work in group if isinstance(work, TrimTo)])
                 else:
                     for work in group:
                         events += self._execute(work)
@@ -247,6 +249,7 @@ class DirectoryStore:
         else:
             log.truncate_to(work.end_offset)
             log.sync()
+        self._opened.log_starts.settle(self._disk, self.path, [((replica.topic, work.key[1]), log)])
         replica.size_bytes = log.size_bytes
         return [
             LogCut(
@@ -263,10 +266,12 @@ class DirectoryStore:
             return []
         log, settings = replica.log, replica.settings
         log.producers.expire(work.wall_ms - self._options.producer_id_expiration_ms)
+        # Below its start a log keeps nothing, whatever its policy.
+        went = bool(log.delete_segments_before(log.log_start_offset))
         if not settings.deletes:
-            return []
+            return [self._trimmed(replica)] if went else []
         try:
-            went = log.enforce_retention(
+            went |= log.enforce_retention(
                 retention_bytes=settings.retention_bytes,
                 retention_ms=settings.retention_ms,
                 below_offset=work.below_offset,
@@ -277,11 +282,23 @@ class DirectoryStore:
             return []
         return [self._trimmed(replica)] if went else []
 
-    def _trim(self, work: TrimTo) -> list[DataEvent]:
-        replica = self._replica(work)
-        if replica is None or not replica.log.delete_segments_before(work.start_offset):
+    def _trim(self, works: list[TrimTo]) -> list[DataEvent]:
+        """Where no segment begins at a new start, the directory's file says so before anybody is told."""
+        starts: dict[PartitionKey, tuple[StoredReplica, int]] = {}
+        for work in works:
+            replica = self._replica(work)
+            if replica is not None:
+                start = min(work.start_offset, replica.log.end_offset)
+                if start > replica.log.log_start_offset:
+                    starts[work.key] = (replica, max(start, starts.get(work.key, (replica, 0))[1]))
+        if not starts:
             return []
-        return [self._trimmed(replica)]
+        changed = [((one.topic, one.key[1]), one.log, start) for one, start in starts.values()]
+        self._opened.log_starts.change(self._disk, self.path, changed)
+        for replica, start in starts.values():
+            replica.log.delete_segments_before(start)
+            replica.log.start_at(start)
+        return [self._trimmed(replica) for replica, _ in starts.values()]
 
     def _trimmed(self, replica: StoredReplica) -> LogTrimmed:
         replica.size_bytes = replica.log.size_bytes
@@ -290,7 +307,7 @@ class DirectoryStore:
             directory_id=self.directory_id,
             key=replica.key,
             incarnation=replica.incarnation,
-            start_offset=replica.log.start_offset,
+            start_offset=replica.log.log_start_offset,
             size_bytes=replica.size_bytes,
         )
 
@@ -304,7 +321,7 @@ class DirectoryStore:
 
     def _remove(self, works: list[RemoveReplica]) -> list[DataEvent]:
         events: list[DataEvent] = []
-        renamed = False
+        renamed: list[tuple[str, int]] = []
         for work in works:
             replica = self._replicas.get(work.key)
             if replica is not None and work.incarnation < replica.incarnation:
@@ -313,12 +330,13 @@ class DirectoryStore:
                 self._dirty.pop(work.key, None)
                 self._changed.pop(work.key, None)
                 rename_away(self._opened, replica)
-                renamed = True
+                renamed.append((replica.topic, work.key[1]))
             events.append(
                 ReplicaRemoved(directory_id=self.directory_id, key=work.key, incarnation=work.incarnation)
             )
         if renamed:
             self._disk.sync_directory(self.path)
+            self._opened.log_starts.forget(self._disk, self.path, renamed)
         return events
 
     def tick(self, now_ms: int) -> bool:

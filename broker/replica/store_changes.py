@@ -24,6 +24,7 @@ def create_replicas(opened: Opened, works: Sequence[CreateReplica]) -> list[Stor
     Raises StorageError for a replica that is there already, DiskError.
     """
     made, files = [], []
+    opened.log_starts.forget(opened.disk, opened.path, [(work.topic, work.key[1]) for work in works])
     for work in works:
         name = replica_name(work.topic, work.key[1])
         if work.key in opened.replicas:

@@ -137,7 +137,7 @@ class _Opening:
 
     def run(self) -> FoundDirectory:
         """Raises DiskError, FileMissingError, CorruptLogError, _Unreadable."""
-        self._load_high_watermarks()
+        self._load_offsets()
         self._kafka_was_here = self._disk.exists(join(self._path, KAFKA_RECOVERY_POINT_FILE))
         names = []
         for name in self._disk.list_directory(self._path):
@@ -165,9 +165,13 @@ class _Opening:
             usable_bytes=self._disk.free_bytes(self._path),
         )
 
-    def _load_high_watermarks(self) -> None:
+    def _load_offsets(self) -> None:
         try:
             self._high_watermarks = load_high_watermarks(self._disk, self._path)
+        except CorruptFileError as error:
+            self._warn(str(error))
+        try:
+            self._opened.log_starts.load(self._disk, self._path)
         except CorruptFileError as error:
             self._warn(str(error))
 
@@ -201,6 +205,7 @@ class _Opening:
             )
         except CorruptFileError as error:
             raise _Unreadable(str(error)) from error
+        self._opened.log_starts.apply((topic, partition), log)
         found = as_found(log, self._high_watermarks.get((topic, partition), -1))
         self._opened.replicas[key] = StoredReplica(
             key=key,
@@ -247,6 +252,8 @@ class _Opening:
             self._opened.file_system.sync(files, names)
         for log in self._unsynced:
             log.needs_sync = False
+        logs = [((one.topic, one.key[1]), one.log) for one in self._opened.replicas.values()]
+        self._opened.log_starts.settle(self._disk, self._path, logs)
         if self._kafka_was_here:
             # Last: the recovery points that it makes wrong are gone for certain.
             self._disk.remove(join(self._path, KAFKA_RECOVERY_POINT_FILE))

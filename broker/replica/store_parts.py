@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from broker.replica.events import LogSettings, ReplicaLog
 from broker.replica.messages import PartitionKey
+from broker.replica.store_log_starts import LogStarts
 from storage.disk import Disk, FileSystem, Lock
 from storage.epochs import EpochTable
 from storage.file_pool import FilePool
@@ -69,7 +70,7 @@ class RemovedReplica:
 @dataclass(slots=True, kw_only=True)
 class Opened:
     """What opening a directory makes, and the store is made of. `unpointed`: replicas whose recovery point is
-    below their end."""
+    below their end. `log_starts`: what `log-start-offset-checkpoint` says."""
 
     disk: Disk
     path: str
@@ -84,6 +85,7 @@ class Opened:
     replicas: dict[PartitionKey, StoredReplica] = field(default_factory=dict)
     removed: list[RemovedReplica] = field(default_factory=list)
     unpointed: dict[PartitionKey, StoredReplica] = field(default_factory=dict)
+    log_starts: LogStarts = field(default_factory=LogStarts)
 
 
 def log_config(settings: LogSettings, options: StoreOptions) -> LogConfig:
@@ -99,12 +101,15 @@ def log_config(settings: LogSettings, options: StoreOptions) -> LogConfig:
 def as_found(log: PartitionLog, high_watermark: int = -1) -> ReplicaLog:
     """The log as the manager starts from it; the high watermark is brought within the log."""
     epochs = log.epochs
+    start = log.log_start_offset
+    if start > log.start_offset:
+        epochs = epochs.truncate_start(start)
     if log.start_epoch < 0 and log.start_offset == log.end_offset:
         epochs = EpochTable()  # it was emptied to begin elsewhere: nothing is known of what came before
     return ReplicaLog(
-        start_offset=log.start_offset,
+        start_offset=start,
         end_offset=log.end_offset,
-        high_watermark=min(max(high_watermark, log.start_offset), log.end_offset),
+        high_watermark=min(max(high_watermark, start), log.end_offset),
         size_bytes=log.size_bytes,
         epochs=epochs,
         producers=log.producers.copy(),

@@ -22,6 +22,7 @@ import msgspec
 
 from cli.errors import Failure
 from cli.format import FormatPlan, apply_plan, existing_cluster_id
+from storage.private import make_private_directory, private_file
 from storage.uuids import random_uuid, uuid_from_text, uuid_to_text
 
 MANIFEST = "cluster.json"
@@ -223,8 +224,10 @@ def create(
         manifest=Manifest(version=MANIFEST_VERSION, cluster_id=chosen, nodes=nodes),
     )
     for node in layout.nodes:
-        layout.home(node).mkdir(parents=True)
-        layout.config(node).write_text(config_text(layout, node, (extra or {}).get(node.role, {})))
+        make_private_directory(layout.home(node))
+        private_file(layout.config(node)).write_text(
+            config_text(layout, node, (extra or {}).get(node.role, {}))
+        )
         apply_plan(
             FormatPlan(
                 directories=tuple(map(str, dict.fromkeys((layout.data(node), *layout.log_dirs(node))))),
@@ -233,7 +236,7 @@ def create(
                 directory_ids=(node.directory_id, *node.log_directory_ids),
             )
         )
-    (layout.directory / MANIFEST).write_bytes(
+    private_file(layout.directory / MANIFEST).write_bytes(
         msgspec.json.format(msgspec.json.encode(layout.manifest), indent=2)
     )
     return layout

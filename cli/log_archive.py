@@ -30,6 +30,7 @@ from storage.errors import NotALogError
 from storage.log_config import METADATA_DIRECTORY
 from storage.meta_properties import FILE_NAME as META_PROPERTIES
 from storage.posix_disk import PosixDisk, PosixFile
+from storage.private import make_private_directory, private_file
 from storage.segment import parse_segment_name
 from storage.snapshots import BOOTSTRAP_FILE, parse_snapshot_name
 
@@ -201,8 +202,8 @@ class _Taker:
             )
 
     def _make(self, target: Path) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.touch(mode=0o600)
+        make_private_directory(target.parent)
+        private_file(target)
 
     def _require_room(self, more_bytes: int) -> None:
         wanted = self._written_bytes + more_bytes

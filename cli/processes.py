@@ -17,6 +17,7 @@ import psutil
 
 from cli.errors import Failure
 from cli.layout import Layout, Node
+from storage.private import private_file
 
 STOP_WAIT_S = 40.0
 """A broker's controlled shutdown may take 30 s by default; a little more before it is killed."""
@@ -52,7 +53,7 @@ class Processes:
                 f"{node.name} is running already (pid {running}); stop it with: metaquorum local down"
             )
         command = [sys.executable, "-m", "cli", node.role, "run", str(self._layout.config(node))]
-        with self._layout.log_file(node).open("ab") as output:
+        with private_file(self._layout.log_file(node)).open("ab") as output:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -63,7 +64,7 @@ class Processes:
             )
         self._children[node.name] = child
         record = ProcessRecord(pid=child.pid, created_s=psutil.Process(child.pid).create_time())
-        self._layout.pid_file(node).write_bytes(msgspec.json.encode(record))
+        private_file(self._layout.pid_file(node)).write_bytes(msgspec.json.encode(record))
         return child.pid
 
     def signal(self, node: Node, number: int) -> bool:

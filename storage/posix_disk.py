@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from .disk import DiskFile, join, parent_of
 from .errors import DiskError, FileMissingError, LogDirectoryLockedError
+from .private import PRIVATE_FILE, make_private_directory
 
 _ADVICE = {
     errno.ENOSPC: "no space is left; free some or move the directory, then start again",
@@ -209,7 +210,7 @@ class PosixDisk:
     def open_append(self, path: str) -> PosixFile:
         """Opens or creates a file for reading and appending."""
         with _translated(parent_of(path), "open", path):
-            return self._wrap(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            return self._wrap(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
 
     @staticmethod
     def _wrap(path: str, descriptor: int) -> PosixFile:
@@ -240,7 +241,7 @@ class PosixDisk:
     def make_directory(self, path: str) -> None:
         """mkdir -p. Every directory that is made is made durable in its parent by the caller's sync."""
         with _translated(parent_of(path), "mkdir", path):
-            os.makedirs(path, exist_ok=True)
+            make_private_directory(path)
 
     def rename(self, source: str, target: str) -> None:
         """rename(2)."""
@@ -274,7 +275,7 @@ class PosixDisk:
         """flock on `.lock` without waiting."""
         path = join(directory, ".lock")
         with _translated(directory, "lock", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

@@ -25,6 +25,7 @@ from pipeline.logs.survey import LogSurvey
 from storage.batch import RecordBatch
 from storage.errors import StorageError
 from storage.posix_disk import PosixDisk
+from storage.private import private_file
 from storage.reader import Damage
 from storage.snapshots import snapshot_path
 from storage.types import LogPosition
@@ -177,8 +178,8 @@ class _Feeder:
             return result
         target = Path(task.staging) / "_state" / task.state_target
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(engine.saved_state)
-        target.with_name(target.name + NOTES_SUFFIX).write_bytes(self._kept_notes or b"")
+        private_file(target).write_bytes(engine.saved_state)
+        private_file(target.with_name(target.name + NOTES_SUFFIX)).write_bytes(self._kept_notes or b"")
         result.has_state = True
         result.resume_offset, result.resume_epoch = engine.resume_point
         return result

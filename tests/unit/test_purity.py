@@ -17,6 +17,7 @@ SHELL = (
     "controller/server",
     "broker/server",
     "storage/posix_disk.py",
+    "storage/private.py",
 )
 FORBIDDEN_MODULES = {
     "aiofiles",

@@ -119,3 +119,28 @@ def test_syncs_beside_appends_reads_and_cuts(tmp_path: Path) -> None:
     warnings: list[str] = []
     log = SegmentedLog.open(DISK, directory, config, warnings.append)
     assert [one.data for one in whole(log)] == expected and warnings == []
+
+
+def test_what_is_made_is_the_users_alone_and_what_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o755)
+    (theirs / "old").write_bytes(b"x")
+    (theirs / "old").chmod(0o644)
+    before = os.umask(0)
+    try:
+        DISK.make_directory(str(theirs / "a" / "b"))
+        DISK.make_directory(str(theirs / "a" / "b"))
+        for name in ("old", "a/b/new"):
+            DISK.open_append(str(theirs / name)).close()
+        DISK.lock(str(theirs / "a")).release()
+    finally:
+        os.umask(before)
+    modes = {
+        name: (theirs / name).stat().st_mode & 0o777 for name in ("", "old", "a", "a/b", "a/b/new", "a/.lock")
+    }
+    assert modes == {"": 0o755, "old": 0o644, "a": 0o700, "a/b": 0o700, "a/b/new": 0o600, "a/.lock": 0o600}
+    with pytest.raises(DiskError):
+        DISK.make_directory(str(theirs / "old" / "below"))
+    with pytest.raises(DiskError):
+        DISK.make_directory(str(theirs / "old"))

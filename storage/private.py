@@ -1,0 +1,34 @@
+"""Files and directories that only their user can read: logs hold credentials, and their copies do as well.
+
+Owns the modes. What is there already keeps its own: an operator may have chosen it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+
+
+def make_private_directory(path: str | Path) -> None:
+    """mkdir -p; each directory that is made is the user's alone (`os.makedirs` gives its mode to the last one
+    only). Raises OSError."""
+    missing = []
+    at = os.path.abspath(path)
+    while not os.path.lexists(at):
+        missing.append(at)
+        at = os.path.dirname(at)
+    for one in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(one, PRIVATE_DIRECTORY)
+    if not os.path.isdir(path):
+        raise NotADirectoryError(20, os.strerror(20), str(path))
+
+
+def private_file(path: str | Path) -> Path:
+    """The path, behind which there is a file now: one that is made is the user's alone. Raises OSError."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
+    return Path(path)

@@ -23,9 +23,10 @@ from cli.log_options import (
 )
 from cli.log_source import open_path
 from cli.output import json_line, json_option, secret_text, secrets_option, utc_text
+from metadata.inspect.explain import explain
 from metadata.inspect.points import END, Point
 from metadata.inspect.targets import Target, parse_target
-from metadata.inspect.why import Explanation, Link, explain
+from metadata.inspect.why import Explanation, Link
 from metadata.secrets import Redacted
 
 TARGET = Checked("entity", parse_target)
@@ -104,7 +105,9 @@ def headline(found: Explanation) -> str:
     link = found.last
     if link is None:
         return f"{found.target}: no record is about it"
-    if not found.exists:
+    if found.exists is None:
+        state = "is not known as a whole here; the last record about it is"
+    elif not found.exists:
         state = "does not exist since"
     elif found.target.field is not None:
         state = f"is {_text(found.value)} since"

@@ -14,6 +14,7 @@ from cli.shell.moving import about
 from cli.shell.session import Session, ShellCommand, ShellError
 from cli.shell.text import change_line, limit_lines, record_line, step_head
 from metadata.inspect.diff import Cause, diff_points
+from metadata.inspect.explain import explain
 from metadata.inspect.history import Span, history
 from metadata.inspect.points import END, Point
 from metadata.inspect.states import FoundState, Step, settle, state_at, steps
@@ -21,7 +22,6 @@ from metadata.inspect.story import Seen, events
 from metadata.inspect.targets import parse_target
 from metadata.inspect.timeline import SEVERITIES, at_least
 from metadata.inspect.views import EVERYTHING, Wanted
-from metadata.inspect.why import explain
 
 
 def diff(session: Session, arguments: list[str]) -> Iterator[str]:

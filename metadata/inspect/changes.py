@@ -287,7 +287,7 @@ class ChangeFeed:
                 | r.AbortTransactionRecord()
             ):
                 return True
-        broker_id = _broker_of(record)
+        broker_id = broker_of(record)
         return broker_id is not None and broker_id not in builder.brokers
 
     def _record(self, found: BatchChanges, offset: int, record: object) -> None:
@@ -311,7 +311,7 @@ class ChangeFeed:
                     found.created.append((offset, TopicInfo(topic_id, name)))
             case r.UnknownRecord() | control.UnknownControlRecord():
                 return
-            case _ if (broker_id := _broker_of(record)) is not None:
+            case _ if (broker_id := broker_of(record)) is not None:
                 known = self.brokers.get(broker_id)
                 if self._compare(found, record, offset):
                     after = self.brokers.get(broker_id)
@@ -376,7 +376,8 @@ class ChangeFeed:
                 story.moved_off = (step.offset, found.time_ms)
 
 
-def _broker_of(record: object) -> int | None:
+def broker_of(record: object) -> int | None:
+    """The broker that a record is about; None for a record about something else."""
     match record:
         case (
             r.BrokerRecord(broker_id=broker_id)

@@ -19,13 +19,13 @@ from metadata.inspect.coverage import (
     known_from,
 )
 from metadata.inspect.creations import may_create
+from metadata.inspect.decoded_runs import decoded_runs
 from metadata.inspect.log import MetadataLog, ReadBatch, damage_line, decode_item
 from metadata.inspect.places import Limits
 from metadata.inspect.points import END, Point, utc_text
 from metadata.inspect.quorum import quorum_at
 from metadata.inspect.states import OnProblem, nothing_known, settle, state_at
 from metadata.inspect.timeline import GAP_MS, SEVERITIES, Timeline, TimelineEvent
-from metadata.inspect.why import decoded_runs
 from storage.batch import BatchHeader, RecordBatch
 from storage.reader import Damage
 

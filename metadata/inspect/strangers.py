@@ -163,18 +163,6 @@ def said_fields(record: object) -> dict[str, Any]:
     return {}
 
 
-def is_about(record: object, key: PartitionKey | None, broker_id: int | None) -> bool:
-    """Whether a record is about a partition, or about a broker."""
-    match record:
-        case r.PartitionRecord() | r.PartitionChangeRecord():
-            return (record.topic_id, record.partition_id) == key
-        case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
-            return record.id == broker_id
-        case r.BrokerRegistrationChangeRecord() | r.UnregisterBrokerRecord():
-            return record.broker_id == broker_id
-    return False
-
-
 def _of_broker(
     offset: int, broker_id: int, kind: str, text: str, severity: str = "info", rule: str | None = None
 ) -> Grouped:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,20 +26,20 @@ from metadata.inspect.causes import (
     partition_causes,
     record_causes,
 )
-from metadata.inspect.changes import BatchChanges, ChangeFeed
+from metadata.inspect.changes import BatchChanges, ChangeFeed, broker_of
 from metadata.inspect.concern import Concern, Stretch
+from metadata.inspect.decoded_runs import place_of
 from metadata.inspect.entities import EntityNamer, is_below
-from metadata.inspect.log import InspectError, MetadataLog, ReadBatch, damage_line, decode_item
+from metadata.inspect.log import InspectError
 from metadata.inspect.places import Limits
-from metadata.inspect.points import END, Point, utc_text
 from metadata.inspect.record_texts import acl_text, quota_who
 from metadata.inspect.split_fences import LIKE_A_SPLIT_FENCE
-from metadata.inspect.states import OnProblem, earliest, inside_transaction, settle, state_at
+from metadata.inspect.states import inside_transaction
+from metadata.inspect.strangers import said_fields
 from metadata.inspect.targets import Target
 from metadata.inspect.views import Wanted, config_path, entities_below, scram_path
 from metadata.tree import broker_tree, partition_tree
 from storage.batch import RecordBatch
-from storage.reader import Damage
 from storage.runs import BatchRun
 
 _QUORUM_RECORDS = (control.LeaderChangeMessage, control.VotersRecord, control.KRaftVersionRecord)
@@ -63,12 +63,13 @@ class Link:
 @dataclass(slots=True, kw_only=True)
 class Explanation:
     """The chain, oldest first, and how the target stands at its end. `exists` is False for an entity that was
-    deleted or never was; `value` is the field's, or all fields'. `dropped` links were too many to keep;
-    `unknown` records of the log are from the future; `limits` has what the chain does not cover."""
+    deleted or never was, None where records alone cannot tell; `value` is the field's, or all fields'.
+    `dropped` links were too many to keep; `unknown` records of the log are from the future; `limits` has what
+    the chain does not cover."""
 
     target: Target
     end_offset: int
-    exists: bool
+    exists: bool | None
     value: Any
     links: list[Link] = field(default_factory=list)
     dropped: int = 0
@@ -83,141 +84,24 @@ class Explanation:
         return next(changed, self.links[-1] if self.links else None)
 
 
-def explain(
-    log: MetadataLog,
-    target: Target,
-    point: Point = END,
-    on_problem: OnProblem | None = None,
-    *,
-    past_corruption: bool = False,
-) -> Explanation:
-    """The chain of records up to `point` that made `target` what it is there.
-
-    Stops where records are missing, after telling `on_problem`, unless `past_corruption`. Raises InspectError
-    for a target that no record is about.
-    """
-    image = None
-    point, shown = settle(log, point)
-    if log.start_offset and not log.is_checkpoint:
-        image = state_at(log, earliest(log), on_problem, past_corruption=past_corruption).image
-    chain = Chain(target, image)
-    chain.limits.place(shown)
-    for item in batches_until(log, image, point, on_problem, past_corruption, chain.pieces, chain.is_passed):
-        if not isinstance(item, ReadBatch):
-            for error in chain.pass_over(item):
-                if on_problem is not None:
-                    on_problem(f"skipped: {error}")
-            continue
-        header = item.batch.header
-        records = [(decoded.offset, decoded.record) for decoded in item.records]
-        chain.batch(header.leader_epoch, header.max_timestamp_ms, records)
-    return chain.result()
-
-
-def batches_until(
-    log: MetadataLog,
-    image: MetadataImage | None,
-    point: Point,
-    on_problem: OnProblem | None,
-    past_corruption: bool,
-    split: Callable[[BatchRun], Iterator[RecordBatch | Stretch]],
-    is_passed: Callable[[RecordBatch], bool],
-) -> Iterator[ReadBatch | RecordBatch | Stretch]:
-    """Batches behind `image` and before `point`, as `decoded_runs` gives them; damage is told, and is the end
-    unless `past_corruption`."""
-    first = expected = log.start_offset if image is None else image.provenance.offset
-    damaged = False
-    for item in decoded_runs(log, expected, point, split, is_passed):
-        if isinstance(item, Damage):
-            damaged = True
-            if (point.offset is None or item.offset < point.offset) and on_problem is not None:
-                on_problem(damage_line(item))
-            continue
-        base_offset, next_offset, time_ms = _place(item)
-        if next_offset <= expected:
-            continue
-        if point.offset is not None and next_offset > point.offset:
-            return
-        if point.time_ms is not None and not isinstance(item, Stretch) and time_ms > point.time_ms:
-            if expected == first and image is None:
-                raise InspectError(
-                    f"{log.path} begins at {utc_text(time_ms)}, after"
-                    f" {utc_text(point.time_ms)}; give a later time, or an offset from {first} on"
-                )
-            return
-        if base_offset > expected and not past_corruption:
-            if on_problem is not None:
-                on_problem(
-                    f"stopped at offset {expected}: the next batch that can be read is at offset"
-                    f" {base_offset}; go on past it with --past-corruption"
-                )
-            return
-        expected = next_offset
-        yield item
-    if point.offset is not None and point.offset > expected and not damaged:
-        raise InspectError(
-            f"{log.path} ends at offset {expected}, before {point.offset}; give {expected} or less"
-        )
-
-
-def _place(item: ReadBatch | RecordBatch | Stretch) -> tuple[int, int, int]:
-    """First offset, offset after the last one, time."""
-    if isinstance(item, Stretch):
-        return item.base_offset, item.next_offset, item.time_ms
-    header = item.batch.header if isinstance(item, ReadBatch) else item.header
-    return header.base_offset, header.next_offset, header.max_timestamp_ms
-
-
-def decoded_runs(
-    log: MetadataLog,
-    start: int,
-    point: Point,
-    split: Callable[[BatchRun], Iterator[RecordBatch | Stretch]],
-    is_passed: Callable[[RecordBatch], bool] | None = None,
-) -> Iterator[ReadBatch | RecordBatch | Stretch | Damage]:
-    """What `log.items` gives from `start` on, but for runs of batches that follow what was read and that end
-    before `point`: `split` says which of them come decoded. A batch alone that `is_passed` comes as it is."""
-    if log.is_checkpoint:
-        yield from log.items(start or None)
-        return
-    expected = start
-    for found in log.runs(start or None):
-        parts: Iterable[RecordBatch | Stretch | Damage]
-        if not isinstance(found, BatchRun):
-            parts = (found,)
-        elif found.base_offset == expected and is_before(found, point):
-            parts = split(found)
-        else:
-            parts = found.batches()
-        for part in parts:
-            if isinstance(part, Stretch):
-                expected = part.next_offset
-                yield part
-            elif is_passed is not None and isinstance(part, RecordBatch) and is_passed(part):
-                expected = part.header.next_offset
-                yield part
-            else:
-                for item in decode_item(part):
-                    if isinstance(item, ReadBatch):
-                        expected = item.batch.header.next_offset
-                    yield item
-
-
-def is_before(run: BatchRun, point: Point) -> bool:
-    """Whether all of a run lies before a place."""
-    if point.offset is not None:
-        return run.next_offset <= point.offset
-    return point.time_ms is None or int(run.timestamps_ms().max()) <= point.time_ms
-
-
 class Chain:
     """Collects the links of one target. Feed it every batch in log order, then ask for the result."""
 
-    def __init__(self, target: Target, image: MetadataImage | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        image: MetadataImage | None = None,
+        *,
+        is_known: bool = True,
+        names: Mapping[bytes, str] | None = None,
+    ) -> None:
+        """`image` is the state at the log's start; with `is_known` False it is empty, and records tell what
+        they say by themselves until `learn`. `names` are those of topics as a later snapshot tells them."""
         self._target = target
-        self._feed = ChangeFeed(image)
+        self._feed = ChangeFeed(image, is_known=is_known, names=names)
         known = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
-        self._namer = EntityNamer(known)
+        self._namer = EntityNamer({**(names or {}), **known})
+        self._said: dict[str, Any] = {}
         self._links: deque[Link] = deque(maxlen=MAX_LINKS)
         self._visible: tuple[deque[Link], int] | None = None
         self.limits = Limits()
@@ -231,10 +115,13 @@ class Chain:
         self._quorum_before: dict[str, Any] = {}
         self._settings: set[tuple[str, str]] = set()
         self._concern = self._concern_of()
-        self._begin(image)
+        if image is not None and is_known:
+            self._begin(image)
 
     def _concern_of(self) -> Concern:
         """Which batches may hold a link, or a fence that tells of one."""
+        if not self._feed.is_known:
+            return Concern()  # which topic a partition is of is not known
         if self._kind == "topic":
             wanted = (self._partition_of() or (self._target.entity.partition("/")[2],))[0]
             by_name = wanted and self._partition_of() is not None
@@ -251,19 +138,46 @@ class Chain:
 
     def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
         """Batches that are not about the target; which of their records cannot be read."""
-        _, self._end, self._last_ms = _place(stretch)
+        _, self._end, self._last_ms = place_of(stretch)
         return self._feed.pass_over(stretch)
 
-    def _begin(self, image: MetadataImage | None) -> None:
+    @property
+    def end_offset(self) -> int:
+        """Offset behind the last batch."""
+        return self._end
+
+    def is_whole(self, known: int | None) -> bool:
+        """Whether the chain needs nothing of what a trimmed log does not know before the offset `known`:
+        elections are records of their own, and a topic's chain begins with the topic."""
+        first = self._links[0] if self._links else None
+        created = first is not None and first.type_name in ("TOPIC_RECORD", "PARTITION_RECORD")
+        return self._kind == "quorum" or (
+            created and known is not None and first is not None and first.offset >= known
+        )
+
+    def learn(self, image: MetadataImage) -> None:
+        """A snapshot says what the state is here, which was not known so far."""
+        before = self._now()
+        self._feed.learn(image)
+        for topic in image.topics.all():
+            self._namer.learn(topic.topic_id, topic.name)
+        self._concern = self._concern_of()
+        self._end = max(self._end, image.provenance.offset)
+        now, name = self._now(), self._target.field
+        is_same = before == now if name is None else (before or {}).get(name) == (now or {}).get(name)
+        if not (self._links and is_same) and self._kind != "quorum":
+            self._begin(image)
+
+    def _begin(self, image: MetadataImage) -> None:
         """Notes that the entity is there from the start on, where a snapshot says so."""
-        there = None if image is None else self._now()
-        if image is None or there is None:
+        if self._now() is None:
             return
         if self._kind == "config":
             found = entities_below(image, Wanted(self._target.entity))
             self._settings = {(path, key) for path, fields in found for key in fields}
         place = image.provenance
-        text = f"it is in the snapshot that ends at offset {place.offset}; what was before is not in this log"
+        before = "what was before is" if not self._links else "what the records above do not say is"
+        text = f"it is in the snapshot that ends at offset {place.offset}; {before} not in this log"
         self._add(
             Link(
                 offset=place.offset,
@@ -323,6 +237,25 @@ class Chain:
                 self._links.clear()
                 self._count = 0
             self._changed(changes, step.offset, step.record, (before, after), partition_causes(step, scene))
+        for offset, record in changes.unplaced:
+            match record:
+                case r.PartitionRecord() | r.PartitionChangeRecord():
+                    own = (self._namer.topic_name(record.topic_id), record.partition_id) == wanted
+                case r.RemoveTopicRecord(topic_id=topic_id):
+                    own = wanted is not None and self._namer.topic_name(topic_id) == wanted[0]
+                case _:
+                    own = False
+            if own:
+                self._alone(changes, offset, record)
+
+    def _alone(self, changes: BatchChanges, offset: int, record: object) -> None:
+        """A record about what was there before the log began: what it says is all that is known."""
+        is_end = isinstance(record, r.RemoveTopicRecord | r.UnregisterBrokerRecord)
+        said = {} if is_end else {**self._said, **said_fields(record)}
+        text = f"what was before offset {self._base_offset} is not known, and so no cause"
+        cause = record_causes(record)[0] if is_end else Cause(rule="unexplained", text=text, certain=False)
+        self._changed(changes, offset, record, (self._said, said), (cause,))
+        self._said = said
 
     def _broker_steps(self, changes: BatchChanges, scene: Scene) -> None:
         for step in changes.brokers:
@@ -331,6 +264,10 @@ class Chain:
             before = {} if step.before is None else broker_tree(step.before)
             after = {} if step.after is None else broker_tree(step.after)
             self._changed(changes, step.offset, step.record, (before, after), broker_causes(step, scene))
+        broker_id = int(self._target.entity.partition("/")[2])
+        for offset, record in changes.unplaced:
+            if broker_of(record) == broker_id:
+                self._alone(changes, offset, record)
 
     def _changed(
         self,
@@ -473,6 +410,8 @@ class Chain:
             return {}
         image = self._feed.replayed().image
         found = dict(entities_below(image, Wanted(entity)))
+        if not found and self._said:
+            return self._said
         if self._target.field is not None or (len(found) == 1 and entity in found):
             return found.get(entity)
         return found or None
@@ -483,6 +422,12 @@ class Chain:
             self._links, self._count = self._visible
             self.limits.place(inside_transaction(self._feed.replayed()))
         now = self._now()
+        if not self._links and not self._feed.is_known:
+            raise InspectError(
+                f"what {self._target} was at offset {self._end} is not known: no record from offset"
+                f" {self._base_offset} on says it, and no snapshot says what was before; ask for a later"
+                " place"
+            )
         if not self._links:
             raise InspectError(
                 f"no record below offset {self._end} is about {self._target.entity}{self._hint()}"
@@ -491,7 +436,7 @@ class Chain:
         return Explanation(
             target=self._target,
             end_offset=self._end,
-            exists=now is not None,
+            exists=self._exists(now),
             value=value,
             links=list(self._links),
             dropped=self._count - len(self._links),
@@ -499,6 +444,13 @@ class Chain:
             base_offset=self._base_offset,
             limits=self.limits,
         )
+
+    def _exists(self, now: dict[str, Any] | None) -> bool | None:
+        """Whether it is there. None where records alone cannot tell: what they took away may have been one of
+        several."""
+        if now is not None or self._feed.is_known or self._target.entity.count("/") != 1:
+            return now is not None
+        return None if self._kind in ("config", "quota") else False
 
     def _hint(self) -> str:
         if self._kind == "broker":

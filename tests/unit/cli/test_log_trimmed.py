@@ -93,3 +93,44 @@ def test_a_timeline_begins_with_the_first_record(tmp_path: Path) -> None:
     assert known.exit_code == 0 and not known.stderr
     before = run("timeline", path, "--from", 100, "--to", 1900)
     assert "not covered: offsets 100 to 1849 (not-in-log)" in before.stderr
+
+
+def test_why_is_told_by_records_before_the_first_known_state(tmp_path: Path) -> None:
+    path = trimmed(tmp_path, 2520, 3212)
+    found = run("why", path, "topic/unclean/0.leader", "--at", "1921+", "--json")
+    told = json.loads(found.stdout)
+    assert found.exit_code == 4 and told["endOffset"] == 1922
+    assert (told["value"], [one["offset"] for one in told["records"]]) == (2, [1921])
+    assert told["records"][0]["changes"] == [{"field": "leader", "before": None, "after": 2}]
+    assert told["uncovered"][0]["toOffset"] == 1922
+    plain = run("why", path, "topic/unclean/0.leader", "--at", 1922)
+    assert plain.stdout.startswith("topic/unclean/0.leader is 2 since 1921 (2026-11-21T03:14:35.365Z)")
+    before = run("why", path, "topic/unclean/0.leader", "--at", 1900)
+    assert before.exit_code == 1 and "is not known: no record from offset 1850 on says it" in before.stderr
+    earlier = run("why", path, "topic/unclean/0.leader", "--at", 1000)
+    assert earlier.exit_code == 1 and "begins at offset 1850, after 1000" in earlier.stderr
+    broker = json.loads(run("why", path, "broker/2", "--at", "1867+", "--json").stdout)
+    assert [one["offset"] for one in broker["records"]] == [1859, 1862, 1864, 1866]
+    assert broker["exists"] is True and broker["value"]["fenced"] is False
+
+
+def test_why_behind_the_snapshot_has_the_records_before_it_too(tmp_path: Path) -> None:
+    path = trimmed(tmp_path, 2520, 3212)
+    told = json.loads(run("why", path, "topic/unclean/0", "--json").stdout)
+    whole = json.loads(run("why", GOLDEN, "topic/unclean/0", "--json").stdout)
+    assert told["value"] == whole["value"]
+    types = [one["type"] for one in told["records"]]
+    offsets = [one["offset"] for one in told["records"] if one["type"] != "SNAPSHOT"]
+    assert types.count("SNAPSHOT") == 1
+    assert offsets == [one["offset"] for one in whole["records"] if one["offset"] >= BEGINS]
+
+
+def test_the_quorum_needs_no_state(tmp_path: Path) -> None:
+    for snapshots in ((3431,), ()):
+        path = trimmed(tmp_path / str(len(snapshots)), *snapshots)
+        found = run("why", path, "quorum", "--at", 3300, "--json")
+        told = json.loads(found.stdout)
+        whole = json.loads(run("why", GOLDEN, "quorum", "--at", 3300, "--json").stdout)
+        assert found.exit_code == 0 and not told["uncovered"] and told["value"] == whole["value"]
+        elections = [one["offset"] for one in whole["records"] if one["offset"] >= BEGINS]
+        assert elections and [one["offset"] for one in told["records"]] == elections

@@ -19,6 +19,7 @@ from metadata.image.columns import CHUNK_ROWS, INDEX, PADDING
 from metadata.image.compare import partition_changes
 from metadata.inspect.bisect import Bisection, bisect
 from metadata.inspect.checks import named_check, predicate_check
+from metadata.inspect.explain import explain
 from metadata.inspect.history import history
 from metadata.inspect.log import InspectError, MetadataLog, ReadBatch, open_log
 from metadata.inspect.points import Point
@@ -27,7 +28,7 @@ from metadata.inspect.story import events
 from metadata.inspect.targets import parse_target
 from metadata.inspect.timeline import Timeline, TimelineEvent
 from metadata.inspect.views import Wanted
-from metadata.inspect.why import Chain, explain
+from metadata.inspect.why import Chain
 from metadata.invariants import COLUMN_RULES, ChunkView, check_step
 from metadata.invariants_changes import (
     FEW_ROWS,

@@ -9,10 +9,11 @@ import pytest
 
 from metadata import records as r
 from metadata.inspect.cause_rules import RULES
+from metadata.inspect.explain import explain
 from metadata.inspect.log import InspectError, open_log
 from metadata.inspect.points import Point
 from metadata.inspect.targets import Target, parse_target
-from metadata.inspect.why import Chain, Explanation, explain
+from metadata.inspect.why import Chain, Explanation
 from storage.posix_disk import PosixDisk
 from tests.conftest import REPOSITORY, shared_data_path
 from tests.unit.metadata.made_logs import add_snapshot, flip, make_node, memory_disk

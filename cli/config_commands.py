@@ -95,6 +95,7 @@ def _json(described: ConfigDescription) -> dict[str, object]:
                 "value": entry.value,
                 "source": entry.source.name,
                 "sensitive": entry.sensitive,
+                "note": entry.note,
                 "synonyms": [
                     {"source": each.source.name, "name": each.name, "value": each.value}
                     for each in entry.synonyms

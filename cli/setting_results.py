@@ -16,9 +16,11 @@ def report(results: Sequence[SettingResult], done: str, as_json: bool) -> int:
     """Returns the exit code: failed when anything was refused."""
     for result in results:
         if as_json:
-            echo_json({"subject": result.subject, "error": result.error.name, "message": result.message})
+            subject = {"subject": result.subject, "error": result.error.name, "message": result.message}
+            echo_json({**subject, "note": result.note})
         elif result.error is ErrorCode.NONE:
             click.echo(f"{result.subject}: {done}")
+            remark(result.subject, result.note)
         else:
             refuse(result.subject, result.error, result.message)
     return EXIT_FAILED if any(result.error is not ErrorCode.NONE for result in results) else 0
@@ -27,6 +29,12 @@ def report(results: Sequence[SettingResult], done: str, as_json: bool) -> int:
 def refuse(subject: str, error: ErrorCode, message: str | None) -> None:
     """One line on standard error."""
     click.echo(f"metaquorum: {subject}: {error.name}: {message or 'refused'}", err=True)
+
+
+def remark(subject: str, note: str | None) -> None:
+    """One line on standard error about what was accepted and changes nothing yet."""
+    if note is not None:
+        click.echo(f"metaquorum: {subject}: note: {note}", err=True)
 
 
 def pairs(texts: Sequence[str], what: str) -> list[tuple[str, str]]:

@@ -13,10 +13,11 @@ from metadata.settings.scram import UserCredentials
 
 
 def config_line(entry: ConfigEntry) -> str:
-    """`  name=value sensitive=false synonyms={SOURCE:name=value, ...}`."""
+    """`  name=value sensitive=false synonyms={SOURCE:name=value, ...}`, and what it does not do yet."""
     synonyms = ", ".join(f"{each.source.name}:{each.name}={_shown(each.value)}" for each in entry.synonyms)
     sensitive = "true" if entry.sensitive else "false"
-    return f"  {entry.name}={_shown(entry.value)} sensitive={sensitive} synonyms={{{synonyms}}}"
+    note = "" if entry.note is None else f" note={{{entry.note}}}"
+    return f"  {entry.name}={_shown(entry.value)} sensitive={sensitive} synonyms={{{synonyms}}}{note}"
 
 
 def _shown(value: str | None) -> str:

@@ -7,7 +7,7 @@ import click
 from cli.client import ClientOptions, client_options
 from cli.errors import EXIT_FAILED
 from cli.output import echo_json, echo_table, json_option
-from cli.setting_results import pairs
+from cli.setting_results import pairs, remark
 from cli.topic_text import describe_json, describe_text
 from metadata.errors import ErrorCode
 from metadata.requests import NewTopic, TopicResult
@@ -117,10 +117,12 @@ def report_topics(results: tuple[TopicResult, ...], done: str, as_json: bool) ->
                     "partitions": result.partitions,
                     "replicationFactor": result.replication_factor,
                     "configs": dict(result.configs),
+                    "note": result.note,
                 }
             )
         elif result.error == ErrorCode.NONE:
             click.echo(f"{result.name}: {done}" + _with(result.configs))
+            remark(result.name or "", result.note)
     if not as_json:
         for result in refused:
             click.echo(

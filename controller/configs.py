@@ -30,6 +30,7 @@ from metadata.requests_settings import (
     SettingsResponse,
 )
 from metadata.settings.configs import check_values, key_of, splits_as_list
+from metadata.settings.effects import notes_on
 from metadata.settings.keys import ConfigValueError, split_parts
 
 KINDS: Mapping[int, str] = {
@@ -58,7 +59,7 @@ def decide_alter_configs(
             )
         else:
             refusal = _decide_resource(image, change, voters, records)
-        results.append(_result(subject, refusal))
+        results.append(_result(subject, refusal, None if refusal else _note(image, change)))
     records += no_longer_eligible(image, records)
     if len(records) > config.records_per_request_max:
         return refuse_size([result.subject for result in results], config.records_per_request_max)
@@ -79,9 +80,17 @@ def resource_title(resource: ConfigResource) -> str:
     return f"{kind} {resource.name or 'default'}"
 
 
-def _result(subject: str, refusal: Refusal | None) -> SettingResult:
+def _note(image: MetadataImage, change: ConfigChange) -> str | None:
+    """What was accepted and changes nothing yet."""
+    before = image.configs.get(change.resource) or {}
+    after = [(op.name, _value_after(change.resource, op, before.get(op.name))) for op in change.ops]
+    values = [(name, value) for name, value in after if isinstance(value, str)]
+    return notes_on(change.resource.resource_type, values)
+
+
+def _result(subject: str, refusal: Refusal | None, note: str | None = None) -> SettingResult:
     if refusal is None:
-        return SettingResult(subject=subject)
+        return SettingResult(subject=subject, note=note)
     return SettingResult(subject=subject, error=refusal[0], message=refusal[1])
 
 

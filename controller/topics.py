@@ -21,6 +21,7 @@ from metadata.image import TOPIC_RESOURCE, MetadataImage, TopicInfo
 from metadata.records import ConfigRecord, Record, RemoveTopicRecord, TopicRecord
 from metadata.requests import CreateTopicsRequest, DeleteTopicsRequest, NewTopic, TopicResult, TopicsResponse
 from metadata.requests_partitions import CreatePartitionsRequest, TopicGrowth
+from metadata.settings.effects import notes_on
 from metadata.settings.keys import ConfigValueError
 from metadata.settings.topic_keys import check_topic_values
 from storage.uuids import ZERO_UUID, uuid_to_text
@@ -67,6 +68,7 @@ def decide_create_topics(
                 partitions=len(assignments),
                 replication_factor=len(assignments[0]),
                 configs=tuple(sorted(topic.configs)),
+                note=notes_on(TOPIC_RESOURCE, sorted(topic.configs)),
             )
         )
     if written > config.records_per_request_max:

@@ -95,7 +95,7 @@ class DeleteTopicsRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
     """One topic of a request: `error` NONE and an id, or the refusal and its text. Of a new topic: its size,
-    and `configs` that were set on it, by key."""
+    and `configs` that were set on it, by key. `note`: which of them change nothing yet."""
 
     name: str | None
     topic_id: bytes | None
@@ -104,6 +104,7 @@ class TopicResult:
     partitions: int = 0
     replication_factor: int = 0
     configs: tuple[tuple[str, str], ...] = ()
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

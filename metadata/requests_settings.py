@@ -51,11 +51,13 @@ class AlterConfigsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingResult:
-    """One part of a request: `subject` says which; `error` NONE, or the refusal and its text."""
+    """One part of a request: `subject` says which; `error` NONE, or the refusal and its text in `message`.
+    `note`: what was accepted and changes nothing yet."""
 
     subject: str
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

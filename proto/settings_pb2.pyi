@@ -29,7 +29,10 @@ class SettingResult(_message.Message):
 
     SUBJECT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     subject: _builtins.str
+    note: _builtins.str
+    """what was accepted and changes nothing yet"""
     @_builtins.property
     def error(self) -> _metadata_pb2.Error: ...
     def __init__(
@@ -37,12 +40,15 @@ class SettingResult(_message.Message):
         *,
         subject: _builtins.str = ...,
         error: _metadata_pb2.Error | None = ...,
+        note: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_note", b"_note", "error", b"error", "note", b"note"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_note", b"_note", "error", b"error", "note", b"note", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__note: _TypeAlias = _typing.Literal["note"]  # noqa: Y015
+    _WhichOneofArgType__note: _TypeAlias = _typing.Literal["_note", b"_note"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__note) -> _WhichOneofReturnType__note | None: ...
 
 Global___SettingResult: _TypeAlias = SettingResult  # noqa: Y015
 
@@ -235,11 +241,14 @@ class ConfigEntry(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     SENSITIVE_FIELD_NUMBER: _builtins.int
     SYNONYMS_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     value: _builtins.str
     """absent: hidden, or none"""
     source: _builtins.int
     sensitive: _builtins.bool
+    note: _builtins.str
+    """what the value does not do yet"""
     @_builtins.property
     def synonyms(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigSynonym]: ...
     def __init__(
@@ -250,13 +259,19 @@ class ConfigEntry(_message.Message):
         source: _builtins.int = ...,
         sensitive: _builtins.bool = ...,
         synonyms: _abc.Iterable[Global___ConfigSynonym] | None = ...,
+        note: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_note", b"_note", "_value", b"_value", "note", b"note", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "name", b"name", "sensitive", b"sensitive", "source", b"source", "synonyms", b"synonyms", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_note", b"_note", "_value", b"_value", "name", b"name", "note", b"note", "sensitive", b"sensitive", "source", b"source", "synonyms", b"synonyms", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__note: _TypeAlias = _typing.Literal["note"]  # noqa: Y015
+    _WhichOneofArgType__note: _TypeAlias = _typing.Literal["_note", b"_note"]  # noqa: Y015
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__note) -> _WhichOneofReturnType__note | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___ConfigEntry: _TypeAlias = ConfigEntry  # noqa: Y015

@@ -283,6 +283,7 @@ def topics_to_pb(response: api.TopicsResponse, hints: Hints) -> admin.TopicsResp
                 partitions=each.partitions,
                 replication_factor=each.replication_factor,
                 configs=dict(each.configs),
+                note=each.note,
             )
         )
     return admin.TopicsResponse(results=results)
@@ -301,6 +302,7 @@ def topics_from_pb(response: admin.TopicsResponse) -> api.TopicsResponse:
                 partitions=each.partitions,
                 replication_factor=each.replication_factor,
                 configs=tuple(sorted(each.configs.items())),
+                note=each.note if each.HasField("note") else None,
             )
         )
     return api.TopicsResponse(results=tuple(results))

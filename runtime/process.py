@@ -16,6 +16,9 @@ import uvloop
 
 from controller.raft.events import ShutdownRequested
 from metadata.errors import RecordDecodeError, ReplayError
+from metadata.image import BROKER_RESOURCE
+from metadata.settings.broker_keys import BROKER_SYNONYMS
+from metadata.settings.effects import notes_on
 from runtime.config import UNKNOWN_NODE_ID, NodeConfig, load_config
 from runtime.driver import Driver, Ending
 from runtime.errors import ConfigError, StartError
@@ -43,6 +46,9 @@ def run_process(
         if config.passed_over:
             names = ", ".join(config.passed_over)
             _log.warning("%s: keys of Kafka that change nothing here are passed over: %s", config.path, names)
+        note = notes_on(BROKER_RESOURCE, config.set_in_file(BROKER_SYNONYMS).items())
+        if note is not None:
+            _log.warning("%s: %s", config.path, note)
         # The disk thread must not wait long for its turn when the loop is busy (the default is 5 ms).
         sys.setswitchinterval(0.0005)
         # Collections of the oldest generation walk the whole image: let them be rare.

@@ -244,6 +244,7 @@ def _description(answer: pb.ConfigDescription) -> ConfigDescription:
                     )
                     for one in each.synonyms
                 ),
+                note=each.note if each.HasField("note") else None,
             )
             for each in answer.entries
         ),

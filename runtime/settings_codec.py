@@ -20,7 +20,9 @@ from runtime.api_codec import Hints, error_from_pb, error_to_pb
 def results_to_pb(response: api.SettingsResponse, hints: Hints) -> pb.SettingsResponse:
     return pb.SettingsResponse(
         results=[
-            pb.SettingResult(subject=each.subject, error=_refusal(each.error, each.message, hints))
+            pb.SettingResult(
+                subject=each.subject, error=_refusal(each.error, each.message, hints), note=each.note
+            )
             for each in response.results
         ]
     )
@@ -35,6 +37,7 @@ def results_from_pb(response: pb.SettingsResponse) -> api.SettingsResponse:
                 subject=each.subject,
                 error=ErrorCode.NONE if error is None else error.code,
                 message=None if error is None else error.message,
+                note=each.note if each.HasField("note") else None,
             )
         )
     return api.SettingsResponse(results=tuple(results))

@@ -211,4 +211,5 @@ def _entry_to_pb(entry: ConfigEntry) -> pb.ConfigEntry:
             pb.ConfigSynonym(source=each.source.value, name=each.name, value=each.value)
             for each in entry.synonyms
         ],
+        note=entry.note,
     )

@@ -27,6 +27,7 @@ from .broker_keys import (
     is_id_memory,
 )
 from .effective import NOTHING, topic_setting
+from .effects import note_on
 from .keys import ConfigKey, ConfigValueError, Kind
 from .metrics_keys import METRICS_KEYS, check_metrics_values
 from .topic_keys import TOPIC_KEYS, check_topic_values
@@ -58,7 +59,7 @@ class Synonym:
 class ConfigEntry:
     """One key of a resource as it is in force. `value` None: hidden, or there is none.
 
-    `synonyms`: every source that has a value, the one in force first.
+    `synonyms`: every source that has a value, the one in force first. `note`: what the value does not do yet.
     """
 
     name: str
@@ -66,6 +67,7 @@ class ConfigEntry:
     source: ConfigSource
     sensitive: bool
     synonyms: tuple[Synonym, ...] = ()
+    note: str | None = None
 
 
 def key_of(resource_type: int, name: str) -> ConfigKey | None:
@@ -258,7 +260,21 @@ def describe_resource(
     static: Mapping[str, str] = NOTHING,
     all_keys: bool = False,
 ) -> tuple[ConfigEntry, ...]:
-    """Any resource, as the broker `broker_id` with the file `static` sees it."""
+    """Any resource, as the broker `broker_id` with the file `static` sees it, with notes."""
+    entries = _entries(image, resource, broker_id, static, all_keys)
+    notes = [note_on(resource.resource_type, entry.name, entry.value) for entry in entries]
+    return tuple(
+        [replace(entry, note=note) if note else entry for entry, note in zip(entries, notes, strict=True)]
+    )
+
+
+def _entries(
+    image: MetadataImage,
+    resource: ConfigResource,
+    broker_id: int | None,
+    static: Mapping[str, str],
+    all_keys: bool,
+) -> tuple[ConfigEntry, ...]:
     match resource.resource_type:
         case 2:
             return describe_topic(image, resource.name, broker_id=broker_id, static=static, all_keys=all_keys)

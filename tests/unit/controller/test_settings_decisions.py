@@ -113,6 +113,27 @@ def config(name, value, resource=NAME):
 SET, DELETE, APPEND, SUBTRACT = OpKind.SET, OpKind.DELETE, OpKind.APPEND, OpKind.SUBTRACT
 
 
+def test_what_is_accepted_and_changes_nothing_yet_is_told() -> None:
+    def note(*ops, image=None, resource=NAME, **more):
+        (result,) = alter(image or image_of(TOPIC), resource, *ops, **more).response.results
+        return result.note
+
+    compacted = "nothing is compacted yet, and nothing is removed: the log grows"
+    both = "nothing is compacted yet: old segments are removed"
+    assert note((SET, "cleanup.policy", "compact")) == f"cleanup.policy=compact: {compacted}"
+    assert note((SET, "cleanup.policy", "compact"), validate_only=True) is not None
+    assert note((APPEND, "cleanup.policy", "compact")) == f"cleanup.policy=delete,compact: {both}"
+    image = image_of(TOPIC, config("cleanup.policy", "compact,delete"))
+    assert note((SUBTRACT, "cleanup.policy", "delete"), image=image) == f"cleanup.policy=compact: {compacted}"
+    assert note((DELETE, "cleanup.policy", None), image=image) is None
+    assert note((SET, "retention.ms", "5")) is None
+    assert note((SET, "cleanup.policy", "compact"), (SET, "no.such.key", "1")) is None
+    everybody = ConfigResource(4, "")
+    assert note((SET, "compression.type", "gzip"), resource=everybody) == (
+        "compression.type=gzip: batches stay as producers send them"
+    )
+
+
 def test_a_topic_is_configured_with_what_changes_and_nothing_else() -> None:
     image = image_of(TOPIC, config("retention.ms", "5"), config("segment.bytes", "100"))
     result = alter(

@@ -232,14 +232,25 @@ async def run(site: Site, *arguments: str, typed: str | None = None, code: int =
 
 async def test_configs_and_features_on_the_command_line(site: Site) -> None:
     ops = ("--set", "retention.ms=5", "--append", "cleanup.policy=compact")
-    assert (await run(site, "configs", "alter", "topic", "orders", *ops)).stdout == "topic orders: changed\n"
+    changed = await run(site, "configs", "alter", "topic", "orders", *ops)
+    note = "nothing is compacted yet: old segments are removed"
+    assert changed.stdout == "topic orders: changed\n"
+    assert changed.stderr == f"metaquorum: topic orders: note: cleanup.policy=delete,compact: {note}\n"
     text = (await run(site, "configs", "describe", "topic", "orders")).stdout.splitlines()
     assert text == [
         "Dynamic configs for topic orders are:",
         "  cleanup.policy=delete,compact sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy="
-        "delete,compact, DEFAULT_CONFIG:log.cleanup.policy=delete}",
+        f"delete,compact, DEFAULT_CONFIG:log.cleanup.policy=delete}} note={{{note}}}",
         "  retention.ms=5 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5}",
     ]
+    as_json = json.loads((await run(site, "configs", "describe", "topic", "orders", "--json")).stdout)
+    assert [each["note"] for each in as_json["configs"]] == [note, None]
+    squeezed = ("--config", "compression.type=gzip", "--validate-only")
+    created = await run(site, "topics", "create", "squeezed", *squeezed)
+    text = "note: compression.type=gzip: batches stay as producers send them"
+    assert created.stderr == f"metaquorum: squeezed: {text}\n"
+    told = json.loads((await run(site, "topics", "create", "squeezed", *squeezed, "--json")).stdout)
+    assert told["note"] in text and told["message"] is None
     await run(site, "configs", "alter", "broker", "default", "--set", "num.io.threads=9")
     await run(site, "configs", "alter", "topic", "orders", "--delete", "retention.ms", "--validate-only")
     shown = (await run(site, "configs", "describe", "broker", "--json")).stdout.splitlines()

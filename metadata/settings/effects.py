@@ -1,0 +1,62 @@
+"""Settings of topics that are kept and shown, and change nothing yet: what to say about them.
+
+Owns which keys of topics are carried out. Whoever changes such a setting, and whoever looks at it, is told:
+nothing is accepted in silence that does not do what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .broker_keys import BROKER_SYNONYMS
+from .keys import ConfigKey, ConfigValueError
+from .topic_keys import TOPIC_KEYS
+
+CARRIED_OUT = frozenset(
+    {
+        *("segment.bytes", "segment.ms", "retention.bytes", "retention.ms", "file.delete.delay.ms"),
+        *("max.message.bytes", "min.insync.replicas", "unclean.leader.election.enable", "cleanup.policy"),
+        *("message.timestamp.type", "message.timestamp.difference.max.ms"),
+        *("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"),
+    }
+)
+_NOTHING = "this is kept, and changes nothing yet"
+_KEPT = "nothing is compacted yet, and nothing is removed: the log grows"
+_REMOVED = "nothing is compacted yet: old segments are removed"
+
+
+def note_on(resource_type: int, name: str, value: str | None) -> str | None:
+    """What a value does not do, as one clause; None: it does what it says, or says what is so anyway.
+
+    `resource_type` is Kafka's; of a broker's keys only those are known here that topics fall back to.
+    """
+    if value is None:
+        return None
+    match resource_type:
+        case 2 if name in TOPIC_KEYS:
+            return _note(TOPIC_KEYS[name], value)
+        case 4 if name in BROKER_SYNONYMS:
+            key = next(key for key in TOPIC_KEYS.values() if name in key.synonyms)
+            return _note(key, value)
+    return None
+
+
+def notes_on(resource_type: int, values: Iterable[tuple[str, str | None]]) -> str | None:
+    """The same of several, each with its key and value."""
+    found = [(name, value, note_on(resource_type, name, value)) for name, value in values]
+    return "; ".join(f"{name}={value}: {note}" for name, value, note in found if note) or None
+
+
+def _note(key: ConfigKey, value: str) -> str | None:
+    try:
+        wanted, usual = key.parse(value), key.parse(key.default or "")
+    except ConfigValueError:
+        return None
+    if wanted == usual:
+        return None
+    if key.name == "cleanup.policy":
+        parts = wanted if isinstance(wanted, tuple) else ()
+        return None if "compact" not in parts else _REMOVED if "delete" in parts else _KEPT
+    if key.name == "compression.type":
+        return "batches stay as producers send them"
+    return None if key.name in CARRIED_OUT else _NOTHING

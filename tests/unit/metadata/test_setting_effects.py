@@ -1,0 +1,81 @@
+"""What is said about settings that are kept and change nothing yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.replica import topic_settings as reading
+from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
+from metadata.records import ConfigRecord
+from metadata.settings.configs import describe_resource
+from metadata.settings.effects import CARRIED_OUT, note_on, notes_on
+from metadata.settings.topic_keys import TOPIC_KEYS
+from tests.unit.metadata.test_snapshot_files import image_of
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "note"),
+    [
+        (
+            "cleanup.policy",
+            "compact",
+            "nothing is compacted yet, and nothing is removed: the log grows",
+        ),
+        ("cleanup.policy", "compact,delete", "nothing is compacted yet: old segments are removed"),
+        ("cleanup.policy", "delete", None),
+        ("cleanup.policy", "", None),
+        ("compression.type", "zstd", "batches stay as producers send them"),
+        ("compression.type", "producer", None),
+        ("flush.messages", "1", "this is kept, and changes nothing yet"),
+        ("flush.messages", "9223372036854775807", None),
+        ("preallocate", "TRUE", "this is kept, and changes nothing yet"),
+        ("retention.ms", "5", None),
+        ("no.such.key", "5", None),
+        ("compression.type", None, None),
+    ],
+)
+def test_notes_on_topics(name: str, value: str | None, note: str | None) -> None:
+    assert note_on(TOPIC_RESOURCE, name, value) == note
+
+
+def test_notes_on_brokers_keys_behind_them() -> None:
+    assert note_on(BROKER_RESOURCE, "log.cleanup.policy", "compact") == note_on(
+        TOPIC_RESOURCE, "cleanup.policy", "compact"
+    )
+    assert note_on(BROKER_RESOURCE, "compression.type", "gzip") == "batches stay as producers send them"
+    assert note_on(BROKER_RESOURCE, "log.retention.hours", "5") is None
+    assert note_on(BROKER_RESOURCE, "ssl.client.auth", "required") is None
+
+
+def test_several_notes_are_one_line() -> None:
+    values = [("compression.type", "lz4"), ("retention.ms", "1"), ("preallocate", "true")]
+    assert notes_on(TOPIC_RESOURCE, values) == (
+        "compression.type=lz4: batches stay as producers send them; "
+        "preallocate=true: this is kept, and changes nothing yet"
+    )
+    assert notes_on(TOPIC_RESOURCE, [("retention.ms", "1")]) is None
+
+
+def test_what_is_carried_out_is_what_brokers_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the one key that controllers act on."""
+    read: set[str] = set()
+    plain = reading.topic_setting
+
+    def noted(image: MetadataImage, topic: str, key: str, **more: object) -> str | None:
+        read.add(key)
+        return plain(image, topic, key, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reading, "topic_setting", noted)
+    reading.topic_settings(MetadataImage(), "t")
+    assert read | {"unclean.leader.election.enable"} == CARRIED_OUT < set(TOPIC_KEYS)
+
+
+def test_a_description_says_so_whatever_the_source() -> None:
+    """Also of a topic that has it from the default of all brokers."""
+    record = ConfigRecord(resource_type=4, resource_name="", name="log.cleanup.policy", value="compact")
+    image = image_of(record)
+    topic = describe_resource(image, ConfigResource(TOPIC_RESOURCE, "t"), all_keys=True)
+    noted = {entry.name: entry.note for entry in topic if entry.note}
+    assert list(noted) == ["cleanup.policy"] and "nothing is compacted yet" in noted["cleanup.policy"]
+    (shared,) = describe_resource(image, ConfigResource(BROKER_RESOURCE, ""))
+    assert shared.note == noted["cleanup.policy"]

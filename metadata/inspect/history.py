@@ -6,7 +6,7 @@ to the batch that made it different. Knows no terminal. Memory is that of an ima
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
@@ -16,6 +16,7 @@ from metadata.inspect.diff import Cause, all_touched
 from metadata.inspect.log import InspectError, MetadataLog
 from metadata.inspect.places import Limits
 from metadata.inspect.points import END, Point
+from metadata.inspect.quorum import quorum_at
 from metadata.inspect.states import (
     FoundState,
     OnProblem,
@@ -25,6 +26,7 @@ from metadata.inspect.states import (
     settle,
     state_at,
     steps_about,
+    steps_alone,
 )
 from metadata.inspect.views import EVERYTHING, Fields, Wanted, entities_below, fields_of
 
@@ -68,15 +70,22 @@ def history(
     limits = Limits() if limits is None else limits
     first, end = _settled(log, start, limits), _settled(log, end, limits) or END
     limits.coverage.add(before_the_log(log, first))
-    limits.coverage.add(before_the_state(log, first, end, "no row says what was there"))
-    known = known_from(log)
-    if known is None or (end.offset is not None and end.offset < known):
+    known, before = known_from(log), None
+    if first is None or first.offset is not None:
+        offset = log.start_offset if first is None else first.offset or 0
+        if known is None or offset < known:
+            before = yield from _alone(log, wanted, first, end, on_problem, limits)
+            first = None
+    if before is not None and before.is_over:
+        yield from before.open.values()
         return
-    if first is None or (first.offset is not None and first.offset < known):
-        first = Point(offset=known)
     options = _Options(past_corruption=past_corruption, coverage=limits.coverage)
-    found = state_at(log, first, on_problem, **options)
+    found = state_at(log, Point(offset=known) if first is None else first, on_problem, **options)
+    if wanted.has("quorum"):
+        found.quorum = quorum_at(log, found.end_offset, found.quorum)
     follower = _Follower(wanted, found)
+    if before is not None:
+        follower.take_over(before)
     last: Step | None = None
     for step in steps_about(log, found, concern_of(wanted), end, on_problem, **options):
         if isinstance(step, Passed):
@@ -86,6 +95,39 @@ def history(
         yield from follower.step(step)
     limits.place(inside_transaction(found.state if last is None else last.state_after))
     yield from follower.open.values()
+
+
+def _alone(
+    log: MetadataLog,
+    wanted: Wanted,
+    start: Point | None,
+    end: Point,
+    on_problem: OnProblem | None,
+    limits: Limits,
+) -> Generator[Span, None, _Follower]:
+    """The rows before the first known state: of what began in the log, records tell all."""
+    known, limit = known_from(log), end
+    if known is not None and end.time_ms is None:
+        limit = Point(offset=known if end.offset is None else min(known, end.offset))
+    found, steps = steps_alone(log, start, limit, on_problem, limits.coverage)
+    follower = _Follower(wanted, found, is_alone=True)
+    reached = found.end_offset
+    for step in steps:
+        if known is not None and step.next_offset > known:
+            break
+        reached = step.next_offset
+        limits.unknown += step.unknown
+        yield from follower.step(step)
+    follower.is_over = known is None or (not end.is_end and reached < known)
+    if wanted.path != "quorum":
+        text = "rows are told of what began there; of what was there before nothing is known"
+        place = Point(offset=reached) if follower.is_over and not end.is_end else END
+        limits.coverage.add(before_the_state(log, start, place, text))
+    return follower
+
+
+_OF_MANY_KEYS = ("config/", "quota/")
+"""Entities whose fields are set one by one."""
 
 
 class _Options(TypedDict):
@@ -112,8 +154,11 @@ def concern_of(wanted: Wanted) -> Concern:
 class _Follower:
     """Knows the rows that are open; begins with those that hold in a state."""
 
-    def __init__(self, wanted: Wanted, found: FoundState) -> None:
+    def __init__(self, wanted: Wanted, found: FoundState, *, is_alone: bool = False) -> None:
+        """`is_alone`: nothing says what was before, so a resource of which a key was set may have others."""
         self._wanted = wanted
+        self._is_alone = is_alone
+        self.is_over = False
         self._waiting: dict[str, Cause] = {}
         provenance = found.image.provenance
         self.open: dict[str, Span] = {
@@ -125,12 +170,24 @@ class _Follower:
                 cause=None,
             )
             for path, fields in entities_below(found.image, wanted, found.quorum)
+            if not self._is_partial(path)
         }
+
+    def _is_partial(self, path: str) -> bool:
+        is_one_key = self._wanted.cut(path, {"": None}) is None  # a key of it was asked for
+        return self._is_alone and path.startswith(_OF_MANY_KEYS) and not is_one_key
+
+    def take_over(self, before: _Follower) -> None:
+        """Goes on with the rows that are open in `before` and that hold here, too."""
+        for path, row in self.open.items():
+            old = before.open.get(path)
+            if old is not None and old.fields == row.fields:
+                self.open[path] = old
 
     def step(self, step: Step) -> Iterator[Span]:
         """Rows that the batch ended."""
         for path, decoded in all_touched(step):
-            if self._wanted.has(path):
+            if self._wanted.has(path) and not self._is_partial(path):
                 self._waiting[path] = Cause.of(step, decoded)
         if step.state_after.transaction is not None or not self._waiting:
             return

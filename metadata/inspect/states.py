@@ -35,6 +35,7 @@ __all__ = [
     "state_at",
     "steps",
     "steps_about",
+    "steps_alone",
     "steps_from",
 ]
 
@@ -164,6 +165,21 @@ def nothing_known(offset: int) -> FoundState:
     """A place where no state is known: what comes there is told by its own records alone."""
     image = MetadataImage().with_provenance(Provenance(offset, -1, -1))
     return FoundState(state=ReplayState(image))
+
+
+def steps_alone(
+    log: MetadataLog, start: Point | None, end: Point, on_problem: OnProblem | None, coverage: Coverage
+) -> tuple[FoundState, Iterator[Step]]:
+    """What records alone make, from the log's first one on, of which no snapshot says what was before: the
+    state at `start` (None: at the first record) with nothing in it but what came in the log, and the steps
+    from there to `end`."""
+    notes = Notes(on_problem, coverage)
+    notes.is_alone = True
+    walk = Walk(log, nothing_known(log.start_offset), notes, past_corruption=True)
+    if start is not None:
+        walk.run_to(start)
+    found = FoundState(state=walk.engine.state(), quorum=walk.found.quorum)
+    return found, (step for step in walk.steps(end) if isinstance(step, Step))
 
 
 def earliest(log: MetadataLog) -> Point:

@@ -298,6 +298,8 @@ class Notes:
         self.lines: list[str] = []
         self.coverage = Coverage() if coverage is None else coverage
         self.unknown = 0
+        self.is_alone = False
+        """Whether nothing says what was before: records that do not fit are no faults then."""
         self._on_problem = on_problem
         self._step: list[str] = []
 
@@ -321,5 +323,5 @@ class Notes:
         """What the replayer hands over: from the future (counted) or not fitting (told)."""
         if isinstance(error.__cause__, UnknownRecordError):
             self.unknown += 1
-        else:
+        elif not self.is_alone:
             self.add(f"skipped: {error}")

@@ -134,3 +134,45 @@ def test_the_quorum_needs_no_state(tmp_path: Path) -> None:
         assert found.exit_code == 0 and not told["uncovered"] and told["value"] == whole["value"]
         elections = [one["offset"] for one in whole["records"] if one["offset"] >= BEGINS]
         assert elections and [one["offset"] for one in told["records"]] == elections
+
+
+def bare(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without the names of files."""
+    for cause in (row["cause"], row["endedBy"]):
+        if cause is not None:
+            cause["file"] = ""
+    return row
+
+
+def test_history_has_rows_of_what_began_in_the_log(tmp_path: Path) -> None:
+    path = trimmed(tmp_path, 2520, 3212)
+    whole = [bare(row) for row in lines(run("history", GOLDEN, "quorum", "--json"))]
+    found = run("history", path, "quorum", "--json")
+    assert found.exit_code == 0
+    assert [bare(row) for row in lines(found)] == [row for row in whole if row["fromOffset"] >= BEGINS]
+    broker = run("history", path, "broker/2", "--json")
+    *rows, last = lines(broker)
+    expected = [bare(row) for row in lines(run("history", GOLDEN, "broker/2", "--json"))]
+    assert broker.exit_code == 4 and last["uncovered"][0]["toOffset"] == 2520
+    assert [bare(row) for row in rows] == [row for row in expected if row["fromOffset"] >= 1859]
+    partition = run("history", path, "topic/t18/2", "--json")
+    *rows, last = lines(partition)
+    assert rows[0]["fromOffset"] == 2520 and rows[0]["cause"] is None
+    early = run("history", path, "broker/2", "--from", 1862, "--to", 1866, "--json")
+    *rows, last = lines(early)
+    assert [row["fromOffset"] for row in rows] == [1862, 1864] and early.exit_code == 4
+    assert (last["uncovered"][0]["fromOffset"], last["uncovered"][0]["toOffset"]) == (1862, 1866)
+
+
+def test_bisect_says_where_it_did_not_ask(tmp_path: Path) -> None:
+    path = trimmed(tmp_path, 2520, 3212)
+    never = run("bisect", path, "--predicate", "len(brokers) < 100", "--json")
+    told = json.loads(never.stdout)
+    assert never.exit_code == 4 and not told["turnedFalse"]
+    assert (told["fromOffset"], told["uncovered"][0]["fromOffset"]) == (2520, BEGINS)
+    assert run("bisect", path, "--predicate", "len(brokers) < 100", "--from", 2520).exit_code == 12
+    headers = run("bisect", path, "--predicate", "offset < 1900", "--json")
+    told = json.loads(headers.stdout)
+    assert headers.exit_code == 0 and told["uncovered"] == [] and told["batchBaseOffset"] == 1877
+    refused = run("bisect", path, "--check", "all-led", "--to", 2000)
+    assert refused.exit_code == 1 and "from offset 2520 on it can" in refused.stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.intervals.cluster import RESUME_EVERY
 from pipeline.logs.clusters import histories
 from pipeline.logs.cut import stretch_pieces
 from pipeline.logs.identity import Facts
@@ -36,7 +36,9 @@ from .layout import (
     publish,
 )
 from .left_out import left_out
-from .replay import NOTES_SUFFIX
+from .plan import IngestReport, Plan, final_below, next_entry, plan_clusters
+from .replay import NOTES_SUFFIX, RETAINED_SUFFIX
+from .retained import link_tree, retained_places
 from .tasks import run_task
 from .work import FactsTask, RecordsTask, ReplayTask, SurveyTask, Task, TaskResult
 
@@ -51,30 +53,6 @@ Show = Callable[[str, int, int], None]
 """Told what is being done, how many tasks are done, and how many there are."""
 
 
-class IngestReport(msgspec.Struct, kw_only=True):
-    """What a run did. `unchanged` clusters had nothing new, `kept` ones shorter logs than before, `rebuilt`
-    ones logs whose past is another now; `rows` are those of the published version by table."""
-
-    version: int
-    records: int = 0
-    ingested: list[str] = []
-    unchanged: list[str] = []
-    kept: list[str] = []
-    rebuilt: list[str] = []
-    unreadable: list[str] = []
-    left_out: list[str] = []
-    """What of the logs is not in the tables, and why, in words: a line for each reason."""
-    rows: dict[str, int] = {}
-
-
-class _Plan(msgspec.Struct, kw_only=True):
-    """What is to be done for one cluster."""
-
-    spine: Spine
-    entry: ClusterEntry
-    rebuild: bool
-
-
 def ingest(
     session: SparkSession,
     paths: list[str],
@@ -87,15 +65,18 @@ def ingest(
 ) -> IngestReport:
     """Brings the tables below `out` up to what the logs below `paths` hold. `cluster` names the cluster of
     all of them. Raises NoLogsError, LayoutError; a run that fails changes nothing that can be read."""
-    places = find_logs(PosixDisk(), paths, cluster)
+    places = find_logs(PosixDisk(), [os.path.abspath(path) for path in paths], cluster)
+    out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     with _locked(out):
         manifest = load_manifest(out)
         report = IngestReport(version=manifest.version)
+        shared_ids = {place.path: place.cluster for place in places}
+        places += retained_places((out / "current").resolve(), manifest.clusters, shared_ids.values())
         surveys = _survey(session, places, split_bytes, show, report)
         spines = histories(surveys, lambda logs: _facts(session, logs, show))
         report.left_out = left_out(spines)
-        plans = _plans(spines, manifest, report, say)
+        plans = plan_clusters(spines, shared_ids, manifest, report, say)
         if not plans and manifest.version:
             report.rows = _row_counts(manifest)
             return report
@@ -144,59 +125,7 @@ def _facts(session: SparkSession, logs: list[LogSurvey], show: Show) -> list[Fac
     return [at.facts or Facts() for at in results]
 
 
-def _plans(spines: list[Spine], manifest: Manifest, report: IngestReport, say: Say) -> list[_Plan]:
-    plans = []
-    for spine in spines:
-        cluster = spine.cluster
-        known = manifest.clusters.get(cluster)
-        if known is None:
-            plans.append(_Plan(spine=spine, entry=ClusterEntry(), rebuild=False))
-        elif known.logs == _looks(spine):
-            report.unchanged.append(cluster)
-            continue
-        elif spine.end_offset < max(known.resume_offset, known.records_offset):
-            report.kept.append(cluster)
-            say(
-                f"cluster {cluster}: these logs end at offset {spine.end_offset}, an earlier run read up to "
-                f"{known.end_offset}; its tables stay as they are"
-            )
-            continue
-        else:
-            same = _continues(spine, known)
-            if not same:
-                report.rebuilt.append(cluster)
-                say(f"cluster {cluster}: the log is not the one that was read before; it is read anew")
-            plans.append(_Plan(spine=spine, entry=known if same else ClusterEntry(), rebuild=not same))
-        report.ingested.append(cluster)
-    return plans
-
-
-def _continues(spine: Spine, known: ClusterEntry) -> bool:
-    """Whether the history before the resume points is the one that was read (Raft's log matching)."""
-    for offset, epoch in (
-        (known.resume_offset, known.resume_epoch),
-        (known.records_offset, known.records_epoch),
-    ):
-        found = spine.epoch_at(offset - 1) if offset > spine.start_offset else None
-        if found is not None and found != epoch:
-            return False
-    return True
-
-
-def _looks(spine: Spine) -> dict[str, tuple[int, int]]:
-    looks: dict[str, tuple[int, int]] = {}
-    for log in spine.logs:
-        end, size_bytes = looks.get(log.place.path, (0, 0))
-        looks[log.place.path] = (max(end, log.end_offset), size_bytes + log.size_bytes)
-    return looks
-
-
-def _final_below(spine: Spine) -> int:
-    """Records below this offset are final: the last place where a later run can go on."""
-    return spine.records_end // RESUME_EVERY * RESUME_EVERY
-
-
-def _tasks(plans: list[_Plan], out: Path, staging: Path) -> list[Task]:
+def _tasks(plans: list[Plan], out: Path, staging: Path) -> list[Task]:
     """Replays first, the longest first, so that no long one is left for the end."""
     replays: list[Task] = []
     records: list[Task] = []
@@ -210,13 +139,16 @@ def _tasks(plans: list[_Plan], out: Path, staging: Path) -> list[Task]:
                 state_file=str(current / "_state" / entry.state) if entry.state is not None else None,
                 staging=str(staging),
                 state_target=_state_name(spine.cluster, staging),
+                final_below=max(final_below(spine), entry.records_offset),
+                known_files=entry.files,
+                known_damage=entry.damage,
             )
         )
         for stretch in spine.stretches:
             low = max(stretch.start, entry.records_offset)
             if low < stretch.end:
                 records += [
-                    RecordsTask(piece=piece, final_below=_final_below(spine), staging=str(staging))
+                    RecordsTask(piece=piece, final_below=final_below(spine), staging=str(staging))
                     for piece in stretch_pieces(stretch.log, low, stretch.end)
                 ]
     return [*replays, *records]
@@ -245,7 +177,7 @@ def _state_name(cluster: str, staging: Path) -> str:
 def _next(
     manifest: Manifest,
     version: int,
-    plans: list[_Plan],
+    plans: list[Plan],
     results: list[TaskResult],
     out: Path,
     staging: Path,
@@ -256,22 +188,14 @@ def _next(
     kept = [file for file in manifest.files if _stays(file, replayed.get(file.cluster), rebuilt)]
     clusters = dict(manifest.clusters)
     for plan in plans:
-        spine, entry = plan.spine, plan.entry
-        result = replayed[spine.cluster]
-        below = _final_below(spine)
-        made = ClusterEntry(
-            records_offset=below,
-            records_epoch=_epoch_before(spine, below),
-            end_offset=spine.end_offset,
-            logs=_looks(spine),
-        )
-        if not result.anew:
-            made.resume_offset, made.resume_epoch = entry.resume_offset, entry.resume_epoch
-            made.state = entry.state
+        result = replayed[plan.spine.cluster]
+        made = next_entry(plan, resumed=not result.anew)
         if result.has_state:
             made.resume_offset, made.resume_epoch = result.resume_offset, result.resume_epoch
-            made.state = _state_name(spine.cluster, staging)
-        clusters[spine.cluster] = made
+            made.state = _state_name(plan.spine.cluster, staging)
+        made.retained = Path(_state_name(plan.spine.cluster, staging)).with_suffix(RETAINED_SUFFIX).name
+        made.files, made.damage = result.told_files, result.told_damage
+        clusters[plan.spine.cluster] = made
     _keep_states(clusters, out, staging)
     files = [*kept, *(file for result in results for file in result.files)]
     return Manifest(version=version, files=files, clusters=clusters), kept
@@ -286,17 +210,15 @@ def _stays(file: WrittenFile, replayed: TaskResult | None, rebuilt: set[str]) ->
     return file.table == "records" or not replayed.anew
 
 
-def _epoch_before(spine: Spine, offset: int) -> int:
-    found = spine.epoch_at(offset - 1) if offset else None
-    return -1 if found is None else found
-
-
 def _keep_states(clusters: dict[str, ClusterEntry], out: Path, staging: Path) -> None:
-    """States that were not made anew come along."""
+    """States that were not made anew, and what was retained, come along."""
+    before = (out / "current").resolve() / "_state"
     for entry in clusters.values():
+        if entry.retained is not None and not (staging / "_state" / entry.retained).exists():
+            link_tree(before / entry.retained, staging / "_state" / entry.retained)
         for name in (entry.state, f"{entry.state}{NOTES_SUFFIX}") if entry.state is not None else ():
             if not (staging / "_state" / name).exists():
-                (staging / "_state" / name).hardlink_to((out / "current").resolve() / "_state" / name)
+                (staging / "_state" / name).hardlink_to(before / name)
 
 
 def _row_counts(manifest: Manifest) -> dict[str, int]:

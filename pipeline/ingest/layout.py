@@ -17,12 +17,21 @@ from pathlib import Path
 
 import msgspec
 
+from pipeline.logs.damage import DamageRow
 from pipeline.tables import TABLES
 
 FORMAT = 2
 KEPT_VERSIONS = 2
 """So many versions stay, so that a reader that opened the one before can finish."""
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}
+
+
+FileRow = tuple[int | None, str, int, int, int, bool, str | None]
+"""A row of the table `files`."""
+
+
+LogLook = tuple[int, int, int]
+"""What a log looked like: end offset, bytes, end of the newest snapshot."""
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,18 +46,36 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
     final: bool
 
 
+class ToldDamage(msgspec.Struct, frozen=True):
+    """A row of `damage` about a log that was not read: `log` is its path."""
+
+    log: str
+    node_id: int | None
+    row: DamageRow
+
+
 class ClusterEntry(msgspec.Struct, kw_only=True):
     """What is known of a cluster: where its replay goes on (0: at the beginning) and the epoch before that,
     the same for its records, the log's end when it was read, the name of its state file, and what its logs
-    looked like (path to end offset and size)."""
+    looked like."""
 
     resume_offset: int = 0
     resume_epoch: int = -1
     records_offset: int = 0
     records_epoch: int = -1
     end_offset: int = 0
+    last_epoch: int = -1
     state: str | None = None
-    logs: dict[str, tuple[int, int]] = {}
+    logs: dict[str, LogLook] = {}
+    shared_id: str = ""
+    """The cluster id that its logs have; its name is another where clusters share one."""
+    covered: list[tuple[int, int]] = []
+    """Offsets (first, after the last) whose records are in the tables."""
+    retained: str | None = None
+    """The folder with a copy of the records that the next run tells again."""
+    files: list[tuple[int, FileRow]] = []
+    """Rows of the table `files` with their day: those of files that are deleted stay."""
+    damage: list[ToldDamage] = []
 
 
 class Manifest(msgspec.Struct, kw_only=True):

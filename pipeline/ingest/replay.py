@@ -6,7 +6,7 @@ state, the state of an earlier run; and the damage that it meets on the way. Run
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,7 @@ from pipeline.intervals import ClusterReplay, StateError
 from pipeline.intervals.moments import DAY_MS, Row
 from pipeline.logs.cut import stretch_pieces
 from pipeline.logs.damage import CORRUPT, MISSING, UNKNOWN, DamageNotes, DamageRow, log_damage
+from pipeline.logs.identity import facts_of_image
 from pipeline.logs.pieces import Piece, read_piece
 from pipeline.logs.spine import Run, Spine
 from pipeline.logs.survey import LogSurvey
@@ -30,12 +31,14 @@ from storage.reader import Damage
 from storage.snapshots import snapshot_path
 from storage.types import LogPosition
 
-from .layout import WrittenFile
+from .layout import FileRow, ToldDamage, WrittenFile
+from .retained import retain
 from .work import ReplayTask, TaskResult
 from .writer import ClusterWriter, day_of
 
 FLUSH_ROWS = 20_000
 """So many rows of a table are gathered before they are written."""
+RETAINED_SUFFIX = ".retained"
 NOTES_SUFFIX = ".notes"
 """Beside a state: what was noted of the records before it, and is told at the end."""
 
@@ -60,7 +63,7 @@ class _Feeder:
         self._kept_notes: bytes | None = None
         self._gathered = self._records = self._end_ms = 0
         self._node_of: dict[str, int | None] = {}
-        self._used_snapshots: set[str] = set()
+        self._used_snapshots: dict[str, int] = {}
 
     def _resumed(self) -> ClusterReplay | None:
         """The replay as an earlier run left it; None, as the result says, if its state cannot be used."""
@@ -127,7 +130,7 @@ class _Feeder:
             position = LogPosition(epoch, end)
             image = _image(log, position, self._notes)
             if image is not None:
-                self._used_snapshots.add(_snapshot_file(log, position))
+                self._used_snapshots[_snapshot_file(log, position)] = end
                 self._engine.learn(image)
                 self._keep_notes()
                 snapshots.clear()
@@ -153,7 +156,7 @@ class _Feeder:
 
     def finish(self) -> TaskResult:
         """The rest of the rows, and what the driver is told."""
-        engine, writer, spine = self._engine, self._writer, self._spine
+        engine, writer = self._engine, self._writer
         _write(writer, engine.final_rows(), True)
         _write(writer, engine.provisional_rows(), False)
         by_day: dict[int, list[Row]] = {}
@@ -163,20 +166,28 @@ class _Feeder:
             writer.rows("availability", rows, final=False, day=day)
         noted = self._notes.take(at_end=True)
         below = engine.resume_point[0]
+        told = self._told_damage()
         damage = [(row, row.offset < below and row.kind != UNKNOWN) for row in noted]
-        damage += [(row, False) for row in _other_damage(spine)]
-        self._write_damage(damage, day_of(self._end_ms))
-        self._write_files()
-        return self._result(writer.close())
+        self._write_damage([*damage, *((at.row, False) for at in told)], told, day_of(self._end_ms))
+        files = self._told_files()
+        for day, line in files:
+            writer.rows("files", [line], final=False, day=day)
+        result = self._result(writer.close())
+        result.told_files, result.told_damage = files, told
+        return result
 
     def _result(self, files: list[WrittenFile]) -> TaskResult:
         task, engine = self._task, self._engine
         result = TaskResult(cluster=task.spine.cluster, files=files, records=self._records)
         result.anew = task.state_file is not None and not engine.is_resumed
+        target = Path(task.staging) / "_state" / task.state_target
+        low = engine.resume_point[0] if engine.saved_state is not None else task.resume_offset
+        low = min(0 if result.anew and engine.saved_state is None else low, task.final_below)
+        facts = facts_of_image(engine.image, engine.end_offset)
+        retain(task.spine, low, self._used_snapshots.items(), facts, target.with_suffix(RETAINED_SUFFIX))
         if engine.saved_state is None:
             result.files = [msgspec.structs.replace(file, final=False) for file in files]
             return result
-        target = Path(task.staging) / "_state" / task.state_target
         target.parent.mkdir(parents=True, exist_ok=True)
         private_file(target).write_bytes(engine.saved_state)
         private_file(target.with_name(target.name + NOTES_SUFFIX)).write_bytes(self._kept_notes or b"")
@@ -184,11 +195,33 @@ class _Feeder:
         result.resume_offset, result.resume_epoch = engine.resume_point
         return result
 
-    def _write_damage(self, damage: list[tuple[DamageRow, bool]], day: int) -> None:
+    def _told_damage(self) -> list[ToldDamage]:
+        """What is wrong with logs that are not read, as far as their headers tell, and how logs differ; and
+        what earlier runs told of logs that are gone."""
+        given = {log.place.path for log in self._spine.logs if not log.place.is_retained}
+        known = [at for at in self._task.known_damage if at.log not in given]
+        return [*known, *_other_damage(self._spine)]
+
+    def _told_files(self) -> list[tuple[int, FileRow]]:
+        lines: dict[str, tuple[int, FileRow]] = {}
+        for log in self._spine.logs:
+            if not log.place.is_retained:
+                for at in log.segments:
+                    why = self._spine.why_unused(log, at)
+                    place = (log.place.node_id, at.file, at.size_bytes, at.start_offset, at.end_offset)
+                    lines[at.file] = (day_of(at.last_ms), (*place, why is None, why))
+        known = {line[1]: line for _, line in self._task.known_files}
+        for line in _snapshot_lines(self._spine, self._used_snapshots.keys()):
+            was_used = line[1] in known and known[line[1]][5]
+            lines[line[1]] = (day_of(self._end_ms), known[line[1]] if was_used else line)
+        gone = {line[1]: (day, line) for day, line in self._task.known_files if line[1] not in lines}
+        return [*gone.values(), *lines.values()]
+
+    def _write_damage(self, damage: list[tuple[DamageRow, bool]], told: list[ToldDamage], day: int) -> None:
         nodes = {log.place.path: log.place.node_id for log in self._spine.logs}
         for log in self._spine.logs:
             nodes |= {segment.file: log.place.node_id for segment in log.segments}
-        nodes |= self._node_of
+        nodes |= self._node_of | {at.row.file: at.node_id for at in told}
         for final in (True, False):
             lines = [
                 (nodes.get(row.file), row.file, row.position, row.offset, row.kind, row.reason)
@@ -196,15 +229,6 @@ class _Feeder:
                 if is_final == final
             ]
             self._writer.rows("damage", lines, final=final, day=day)
-
-    def _write_files(self) -> None:
-        for log in self._spine.logs:
-            for at in log.segments:
-                why = self._spine.why_unused(log, at)
-                place = (log.place.node_id, at.file, at.size_bytes, at.start_offset, at.end_offset)
-                self._writer.rows("files", [(*place, why is None, why)], final=False, day=day_of(at.last_ms))
-        for line in _snapshot_lines(self._spine, self._used_snapshots):
-            self._writer.rows("files", [line], final=False, day=day_of(self._end_ms))
 
 
 def _pieces(run: Run, start: int) -> Iterator[Piece]:
@@ -235,29 +259,31 @@ def _write(writer: ClusterWriter, rows: dict[str, list[Row]], final: bool) -> No
             writer.rows(table, some[low : low + FLUSH_ROWS], final=final)
 
 
-def _other_damage(spine: Spine) -> Iterator[DamageRow]:
-    """What is wrong with logs that are not read, as far as their headers tell, and how logs differ."""
+def _other_damage(spine: Spine) -> Iterator[ToldDamage]:
     used = {stretch.log.place.path for stretch in spine.stretches}
     seen: set[str] = set()
     for log in spine.logs:
-        path = log.place.path
-        if path in used or path in seen or log.place.is_retained:
+        place = log.place
+        if place.path in used or place.path in seen or place.is_retained:
             continue
-        seen.add(path)
+        seen.add(place.path)
         if any(at.readable_bytes != at.size_bytes for at in log.segments):
-            yield from log_damage(PosixDisk(), log.place)
+            for row in log_damage(PosixDisk(), place):
+                yield ToldDamage(place.path, place.node_id, row)
     for conflict in spine.conflicts:
-        if not conflict.log.place.is_retained:
-            yield DamageRow(conflict.log.place.path, 0, conflict.offset, conflict.kind, conflict.reason)
+        place = conflict.log.place
+        if not place.is_retained:
+            row = DamageRow(place.path, 0, conflict.offset, conflict.kind, conflict.reason)
+            yield ToldDamage(place.path, place.node_id, row)
 
 
-def _snapshot_lines(spine: Spine, used: set[str]) -> Iterator[Row]:
+def _snapshot_lines(spine: Spine, used: Container[str]) -> Iterator[FileRow]:
     """Rows of `files` for the snapshots."""
     disk, seen = PosixDisk(), set[str]()
     for log in spine.logs:
         for offset, epoch in log.snapshots:
             file = _snapshot_file(log, LogPosition(epoch, offset))
-            if file in seen:
+            if file in seen or log.place.is_retained:
                 continue
             seen.add(file)
             is_used = file in used

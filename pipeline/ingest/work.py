@@ -13,7 +13,7 @@ from pipeline.logs.places import LogPlace
 from pipeline.logs.spine import Spine
 from pipeline.logs.survey import LogSurvey
 
-from .layout import WrittenFile
+from .layout import FileRow, ToldDamage, WrittenFile
 
 
 class SurveyTask(msgspec.Struct, tag="survey", kw_only=True):
@@ -37,6 +37,11 @@ class ReplayTask(msgspec.Struct, tag="replay", kw_only=True):
     state_file: str | None
     staging: str
     state_target: str
+    final_below: int
+    """Records from here on are told again by the next run."""
+    known_files: list[tuple[int, FileRow]] = []
+    known_damage: list[ToldDamage] = []
+    """What earlier runs told of logs: it stays where the logs are no longer there."""
 
 
 class RecordsTask(msgspec.Struct, tag="records", kw_only=True):
@@ -62,5 +67,7 @@ class TaskResult(msgspec.Struct, kw_only=True):
     resume_offset: int = 0
     resume_epoch: int = -1
     has_state: bool = False
+    told_files: list[tuple[int, FileRow]] = []
+    told_damage: list[ToldDamage] = []
     anew: bool = False
     """A replay that was to go on from a state began at the beginning: the state could not be used."""

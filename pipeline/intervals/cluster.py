@@ -125,6 +125,11 @@ class ClusterReplay:
         return self._engine.end_offset
 
     @property
+    def image(self) -> MetadataImage:
+        """The state that was reached, or what is known of it."""
+        return self._engine.state().image
+
+    @property
     def knows_state(self) -> bool:
         """Whether the state is known, or only what records tell by themselves."""
         return self._begins is None and self._coverage.is_known

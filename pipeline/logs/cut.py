@@ -131,10 +131,13 @@ def _surveyed(log: LogSurvey, segment: SegmentSurvey, start: int, end: int) -> I
     for at, split in enumerate(segment.splits):
         after = segment.splits[at + 1].offset if at + 1 < len(segment.splits) else segment.end_offset
         if split.offset < end and after > start:
+            origin = segment.origin
             yield Piece(
                 cluster=log.place.cluster,
-                node_id=log.place.node_id,
-                file=segment.file,
+                node_id=log.place.node_id if origin is None else origin.node_id,
+                file=segment.file if origin is None else origin.file,
+                read_from="" if origin is None else segment.file,
+                shift=0 if origin is None else origin.position,
                 position=split.position,
                 offset=split.offset,
                 end=split.end,

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from pathlib import Path
 
 import msgspec
 
+from metadata.image import MetadataImage
 from metadata.inspect.log import MetadataLog, ReadBatch
 from metadata.records import BrokerRecord, TopicRecord
 from storage.disk import Disk
 from storage.types import LogPosition
 from storage.uuids import uuid_text
 
+from .places import FACTS_FILE
 from .survey import LogSurvey
 
 
@@ -40,7 +43,9 @@ class Relation(Enum):
 
 
 def read_facts(disk: Disk, log: LogSurvey) -> Facts:
-    """The facts of a log and of its oldest and newest snapshot."""
+    """The facts of a log and of its oldest and newest snapshot; of what was retained, those beside it."""
+    if log.place.is_retained:
+        return msgspec.msgpack.decode(Path(log.place.path, FACTS_FILE).read_bytes(), type=Facts)
     whole = log.records >= log.end_offset - log.start_offset
     facts = Facts(since=log.start_offset if whole else log.end_offset, until=log.end_offset)
     source = MetadataLog(disk, log.place.path)
@@ -51,6 +56,14 @@ def read_facts(disk: Disk, log: LogSurvey) -> Facts:
         for record in _records(snapshot, 0, None):
             _note(facts, record)
     return facts
+
+
+def facts_of_image(image: MetadataImage, end: int) -> Facts:
+    """What an image at offset `end` says."""
+    brokers = {(at.broker_id, at.epoch): at.incarnation_id for _, at in image.brokers.items()}
+    since = max((epoch + 1 for _, epoch in brokers), default=end)
+    topics = {topic.topic_id: topic.name for topic in image.topics.all()}
+    return Facts(topics=topics, brokers=brokers, since=since, until=end)
 
 
 def _records(log: MetadataLog, start: int, end: int | None) -> Iterator[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 
@@ -14,7 +15,8 @@ from storage.reader import Damage, LogReader
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes `position` to `end` (None: the file's end) of `file`, that begin with the batch at `offset`; of
     its records those from `from_offset` to below `to_offset` are wanted (None: all). `checkpoint` is true for
-    a snapshot, whose records count from 0."""
+    a snapshot, whose records count from 0. The bytes may be kept elsewhere: in `read_from`, from byte `shift`
+    of `file` on; `position` and `end` count there."""
 
     cluster: str
     node_id: int | None
@@ -25,13 +27,20 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     from_offset: int | None = None
     to_offset: int | None = None
     checkpoint: bool = False
+    read_from: str = ""
+    shift: int = 0
+
+    @property
+    def path(self) -> str:
+        """The file that is read."""
+        return self.read_from or self.file
 
 
 class PieceReader(LogReader):
     """A tolerant reader that begins in the middle of a file, at a batch boundary."""
 
     def __init__(self, disk: Disk, piece: Piece) -> None:
-        super().__init__(disk, piece.file, tolerant=True, start_offset=piece.from_offset)
+        super().__init__(disk, piece.path, tolerant=True, start_offset=piece.from_offset)
         self._position = piece.position
         if piece.offset is not None:
             self._expected = piece.offset
@@ -47,6 +56,14 @@ def read_piece(disk: Disk, piece: Piece) -> Iterator[RecordBatch | Damage]:
             last = piece.to_offset
             if isinstance(item, RecordBatch) and last is not None and item.header.base_offset >= last:
                 return
-            yield item
+            yield _told(item, piece) if piece.read_from else item
     finally:
         reader.close()
+
+
+def _told(item: RecordBatch | Damage, piece: Piece) -> RecordBatch | Damage:
+    """The item as what it is of `file`."""
+    position = item.position + piece.shift
+    if isinstance(item, RecordBatch):
+        return item._replace(file=piece.file, position=position)
+    return replace(item, file=piece.file, position=position)

@@ -16,6 +16,8 @@ from storage.log import METADATA_DIRECTORY
 from storage.segment import list_segments
 from storage.snapshots import BOOTSTRAP_FILE, list_snapshots
 
+ORIGINS_FILE, FACTS_FILE = "origins.json", "facts"
+"""Beside what was retained of a log: where its segments came from, and how the cluster is known again."""
 MAX_DEPTH = 12
 """So many levels below a given directory are searched for logs."""
 

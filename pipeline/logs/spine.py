@@ -127,6 +127,8 @@ class Spine(msgspec.Struct, frozen=True):
                 return f"{conflict.kind}: {conflict.reason}"
         for stretch in self.stretches:
             if stretch.start <= low < stretch.end:
+                if stretch.log.place.is_retained:
+                    return "its records were read from another log by an earlier run"
                 node = stretch.log.place.node_id
                 who = f"node {node}, " if node is not None else ""
                 return f"its records were read from {who}{stretch.log.place.path}"
@@ -141,8 +143,8 @@ def choose_spine(cluster: str, logs: Iterable[LogSurvey]) -> Spine:
     ordered = sorted(
         logs,
         key=lambda log: (
-            *(not log.has_records, -log.last_epoch, -log.end_offset, log.start_offset),
-            *(not log.place.is_retained, log.place.path),
+            *(not log.has_records, -log.last_epoch, -log.end_offset),
+            *(log.place.is_retained, log.start_offset, log.place.path),
         ),
     )
     best = ordered[0]
@@ -163,6 +165,10 @@ def _before(first: Stretch, ordered: list[LogSurvey]) -> Stretch | None:
         longest = min(joining, key=lambda log: log.start_offset)
         return Stretch(longest, longest.start_offset, first.start)
     epoch = first.log.epochs[0][0] if first.log.epochs else first.log.last_epoch
+    for log in ordered:  # what was read once stays, also where it can no longer be compared
+        reaches = log.start_offset < first.start <= log.end_offset
+        if log.place.is_retained and reaches and log.last_epoch <= epoch:
+            return Stretch(log, log.start_offset, first.start)
     earlier = [log for log in ordered if log.end_offset < first.start and log.last_epoch <= epoch]
     return Stretch(earlier[0], earlier[0].start_offset, earlier[0].end_offset) if earlier else None
 

@@ -11,15 +11,16 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
 from metadata.inspect.log import MetadataLog
 from storage.batch import RecordBatch
-from storage.disk import Disk, join
+from storage.disk import Disk, join, name_of
 from storage.segment import segment_name
 
-from .places import LogPlace
+from .places import ORIGINS_FILE, LogPlace
 
 SPLIT_BYTES = 32 * 1024 * 1024
 """A reader's piece of a segment is at least so large, unless the segment is smaller."""
@@ -44,6 +45,14 @@ class Split(msgspec.Struct, kw_only=True):
     end: int | None = None
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """Where the bytes of a retained segment came from: from byte `position` of a file of a node."""
+
+    file: str
+    node_id: int | None
+    position: int
+
+
 class SegmentSurvey(msgspec.Struct, kw_only=True):
     """One segment. `end_offset` is that after its last readable record, `last_ms` the latest time in it."""
 
@@ -55,6 +64,8 @@ class SegmentSurvey(msgspec.Struct, kw_only=True):
     splits: list[Split]
     readable_bytes: int = 0
     """Where the hop over its headers ended."""
+    origin: Origin | None = None
+    """Of what an earlier run retained: whose bytes these are."""
 
 
 class LogSurvey(msgspec.Struct, kw_only=True):
@@ -236,9 +247,19 @@ def survey(disk: Disk, place: LogPlace, split_bytes: int = SPLIT_BYTES) -> list[
         if gathered[-1].segment(file, size_bytes, base, hop(file, base)).readable_bytes != size_bytes:
             gathered = _slowly(disk, log)
             break
+    if place.is_retained:
+        _note_origins(gathered, place)
     snapshots = _snapshots(log)
     start = snapshots[-1][0] if snapshots else log.start_offset
     return [one.made(place, snapshots, start) for one in gathered]
+
+
+def _note_origins(gathered: list[_Survey], place: LogPlace) -> None:
+    data = Path(place.path, ORIGINS_FILE).read_bytes()
+    origins = msgspec.json.decode(data, type=dict[str, Origin])
+    for one in gathered:
+        for segment in one.segments:
+            segment.origin = origins[name_of(segment.file)]
 
 
 def _segment_file(log: MetadataLog, base: int) -> str:

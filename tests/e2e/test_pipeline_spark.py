@@ -285,27 +285,34 @@ def test_runs_over_growing_logs_give_the_tables_of_one_run(
     assert (again.version, again.records, len(again.unchanged)) == (3, 0, 2)
 
 
-def test_a_tail_that_was_never_committed_leaves_nothing(
+def test_a_log_that_is_shorter_or_of_another_cluster_changes_no_row(
     spark: SparkSession, shared_data: Path, tmp_path: Path
 ) -> None:
-    """A log that is shorter than it was read: its tables stay. One with another past: it is read anew."""
+    """A log that is shorter than it was read: its tables stay. One of another cluster has its own."""
     logs, out = tmp_path / "logs", tmp_path / "out"
     node_copy(shared_data / GOLDEN, logs / "node", 3000)
     first = ingest(spark, [str(logs)], out)
+    before = {name: table(out, name) for name in TABLES}
     node_copy(shared_data / GOLDEN, logs / "node", 1500)
     said: list[str] = []
     shorter = ingest(spark, [str(logs)], out, say=said.append)
     assert (shorter.version, shorter.kept) == (first.version, first.ingested)
     assert "its tables stay as they are" in said[0]
     node_copy(shared_data / WILD / "data" / "kafka1", logs / "node")
-    other = tmp_path / "other"
     (cluster,) = first.ingested
-    for target in (out, other):
+    other = tmp_path / "other"
+    for target, name in ((out, f"{cluster}~2"), (other, cluster)):
         report = ingest(spark, [str(logs)], target, cluster=cluster, say=said.append)
-        assert report.ingested == [cluster]
-    assert "is read anew" in said[1]
+        assert report.ingested == [name]
     for name in TABLES:
-        assert table(out, name) == table(other, name), name
+        rows = table(out, name)
+        assert [row for row in rows if row["cluster"] == cluster] == before[name], name
+        if name != "damage":
+            told = [{**row, "cluster": cluster} for row in rows if row["cluster"] != cluster]
+            key = {"id": cluster} if name == "availability" else {}
+            told = [{**row, **key} if row.get("scope") == "cluster" else row for row in told]
+            assert told == table(other, name), name
+    assert [row["kind"] for row in table(out, "damage")] == ["shared-id"]
 
 
 SCRIPT = """

@@ -1,0 +1,184 @@
+"""What a run does for each cluster: go on, read it anew, or leave its tables as they are.
+
+Owns the comparison of the history that is there now with what earlier runs read. What was read once stays,
+unless logs that hold all of it say something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from pipeline.intervals.cluster import RESUME_EVERY
+from pipeline.logs.spine import Spine, choose_spine
+from pipeline.logs.survey import LogSurvey
+
+from .layout import ClusterEntry, LogLook, Manifest
+
+Say = Callable[[str], None]
+Ranges = list[tuple[int, int]]
+
+
+class IngestReport(msgspec.Struct, kw_only=True):
+    """What a run did. `unchanged` clusters had nothing new, `kept` ones nothing that can be told after what
+    was read before, `rebuilt` ones logs whose past is another now; `rows` are those of the published version
+    by table."""
+
+    version: int
+    records: int = 0
+    ingested: list[str] = []
+    unchanged: list[str] = []
+    kept: list[str] = []
+    rebuilt: list[str] = []
+    unreadable: list[str] = []
+    left_out: list[str] = []
+    """What of the logs is not in the tables, and why, in words: a line for each reason."""
+    rows: dict[str, int] = {}
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """What is to be done for one cluster."""
+
+    spine: Spine
+    entry: ClusterEntry
+    rebuild: bool
+    shared_id: str
+
+
+def plan_clusters(
+    spines: Iterable[Spine], shared_ids: dict[str, str], manifest: Manifest, report: IngestReport, say: Say
+) -> list[Plan]:
+    """A plan for every cluster with something new. `shared_ids`: the cluster id of each log, by its path."""
+    plans = []
+    for spine in spines:
+        given = _given(spine)
+        if not given:
+            continue
+        known = manifest.clusters.get(spine.cluster)
+        found = spine, ClusterEntry(), False
+        if known is not None and known.logs == looks(given):
+            report.unchanged.append(spine.cluster)
+            continue
+        if known is not None:
+            chosen = _go_on(spine, given, known)
+            if isinstance(chosen, str):
+                report.kept.append(spine.cluster)
+                say(f"cluster {spine.cluster}: {chosen}; its tables stay as they are")
+                continue
+            found = chosen
+        new_spine, entry, rebuild = found
+        if rebuild:
+            report.rebuilt.append(spine.cluster)
+            say(f"cluster {spine.cluster}: its logs say more, or other, than those read before: read anew")
+        shared_id = shared_ids[given[0].place.path]
+        plans.append(Plan(spine=new_spine, entry=entry, rebuild=rebuild, shared_id=shared_id))
+        report.ingested.append(spine.cluster)
+    return plans
+
+
+def _go_on(
+    spine: Spine, given: list[LogSurvey], known: ClusterEntry
+) -> tuple[Spine, ClusterEntry, bool] | str:
+    """The history to read, from where on, and whether all anew; or why nothing is read."""
+    of_given = choose_spine(spine.cluster, given)
+    is_older = (of_given.last_epoch, of_given.end_offset) < (known.last_epoch, known.end_offset)
+    if is_older and _within(covered(of_given), known.covered):
+        return f"these logs end at offset {of_given.end_offset}, an earlier run read up to {known.end_offset}"
+    holds_all = _within(known.covered, covered(of_given))
+    if not _continues(spine, known):
+        if holds_all or of_given.start_offset == 0:
+            return _anew(spine, of_given), ClusterEntry(), True
+        return "these logs are not those that were read before, and no longer hold what was"
+    below = known.resume_offset
+    more = _size(covered(of_given), below) > _size(known.covered, below)
+    if holds_all and more:
+        return _anew(spine, of_given), ClusterEntry(), True
+    return spine, known, False
+
+
+def _anew(spine: Spine, of_given: Spine) -> Spine:
+    shared = [at for at in spine.conflicts if at not in of_given.conflicts and at.kind == "shared-id"]
+    return msgspec.structs.replace(of_given, conflicts=[*shared, *of_given.conflicts])
+
+
+def _given(spine: Spine) -> list[LogSurvey]:
+    """The logs that are there now."""
+    return [log for log in spine.logs if not log.place.is_retained]
+
+
+def _continues(spine: Spine, known: ClusterEntry) -> bool:
+    """Whether the history before the resume points is the one that was read (Raft's log matching)."""
+    for offset, epoch in (
+        (known.resume_offset, known.resume_epoch),
+        (known.records_offset, known.records_epoch),
+    ):
+        found = spine.epoch_at(offset - 1) if offset > spine.start_offset else None
+        if spine.end_offset < offset or (found is not None and found != epoch):
+            return False
+    return True
+
+
+def looks(logs: Iterable[LogSurvey]) -> dict[str, LogLook]:
+    """What logs look like, by path."""
+    found: dict[str, LogLook] = {}
+    for log in logs:
+        end, size_bytes, _ = found.get(log.place.path, (0, 0, 0))
+        newest = max((offset for offset, _ in log.snapshots), default=0)
+        found[log.place.path] = (max(end, log.end_offset), size_bytes + log.size_bytes, newest)
+    return found
+
+
+def covered(spine: Spine) -> Ranges:
+    """Offsets (first, after the last) whose records are there."""
+    return [(run.start, run.end) for run in spine.runs() if run.start < run.end]
+
+
+def _within(inner: Ranges, outer: Ranges) -> bool:
+    return all(any(low <= start and end <= high for low, high in outer) for start, end in inner)
+
+
+def _size(ranges: Ranges, below: int) -> int:
+    return sum(max(0, min(end, below) - start) for start, end in ranges)
+
+
+def final_below(spine: Spine) -> int:
+    """Records below this offset are final: the last place where a later run can go on."""
+    return spine.records_end // RESUME_EVERY * RESUME_EVERY
+
+
+def next_entry(plan: Plan, resumed: bool) -> ClusterEntry:
+    """What is known of a cluster after its plan was carried out, but for what the replay says."""
+    spine, entry = plan.spine, plan.entry
+    below = max(final_below(spine), entry.records_offset)
+    made = ClusterEntry(
+        records_offset=below,
+        records_epoch=_epoch_before(spine, below, entry),
+        end_offset=spine.end_offset,
+        last_epoch=spine.last_epoch,
+        logs=looks(_given(spine)),
+        shared_id=plan.shared_id,
+        covered=_together([*entry.covered, *covered(spine)]),
+    )
+    if resumed:
+        made.resume_offset, made.resume_epoch = entry.resume_offset, entry.resume_epoch
+        made.state = entry.state
+    return made
+
+
+def _epoch_before(spine: Spine, offset: int, entry: ClusterEntry) -> int:
+    if offset == entry.records_offset:
+        return entry.records_epoch
+    found = spine.epoch_at(offset - 1) if offset else None
+    return -1 if found is None else found
+
+
+def _together(ranges: Ranges) -> Ranges:
+    """The same offsets in as few ranges as possible."""
+    found: Ranges = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found

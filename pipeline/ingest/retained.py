@@ -1,0 +1,112 @@
+"""What a run keeps of a cluster's logs beside its tables: the next one can go on when Kafka has deleted them.
+
+Rows before the place where a replay goes on are final. What comes after it is told again by the next run,
+from the same bytes: this owns their copy, a log for each run of the history, with the snapshots that it
+begins with, where each came from, and the facts by which the cluster is known again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from pipeline.logs.cut import stretch_pieces
+from pipeline.logs.identity import Facts
+from pipeline.logs.pieces import Piece, read_piece
+from pipeline.logs.places import FACTS_FILE, ORIGINS_FILE, LogPlace
+from pipeline.logs.spine import Run, Spine
+from pipeline.logs.survey import Origin
+from storage.batch import RecordBatch
+from storage.posix_disk import PosixDisk
+from storage.segment import segment_name
+
+from .layout import ClusterEntry
+
+COPY_BYTES = 1 << 20
+
+
+def retain(spine: Spine, low: int, snapshots: Iterable[tuple[str, int]], facts: Facts, target: Path) -> None:
+    """Copies the bytes from the batch before offset `low` on, and those of the `snapshots` (file, end offset)
+    that end later, below `target`."""
+    known = list(snapshots)
+    for number, run in enumerate(spine.runs()):
+        if run.end < low:
+            continue
+        folder = target / str(number)
+        folder.mkdir(parents=True)
+        origins = _copy_run(run, max(run.start, low - 1), folder)
+        for file, end in known:
+            if run.start <= end <= run.end and end >= low:
+                shutil.copyfile(file, folder / Path(file).name)
+        (folder / ORIGINS_FILE).write_bytes(msgspec.json.encode(origins))
+        (folder / FACTS_FILE).write_bytes(msgspec.msgpack.encode(facts))
+
+
+def _copy_run(run: Run, low: int, folder: Path) -> dict[str, Origin]:
+    origins: dict[str, Origin] = {}
+    for stretch in run.stretches:
+        if stretch.end <= low or stretch.start >= stretch.end:
+            continue
+        last = stretch.log.segments[-1].file
+        by_file: dict[str, list[Piece]] = {}
+        for piece in stretch_pieces(stretch.log, max(stretch.start, low), stretch.end):
+            by_file.setdefault(piece.path, []).append(piece)
+        for path, pieces in by_file.items():
+            found = _whole_batches(pieces)
+            if found is None:
+                continue
+            base, start, end = found
+            # What stands behind the last batch of a segment that others follow is damage, and is kept too.
+            is_cut = pieces[-1].to_offset is not None or pieces[-1].file == last
+            name = segment_name(base)
+            _copy(path, start, end if is_cut else Path(path).stat().st_size, folder / name)
+            origins[name] = Origin(pieces[0].file, pieces[0].node_id, start + pieces[0].shift)
+    return origins
+
+
+def _whole_batches(pieces: list[Piece]) -> tuple[int, int, int] | None:
+    """Base offset and byte of the first batch, and the byte after the last one, in the file that is read."""
+    found: tuple[int, int, int] | None = None
+    for piece in pieces:
+        for item in read_piece(PosixDisk(), piece):
+            if isinstance(item, RecordBatch):
+                at = item.position - piece.shift
+                base, start = found[:2] if found is not None else (item.header.base_offset, at)
+                found = (base, start, at + len(item.data))
+    return found
+
+
+def _copy(source: str, start: int, end: int, target: Path) -> None:
+    with Path(source).open("rb") as handle, target.open("wb") as into:
+        handle.seek(start)
+        while left := end - handle.tell():
+            data = handle.read(min(left, COPY_BYTES))
+            if not data:
+                break
+            into.write(data)
+
+
+def retained_places(
+    current: Path, clusters: dict[str, ClusterEntry], shared_ids: Iterable[str]
+) -> Iterator[LogPlace]:
+    """What earlier runs kept of the clusters with these ids."""
+    wanted = set(shared_ids)
+    for name, entry in sorted(clusters.items()):
+        if entry.retained is None or entry.shared_id not in wanted:
+            continue
+        for folder in sorted((current / "_state" / entry.retained).glob("*"), key=lambda at: int(at.name)):
+            yield LogPlace(
+                path=str(folder), cluster=entry.shared_id, node_id=None, is_retained=True, told=name
+            )
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """The same files under another name, without copying them."""
+    for file in source.rglob("*"):
+        if file.is_file():
+            there = target / file.relative_to(source)
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.hardlink_to(file)

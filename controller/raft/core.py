@@ -55,7 +55,6 @@ class RaftCore:
         encode_leader_change: EncodeLeaderChange,
     ) -> None:
         self.state = RaftState(config, identity, voters, recovered, rng, encode_leader_change)
-        self._recovered = recovered
         self._started_ms = now_ms
 
     # ---- inputs ------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ _STATE_TESTS = (
     "tests/properties/test_codec_roundtrip.py",
     "tests/properties/test_partition_changes.py",
     "tests/properties/test_dump_text.py",
+    "tests/properties/test_batch_runs.py",
 )
 
 LAYERS: dict[str, Layer] = {

@@ -18,7 +18,13 @@ from metadata.columnar.bulk import ChangedPartitions, RecordPieces
 from metadata.columnar.rows import ChangedRows
 from metadata.delta import diff
 from metadata.image import MetadataImage, describe_difference, images_equal
-from metadata.records import NoOpRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from metadata.records import (
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
 from metadata.replay import Replayer, ReplayState
 from metadata.snapshot import load_snapshot, snapshot_batches
 from storage.batch import encode_batch, iter_batches
@@ -186,3 +192,37 @@ def test_what_is_loaded_is_written_again_alike_and_goes_on_alike() -> None:
             "feature/metadata.version: 19 -> None"
         ]
         assert not images_equal(resumed.image, whole.image)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("named", [1, 2, 3])
+def test_new_directories_are_as_many_as_replicas_in_every_chunk(order: tuple[int, int], named: int) -> None:
+    """Partitions with two and with three replicas lie in different chunks; a change fits one kind or none."""
+    records = [topic(TOPICS[0]), topic(TOPICS[1])]
+    records += [partition(TOPICS[0], at, 2) for at in range(600)]
+    records += [partition(TOPICS[1], at, 3) for at in range(40)]
+    base = replayed(records)
+    directories = tuple(bytes([200 + at]) * 16 for at in range(named))
+    changes = [
+        (1, PartitionChangeRecord(at, TOPICS[which], directories=directories))
+        for which in order
+        for at in range(40)
+    ]
+    results = []
+    for use_columns in (True, False):
+        refused: list[int] = []
+        engine = Replayer(
+            base, on_error=lambda error, into=refused: into.append(error.offset), use_columns=use_columns
+        )
+        content = encode_batch(
+            base_offset=engine.end_offset,
+            leader_epoch=1,
+            timestamp_ms=5,
+            values=[encode(record, version) for version, record in changes],
+        )
+        for batch in iter_batches(content):
+            engine.apply_batch(batch)
+        results.append((refused, engine.state().image))
+    assert results[0][0] == results[1][0]
+    assert len(results[0][0]) == {1: 80, 2: 40, 3: 40}[named]
+    assert describe_difference(results[0][1], results[1][1]) == ""

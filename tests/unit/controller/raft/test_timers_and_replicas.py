@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.raft import fetching, snapshots
+from controller.raft import fetching, snapshots, transitions
 from controller.raft.config import RaftConfig, RecoveredLog
 from controller.raft.core import RaftCore
 from controller.raft.effects import AppendLog, ReadReady, Respond, RespondWithRecords, SendRequest, Warn
@@ -374,3 +374,22 @@ def test_votes_are_asked_of_a_voter_with_its_directory() -> None:
         assert one.voter_directory_id == directory(one.voter_id)
         assert (one.candidate_id, one.candidate_directory_id) == (1, directory(1))
         assert one.last_position == LogPosition(0, 0)
+
+
+def test_waits_between_elections_grow_with_those_that_failed_up_to_their_ceiling() -> None:
+    core = make()
+    core.start(0)
+    now = core.next_deadline_ms() or 0
+    core.tick(now)
+    assert core.state.election_attempts == 0
+    for voter in (2, 3):
+        core.state.election_attempts = 0
+        core.state.role = Prospective(deadline_ms=now, granted={1, voter})
+    transitions.become_candidate(core.state, now)
+    assert core.state.election_attempts == 1
+    ceiling = core.state.config.election_backoff_max_ms
+    for attempts, most in ((0, 50), (1, 100), (2, 200), (3, 200), (16, 200), (99, 200)):
+        core.state.election_attempts = attempts
+        drawn = [core.state.backoff_ms() for _ in range(400)]
+        assert 0 <= min(drawn) <= 10
+        assert most - 10 <= max(drawn) <= min(most, ceiling)

@@ -401,3 +401,31 @@ def test_where_a_registration_stands_is_known_and_goes_with_it() -> None:
     gone, _ = run_both([encode(UnregisterBrokerRecord(3, 9), 0)], again)
     assert gone.image.brokers.registration_offset(3) is None
     assert 3 not in gone.image.brokers
+
+
+@pytest.mark.parametrize("size", range(0, 60, 3))
+@pytest.mark.parametrize("kind", ["new", "changed"])
+def test_fields_that_a_newer_writer_added_change_nothing_else(kind: str, size: int) -> None:
+    """Records with unknown tagged fields have the length of others with longer lists, and are none of those."""
+    tags = ((40, b"\1" * size),)
+    if kind == "new":
+        tagged = [encode(partition(at, unknown_tags=tags if at % 3 == 0 else ()), 1) for at in range(MANY)]
+        state, errors = run_both([TOPIC_VALUE, *tagged])
+        plain, _ = run_both([TOPIC_VALUE, *partitions(MANY)])
+    else:
+        base, _ = run_both([TOPIC_VALUE, *partitions(MANY)])
+        tagged = [
+            encode(PartitionChangeRecord(at, TOPIC, isr=(2,), unknown_tags=tags if at % 3 else ()), 1)
+            for at in range(MANY)
+        ]
+        state, errors = run_both(tagged, base)
+        plain, _ = run_both(changes(isr=(2,)), base)
+    assert errors == []
+    assert describe_difference(state.image, plain.image) == ""
+
+
+def test_lists_of_brokers_are_numbers_also_where_nobody_is_registered() -> None:
+    for values in ([], [broker(5, fenced=True)], [broker(5, fenced=False)]):
+        state, _ = run_both([TOPIC_VALUE, *values])
+        for listed in state.image.brokers.ids():
+            assert listed.dtype == np.int64

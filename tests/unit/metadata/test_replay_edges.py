@@ -406,7 +406,7 @@ def test_where_a_registration_stands_is_known_and_goes_with_it() -> None:
 @pytest.mark.parametrize("size", range(0, 60, 3))
 @pytest.mark.parametrize("kind", ["new", "changed"])
 def test_fields_that_a_newer_writer_added_change_nothing_else(kind: str, size: int) -> None:
-    """Records with unknown tagged fields have the length of others with longer lists, and are none of those."""
+    """Records with unknown tagged fields are as long as others with longer lists, and are none of those."""
     tags = ((40, b"\1" * size),)
     if kind == "new":
         tagged = [encode(partition(at, unknown_tags=tags if at % 3 == 0 else ()), 1) for at in range(MANY)]

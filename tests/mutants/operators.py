@@ -187,7 +187,7 @@ def _of_call(node: ast.Call) -> Iterator[Change]:
             func = _with(node.func, id=_SIBLINGS[name])
             yield Change("sibling called", _with(node, func=func))
     for at, keyword in enumerate(node.keywords):
-        if keyword.arg is not None:
+        if keyword.arg not in (None, "strict"):  # a check of what the code itself has made
             rest = node.keywords[:at] + node.keywords[at + 1 :]
             yield Change("argument dropped", _with(node, keywords=rest))
     if isinstance(node.func, ast.Name) and node.func.id in _COMMUTE:

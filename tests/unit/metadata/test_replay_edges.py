@@ -429,3 +429,21 @@ def test_lists_of_brokers_are_numbers_also_where_nobody_is_registered() -> None:
         state, _ = run_both([TOPIC_VALUE, *values])
         for listed in state.image.brokers.ids():
             assert listed.dtype == np.int64
+
+
+@pytest.mark.parametrize("version", [3, 4, 127])
+def test_records_of_a_version_from_the_future_are_read_by_nobody(version: int) -> None:
+    """As many as are read in columns: none of them is taken for one of a version that is known."""
+
+    def newer(values: list[bytes]) -> list[bytes]:
+        return [value[:2] + bytes([version]) + value[3:] for value in values]
+
+    base, _ = run_both([TOPIC_VALUE, *partitions(MANY)])
+    for start, values in (
+        (ReplayState(), [TOPIC_VALUE, *newer(partitions(MANY))]),
+        (base, newer(changes(leader=2))),
+    ):
+        state, errors = run_both(values, start)
+        assert len(errors) == MANY
+        assert all(f"version {version}" in reason for _, reason in errors)
+        assert state.image.topics.partition_count == start.image.topics.partition_count

@@ -57,6 +57,7 @@ _STATE_TESTS = (
                 "image_parts",
                 "passing_over",
                 "replay_edges",
+                "replay_limits",
                 "replay_meanings",
                 "replay_recorded_logs",
                 "replica_counts",

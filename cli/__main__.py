@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from cli.interrupts import quiet_interrupts
 
 
 def main() -> None:
     """Runs the command line; ends the process."""
+    is_node = sys.argv[1:3] in (["controller", "run"], ["broker", "run"])
+    if is_node and os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":
+        # A node says in its log what gRPC writes of handshakes (`runtime.native_lines`). gRPC reads this when
+        # it is imported, long before the command line is understood. NONE: our own commands leave it to those
+        # that they start.
+        os.environ["GRPC_VERBOSITY"] = "INFO"
     with quiet_interrupts():
         from cli.main import main as command
     command(prog_name="metaquorum")

@@ -16,7 +16,8 @@ from broker.status import BrokerStatus
 from proto import broker_pb2 as pb
 from proto.broker_pb2_grpc import BrokerSelfStub
 from runtime.channels import TlsMaterial, open_channel
-from runtime.client import Address, status_text
+from runtime.client import Address
+from runtime.reach import UNREADABLE, Reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +42,13 @@ async def _describe(address: Address, timeout_ms: int, tls: TlsMaterial | None) 
     try:
         stub = BrokerSelfStub(channel)
         answer = await stub.DescribeBroker(pb.DescribeBrokerRequest(), timeout=timeout_ms / 1000)
+        if answer is None:  # so gRPC hands on what it cannot decode
+            return BrokerAnswer(address=address, problem=UNREADABLE)
         return BrokerAnswer(address=address, status=status_from_pb(answer), cluster_id=answer.cluster_id)
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             return BrokerAnswer(address=address, problem="it does not serve this; give a broker's address")
-        return BrokerAnswer(address=address, problem=status_text(error))
+        return BrokerAnswer(address=address, problem=await Reasons(tls).of(error, address))
     except ValueError as error:
         return BrokerAnswer(address=address, problem=f"its answer is of a newer release ({error})")
     finally:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ import grpc
 import grpc.aio
 from grpc.aio import EOF  # type: ignore[attr-defined]
 
+from runtime.decoding import RefuseUndecodable
 from runtime.errors import ConfigError, StartError
 
 END_OF_STREAM: Final[object] = EOF
@@ -66,6 +68,8 @@ class TlsMaterial:
     chain: bytes | None
     authorities: bytes | None
     client_auth: bool
+    keystore: Path | None = None
+    """Where key and chain come from."""
 
     @classmethod
     def load(cls, files: TlsFiles) -> TlsMaterial:
@@ -77,12 +81,13 @@ class TlsMaterial:
                 content, b"PRIVATE KEY", "ssl.keystore.location", files.keystore, "unencrypted private key"
             )
             chain = _blocks(content, b"CERTIFICATE", "ssl.keystore.location", files.keystore, "certificate")
+            _check_pair(files.keystore)
         if files.truststore is not None:
             content = _read("ssl.truststore.location", files.truststore)
             authorities = _blocks(
                 content, b"CERTIFICATE", "ssl.truststore.location", files.truststore, "certificate"
             )
-        return cls(key, chain, authorities, files.client_auth)
+        return cls(key, chain, authorities, files.client_auth, files.keystore)
 
     def server_credentials(self) -> grpc.ServerCredentials:
         if self.key is None or self.chain is None:
@@ -108,6 +113,16 @@ def _read(name: str, path: Path) -> bytes:
         raise ConfigError(f"{name}={path} cannot be read: {error.strerror}; correct the path") from error
 
 
+def _check_pair(path: Path) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(path)
+    except (ssl.SSLError, OSError) as error:
+        why = getattr(error, "reason", None) or error
+        raise ConfigError(
+            f"ssl.keystore.location={path}: its key and certificate cannot be used ({why}); correct the file"
+        ) from error
+
+
 def _blocks(content: bytes, label: bytes, name: str, path: Path, what: str) -> bytes:
     """The PEM blocks whose label ends in `label`; an encrypted key counts as absent."""
     pattern = rb"-----BEGIN (?!ENCRYPTED)[A-Z ]*" + label + rb"-----.+?-----END [A-Z ]*" + label + rb"-----"
@@ -130,7 +145,8 @@ def open_channel(
 
 def new_server(*, message_max_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
     """A server without services; call `bind` before any file is touched."""
-    return grpc.aio.server(options=(*_SERVER_OPTIONS, *_message_options(message_max_bytes)))
+    options = (*_SERVER_OPTIONS, *_message_options(message_max_bytes))
+    return grpc.aio.server(interceptors=(RefuseUndecodable(),), options=options)
 
 
 def _message_options(max_bytes: int) -> tuple[tuple[str, int], ...]:

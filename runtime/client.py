@@ -27,6 +27,7 @@ from runtime import api_codec
 from runtime.backoff import Backoff, BackoffPolicy
 from runtime.channels import TlsMaterial, open_channel
 from runtime.image_codec import broker_from_pb, partition_from_pb
+from runtime.reach import UNREADABLE, Reasons
 
 RETRY = BackoffPolicy(initial_ms=20, max_ms=500)
 ATTEMPT_MAX_MS = 5_000
@@ -144,6 +145,7 @@ class AdminClient:
         self._timeout_ms = timeout_ms
         self._attempts_max = attempts_max
         self._tls = tls
+        self._reasons = Reasons(tls)
         self._rng = rng or random.Random()
         self._channels: dict[Address, grpc.aio.Channel] = {}
         self._current = self._bootstrap[0]
@@ -280,10 +282,12 @@ class AdminClient:
                 call = method(self._channel(address))
                 answer = await call(request, timeout=min(remaining_s, ATTEMPT_MAX_MS / 1000))
             except grpc.aio.AioRpcError as error:
-                problem = f"{address[0]}:{address[1]}: {status_text(error)}"
+                problem = f"{address[0]}:{address[1]}: {await self._reasons.of(error, address)}"
                 refusal = None
                 self._current = self._after(address)
             else:
+                if answer is None:  # so gRPC hands on what it cannot decode
+                    raise ClientError(f"{address[0]}:{address[1]}: {UNREADABLE}")
                 if not answer.HasField("error"):
                     return answer
                 refusal = api_codec.error_from_pb(answer.error)
@@ -336,28 +340,6 @@ def _read_info(read: pb.ReadInfo) -> ReadInfo:
         epoch=read.epoch,
         linearizable=read.linearizable,
     )
-
-
-def status_text(error: grpc.aio.AioRpcError) -> str:
-    """Why an address gave no answer, for people."""
-    match error.code():
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return "no answer in time"
-        case grpc.StatusCode.UNAVAILABLE:
-            return f"not reachable ({_why_unreachable(error.details() or '')})"
-        case grpc.StatusCode.UNIMPLEMENTED:
-            return "it does not serve this; give a controller's address"
-        case code:
-            return f"{code.name}: {error.details()}"
-
-
-def _why_unreachable(details: str) -> str:
-    """gRPC wraps what the operating system said in sentences and addresses of its own."""
-    if "Connection refused" in details:
-        return "connection refused: nothing listens there"
-    if "attempt timed out" in details:
-        return "it takes no connection: the process hangs, or something in between drops it"
-    return details
 
 
 class BlockingClient:

@@ -14,7 +14,8 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from runtime.channels import TlsMaterial, open_channel
-from runtime.client import Address, status_text
+from runtime.client import Address
+from runtime.reach import UNREADABLE, Reasons
 
 SERVICES = ("", "metaquorum.v1.Raft", "metaquorum.v1.Admin", "metaquorum.v1.Metadata")
 """The names under which a node's state can be asked; the empty one is the process as a whole."""
@@ -57,7 +58,9 @@ async def health_problem(address: Address, *, timeout_ms: int, tls: TlsMaterial 
         request = health_pb2.HealthCheckRequest()
         answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_ms / 1000)
     except grpc.aio.AioRpcError as error:
-        return status_text(error)
+        return await Reasons(tls).of(error, address)
     finally:
         await channel.close(None)
+    if answer is None:
+        return UNREADABLE
     return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else "it does not serve yet"

@@ -30,7 +30,8 @@ from controller.raft.messages import (
 from proto.raft_pb2_grpc import RaftStub
 from runtime import raft_codec
 from runtime.channels import END_OF_STREAM, TlsMaterial, open_channel
-from runtime.client import Address, AdminClient, ClientError, status_text
+from runtime.client import Address, AdminClient, ClientError
+from runtime.reach import status_text
 from storage.batch import hop_headers, iter_batches
 from storage.disk import Disk, join
 from storage.log_config import METADATA_DIRECTORY

@@ -82,6 +82,8 @@ def set_up_logging(line_format: str, level: str, **fields: object) -> None:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
+    # gRPC logs a traceback for an answer that it cannot decode, and hands on None: whoever asked says so.
+    logging.getLogger("grpc._common").setLevel(logging.CRITICAL)
 
 
 class _Always(logging.Filter):

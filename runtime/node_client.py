@@ -14,8 +14,9 @@ import grpc.aio
 from proto import admin_pb2 as admin
 from proto.admin_pb2_grpc import AdminStub
 from runtime.channels import TlsMaterial, open_channel
-from runtime.client import Address, status_text
+from runtime.client import Address
 from runtime.node_codec import NodeReport, node_from_pb
+from runtime.reach import UNREADABLE, Reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +39,11 @@ async def _describe(address: Address, timeout_ms: int, tls: TlsMaterial | None) 
     channel = open_channel(*address, tls)
     try:
         answer = await AdminStub(channel).DescribeNode(admin.DescribeNodeRequest(), timeout=timeout_ms / 1000)
+        if answer is None:  # so gRPC hands on what it cannot decode
+            return NodeAnswer(address=address, problem=UNREADABLE)
         return NodeAnswer(address=address, report=node_from_pb(answer))
     except grpc.aio.AioRpcError as error:
-        return NodeAnswer(address=address, problem=status_text(error))
+        return NodeAnswer(address=address, problem=await Reasons(tls).of(error, address))
     except ValueError as error:
         return NodeAnswer(address=address, problem=f"its answer is of a newer release ({error})")
     finally:

@@ -23,6 +23,7 @@ from runtime.config import UNKNOWN_NODE_ID, NodeConfig, load_config
 from runtime.driver import Driver, Ending
 from runtime.errors import ConfigError, StartError
 from runtime.logging import set_up_logging
+from runtime.native_lines import take_native_lines
 from storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ def run_process(
     `node_id`: what the command line says of it."""
     try:
         config = load_config(Path(config_path), role, node_id)
+        take_native_lines([listener.port for listener in config.listeners])
         set_up_logging(config.text("log.format"), config.text("log.level"), role=role, node_id=config.node_id)
         if config.passed_over:
             names = ", ".join(config.passed_over)

@@ -23,6 +23,7 @@ from proto.raft_pb2_grpc import RaftStub
 from runtime import raft_codec
 from runtime.backoff import Backoff, BackoffPolicy
 from runtime.channels import END_OF_STREAM, TlsMaterial, open_channel
+from runtime.reach import Reasons
 from runtime.transport import EventSink
 
 IN_FLIGHT_MAX = 256
@@ -79,6 +80,7 @@ class _Peer:
         self._address = address
         self._sink = sink
         self._tls = tls
+        self._reasons = Reasons(tls)
         self._backoff = Backoff(RECONNECT, rng)
         self._last_failure = ""
         self._waiting: dict[int, asyncio.TimerHandle] = {}
@@ -139,6 +141,7 @@ class _Peer:
                 call.cancel()
         except grpc.aio.AioRpcError as error:
             reason = f"{error.code().name}: {error.details()}"
+            self._reasons.tell(f"node {self._node_id}", error, (self._address.host, self._address.port))
         except raft_codec.EnvelopeError as error:
             reason = f"it sent what is no answer: {error}"
         except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
@@ -155,6 +158,8 @@ class _Peer:
             envelope = await call.read()
             if envelope is END_OF_STREAM:
                 return
+            if envelope is None:  # so gRPC hands on what it cannot decode
+                raise raft_codec.EnvelopeError("its bytes cannot be decoded")
             self._backoff.succeeded()
             timer = self._waiting.pop(envelope.correlation_id, None)
             if timer is None:

@@ -28,6 +28,7 @@ from proto.broker_pb2_grpc import BrokerLifecycleStub
 from runtime import api_codec
 from runtime.channels import END_OF_STREAM, TlsMaterial, open_channel
 from runtime.raft_client import PeerAddress
+from runtime.reach import UNREADABLE, Reasons
 
 FAILURES = (
     grpc.aio.AioRpcError,
@@ -57,6 +58,7 @@ class ControllerCalls:
         self._controllers = controllers
         self._report = report
         self._tls = tls
+        self._reasons = Reasons(tls)
         self._channels: dict[int, grpc.aio.Channel] = {}
         self._heartbeats: dict[int, Any] = {}
         self._calls = Calls()
@@ -110,6 +112,8 @@ class ControllerCalls:
             reason = str(error)
             if isinstance(error, grpc.aio.AioRpcError):
                 reason = f"{error.code().name}: {error.details()}"
+                address = self._controllers[effect.target]
+                self._reasons.tell(f"controller {effect.target}", error, (address.host, address.port))
             elif isinstance(error, TimeoutError):
                 reason = f"no answer within {effect.timeout_ms} ms"
             self._report(
@@ -135,6 +139,8 @@ class ControllerCalls:
                 return api_codec.error_from_pb(answer.error)
             return api_codec.heartbeat_response_from_pb(answer)
         answer = await stub.Register(api_codec.register_to_pb(effect.request), timeout=timeout_s)
+        if answer is None:
+            raise ConnectionError(f"controller {effect.target}: {UNREADABLE}")
         if answer.HasField("error"):
             return api_codec.error_from_pb(answer.error)
         return api_codec.register_response_from_pb(answer)
@@ -149,6 +155,8 @@ class ControllerCalls:
         answer = await call.read()
         if answer is END_OF_STREAM:
             raise ConnectionError(f"controller {target} ended the stream of heartbeats")
+        if answer is None:
+            raise ConnectionError(f"controller {target}: {UNREADABLE}")
         self._heartbeats[target] = call
         return answer
 

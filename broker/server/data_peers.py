@@ -32,6 +32,7 @@ from runtime import data_codec
 from runtime.channels import END_OF_STREAM, TlsMaterial, open_channel
 from runtime.client import AdminClient, ClientError
 from runtime.partitions_client import alter_partition, assign_replicas
+from runtime.reach import UNREADABLE
 from runtime.settings_client import SettingsClient
 
 IDLE_STREAMS_MAX = 16
@@ -114,6 +115,8 @@ class _Stream:
         answer = await self._call.read()
         if answer is END_OF_STREAM:
             raise ConnectionError(await self._why())
+        if answer is None:  # so gRPC hands on what it cannot decode
+            raise ConnectionError(UNREADABLE)
         return cast("pb.FetchResponse", answer)
 
     async def _why(self) -> str:

@@ -26,8 +26,9 @@ from runtime import data_admin_codec as admin_codec
 from runtime import data_codec as codec
 from runtime.api_codec import error_from_pb, leader_from_pb
 from runtime.channels import END_OF_STREAM, TlsMaterial, open_channel
-from runtime.client import Address, TopicDescription, status_text
+from runtime.client import Address, TopicDescription
 from runtime.image_codec import broker_from_pb, partition_from_pb
+from runtime.reach import UNREADABLE, Reasons, status_text
 
 T = TypeVar("T")
 ANSWER_SLACK_MS = 1_000
@@ -95,6 +96,7 @@ class GrpcConnections:
 
     def __init__(self, tls: TlsMaterial | None = None) -> None:
         self._tls = tls
+        self._reasons = Reasons(tls)
         self._channels: dict[Address, grpc.aio.Channel] = {}
         self._streams: dict[Address, _ProduceStream] = {}
 
@@ -115,35 +117,35 @@ class GrpcConnections:
         self, address: Address, request: api.FetchRequest, *, timeout_ms: int
     ) -> api.FetchResponse | ApiError:
         method = self._data(address).Fetch
-        return codec.fetched_from_pb(await _ask(address, method, codec.fetch_to_pb(request), timeout_ms))
+        return codec.fetched_from_pb(await self._ask(address, method, codec.fetch_to_pb(request), timeout_ms))
 
     async def list_offsets(
         self, address: Address, request: api.ListOffsetsRequest, *, timeout_ms: int
     ) -> api.ListOffsetsResponse | ApiError:
         method = self._data(address).ListOffsets
         return codec.listed_from_pb(
-            await _ask(address, method, codec.list_offsets_to_pb(request), timeout_ms)
+            await self._ask(address, method, codec.list_offsets_to_pb(request), timeout_ms)
         )
 
     async def init_producer_id(
         self, address: Address, request: api.InitProducerIdRequest, *, timeout_ms: int
     ) -> api.InitProducerIdResponse | ApiError:
         message = admin_codec.init_producer_to_pb(request)
-        answer = await _ask(address, self._data(address).InitProducerId, message, timeout_ms)
+        answer = await self._ask(address, self._data(address).InitProducerId, message, timeout_ms)
         return admin_codec.producer_from_pb(answer)
 
     async def describe_log_dirs(
         self, address: Address, request: api.DescribeLogDirsRequest, *, timeout_ms: int
     ) -> api.DescribeLogDirsResponse | ApiError:
         message = admin_codec.describe_dirs_to_pb(request)
-        answer = await _ask(address, self._data(address).DescribeLogDirs, message, timeout_ms)
+        answer = await self._ask(address, self._data(address).DescribeLogDirs, message, timeout_ms)
         return admin_codec.described_dirs_from_pb(answer)
 
     async def mark_log_dir_offline(
         self, address: Address, request: api.MarkLogDirOfflineRequest, *, timeout_ms: int
     ) -> api.MarkLogDirOfflineResponse | ApiError:
         message = admin_codec.mark_dir_to_pb(request)
-        answer = await _ask(address, self._data(address).MarkLogDirOffline, message, timeout_ms)
+        answer = await self._ask(address, self._data(address).MarkLogDirOffline, message, timeout_ms)
         return admin_codec.marked_dir_from_pb(answer)
 
     async def metadata(
@@ -152,7 +154,7 @@ class GrpcConnections:
         stub = MetadataStub(self._channel(address))
         consistency = meta.CONSISTENCY_STALE if stale else meta.CONSISTENCY_DEFAULT
         listing = meta.ListBrokersRequest(consistency=consistency)
-        brokers = await _ask(address, stub.ListBrokers, listing, timeout_ms)
+        brokers = await self._ask(address, stub.ListBrokers, listing, timeout_ms)
         if brokers.HasField("error"):
             return _refused(brokers.error)
         found: dict[str, TopicDescription] = {}
@@ -160,7 +162,7 @@ class GrpcConnections:
         linearizable = brokers.read.linearizable
         request = meta.DescribeTopicsRequest(consistency=consistency, names=names)
         while names:
-            answer = await _ask(address, stub.DescribeTopics, request, timeout_ms)
+            answer = await self._ask(address, stub.DescribeTopics, request, timeout_ms)
             if answer.HasField("error"):
                 return _refused(answer.error)
             linearizable = linearizable and answer.read.linearizable
@@ -193,6 +195,18 @@ class GrpcConnections:
             channel = self._channels[address] = open_channel(*address, self._tls)
         return channel
 
+    async def _ask(self, address: Address, method: Callable[..., Any], message: Any, timeout_ms: int) -> Any:
+        where = f"{address[0]}:{address[1]}"
+        try:
+            answer = await method(message, timeout=timeout_ms / 1000)
+        except grpc.aio.AioRpcError as error:
+            raise LinkError(f"{where}: {await self._reasons.of(error, address)}") from error
+        except grpc.aio.UsageError as error:
+            raise LinkError(f"{where}: the client was closed") from error
+        if answer is None:  # so gRPC hands on what it cannot decode
+            raise LinkError(f"{where}: {UNREADABLE}")
+        return answer
+
     def _data(self, address: Address) -> Any:
         return DataStub(self._channel(address))
 
@@ -203,15 +217,6 @@ def _refused(error: meta.Error) -> Referral | ApiError:
         return refusal
     leader = leader_from_pb(error)
     return Referral(to=None if leader is None else (leader.host, leader.port), problem=str(refusal))
-
-
-async def _ask(address: Address, method: Callable[..., Any], message: Any, timeout_ms: int) -> Any:
-    try:
-        return await method(message, timeout=timeout_ms / 1000)
-    except grpc.aio.AioRpcError as error:
-        raise LinkError(f"{address[0]}:{address[1]}: {status_text(error)}") from error
-    except grpc.aio.UsageError as error:
-        raise LinkError(f"{address[0]}:{address[1]}: the client was closed") from error
 
 
 class _Sent:
@@ -264,6 +269,9 @@ class _ProduceStream:
     async def _read(self) -> None:
         try:
             while (answer := await self._call.read()) is not END_OF_STREAM:
+                if answer is None:
+                    self.break_off(UNREADABLE)
+                    return
                 if not self._unanswered:
                     self.break_off("it answered more requests than it was sent")
                     return

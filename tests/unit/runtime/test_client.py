@@ -17,7 +17,8 @@ from proto import metadata_pb2 as common
 from proto.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from runtime.api_codec import error_from_pb
 from runtime.channels import bind, new_server
-from runtime.client import AdminClient, BlockingClient, ClientError, parse_bootstrap, status_text
+from runtime.client import AdminClient, BlockingClient, ClientError, parse_bootstrap
+from runtime.reach import status_text
 
 
 class ScriptedAdmin(AdminServicer):

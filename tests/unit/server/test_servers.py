@@ -197,7 +197,9 @@ async def test_nobody_there_is_one_clear_error(site: Site) -> None:
 # ---- TLS -----------------------------------------------------------------------------------------
 
 
-def certificate_files(folder: Path, name: str, issuer: tuple[Any, Any] | None) -> tuple[Any, Any]:
+def certificate_files(
+    folder: Path, name: str, issuer: tuple[Any, Any] | None, *, days_left: int = 1
+) -> tuple[Any, Any]:
     """(key, certificate) of an authority (`issuer` None) or of a node; also written as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -208,8 +210,8 @@ def certificate_files(folder: Path, name: str, issuer: tuple[Any, Any] | None) -
         .issuer_name(subject if issuer is None else issuer[1].subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - datetime.timedelta(days=3))
+        .not_valid_after(now + datetime.timedelta(days=days_left))
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
         .add_extension(
             x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False

@@ -1,0 +1,168 @@
+"""Certificates that are wrong, absent or expired, and who speaks no TLS: one line at both ends says which."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from runtime.channels import TlsFiles, TlsMaterial
+from runtime.health import health_problem
+from tests.e2e.cluster import client_loop
+from tests.e2e.processes import Process, run_cli, wait_until
+from tests.unit.server.nodes import Site, new_site
+from tests.unit.server.test_servers import certificate_files, tls_keys
+
+pytestmark = pytest.mark.e2e
+
+CASES = {
+    "no certificate": (
+        ("authority", None),
+        "it wants a certificate of ours: name one (--keystore, ssl.keystore.location)",
+        "it showed no certificate, and ssl.client.auth requires one",
+    ),
+    "certificate of a stranger": (
+        ("authority", "stranger"),
+        "it does not accept our certificate: unable to get local issuer certificate",
+        "its certificate is not accepted: unable to get local issuer certificate",
+    ),
+    "expired certificate": (
+        ("authority", "expired"),
+        "it does not accept our certificate: certificate has expired",
+        "its certificate is not accepted: certificate has expired",
+    ),
+    "wrong CA": (
+        ("other-authority", "client"),
+        "its certificate is not accepted: unable to get local issuer certificate",
+        "it broke the handshake off: it may not accept our certificate",
+    ),
+    "plain text": ((None, None), "it speaks TLS, and we do not: name the CA", "it does not speak TLS"),
+}
+
+
+@pytest.fixture(scope="module", name="folder")
+def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    authority = certificate_files(folder, "authority", None)
+    for name in ("node", "client"):
+        certificate_files(folder, name, authority)
+    certificate_files(folder, "expired", authority, days_left=-1)
+    certificate_files(folder, "stranger", certificate_files(folder, "other-authority", None))
+    return folder
+
+
+def material(folder: Path, truststore: str | None, keystore: str | None) -> TlsMaterial | None:
+    if truststore is None:
+        return None
+    return TlsMaterial.load(
+        TlsFiles(
+            keystore=folder / f"{keystore}.pem" if keystore else None, truststore=folder / f"{truststore}.crt"
+        )
+    )
+
+
+def started(site: Site, keys: dict[str, str], tls: TlsMaterial | None) -> Process:
+    """A controller that serves, with its log in JSON."""
+    file = site.controller_file({**keys, "log.format": "json"})
+    process = Process("controller", ("controller", "run", file), site.root / "process.log")
+    process.start()
+
+    def serves() -> bool:
+        assert process.is_running, process.output()
+        return not client_loop().call(
+            health_problem(("127.0.0.1", site.controller_port), timeout_ms=3_000, tls=tls)
+        )
+
+    wait_until(serves, "the controller to serve", details=process.output)
+    return process
+
+
+@pytest.fixture(name="site")
+def fixture_site(tmp_path: Path) -> Site:
+    return new_site(tmp_path)
+
+
+@pytest.fixture(name="node")
+def fixture_node(site: Site, folder: Path) -> Iterator[Process]:
+    process = started(site, tls_keys(folder, "required"), material(folder, "authority", "client"))
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def messages(process: Process) -> list[str]:
+    """Every line of the log is JSON; those of the loggers' text."""
+    return [json.loads(line)["message"] for line in process.lines()]
+
+
+def options(folder: Path, truststore: str | None, keystore: str | None) -> list[str]:
+    given: list[str] = []
+    if truststore is not None:
+        given += ["--truststore", str(folder / f"{truststore}.crt")]
+    if keystore is not None:
+        given += ["--keystore", str(folder / f"{keystore}.pem")]
+    return given
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_both_ends_say_in_one_line_what_is_wrong(node: Process, site: Site, folder: Path, case: str) -> None:
+    files, ours, theirs = CASES[case]
+    address = f"127.0.0.1:{site.controller_port}"
+    for command in (("topics", "list"), ("controller", "status"), ("consume", "orders")):
+        said = run_cli(*command, "-b", address, "--timeout", 5, *options(folder, *files), expect=1)
+        text = said.stdout if command[0] == "controller" else said.stderr
+        assert ours in text and address in text, text
+        assert said.stderr.count("\n") == (command[0] != "controller"), said.stderr
+
+    def told() -> list[str]:
+        return [line for line in messages(node) if line.startswith("TLS handshake")]
+
+    wait_until(told, "the controller to say why", details=node.output)
+    assert any(theirs in line for line in told()), told()
+    line = next(line for line in told() if theirs in line)
+    assert re.match(r"TLS handshake (with (127\.0\.0\.1:\d+(, )?)+ )?failed: ", line)
+    # The commands tried again and again, and the same is not said each time.
+    assert len(told()) <= 4, told()
+    assert node.stop() == 0
+
+
+def test_a_client_with_tls_at_a_port_without(site: Site, folder: Path) -> None:
+    process = started(site, {}, None)
+    try:
+        address = f"127.0.0.1:{site.controller_port}"
+        said = run_cli(
+            *("topics", "list", "-b", address, "--timeout", 5),
+            *options(folder, "authority", "client"),
+            expect=1,
+        )
+        assert "it does not speak TLS: leave out --truststore and --keystore" in said.stderr
+        assert address in said.stderr and said.stderr.count("\n") == 1
+        assert messages(process)
+    finally:
+        process.kill()
+
+
+def test_what_is_no_request_is_one_line_at_both_ends(site: Site) -> None:
+    process = started(site, {}, None)
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{site.controller_port}") as channel:
+            for method in (channel.unary_unary("/metaquorum.v1.Metadata/ListTopics"),):
+                with pytest.raises(grpc.RpcError) as refused:
+                    method(b"\xff\xff\xff", timeout=10)
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+            for name in ("Raft/Exchange", "BrokerLifecycle/Heartbeats"):
+                stream = channel.stream_stream(f"/metaquorum.v1.{name}")
+                with pytest.raises(grpc.RpcError) as refused:
+                    list(stream(iter([b"\xff\xff\xff"]), timeout=10))
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+        told = [line for line in messages(process) if "was refused: this is no request of " in line]
+        assert len(told) == 3, process.output()
+        assert all(re.match(r"127\.0\.0\.1:\d+ was refused", line) for line in told)
+        assert "Traceback" not in process.output()
+    finally:
+        process.kill()

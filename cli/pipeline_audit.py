@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from cli.output import echo_json, echo_table, json_option, utc_text
+from cli.pipeline_paths import FilePath
 from pipeline.audit.facts import ClusterFacts, Fleet, gather, quantiles
 from pipeline.audit.findings import RULES, SEVERITIES, Finding, Limits, findings, seconds_text
 from pipeline.audit.source import TablesError, TableSource
@@ -37,7 +38,7 @@ def load_fleet(tables: Path) -> Fleet:
 
 
 @click.command()
-@click.argument("tables", type=click.Path(path_type=Path))
+@click.argument("tables", type=FilePath())
 @click.option("--kind", "kinds", type=click.Choice(tuple(RULES)), multiple=True, help="Only these findings.")
 @click.option("--cluster", "clusters", multiple=True, help="Only these clusters (cluster ids).")
 @click.option(

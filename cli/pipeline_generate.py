@@ -14,15 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cli.output import echo_json, echo_table, json_option
+from cli.pipeline_paths import FilePath
 from pipeline.fleet.plan import KINDS, FleetPlan
 
 _SHOWN = 20
 
 
 @click.command()
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="New directory: clusters/ and truth/."
-)
+@click.option("--out", type=FilePath(), required=True, help="New directory: clusters/ and truth/.")
 @click.option("--clusters", type=int, default=4, show_default=True, help="Clusters of the fleet.")
 @click.option(
     "--records", type=int, default=100_000, show_default=True, help="Records of all clusters together."

@@ -15,6 +15,7 @@ import msgspec
 
 from cli.errors import Failure
 from cli.output import echo_json, echo_table, json_option
+from cli.pipeline_paths import FilePath
 from pipeline.logs.places import NoLogsError
 from pipeline.session import DEFAULT_MASTER, SessionError, require_pyspark, spark_session
 
@@ -57,16 +58,16 @@ class Progress:
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, metavar="PATHS...")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the tables."
-)
+@click.argument("paths", nargs=-1, required=True, metavar="PATHS...", type=FilePath())
+@click.option("--out", type=FilePath(file_okay=False), required=True, help="Folder of the tables.")
 @click.option(
     "--master", default=None, help=f"Spark's master, as in local[4] or spark://host:7077 [{DEFAULT_MASTER}]."
 )
 @click.option("--cluster", default=None, help="Name the cluster of all PATHS, whatever meta.properties says.")
 @json_option
-def ingest(paths: tuple[str, ...], out: Path, master: str | None, cluster: str | None, as_json: bool) -> None:
+def ingest(
+    paths: tuple[Path, ...], out: Path, master: str | None, cluster: str | None, as_json: bool
+) -> None:
     """Bring the tables in the folder --out up to what the logs below PATHS hold.
 
     A path is a segment, a log's directory, a node's directory, or a folder above many of them. A later run
@@ -80,12 +81,13 @@ def ingest(paths: tuple[str, ...], out: Path, master: str | None, cluster: str |
         from pipeline.logs.places import find_logs
         from storage.posix_disk import PosixDisk
 
-        find_logs(PosixDisk(), paths, cluster)  # what is wrong with a path is said before Java starts
+        given = [str(path) for path in paths]
+        find_logs(PosixDisk(), given, cluster)  # what is wrong with a path is said before Java starts
         session = spark_session(master)
     except (SessionError, NoLogsError) as error:
         raise Failure(str(error)) from error
     try:
-        report = run(session, list(paths), out, cluster=cluster, show=progress.show, say=progress.say)
+        report = run(session, given, out, cluster=cluster, show=progress.show, say=progress.say)
     except (NoLogsError, LayoutError) as error:
         raise Failure(str(error)) from error
     finally:

@@ -10,13 +10,14 @@ from pathlib import Path
 import click
 
 from cli.pipeline_audit import load_fleet
+from cli.pipeline_paths import FilePath
 from pipeline.audit.findings import Limits, findings
 from pipeline.report.page import page
 
 
 @click.command()
-@click.argument("tables", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The HTML file.")
+@click.argument("tables", type=FilePath())
+@click.option("--out", type=FilePath(dir_okay=False), required=True, help="The HTML file.")
 @click.option("--title", default="Metadata quorum report", show_default=True, help="Title of the page.")
 def report(tables: Path, out: Path, title: str) -> int:
     """Write one HTML page about TABLES, the folder that `pipeline ingest` wrote: it needs no network."""

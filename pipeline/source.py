@@ -21,9 +21,11 @@ splitBytes   a piece of a segment has about so many bytes (default 32 MiB)
 from __future__ import annotations
 
 import datetime
+import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -43,8 +45,9 @@ from metadata.inspect.points import parse_time_ms
 from pipeline.arrow.selection import Selection, type_named
 from pipeline.logs.damage import Dialect, parse_dialect
 from pipeline.logs.pieces import Piece
-from pipeline.logs.places import LogPlace, find_logs
+from pipeline.logs.places import LogPlace, NoLogsError, find_logs
 from pipeline.logs.survey import SPLIT_BYTES
+from pipeline.paths import PathError, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,7 +114,10 @@ def _paths(options: Mapping[str, str]) -> list[str]:
         paths = [str(path) for path in found]
     else:
         paths = [path.strip() for path in options.get("path", "").split(",")]
-    paths = [path.removeprefix("file://") for path in paths if path]
+    try:
+        paths = [str(local_path(path)) for path in paths if path]
+    except PathError as error:
+        raise OptionError(str(error)) from None
     if not paths:
         raise OptionError(
             'metadata_log needs a path: load("/var/lib/kafka/metadata"), or option("path", ...)'
@@ -157,6 +163,27 @@ class PiecePartition(InputPartition):
         self.place = place
 
 
+_HIDE = "SPARK_HIDE_TRACEBACK"
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _in_one_line(method: Callable[P, R]) -> Callable[P, R]:
+    """A user's mistake reaches the user as Spark's error class and one line; anything else keeps its
+    traceback. Spark's worker looks at the variable when it reports what a method raised, and goes on."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        os.environ.pop(_HIDE, None)
+        try:
+            return method(*args, **kwargs)
+        except (OptionError, NoLogsError):
+            os.environ[_HIDE] = "1"
+            raise
+
+    return call
+
+
 class MetadataLogSource(DataSource):
     """The data source."""
 
@@ -164,6 +191,7 @@ class MetadataLogSource(DataSource):
     def name(cls) -> str:
         return "metadata_log"
 
+    @_in_one_line
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -171,9 +199,11 @@ class MetadataLogSource(DataSource):
 
         return from_arrow_schema(arrow_schema_of(Options(self.options).type))
 
+    @_in_one_line
     def reader(self, schema: StructType) -> MetadataLogReader:
         return MetadataLogReader(Options(self.options))
 
+    @_in_one_line
     def streamReader(self, schema: StructType) -> MetadataLogStreamReader:
         options = Options(self.options)
         if options.type == DAMAGE or options.checkpoints != "false" or options.one_history:
@@ -247,6 +277,7 @@ class MetadataLogReader(DataSourceReader):
         )
         return False
 
+    @_in_one_line
     def partitions(self) -> Sequence[InputPartition]:
         from pipeline.logs.cut import damage_places, record_pieces
 
@@ -303,12 +334,14 @@ class MetadataLogStreamReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, int]:
         return {}
 
+    @_in_one_line
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
         """Where every log ends now. A log that became shorter, or is gone, stays where it was."""
         from pipeline.logs.cut import log_ends
 
         return {**start, **log_ends(self._options.places(), start)}
 
+    @_in_one_line
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         from pipeline.logs.cut import pieces_between
 

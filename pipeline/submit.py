@@ -26,10 +26,11 @@ def main() -> int:
         session = spark_session()
         from pipeline.ingest.job import ingest
         from pipeline.ingest.layout import LayoutError
+        from pipeline.paths import PathError
 
         try:
             report = ingest(session, given.paths, given.out, cluster=given.cluster, say=_say)
-        except LayoutError as error:
+        except (LayoutError, PathError) as error:
             _say(str(error))
             return 1
     except (SessionError, NoLogsError) as error:

@@ -23,6 +23,7 @@ from pipeline.logs.identity import Facts
 from pipeline.logs.places import LogPlace, find_logs
 from pipeline.logs.spine import Spine
 from pipeline.logs.survey import SPLIT_BYTES, LogSurvey
+from pipeline.paths import local_path
 from storage.posix_disk import PosixDisk
 
 from .layout import (
@@ -64,9 +65,10 @@ def ingest(
     say: Say = lambda line: None,
 ) -> IngestReport:
     """Brings the tables below `out` up to what the logs below `paths` hold. `cluster` names the cluster of
-    all of them. Raises NoLogsError, LayoutError; a run that fails changes nothing that can be read."""
+    all of them. Raises NoLogsError, LayoutError, PathError; a run that fails changes nothing that can be
+    read."""
     places = find_logs(PosixDisk(), [os.path.abspath(path) for path in paths], cluster)
-    out = out.absolute()
+    out = local_path(str(out)).absolute()
     out.mkdir(parents=True, exist_ok=True)
     with _locked(out):
         manifest = load_manifest(out)

@@ -133,8 +133,18 @@ def test_damage_is_a_table_and_a_wrong_option_names_itself(
         ({"fromTime": "yesterday"}, "is no time"),
         ({"nodse": "one"}, "has no option"),
     ):
-        with pytest.raises(PySparkException, match=message):
+        with pytest.raises(PySparkException, match=message) as raised:
             load(spark, node, **options)
+        first, *rest = str(raised.value).strip().splitlines()
+        assert first.startswith("[PYTHON_DATA_SOURCE_ERROR]") and message in first
+        assert [line.strip() for line in rest] == ["SQLSTATE: 38000"]
+    for path, message in (
+        (tmp_path / "absent", "there is no such file"),
+        ("s3a://bucket/logs", "no s3a store"),
+    ):
+        with pytest.raises(PySparkException, match=message) as raised:
+            spark.read.format("metadata_log").load(str(path)).collect()
+        assert message in str(raised.value).splitlines()[0]
 
 
 def test_a_stream_follows_a_growing_log(spark: SparkSession, shared_data: Path, tmp_path: Path) -> None:

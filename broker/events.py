@@ -151,6 +151,7 @@ Effect = (
     | raft.AppendLog
     | raft.TruncateLog
     | raft.ResetLog
+    | raft.NoteCommitted
     | raft.SendRequest
     | raft.WriteSnapshotChunk
     | raft.FinishSnapshot

@@ -46,7 +46,7 @@ from metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
 from metadata.features import LEVEL_DIRECTORIES
 from metadata.image import MetadataImage, Provenance
 from metadata.requests import BrokerHeartbeatRequest
-from storage.errors import CorruptLogError
+from storage.errors import CommittedLostError, CorruptLogError
 
 
 class BrokerNode:
@@ -97,6 +97,7 @@ class BrokerNode:
         if self._replicas is not None:
             self._data(now_ms, self._replicas.start(now_ms=now_ms, wall_ms=wall_ms))
         if not self._stopped:
+            self._follower.advance(self._raft.high_watermark)
             self._raft_effects(now_ms, self._raft.start(now_ms))
         return self._settle(now_ms)
 
@@ -114,6 +115,8 @@ class BrokerNode:
             except (ReplayError, CorruptLogError) as error:
                 reason = f"broker {self._config.node_id} cannot apply its metadata log: {error}"
                 self._lifecycle(self._session.fail(now_ms, reason))
+            except CommittedLostError as error:
+                self._lifecycle(self._session.fail(now_ms, str(error)))
         return self._settle(now_ms)
 
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool = True) -> list[Effect]:
@@ -359,6 +362,7 @@ class BrokerNode:
                 | raft_effects.AppendLog()
                 | raft_effects.TruncateLog()
                 | raft_effects.ResetLog()
+                | raft_effects.NoteCommitted()
                 | raft_effects.SendRequest()
                 | raft_effects.WriteSnapshotChunk()
                 | raft_effects.FinishSnapshot()

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+from cli.quorum_text import losses_json
 from controller.lifecycle import BrokerState
 from controller.status import BrokerStatus, NodeStatus
 from runtime.node_client import NodeAnswer
@@ -88,6 +89,7 @@ def node_json(answer: NodeAnswer) -> dict[str, Any]:
         "pendingBatches": status.pending_batches,
         "answersWaiting": status.answers_waiting,
         "work": status.work,
+        "lostCommitted": losses_json(status.losses),
         "sessions": status.sessions,
         "brokersByState": brokers_by_state(status),
         "brokers": [_broker_json(broker) for broker in status.brokers],
@@ -113,7 +115,9 @@ def node_text(answer: NodeAnswer) -> str:
     """A block of `name: value` lines; one line for an address that did not answer."""
     if answer.report is None:
         return f"{_address(answer)}: {answer.problem}"
-    return "\n".join(f"{name + ':':<18}{value}" for name, value in _rows(_address(answer), answer.report))
+    rows = _rows(_address(answer), answer.report)
+    rows += [("LOST", loss) for loss in answer.report.status.losses]
+    return "\n".join(f"{name + ':':<18}{value}" for name, value in rows)
 
 
 def _rows(address: str, report: NodeReport) -> list[tuple[str, object]]:

@@ -30,6 +30,8 @@ def describe(options: ClientOptions, replication: bool, human_readable: bool, as
         echo_json(replication_json(found, now_ms) if replication else status_json(found, now_ms))
     elif replication:
         click.echo(replication_text(found, now_ms, human_readable))
+        for loss in found.losses:
+            click.echo(f"metaquorum: {loss}", err=True)
     else:
         click.echo(status_text(found, now_ms))
 

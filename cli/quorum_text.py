@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from metadata.requests import DescribeQuorumResponse, ReplicaStatus
+from storage.known_committed import CommittedLoss
 from storage.uuids import uuid_to_text
 
 
@@ -40,7 +41,7 @@ def status_text(quorum: DescribeQuorumResponse, now_ms: int) -> str:
         ("CurrentVoters", _ids(quorum.voters)),
         ("CurrentObservers", _ids(quorum.observers)),
     )
-    return "\n".join(f"{name + ':':<24}{value}" for name, value in rows)
+    return "\n".join([*(f"{name + ':':<24}{value}" for name, value in rows), *map(str, quorum.losses)])
 
 
 def status_json(quorum: DescribeQuorumResponse, now_ms: int) -> dict[str, Any]:
@@ -54,7 +55,21 @@ def status_json(quorum: DescribeQuorumResponse, now_ms: int) -> dict[str, Any]:
         "maxFollowerLagTimeMs": lag_ms,
         "currentVoters": sorted_ids(quorum.voters),
         "currentObservers": sorted_ids(quorum.observers),
+        "lostCommitted": losses_json(quorum.losses),
     }
+
+
+def losses_json(losses: Sequence[CommittedLoss]) -> list[dict[str, Any]]:
+    """What replicas know to be committed and the leader does not have."""
+    return [
+        {
+            "nodeId": one.node_id,
+            "knownOffset": one.known_offset,
+            "commonOffset": one.common_offset,
+            "text": str(one),
+        }
+        for one in losses
+    ]
 
 
 def replication_text(quorum: DescribeQuorumResponse, now_ms: int, human: bool = False) -> str:

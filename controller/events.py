@@ -100,6 +100,7 @@ Effect = (
     | raft.AppendLog
     | raft.TruncateLog
     | raft.ResetLog
+    | raft.NoteCommitted
     | raft.SendRequest
     | raft.Respond
     | raft.RespondWithRecords

@@ -56,6 +56,7 @@ from metadata.requests import (
     ControllerResponse,
 )
 from storage.batch import iter_batches
+from storage.errors import CommittedLostError
 from storage.uuids import random_uuid
 
 SHUTDOWN_GRACE_MS = 200
@@ -149,6 +150,8 @@ class ControllerNode:
                 self.next_deadline_ms()
         except ReplayError as error:
             self._stop_on_bug(error)
+        except CommittedLostError as error:
+            self._stop(str(error), failed=True)
         if self._stop_at_ms is not None:
             self._maybe_stop()
         return self._end()
@@ -162,6 +165,8 @@ class ControllerNode:
             self._on_time(drained=drained)
         except ReplayError as error:
             self._stop_on_bug(error)
+        except CommittedLostError as error:
+            self._stop(str(error), failed=True)
         return self._end()
 
     def next_deadline_ms(self) -> int | None:

@@ -27,6 +27,7 @@ def describe_quorum(node: ControllerNode) -> DescribeQuorumResponse:
         high_watermark=raft.high_watermark,
         voters=tuple([_replica(node, replica) for replica in replicas if replica.is_voter]),
         observers=tuple([_replica(node, replica) for replica in replicas if not replica.is_voter]),
+        losses=raft.losses,
     )
 
 
@@ -102,6 +103,7 @@ def node_status(node: ControllerNode) -> NodeStatus:
         partitions=image.topics.partition_count,
         sessions=len(node.sessions),
         brokers=tuple([_broker(node, broker_id, known) for broker_id, known in image.brokers.items()]),
+        losses=raft.losses,
         counters=node.counters,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from controller.lifecycle import BrokerState
+from storage.known_committed import CommittedLoss
 
 
 @dataclass(slots=True)
@@ -67,4 +68,5 @@ class NodeStatus:
     partitions: int
     sessions: int
     brokers: tuple[BrokerStatus, ...] = ()
+    losses: tuple[CommittedLoss, ...] = ()
     counters: Counters = field(default_factory=Counters)

@@ -15,6 +15,7 @@ from metadata.requests_broker_ids import AllocateBrokerIdResponse, BrokerIdReque
 from metadata.requests_partitions import PartitionsRequest, PartitionsResponse
 from metadata.requests_reassignments import AlterReassignmentsRequest, AlterReassignmentsResponse
 from metadata.requests_settings import SettingsAnswer, SettingsRequest
+from storage.known_committed import CommittedLoss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +156,7 @@ class DescribeQuorumResponse:
     high_watermark: int
     voters: tuple[ReplicaStatus, ...]
     observers: tuple[ReplicaStatus, ...]
+    losses: tuple[CommittedLoss, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

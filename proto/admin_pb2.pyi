@@ -376,6 +376,7 @@ class DescribeQuorumResponse(_message.Message):
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     VOTERS_FIELD_NUMBER: _builtins.int
     OBSERVERS_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     leader_id: _builtins.int
     leader_epoch: _builtins.int
@@ -386,6 +387,8 @@ class DescribeQuorumResponse(_message.Message):
     def voters(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]: ...
     @_builtins.property
     def observers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]: ...
+    @_builtins.property
+    def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedLoss]: ...
     def __init__(
         self,
         *,
@@ -396,14 +399,44 @@ class DescribeQuorumResponse(_message.Message):
         high_watermark: _builtins.int = ...,
         voters: _abc.Iterable[Global___ReplicaStatus] | None = ...,
         observers: _abc.Iterable[Global___ReplicaStatus] | None = ...,
+        losses: _abc.Iterable[Global___CommittedLoss] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "error", b"error", "high_watermark", b"high_watermark", "leader_epoch", b"leader_epoch", "leader_id", b"leader_id", "observers", b"observers", "voters", b"voters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "error", b"error", "high_watermark", b"high_watermark", "leader_epoch", b"leader_epoch", "leader_id", b"leader_id", "losses", b"losses", "observers", b"observers", "voters", b"voters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeQuorumResponse: _TypeAlias = DescribeQuorumResponse  # noqa: Y015
+
+@_typing.final
+class CommittedLoss(_message.Message):
+    """What a replica knows to be committed and the leader does not have."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    KNOWN_OFFSET_FIELD_NUMBER: _builtins.int
+    COMMON_OFFSET_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    known_offset: _builtins.int
+    """everything below is committed, says the replica"""
+    common_offset: _builtins.int
+    """the leader's log holds at most what lies below of that"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        known_offset: _builtins.int = ...,
+        common_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["common_offset", b"common_offset", "known_offset", b"known_offset", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommittedLoss: _TypeAlias = CommittedLoss  # noqa: Y015
 
 @_typing.final
 class DescribeNodeRequest(_message.Message):
@@ -594,6 +627,7 @@ class DescribeNodeResponse(_message.Message):
     BROKERS_FIELD_NUMBER: _builtins.int
     COUNTERS_FIELD_NUMBER: _builtins.int
     LOOP_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     cluster_id: _builtins.str
     role: _builtins.str
@@ -624,6 +658,8 @@ class DescribeNodeResponse(_message.Message):
     def counters(self) -> Global___NodeCounters: ...
     @_builtins.property
     def loop(self) -> Global___LoopStatistics: ...
+    @_builtins.property
+    def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedLoss]: ...
     def __init__(
         self,
         *,
@@ -652,10 +688,11 @@ class DescribeNodeResponse(_message.Message):
         brokers: _abc.Iterable[Global___BrokerStatus] | None = ...,
         counters: Global___NodeCounters | None = ...,
         loop: Global___LoopStatistics | None = ...,
+        losses: _abc.Iterable[Global___CommittedLoss] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "_voted_id", b"_voted_id", "counters", b"counters", "leader_id", b"leader_id", "loop", b"loop", "voted_id", b"voted_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "_voted_id", b"_voted_id", "answers_waiting", b"answers_waiting", "applied_offset", b"applied_offset", "brokers", b"brokers", "cluster_id", b"cluster_id", "committed_offset", b"committed_offset", "counters", b"counters", "epoch", b"epoch", "high_watermark", b"high_watermark", "is_active", b"is_active", "is_observer", b"is_observer", "last_snapshot_offset", b"last_snapshot_offset", "leader_id", b"leader_id", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "loop", b"loop", "metadata_version", b"metadata_version", "node_id", b"node_id", "partitions", b"partitions", "pending_batches", b"pending_batches", "role", b"role", "sessions", b"sessions", "synced_offset", b"synced_offset", "topics", b"topics", "voted_id", b"voted_id", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "_voted_id", b"_voted_id", "answers_waiting", b"answers_waiting", "applied_offset", b"applied_offset", "brokers", b"brokers", "cluster_id", b"cluster_id", "committed_offset", b"committed_offset", "counters", b"counters", "epoch", b"epoch", "high_watermark", b"high_watermark", "is_active", b"is_active", "is_observer", b"is_observer", "last_snapshot_offset", b"last_snapshot_offset", "leader_id", b"leader_id", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "loop", b"loop", "losses", b"losses", "metadata_version", b"metadata_version", "node_id", b"node_id", "partitions", b"partitions", "pending_batches", b"pending_batches", "role", b"role", "sessions", b"sessions", "synced_offset", b"synced_offset", "topics", b"topics", "voted_id", b"voted_id", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__leader_id: _TypeAlias = _typing.Literal["leader_id"]  # noqa: Y015
     _WhichOneofArgType__leader_id: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id"]  # noqa: Y015

@@ -6,7 +6,7 @@ that is not 16 bytes) raise `ApiError` INVALID_REQUEST.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.raft.config import Voter
@@ -17,6 +17,7 @@ from metadata.records import BrokerEndpoint, BrokerFeature
 from proto import admin_pb2 as admin
 from proto import broker_pb2 as broker
 from proto import metadata_pb2 as common
+from storage.known_committed import CommittedLoss
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +320,7 @@ def quorum_to_pb(response: api.DescribeQuorumResponse) -> admin.DescribeQuorumRe
         high_watermark=response.high_watermark,
         voters=[_replica_to_pb(each) for each in response.voters],
         observers=[_replica_to_pb(each) for each in response.observers],
+        losses=losses_to_pb(response.losses),
     )
 
 
@@ -330,6 +332,23 @@ def quorum_from_pb(response: admin.DescribeQuorumResponse) -> api.DescribeQuorum
         high_watermark=response.high_watermark,
         voters=tuple(_replica_from_pb(each) for each in response.voters),
         observers=tuple(_replica_from_pb(each) for each in response.observers),
+        losses=losses_from_pb(response.losses),
+    )
+
+
+def losses_to_pb(losses: Iterable[CommittedLoss]) -> list[admin.CommittedLoss]:
+    return [
+        admin.CommittedLoss(
+            node_id=one.node_id, known_offset=one.known_offset, common_offset=one.common_offset
+        )
+        for one in losses
+    ]
+
+
+def losses_from_pb(losses: Iterable[admin.CommittedLoss]) -> tuple[CommittedLoss, ...]:
+    return tuple(
+        CommittedLoss(node_id=one.node_id, known_offset=one.known_offset, common_offset=one.common_offset)
+        for one in losses
     )
 
 

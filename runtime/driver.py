@@ -42,7 +42,7 @@ from runtime.clock import Clock
 from runtime.disk_thread import DiskThread
 from runtime.metrics.node import METADATA, NodeStatistics
 from runtime.transport import RaftTransport
-from storage.errors import DiskError, StorageError
+from storage.errors import CommittedLostError, DiskError, StorageError
 from storage.log import SyncTicket
 from storage.types import LogPosition
 
@@ -171,6 +171,7 @@ class Driver:
             raft.TruncateLog: self._change_log,
             raft.ResetLog: self._change_log,
             raft.WriteSnapshotChunk: self._change_log,
+            raft.NoteCommitted: self._note_committed,
             raft.SendRequest: self._send,
             raft.Respond: self._respond,
             raft.RespondWithRecords: self._respond_with_records,
@@ -379,6 +380,8 @@ class Driver:
             work()
         except DiskError as error:
             self.end(f"stopped: {error}; repair the disk, then start again", failed=True)
+        except CommittedLostError as error:
+            self.end(f"stopped: {error}", failed=True)
         except (StorageError, ReplayError, RecordDecodeError) as error:
             if self._watch is not None:
                 self._watch.load_errors += 1
@@ -445,6 +448,19 @@ class Driver:
                 self.post(QuorumStatePersisted(token=effect.token))
 
         self._disk.submit(lambda: self._store.persist_quorum_state(effect), done)
+
+    def _note_committed(self, effect: raft.NoteCommitted) -> None:
+        self._store.execute(effect)
+        if effect.durably:
+            position = self._store.prepare_committed()
+
+            def done(failure: BaseException | None) -> None:
+                if failure is not None:
+                    self._disk_failed(failure)
+                else:
+                    self._guarded(lambda: self._store.committed_persisted(position))
+
+            self._disk.submit(lambda: self._store.persist_committed(position), done)
 
     def _disk_failed(self, failure: BaseException) -> None:
         self.end(f"stopped: {failure}; repair the disk, then start again", failed=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from controller.lifecycle import BrokerState
 from controller.status import BrokerStatus, Counters, NodeStatus
 from proto import admin_pb2 as admin
+from runtime.api_codec import losses_from_pb, losses_to_pb
 from runtime.driver import LoopStatistics
 
 
@@ -50,6 +51,7 @@ def node_to_pb(report: NodeReport) -> admin.DescribeNodeResponse:
         brokers=[_broker_to_pb(each) for each in status.brokers],
         counters=admin.NodeCounters(**_numbers(status.counters)),
         loop=admin.LoopStatistics(**_numbers(report.loop)),
+        losses=losses_to_pb(status.losses),
     )
 
 
@@ -79,6 +81,7 @@ def node_from_pb(answer: admin.DescribeNodeResponse) -> NodeReport:
         partitions=answer.partitions,
         sessions=answer.sessions,
         brokers=tuple(_broker_from_pb(each) for each in answer.brokers),
+        losses=losses_from_pb(answer.losses),
         counters=Counters(**{each.name: getattr(answer.counters, each.name) for each in fields(Counters)}),
     )
     loop = LoopStatistics(**{each.name: getattr(answer.loop, each.name) for each in fields(LoopStatistics)})

@@ -51,6 +51,11 @@ class NotALogError(StorageError):
         )
 
 
+class CommittedLostError(StorageError):
+    """Records that were committed are gone: from this log, or from the one that the quorum now has. No bug of
+    this process, and nothing that it could repair: it stops and changes nothing."""
+
+
 class DiskError(StorageError):
     """One directory cannot be used any more (EIO, ENOSPC, EROFS, EACCES, a failed sync)."""
 

@@ -24,7 +24,7 @@ from .epochs import FILE_NAME as EPOCHS_FILE
 from .epochs import EpochTable
 from .errors import BatchError, LogFailedError, OffsetOutOfRange
 from .log_config import METADATA_DIRECTORY, PARTITION_METADATA_FILE, LogConfig, SegmentInfo
-from .log_open import examine, repair
+from .log_open import Examined, examine, repair
 from .recovery import RecoveryPoint, load_recovery_point, store_recovery_point
 from .segment import Segment, list_segments, segment_name
 from .types import LogPosition
@@ -79,12 +79,14 @@ class SegmentedLog:
         on_warning: Callable[[str], None] = lambda text: None,
         *,
         lock: Lock | None = None,
+        check: Callable[[Examined], None] = lambda found: None,
     ) -> SegmentedLog:
         """Opens or creates the log in `directory` and recovers it. Everything it holds is durable on return.
 
         A torn tail is cut and `on_warning` told file and position. Raises CorruptLogError, CorruptFileError
         (nothing was changed then), DiskError, or LogDirectoryLockedError. With `lock` the caller has locked
-        the directory (or the one above) and releases it; without, the log takes and releases its own.
+        the directory (or the one above) and releases it; without, the log takes and releases its own. What
+        `check` raises of what was found is raised before a byte is changed.
         """
         if not disk.exists(directory):
             disk.make_directory(directory)
@@ -92,7 +94,7 @@ class SegmentedLog:
         own = disk.lock(directory) if lock is None else None
         log = SegmentedLog(disk, directory, config or LogConfig(), own)
         try:
-            log._recover(on_warning)
+            log._recover(on_warning, check)
         except BaseException:
             log.close()
             raise
@@ -465,7 +467,7 @@ class SegmentedLog:
 
     # --- opening
 
-    def _recover(self, on_warning: Callable[[str], None]) -> None:
+    def _recover(self, on_warning: Callable[[str], None], check: Callable[[Examined], None]) -> None:
         point = load_recovery_point(self._disk, self.directory)
         if point is not None and point.resetting:
             self._finish_reset(point)
@@ -476,6 +478,7 @@ class SegmentedLog:
         bases = list_segments(self._disk, self.directory)
         found = examine(self._disk, self.directory, point, bases, self._open_segment)
         self._segments = found.segments
+        check(found)
         repair(self._disk, self.directory, found, on_warning)
         if not self._segments:
             self._segments.append(self._open_segment(0))

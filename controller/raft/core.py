@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import assert_never
 
-from controller.raft import election, fetching, invariants, reads, replication, snapshots
+from controller.raft import election, fetching, invariants, known, reads, replication, snapshots
 from controller.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from controller.raft.effects import RaftEffect
 from controller.raft.messages import (
@@ -32,6 +32,7 @@ from controller.raft.progress import ReplicaState
 from controller.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from controller.raft.state import EncodeLeaderChange, InFlight, RaftState
 from storage.epochs import EpochTable
+from storage.known_committed import CommittedLoss
 from storage.types import LogPosition
 from storage.uuids import uuid_to_text
 
@@ -41,7 +42,8 @@ class RaftCore:
     `next_deadline_ms` has come. Set `wall_ms` (Unix time, for display and record timestamps) before an input.
 
     Raises RaftUsageError for a caller's mistake and RaftInvariantError when a law of Raft is broken: both
-    must stop the process.
+    must stop the process. Raises CommittedLostError where going on would take committed records back: the
+    process must stop too, and its message says what to do.
     """
 
     def __init__(
@@ -212,6 +214,9 @@ class RaftCore:
         """When `tick` has something to do next; None: nothing is timed."""
         state = self.state
         times = [flight.sent_ms + 2 * flight.timeout_ms for flight in state.in_flight.values()]
+        note_ms = known.next_note_ms(state)
+        if note_ms is not None:
+            times.append(note_ms)
         match state.role:
             case Unattached(deadline_ms=deadline, next_fetch_ms=fetch):
                 times += [
@@ -298,6 +303,11 @@ class RaftCore:
         return self.state.log.high_watermark
 
     @property
+    def losses(self) -> tuple[CommittedLoss, ...]:
+        """Committed records that others know of and this node, the leader, does not have."""
+        return tuple(self.state.losses.values()) if self.is_leader else ()
+
+    @property
     def log_start_offset(self) -> int:
         return self.state.log.start_offset
 
@@ -315,6 +325,7 @@ class RaftCore:
     def _done(self, now_ms: int) -> list[RaftEffect]:
         election.pump(self.state, now_ms)
         fetching.pump(self.state, now_ms)
+        known.note(self.state, now_ms)
         invariants.check_core(self)
         return self.state.take_effects()
 

@@ -120,6 +120,15 @@ class HighWatermarkChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoteCommitted:
+    """Everything below `position` is committed, and synced here: write that to the file `known-committed`
+    without waiting for the disk; with `durably` also replace the file in the background."""
+
+    position: LogPosition
+    durably: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoleChanged:
     """This node's role or its idea of the leader changed. `epoch_start` is set for a leader: the offset
     of its LeaderChange record."""
@@ -164,6 +173,7 @@ RaftEffect = (
     | WriteSnapshotChunk
     | FinishSnapshot
     | HighWatermarkChanged
+    | NoteCommitted
     | RoleChanged
     | ReadReady
     | ReadFailed

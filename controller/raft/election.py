@@ -82,21 +82,35 @@ def _would_grant_pre_vote(state: RaftState, request: VoteRequest) -> bool:
         case Follower() as follower if follower.alive:
             return False
         case _:
-            return request.last_position >= state.log.end_position
+            return _is_up_to_date(state, request)
+
+
+def _is_up_to_date(state: RaftState, request: VoteRequest) -> bool:
+    """The candidate's log is at least as far as this one (Raft paper 5.4.1), and reaches as far as this voter
+    knows it to be committed: where committed records were lost, a later epoch proves nothing."""
+    if request.last_position < state.log.end_position:
+        return False
+    if state.log.has_committed(request.last_position):
+        return True
+    state.warn_once(
+        f"no vote for node {request.candidate_id}: its log ends at offset {request.last_position.offset}, and"
+        f" everything below {state.log.high_watermark} is committed"
+    )
+    return False
 
 
 def _on_binding_vote(state: RaftState, now_ms: int, request: VoteRequest) -> bool:
     """A vote for a higher epoch is written together with that epoch."""
     candidate = Vote(request.candidate_id, request.candidate_directory_id)
     if request.epoch > state.epoch:
-        granted = request.last_position >= state.log.end_position
+        granted = _is_up_to_date(state, request)
         transitions.become_unattached(state, now_ms, request.epoch, candidate if granted else None)
         return granted
     if state.vote is not None:
         same = state.vote.node_id == candidate.node_id
         same = same and state.vote.directory_id in (None, candidate.directory_id)
         return same and state.known_leader_id is None
-    if state.known_leader_id is not None or request.last_position < state.log.end_position:
+    if state.known_leader_id is not None or not _is_up_to_date(state, request):
         return False
     transitions.become_unattached(state, now_ms, request.epoch, candidate)
     return True

@@ -6,7 +6,7 @@ way it only sends a keep-alive now and then. An observer acknowledges nothing an
 
 from __future__ import annotations
 
-from controller.raft import election, replication, snapshots, transitions
+from controller.raft import election, known, replication, snapshots, transitions
 from controller.raft.effects import AppendLog, TruncateLog, Warn
 from controller.raft.messages import FetchRequest, FetchResponse, RaftError
 from controller.raft.roles import Follower, Unattached
@@ -174,6 +174,7 @@ def _append(state: RaftState, now_ms: int, role: Follower, fetch_offset: int, re
 
 
 def _truncate_at(state: RaftState, end_offset: int) -> None:
+    known.check_cut(state, end_offset)
     state.log.truncate(end_offset)
     state.emit(TruncateLog(end_offset=end_offset))
 

@@ -5,6 +5,7 @@ Owns the divergence check (KIP-595) and the rule when a snapshot is needed (KIP-
 
 from __future__ import annotations
 
+from controller.raft import known
 from controller.raft.config import RecoveredLog
 from controller.raft.errors import RaftInvariantError
 from storage.epochs import EpochTable
@@ -20,9 +21,19 @@ class LogView:
         self.end_offset = recovered.log_end_offset
         self.synced_offset = recovered.log_end_offset
         self.snapshots: set[LogPosition] = set(recovered.snapshots)
+        self.directory = recovered.directory
+        self.noted = recovered.known_committed
+        known.check_log(
+            recovered.directory,
+            known=self.noted,
+            start_offset=self.start_offset,
+            end_offset=max([self.end_offset, *(position.offset for position in self.snapshots)]),
+            epochs=self.epochs,
+        )
         # A snapshot is cut from committed records only, and a log starts late only behind a snapshot.
         within = [position.offset for position in recovered.snapshots if position.offset <= self.end_offset]
-        self.high_watermark = max([*within, self.start_offset if self.start_offset else -1])
+        bound = self.noted.offset if self.noted.offset <= self.end_offset else 0
+        self.high_watermark = max([*within, self.start_offset, bound]) or -1
 
     @property
     def end_position(self) -> LogPosition:
@@ -77,13 +88,16 @@ class LogView:
     def synced(self, end_offset: int) -> None:
         self.synced_offset = max(self.synced_offset, min(end_offset, self.end_offset))
 
+    def has_committed(self, position: LogPosition) -> bool:
+        """Whether a log that ends there can hold everything that this replica knows to be committed. Its
+        epoch alone does not say so where committed records were lost (Raft paper 5.4.1 rests on that)."""
+        return position.offset >= self.high_watermark
+
     def truncate(self, end_offset: int) -> None:
-        """Raises RaftInvariantError below the high watermark: committed records are never taken back."""
+        """Raises RaftInvariantError below the high watermark: committed records are never taken back, and
+        whoever is asked to has refused before (`known.check_cut`)."""
         if end_offset < self.high_watermark:
-            raise RaftInvariantError(
-                f"the leader's log asks to cut this log to {end_offset}, below the high watermark "
-                f"{self.high_watermark}; one of the two lost committed records: keep both directories"
-            )
+            raise RaftInvariantError(f"a cut to {end_offset} is below the high watermark {self.high_watermark}")
         self.epochs = self.epochs.truncate_to(end_offset)
         self.end_offset = end_offset
         self.synced_offset = min(self.synced_offset, end_offset)

@@ -5,7 +5,7 @@ Owns when a record is committed and when a parked fetch is answered. Knows of th
 
 from __future__ import annotations
 
-from controller.raft import quorum, reads, transitions
+from controller.raft import known, quorum, reads, transitions
 from controller.raft.effects import (
     AppendLog,
     HighWatermarkChanged,
@@ -58,10 +58,12 @@ def on_fetch(state: RaftState, now_ms: int, key: int, request: FetchRequest) -> 
     progress.read_round = max(progress.read_round, request.read_round)
     log = state.log
     if log.snapshot_needed(request.fetch_offset, request.last_fetched_epoch):
+        known.compare(state, request, log.end_offset)
         reads.settle(state)
         _redirect_to_snapshot(state, key)
         return
     diverging = log.divergence(request.fetch_offset, request.last_fetched_epoch)
+    known.compare(state, request, log.end_offset if diverging is None else diverging.offset)
     if diverging is not None:
         reads.settle(state)
         state.respond(key, _response(state, diverging=diverging))

@@ -6,7 +6,7 @@ starts at byte 0 otherwise: two nodes' files of one id hold the same records, no
 
 from __future__ import annotations
 
-from controller.raft import election, replication, transitions
+from controller.raft import election, known, replication, transitions
 from controller.raft.effects import (
     FinishSnapshot,
     HighWatermarkChanged,
@@ -70,6 +70,7 @@ def redirect(state: RaftState, now_ms: int, role: Follower, snapshot: LogPositio
     log = state.log
     if fetched_from < log.end_offset and holds(state, snapshot):
         return  # the fetch said what was synced then, which was less: the next one goes on from there
+    known.check_snapshot(state, snapshot, fetched_from)
     if snapshot.offset < log.high_watermark or snapshot == log.end_position:
         role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
         state.warn_once(

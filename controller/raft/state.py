@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from controller.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from controller.raft.effects import PersistQuorumState, RaftEffect, Respond, RoleChanged, SendRequest, Warn
 from controller.raft.errors import RaftInvariantError
+from controller.raft.known import NoteTimes
 from controller.raft.log_view import LogView
 from controller.raft.messages import RaftRequest, RaftResponse
 from controller.raft.progress import LeaderView
 from controller.raft.roles import Follower, Leader, RoleState, Unattached
+from storage.known_committed import CommittedLoss
 
 EncodeLeaderChange = Callable[[int, int, int, int, tuple[int, ...], tuple[int, ...]], bytes]
 """(base_offset, epoch, wall_ms, leader_id, voter ids, granting voter ids) -> one control batch."""
@@ -73,6 +75,9 @@ class RaftState:
         self.in_flight: dict[int, InFlight] = {}
         self.retry_at_ms: dict[int, int] = {}
         self.election_attempts = 0
+        self.note_times = NoteTimes(durable=self.log.noted.offset)
+        self.losses: dict[int, CommittedLoss] = {}
+        """By replica: what it knows to be committed and this node, as a leader, does not have."""
         self._last_token = 0
         self._last_correlation_id = 0
         self._announced: RoleChanged | None = None

@@ -4,8 +4,8 @@ Owns what lies where below a metadata directory, the order in which it is opened
 batches. Everything goes through the Disk interface, so that the simulator runs this very code. Knows
 effects of the Raft core and no record: loading an image from a snapshot is the driver's business.
 
-Threads: the loop thread calls everything, except `persist_quorum_state` and a sync ticket's `run` (the disk
-thread) and `write_snapshot`, `partial_snapshot` and `finish_snapshot` (one worker).
+Threads: the loop thread calls everything, except `persist_quorum_state`, `persist_committed` and a sync
+ticket's `run` (the disk thread) and `write_snapshot`, `partial_snapshot` and `finish_snapshot` (one worker).
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from controller.raft.config import RecoveredLog
 from controller.raft.effects import (
     AppendLog,
+    NoteCommitted,
     PersistQuorumState,
     ResetLog,
     RespondWithRecords,
@@ -24,12 +26,16 @@ from controller.raft.effects import (
     TruncateLog,
     WriteSnapshotChunk,
 )
+from controller.raft.errors import RaftUsageError
 from controller.raft.events import LogTrimmed, TrimLog
+from controller.raft.known import check_log
 from controller.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
 from storage.batch import hop_headers
 from storage.disk import Disk, Lock, join
 from storage.errors import CorruptFileError, CorruptLogError, FileMissingError
+from storage.known_committed import KnownCommitted, load_known_committed
 from storage.log import METADATA_DIRECTORY, LogConfig, SegmentedLog, SegmentInfo, SyncTicket
+from storage.log_open import Examined
 from storage.meta_properties import MetaProperties, load_meta_properties
 from storage.quorum_state import FILE_NAME as QUORUM_STATE_FILE
 from storage.quorum_state import QuorumState, load_quorum_state, store_quorum_state
@@ -50,14 +56,20 @@ from storage.uuids import ZERO_UUID
 TAIL_CACHE_BYTES = 8 * 1024 * 1024
 """Newest batches kept in memory: what followers and the own image ask for is nearly always among them."""
 
-LogEffect = AppendLog | TruncateLog | ResetLog | WriteSnapshotChunk | TrimLog
+LogEffect = AppendLog | TruncateLog | ResetLog | NoteCommitted | WriteSnapshotChunk | TrimLog
 
 
 class ReplicaStore:
     """The open directory of one replica. Make one with `open`."""
 
     def __init__(
-        self, disk: Disk, directory: str, identity: MetaProperties, log: SegmentedLog, lock: Lock
+        self,
+        disk: Disk,
+        directory: str,
+        identity: MetaProperties,
+        log: SegmentedLog,
+        lock: Lock,
+        known: LogPosition,
     ) -> None:
         self.directory = directory
         self.replica_directory = log.directory
@@ -65,6 +77,8 @@ class ReplicaStore:
         self.log = log
         self._disk = disk
         self._lock = lock
+        self._known = known
+        self._committed: KnownCommitted | None = None
         self._tail = TailCache(TAIL_CACHE_BYTES)
         self._incoming: SnapshotWriter | None = None
         self._stored_quorum: QuorumState | None = None
@@ -85,7 +99,7 @@ class ReplicaStore:
     ) -> ReplicaStore:
         """Locks and recovers the directory. `retention_*` None: TrimLog keeps everything.
 
-        Raises CorruptFileError or CorruptLogError (no byte was changed), DiskError or
+        Raises CorruptFileError, CorruptLogError or CommittedLostError (no byte was changed), DiskError or
         LogDirectoryLockedError.
         """
         identity = load_meta_properties(disk, metadata_directory)
@@ -95,14 +109,17 @@ class ReplicaStore:
             quorum = load_quorum_state(disk, replica_directory)
             if quorum is None and identity.node_id in voter_ids:
                 _refuse_forgotten_vote(disk, replica_directory)
-            log = SegmentedLog.open(disk, replica_directory, config, on_warning, lock=lock)
+            committed = load_known_committed(disk, replica_directory)
+            check = partial(_check_committed, disk, replica_directory, committed)
+            log = SegmentedLog.open(disk, replica_directory, config, on_warning, lock=lock, check=check)
             try:
-                store = ReplicaStore(disk, metadata_directory, identity, log, lock)
+                store = ReplicaStore(disk, metadata_directory, identity, log, lock, committed)
                 store._stored_quorum = quorum
                 store._voter_ids = voter_ids
                 store._retention_bytes = retention_bytes
                 store._retention_ms = retention_ms
                 store._settle(on_warning)
+                store._committed = KnownCommitted(disk, replica_directory, committed)
             except BaseException:
                 log.close()
                 raise
@@ -130,7 +147,7 @@ class ReplicaStore:
                 0,
                 start,
                 f"the log starts at {start} and no snapshot reaches it",
-                "restore the newest .checkpoint file from another node or a backup",
+                "copy the newest .checkpoint file from another node of the quorum",
             )
 
     # --- what was found
@@ -151,6 +168,8 @@ class ReplicaStore:
             log_start_offset=self.log.start_offset,
             log_end_offset=self.log.end_offset,
             snapshots=tuple(self.snapshots()),
+            known_committed=self._known,
+            directory=self.replica_directory,
         )
 
     def snapshots(self) -> list[LogPosition]:
@@ -184,6 +203,8 @@ class ReplicaStore:
             case ResetLog(position=position):
                 self._tail.clear()
                 self.log.reset_to(position)
+            case NoteCommitted(position=position):
+                self._notes.note(position)
             case WriteSnapshotChunk():
                 self._receive(effect)
             case TrimLog(before_offset=before_offset):
@@ -238,6 +259,24 @@ class ReplicaStore:
             leader_id=effect.leader_id, epoch=effect.epoch, voted_id=effect.voted_id, voters=self._voter_ids
         )
         store_quorum_state(self._disk, self.replica_directory, state)
+
+    @property
+    def _notes(self) -> KnownCommitted:
+        if self._committed is None:
+            raise RaftUsageError("a store takes notes between `open` and `close`")
+        return self._committed
+
+    def prepare_committed(self) -> LogPosition:
+        """What `persist_committed` is to make durable: the newest note. One write at a time."""
+        return self._notes.begin_write()
+
+    def persist_committed(self, position: LogPosition) -> None:
+        """Blocks until the note is durable. Raises DiskError; the process must stop then."""
+        self._notes.write(position)
+
+    def committed_persisted(self, position: LogPosition) -> None:
+        """Takes note that `persist_committed(position)` returned."""
+        self._notes.end_write(position)
 
     def prepare_sync(self) -> SyncTicket:
         """What is to be made durable now; its `run` is for the disk thread."""
@@ -345,12 +384,27 @@ class ReplicaStore:
             self._incoming.close()
             self._incoming = None
         try:
+            if self._committed is not None:
+                self._committed.close(clean=clean)
             if clean:
                 self.log.clean_close()
             else:
                 self.log.close()
         finally:
             self._lock.release()
+
+
+def _check_committed(disk: Disk, replica_directory: str, known: LogPosition, found: Examined) -> None:
+    """What was known to be committed is still here, in the log or under a snapshot. Raises
+    CommittedLostError."""
+    snapshots = [position.offset for position in list_snapshots(disk, replica_directory)]
+    check_log(
+        replica_directory,
+        known=known,
+        start_offset=found.segments[0].base_offset if found.segments else 0,
+        end_offset=max([found.end_offset, *snapshots]),
+        epochs=found.epochs,
+    )
 
 
 def _chunk_response(effect: RespondWithSnapshotChunk) -> FetchSnapshotResponse:
@@ -370,7 +424,8 @@ def _refuse_forgotten_vote(disk: Disk, replica_directory: str) -> None:
             raise CorruptFileError(
                 join(replica_directory, QUORUM_STATE_FILE),
                 f"is absent beside the log {name}",
-                "restore it from a backup, or format the directory anew, with a new directory id",
+                "a vote that it gave may be forgotten: move the directory away and format it anew without"
+                " --new-cluster; the controller then observes (an older copy is no way back, docs/operations.md)",
             )
 
 

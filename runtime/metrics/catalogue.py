@@ -408,6 +408,13 @@ ELECTION_TIME = Metric(
     unit="ms",
     text="From standing for election to a known leader.",
 )
+LOST_RECORDS = Metric(
+    name="metaquorum_raft_lost_committed_records",
+    kind="gauge",
+    unit="records",
+    text="Committed records that another node knows of and this leader does not have; anything but 0 means that"
+    " a controller's directory was replaced by an older copy or emptied.",
+)
 FETCHED_RECORDS = Metric(
     name="metaquorum_raft_fetched_records",
     kind="counter",

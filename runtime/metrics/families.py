@@ -65,6 +65,8 @@ def quorum_families(
     yield one(names.CURRENT_EPOCH, raft.epoch)
     yield one(names.HIGH_WATERMARK, raft.high_watermark)
     yield one(names.LOG_END_OFFSET, raft.log_end_offset)
+    lost = [loss.known_offset - loss.common_offset for loss in raft.losses]
+    yield one(names.LOST_RECORDS, max(lost, default=0))
     yield one(names.LOG_END_EPOCH, raft.epochs.last_epoch if raft.log_end_offset else -1)
     yield one(names.UNKNOWN_VOTERS, len(frozenset(raft.state.voters) - addresses))
     yield one(names.COMMIT_AVG, stats.commit_window.average(now_ms))

@@ -9,8 +9,9 @@ from dataclasses import replace
 from controller.raft import messages as ms
 from controller.raft.config import RaftConfig
 from controller.raft.errors import RaftInvariantError
+from storage.errors import CommittedLostError
 from storage.types import LogPosition
-from tests.raft.world import CLUSTER_ID, Message, Node, World, describe, directory
+from tests.raft.world import CLUSTER_ID, MemoryDisk, Message, Node, World, describe, directory
 
 
 def run_script(text: str) -> str:
@@ -33,6 +34,7 @@ class Script:
         self.verbose = True
         self.held: set[tuple[str, int]] = set()
         self.paused: set[int] = set()
+        self.copies: dict[int, MemoryDisk] = {}
         self._world: World | None = None
 
     @property
@@ -48,7 +50,7 @@ class Script:
         self.lines = []
         try:
             method(*plain, **options)
-        except RaftInvariantError as error:
+        except (RaftInvariantError, CommittedLostError) as error:
             self.lines.append(f"  STOPPED: {error}")
         return self.lines
 
@@ -90,6 +92,7 @@ class Script:
         self.world.crash(node_id)
         disk = node.disk
         disk.truncate(disk.start)
+        disk.known = disk.durably_known = LogPosition(0, 0)
         for record_epoch in epochs:
             value = f"record {disk.end} of epoch {record_epoch}".encode()
             disk.append(
@@ -112,6 +115,40 @@ class Script:
 
     def do_crash(self, node: str) -> None:
         self.world.crash(int(node))
+
+    def do_kill(self, node: str) -> None:
+        """kill 1: as kill -9; what was written is there, synced or not."""
+        self.world.kill(int(node))
+
+    def do_copy(self, node: str) -> None:
+        """copy 3: a backup of node 3's directory."""
+        self.copies[int(node)] = self.world.nodes[int(node)].disk.copy()
+
+    def do_back(self, node: str) -> None:
+        """back 3: node 3 is stopped and its directory replaced by the copy."""
+        self.world.kill(int(node))
+        self.world.spoiled = True
+        self.world.nodes[int(node)].disk = self.copies[int(node)].copy()
+
+    def do_shorten(self, node: str, end: str, epoch: str = "1") -> None:
+        """shorten 1 2 [epoch=7]: the stopped node's log is another one, of so many records of that epoch."""
+        disk = self.world.nodes[int(node)].disk
+        known, durable = disk.known, disk.durably_known
+        self._fill(int(node), [int(epoch)] * int(end), int(epoch), "0", "0")
+        disk.known, disk.durably_known = known, durable
+
+    def do_known(self, *nodes: str) -> None:
+        """known 1: what node 1's directory says of what is committed, and how far that is durable."""
+        for node in nodes:
+            disk = self.world.nodes[int(node)].disk
+            known, durable = disk.known, disk.durably_known
+            self.lines.append(
+                f"  n{node} known {known.offset}@{known.epoch}, durably {durable.offset}@{durable.epoch}"
+            )
+
+    def do_losses(self, node: str) -> None:
+        """losses 1: what leader 1 says of committed records that others know of."""
+        self.lines += [f"  n{node} {loss}" for loss in self.world.core(int(node)).losses]
 
     def do_directory(self, node: str, number: str) -> None:
         """directory 3 9: node 3 is stopped and gets an emptied disk with another directory id."""

@@ -55,6 +55,12 @@ class MemoryDisk:
     snapshots: dict[LogPosition, bytes] = field(default_factory=dict)
     partial: tuple[LogPosition, bytes] | None = None
     hard: fx.PersistQuorumState | None = None
+    known: LogPosition = LogPosition(0, 0)
+    durably_known: LogPosition = LogPosition(0, 0)
+
+    def copy(self) -> MemoryDisk:
+        """What a backup of the directory holds."""
+        return replace(self, batches=list(self.batches), snapshots=dict(self.snapshots))
 
     def append(self, data: bytes) -> None:
         for batch in iter_batches(data, expected_offset=self.end):
@@ -74,6 +80,7 @@ class MemoryDisk:
 
     def lose_unsynced(self) -> None:
         self.partial = None
+        self.known = self.durably_known
         self.truncate(self.synced)
 
     def read(self, start: int, end: int, max_bytes: int) -> bytes:
@@ -102,6 +109,7 @@ class MemoryDisk:
             log_start_offset=self.start,
             log_end_offset=self.end,
             snapshots=tuple(self.snapshots),
+            known_committed=self.known,
         )
 
 
@@ -162,6 +170,8 @@ class World:
         self.read_results: dict[int, int | None] = {}
         self.acknowledged = 0
         self.marks: set[str] = set()
+        self.spoiled = False
+        """A directory was replaced by an older copy: the laws across nodes cannot hold any more."""
         self._last_key = 0
 
     def _node(self, node_id: int, directory_id: bytes) -> Node:
@@ -182,6 +192,7 @@ class World:
     def start(self, node_id: int) -> None:
         node = self.nodes[node_id]
         node.starts += 1
+        node.disk.durably_known = node.disk.known
         rng = random.Random(self.seed * 1000 + node_id * 10 + node.starts)
         node.gate = EffectGate()
         node.core = RaftCore(
@@ -198,13 +209,17 @@ class World:
         self._check()
 
     def crash(self, node_id: int) -> None:
-        """kill -9 and the power gone: unsynced records and unpersisted votes are lost, connections break."""
+        """The power is gone: unsynced records and unpersisted votes are lost, connections break."""
+        self.kill(node_id)
+        self.nodes[node_id].disk.lose_unsynced()
+
+    def kill(self, node_id: int) -> None:
+        """kill -9: what was written stays, synced or not; connections break."""
         node = self.nodes[node_id]
         node.core = None
         node.persists.clear()
         node.syncs.clear()
         node.finishing.clear()
-        node.disk.lose_unsynced()
         self.messages = [m for m in self.messages if node_id not in (m.source, m.target)]
         self.requests = {key: who for key, who in self.requests.items() if who[2] != node_id}
         broken = [(who, cid) for (who, cid), (to, _) in self.outstanding.items() if to == node_id]
@@ -363,6 +378,10 @@ class World:
                 node.finishing.append(snapshot)
             case fx.HighWatermarkChanged(high_watermark=high_watermark):
                 self._check_high_watermark(node, high_watermark)
+            case fx.NoteCommitted(position=position, durably=durably):
+                self._check_note(node, position)
+                disk.known = position
+                disk.durably_known = position if durably else disk.durably_known
             case fx.ReadReady(token=token, offset=offset):
                 assert offset >= self.reads[token], "a read sees everything that was committed before it"
                 self.read_results[token] = offset
@@ -409,15 +428,24 @@ class World:
         assert len(durable) >= majority(len(self.voters)), "what is committed is on the disks of a majority"
         self.acknowledged = max(self.acknowledged, high_watermark)
 
+    @staticmethod
+    def _check_note(node: Node, position: LogPosition) -> None:
+        core = node.core
+        assert core is not None and position.offset <= core.high_watermark, "only what is committed is noted"
+        assert position.offset <= node.disk.synced, "no note is ahead of what this disk has synced"
+        assert position.offset >= node.disk.known.offset, "what is known to be committed never falls"
+        assert position.epoch == core.state.log.epoch_before(position.offset)
+
     def _check(self) -> None:
-        check_cluster([node.core for node in self.live if node.core], self.history)
+        if not self.spoiled:
+            check_cluster([node.core for node in self.live if node.core], self.history)
         for node in self.live:
             core = node.core
             assert core is not None
             assert core.log_end_offset == node.disk.end and core.log_start_offset == node.disk.start
             assert core.synced_offset <= node.disk.synced
             for base, end, _, data in node.disk.batches[-8:]:
-                if end <= core.high_watermark:
+                if end <= core.high_watermark and not self.spoiled:
                     assert self.content.setdefault(base, data) == data, "one committed log, byte for byte"
 
 

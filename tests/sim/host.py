@@ -264,6 +264,14 @@ class Process:
                 self.store.execute(effect)
             case raft.WriteSnapshotChunk():
                 self.store.execute(effect)
+            case raft.NoteCommitted(durably=durably):
+                self.store.execute(effect)
+                if durably:
+                    position = self.store.prepare_committed()
+                    self._on_disk(
+                        lambda: self.store.persist_committed(position),
+                        lambda _: self.store.committed_persisted(position),
+                    )
             case TrimLog():
                 trimmed = self.store.execute(effect, wall_ms=self.host.wall_ms())
                 if trimmed is not None:

@@ -69,6 +69,7 @@ class Machine:
         self.node_id = node_id
         self.log: list[tuple[int, int, bytes]] = []  # (base, end, data)
         self.log_start = 0
+        self.known = LogPosition(0, 0)
         self.hard_state = raft.PersistQuorumState(
             token=0, epoch=0, leader_id=None, voted_id=None, voted_directory_id=None
         )
@@ -105,6 +106,7 @@ class Machine:
             log_start_offset=self.log_start,
             log_end_offset=end,
             snapshots=tuple(self.snapshots),
+            known_committed=self.known,
         )
         rng = Random(f"{q.seed}-{self.node_id}-{q.now_ms}")
         identity = Identity(cluster_id=CLUSTER, node_id=self.node_id, directory_id=directory(self.node_id))
@@ -166,6 +168,8 @@ class Machine:
             case raft.TruncateLog():
                 while self.log and self.log[-1][1] > effect.end_offset:
                     self.log.pop()
+            case raft.NoteCommitted():
+                self.known = effect.position
             case raft.ResetLog():
                 self.log.clear()
                 self.log_start = effect.position.offset

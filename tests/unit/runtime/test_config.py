@@ -102,6 +102,7 @@ def test_every_raft_setting_has_its_key(tmp_path: Path) -> None:
         fields = {name for name in RaftConfig.__slots__ if getattr(raft, name) != getattr(plain, name)}
         changed |= fields - {"fetch_timeout_ms"} or fields
     internal = {"parked_fetches_max", "pending_reads_max", "observer_session_ms"}
+    internal |= {"note_committed_ms", "sync_committed_ms"}
     assert changed == set(RaftConfig.__slots__) - internal
 
 

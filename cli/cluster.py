@@ -13,7 +13,9 @@ from cli.errors import Failure, one_line
 from cli.layout import HOST, Layout, Node
 from cli.processes import STOP_WAIT_S, Processes
 from metadata.errors import ApiError
+from metadata.requests import DescribeQuorumResponse
 from runtime.health import health_problem
+from storage.known_committed import CommittedLoss
 
 T = TypeVar("T")
 POLL_S = 0.05
@@ -154,10 +156,19 @@ class LocalCluster:
         for node in list(reversed(self._started)):
             self.kill(node)
 
+    def lost_committed(self) -> tuple[CommittedLoss, ...]:
+        """What the leader says of committed records that other nodes know of; nothing without a leader."""
+        quorum = self._quorum()
+        return () if quorum is None else quorum.losses
+
     def _active_id(self) -> int | None:
+        quorum = self._quorum()
+        return None if quorum is None else quorum.leader_id
+
+    def _quorum(self) -> DescribeQuorumResponse | None:
         if all(self.processes.pid(node) is None for node in self.layout.controllers):
             return None
         try:
-            return self.client.quorum().leader_id
+            return self.client.quorum()
         except (ApiError, Failure):
             return None

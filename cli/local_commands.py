@@ -95,9 +95,11 @@ def _layout(
 @DIRECTORY
 @json_option
 def status(directory: Path, as_json: bool) -> int:
-    """Show the processes of the cluster. Exit code 1 if one of them does not run."""
+    """Show the processes of the cluster, and what ended one of them. Exit code 1 if one of them does not run,
+    or if committed records were lost."""
     layout = open_layout(directory)
     with LocalCluster(layout) as cluster:
+        lost = cluster.lost_committed()
         rows = [
             {
                 "node": node.name,
@@ -105,18 +107,29 @@ def status(directory: Path, as_json: bool) -> int:
                 "port": node.port,
                 "metrics": node.metrics_url,
                 "data": str(layout.data(node)),
+                "ended": cluster.processes.ending(node),
             }
             for node in layout.nodes
         ]
     if as_json:
-        echo_json({"clusterId": layout.cluster_id, "bootstrap": layout.bootstrap, "nodes": rows})
+        lines = [str(loss) for loss in lost]
+        echo_json(
+            {
+                "clusterId": layout.cluster_id,
+                "bootstrap": layout.bootstrap,
+                "nodes": rows,
+                "lostCommitted": lines,
+            }
+        )
     else:
         click.echo(f"cluster {layout.cluster_id}, bootstrap {layout.bootstrap}")
         shown = [
-            (row["node"], "running" if row["pid"] else "stopped", *list(row.values())[1:]) for row in rows
+            (row["node"], "running" if row["pid"] else "stopped", *list(row.values())[1:-1]) for row in rows
         ]
         echo_table(("NODE", "STATE", "PID", "PORT", "METRICS", "DATA"), shown)
-    return 0 if all(row["pid"] for row in rows) else EXIT_FAILED
+        for line in (*(f"{row['node']}: {row['ended']}" for row in rows if row["ended"]), *map(str, lost)):
+            click.echo(line)
+    return 0 if all(row["pid"] for row in rows) and not lost else EXIT_FAILED
 
 
 @local.command()

@@ -44,7 +44,8 @@ def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption:
     """Check every invariant over the log at PATH, and its snapshots against it.
 
     With the logs of several nodes of one quorum: also that they are one log (same offset and epoch, same
-    bytes) and that their snapshots agree; names the first difference by offset and entity.
+    bytes) and that their snapshots agree; names the first difference by offset and entity. Says which node
+    knew records to be committed that the others lost.
     """
     logs = open_paths(paths)
     seen: set[str] = set()
@@ -118,6 +119,7 @@ def report_lines(report: QuorumReport, show_all: bool) -> Iterator[str]:
         )
     for divergence in report.divergences:
         yield from _divergence_lines(divergence)
+    yield from map(str, report.losses)
 
 
 def _log_line(one: LogReport) -> str:
@@ -180,6 +182,7 @@ def report_json(report: QuorumReport) -> dict[str, Any]:
             }
             for one in report.divergences
         ],
+        "lostCommitted": [{**asdict(one), "text": str(one)} for one in report.losses],
         "notCompared": report.not_compared,
         "uncovered": [range_ for one in report.logs for range_ in one.coverage.tree()],
     }

@@ -121,6 +121,12 @@ class Processes:
             return "(it wrote nothing)"
         return next((line for line in reversed(lines) if line.strip()), "(it wrote nothing)")
 
+    def ending(self, node: Node) -> str | None:
+        """The last line of a node's process that ended without being stopped from here; None: it runs, or was
+        stopped."""
+        ended = self._layout.pid_file(node).exists() and self._find(node) is None
+        return self.last_line(node) if ended else None
+
     def _find(self, node: Node) -> psutil.Process | None:
         child = self._children.get(node.name)
         try:

@@ -204,7 +204,7 @@ def status_line(view: View) -> str:
         return "; ".join(["no leader yet", *told])
     brokers = ", ".join(f"{broker.broker_id} {broker_state(broker)}" for broker in view.brokers)
     line = f"leader {view.quorum.leader_id}, epoch {view.quorum.leader_epoch}; brokers: {brokers or 'none'}"
-    return "; ".join([line, *told, *_troubles(view.figures)])
+    return "; ".join([line, *told, *map(str, view.quorum.losses), *_troubles(view.figures)])
 
 
 def _troubles(figures: Figures) -> list[str]:
@@ -234,6 +234,8 @@ def render(cluster: LocalCluster, view: View, size: ConsoleDimensions) -> Render
             f"   high watermark {view.quorum.high_watermark}",
             style="bold",
         )
+        for loss in view.quorum.losses:
+            title.append(f"\n{loss}", style="bold red")
     partitions = view.figures.cluster
     if partitions is not None:
         title.append(f"\ntopics {partitions.topics}   partitions {partitions.partitions}")

@@ -18,11 +18,14 @@ from metadata.errors import RecordDecodeError
 from metadata.image import MetadataImage
 from metadata.inspect.check import LogReport, check_log, state_differences
 from metadata.inspect.log import InspectError, MetadataLog, require_one_cluster
+from metadata.inspect.lost import LostCommitted, find_losses, holding
 from metadata.inspect.points import Point
 from metadata.inspect.states import OnProblem, state_at
 from metadata.inspect.views import touched
 from storage.batch import RecordBatch
-from storage.errors import BatchError
+from storage.epochs import EpochTable
+from storage.errors import BatchError, StorageError
+from storage.quorum_state import load_quorum_state
 from storage.types import LogPosition
 
 BYTES, EPOCH, SNAPSHOT = "bytes differ", "epochs differ", "snapshots differ"
@@ -51,6 +54,7 @@ class QuorumReport:
 
     logs: list[LogReport] = field(default_factory=list)
     divergences: list[Divergence] = field(default_factory=list)
+    losses: list[LostCommitted] = field(default_factory=list)
     lags: dict[str, int] = field(default_factory=dict)
     compared: int = 0
     snapshots_compared: int = 0
@@ -63,8 +67,9 @@ class QuorumReport:
 
     @property
     def has_errors(self) -> bool:
-        """A rule of severity error is broken, or two logs differ."""
-        return bool(self.divergences) or any(report.errors for report in self.logs)
+        """A rule of severity error is broken, two logs differ, or committed records were lost."""
+        lost = any(loss.certain for loss in self.losses)
+        return lost or bool(self.divergences) or any(report.errors for report in self.logs)
 
 
 def check_quorum(
@@ -86,7 +91,14 @@ def check_quorum(
         report.logs.append(check_log(log, tell, past_corruption=past_corruption, also=also))
     if comparable:
         compare_logs(logs, report)
+    elif len(logs) == 1 and not logs[0].is_checkpoint:
+        report.losses = _own_loss(logs[0], report.logs[0].end_offset)
     return report
+
+
+def _own_loss(log: MetadataLog, end_offset: int) -> list[LostCommitted]:
+    """One log alone: whether it still reaches what its own node knew to be committed."""
+    return find_losses([holding(log, end_offset, EpochTable())])
 
 
 def compare_logs(logs: Sequence[MetadataLog], report: QuorumReport | None = None) -> QuorumReport:
@@ -123,10 +135,14 @@ class _Stream:
         )
         self.batch = next(self._source, None)
         self.end_offset = log.start_offset
+        self.epochs = EpochTable()
 
     def advance(self) -> None:
         if self.batch is not None:
-            self.end_offset = self.batch.header.next_offset
+            header = self.batch.header
+            self.end_offset = header.next_offset
+            if header.leader_epoch >= self.epochs.last_epoch:
+                self.epochs = self.epochs.append(header.leader_epoch, header.base_offset)
         self.batch = next(self._source, None)
 
 
@@ -147,6 +163,20 @@ def _match(report: QuorumReport, logs: Sequence[MetadataLog]) -> None:
             stream.advance()
     longest = max((stream.end_offset for stream in streams), default=0)
     report.lags = {stream.path: longest - stream.end_offset for stream in streams}
+    holdings = [holding(stream.log, stream.end_offset, stream.epochs) for stream in streams]
+    report.losses = find_losses(holdings, _voters(logs))
+
+
+def _voters(logs: Sequence[MetadataLog]) -> frozenset[int]:
+    """The voters' ids as a quorum-state beside one of the logs has them; empty: nothing says so."""
+    for log in logs:
+        try:
+            stored = load_quorum_state(log.disk, log.directory) if log.is_directory else None
+        except StorageError:
+            continue
+        if stored is not None and stored.voters:
+            return frozenset(stored.voters)
+    return frozenset()
 
 
 def _base(stream: _Stream) -> int:

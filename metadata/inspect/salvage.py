@@ -16,6 +16,7 @@ from metadata.batches import decode_batch
 from metadata.image import MetadataImage
 from metadata.inspect.log import INDEX_SUFFIXES, InspectError, damage_line
 from metadata.inspect.log_copy import NodeFiles, NodeWriter, stored_epochs
+from metadata.inspect.lost import Holding, LostCommitted, find_losses, holding
 from metadata.inspect.points import utc_text
 from metadata.inspect.quorum import QuorumView
 from metadata.inspect.states import state_at
@@ -53,6 +54,11 @@ class Survivor:
     damage: Damage | None
 
     @property
+    def holding(self) -> Holding:
+        """What its node knew to be committed, and what its log holds."""
+        return holding(self.files.log, self.end.offset, self.epochs)
+
+    @property
     def node_id(self) -> int | None:
         """By its meta.properties."""
         return None if self.files.identity is None else self.files.identity.node_id
@@ -65,6 +71,7 @@ class Ranking:
     survivors: list[Survivor] = field(default_factory=list)
     voters: tuple[int, ...] = ()
     warnings: list[str] = field(default_factory=list)
+    losses: list[LostCommitted] = field(default_factory=list)
 
     @property
     def best(self) -> Survivor:
@@ -163,6 +170,8 @@ def rank(survivors: Sequence[Survivor]) -> Ranking:
     ]
     ranking.warnings += [line for one in ordered for line in _damage_lines(one)]
     ranking.warnings += [line for one in ordered[1:] for line in _parting(ordered[0], one)]
+    ranking.losses = find_losses([one.holding for one in ordered], ranking.voters)
+    ranking.warnings += map(str, ranking.losses)
     return ranking
 
 
@@ -187,6 +196,7 @@ def _damage_lines(one: Survivor) -> list[str]:
 def _parting(best: Survivor, other: Survivor) -> list[str]:
     """Where `other` has something that the best log lacks (KIP-595's divergence check)."""
     common, end = other.files.log.start_offset, other.end.offset
+    known = other.holding.known.offset
     for epoch, start in reversed(other.epochs.entries):
         found = best.epochs.end_offset_for(epoch, best.end.offset)
         if found is None:
@@ -197,6 +207,14 @@ def _parting(best: Survivor, other: Survivor) -> list[str]:
         end = start
     if common >= other.end.offset:
         return []
+    if known > common:
+        return [
+            f"{other.files.home} has offsets {common} to {other.end.offset - 1} of epoch {other.end.epoch}"
+            f" that the best log has not, and what lies below {known} of them were committed: a controller's"
+            f" directory was replaced by an older copy or emptied, and what the best log has from {common} on"
+            f" was written without them; decide which to keep: to keep these, salvage from"
+            f" {other.files.home} alone"
+        ]
     return [
         f"{other.files.home} has offsets {common} to {other.end.offset - 1} of epoch {other.end.epoch}"
         " that the best log has not; a later leader did not have them, so they were never committed"
@@ -210,6 +228,8 @@ def what_is_missing(ranking: Ranking) -> list[str]:
     found, voters = ranking.found_voters, ranking.voters
     if not voters:
         lines.append("the old voters are unknown: records behind the end may be missing")
+    elif ranking.losses:
+        lines.append("what the warnings above say: what a node knew to be committed is not with all of them")
     elif ranking.has_majority:
         lines.append(
             f"nothing that was committed: {len(found)} of the {len(voters)} voters are here, a majority"

@@ -332,7 +332,9 @@ class ControllerNode:
         self._reading_from = None
         if not data:
             self._stop(
-                f"the log holds nothing at offset {from_offset}, which is committed: restore it", failed=True
+                f"the log holds nothing at offset {from_offset}, which is committed:"
+                " see 'Damaged or lost' in docs/operations.md",
+                failed=True,
             )
             return
         engine = Replayer(self.ledger.committed)

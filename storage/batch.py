@@ -70,7 +70,9 @@ __all__ = [
     "whole_batches_bytes",
 ]
 
-_ADVICE = "restore this file from another node or a backup; no byte was changed"
+_ADVICE = (
+    "do not put an older copy in its place, see 'Damaged or lost' in docs/operations.md; no byte was changed"
+)
 
 
 class RawRecord(NamedTuple):

@@ -311,6 +311,16 @@ class FaultyDisk:
             survivor._files[path] = survivor._durable_files[path] = kept
         return survivor
 
+    def copy(self) -> FaultyDisk:
+        """Another disk with all that is on this one, all of it durable: a backup."""
+        other = FaultyDisk(self.rng, self.profile)
+        other._directories = set(self._directories)
+        other._durable_directories = set(self._directories)
+        for path, inode in self._files.items():
+            data = bytes(inode.data)
+            other._files[path] = other._durable_files[path] = _Inode(bytearray(data), data, len(data))
+        return other
+
     def kill(self) -> FaultyDisk:
         """The process ends and the machine does not: everything written is there, synced or not. Locks and
         injections are gone; a file whose sync failed reads as the kernel left it, here: unchanged."""

@@ -20,10 +20,12 @@ from .segment import Segment, segment_name
 from .types import LogPosition
 from .walk import Hop
 
-_ADVICE = "restore this file from another node or a backup; no byte was changed"
+_ADVICE = (
+    "do not put an older copy in its place, see 'Damaged or lost' in docs/operations.md; no byte was changed"
+)
 _MOVED_ADVICE = (
-    f"restore it from another node or a backup, or, if another program changed the log on purpose, remove "
-    f"{POINT_FILE} to have the whole log verified; no byte was changed"
+    "do not put an older copy in its place, see 'Damaged or lost' in docs/operations.md; if another program"
+    f" changed the log on purpose, remove {POINT_FILE} to have the whole log verified; no byte was changed"
 )
 
 

@@ -18,8 +18,8 @@ FILE_NAME = "quorum-state"
 HIGHEST_VERSION = 1
 _NONE = -1
 _ADVICE = (
-    "restore it from a backup; do not remove it on a voter, "
-    "for a forgotten vote can elect two leaders in one epoch"
+    "a forgotten vote can elect two leaders in one epoch, so neither remove it on a voter nor put an older"
+    " one in its place: see 'Damaged or lost' in docs/operations.md"
 )
 
 

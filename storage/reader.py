@@ -28,7 +28,9 @@ from .recovery import MAX_READABLE_BATCH_BYTES, find_valid_batch, load_recovery_
 from .segment import list_segments, parse_segment_name, segment_name
 
 WINDOW_BYTES = 1024 * 1024
-_ADVICE = "see the rest with `metaquorum log dump`, and restore the file from another node or a backup"
+_ADVICE = (
+    "see the rest with `metaquorum log dump`; for the way back see 'Damaged or lost' in docs/operations.md"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

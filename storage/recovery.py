@@ -38,7 +38,7 @@ _VERSION = 0
 WINDOW_BYTES = 1024 * 1024
 # Kafka lets an administrator raise message.max.bytes; a length above this is taken as damage.
 MAX_READABLE_BATCH_BYTES = 16 * MAX_BATCH_BYTES
-_ADVICE = "restore it from a backup, or remove it to have the whole log verified when the node starts"
+_ADVICE = "remove it to have the whole log verified when the node starts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

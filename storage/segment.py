@@ -22,7 +22,9 @@ from .walk import Hop, walk_batches
 LOG_SUFFIX = ".log"
 _NAME = re.compile(r"(\d{20})\.log")
 HOP_WINDOW_BYTES = 64 * 1024
-_ADVICE = "restore this file from another node or a backup; no byte was changed"
+_ADVICE = (
+    "do not put an older copy in its place, see 'Damaged or lost' in docs/operations.md; no byte was changed"
+)
 
 
 def segment_name(base_offset: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from storage.known_committed import NOTHING
 from storage.types import LogPosition
 
 
@@ -32,8 +33,8 @@ class RaftConfig:
     pending_reads_max: int = 16384
     observer_session_ms: int = 300_000
     note_committed_ms: int = 50
-    """How often at most a follower or observer writes down what is known to be committed, and what a kill makes
-    it forget at most. A leader writes it at once, before a client is answered."""
+    """How often at most a follower or observer writes down what is known to be committed, and what a kill
+    makes it forget at most. A leader writes it at once, before a client is answered."""
     sync_committed_ms: int = 5000
     """How often at most that is made durable; a loss of power forgets no more than this."""
 
@@ -73,5 +74,5 @@ class RecoveredLog:
     log_start_offset: int = 0
     log_end_offset: int = 0
     snapshots: tuple[LogPosition, ...] = field(default=())
-    known_committed: LogPosition = LogPosition(0, 0)
+    known_committed: LogPosition = NOTHING
     directory: str = "this log"

@@ -70,7 +70,7 @@ class RaftCore:
             state.warn_once(
                 f"node {state.node_id} is configured as a voter with directory id {pinned}, but this "
                 f"directory has {own}: it only observes, and neither votes nor "
-                "stands; bring the old directory back, and do not change the configured id by hand"
+                "stands; do not change the configured id by hand, and put no older copy of the directory back"
             )
         snapshots.begin(state)
         election.begin(state, now_ms)

@@ -1,9 +1,9 @@
 """What a replica knows to be committed, beyond this process: writing it down, and what contradicts it.
 
-Raft rests on voters that keep what they acknowledged. A voter whose directory is an older copy of itself does
-not, and cannot know it; the others do, as long as they remember how far the log was committed. So every
-replica, voter or observer, keeps a durable lower bound of that (`storage.known_committed`). Owns when the bound
-is written, and the words in which a node refuses to give up what lies below it.
+Raft rests on voters that keep what they acknowledged. A voter whose directory is an older copy of itself
+does not, and cannot know it; the others do, as long as they remember how far the log was committed. So every
+replica, voter or observer, keeps a durable lower bound of that (`storage.known_committed`). Owns when the
+bound is written, and the words in which a node refuses to give up what lies below it.
 
 The bound is never ahead of what this disk has synced of the log: a loss of power that takes unsynced records
 away must not make a sound node refuse its own log.
@@ -100,12 +100,14 @@ def check_cut(state: RaftState, end_offset: int) -> None:
 
 def check_snapshot(state: RaftState, snapshot: LogPosition, fetched_from: int) -> None:
     """The leader says that the log up to `fetched_from` cannot go on, only a snapshot. Where that ends below
-    both, the leader's log goes on from it with other records than were committed here, or with none. Raises
-    CommittedLostError."""
-    if snapshot.offset < min(state.log.high_watermark, fetched_from):
-        _refuse(
-            state, f"holds other records from its snapshot at offset {snapshot.offset} on", snapshot.offset
-        )
+    both, the leader's log goes on from it with other records than were committed here, or with none; where
+    it ends within what is committed here, it must follow the same record. Raises CommittedLostError."""
+    log, end = state.log, snapshot.offset
+    if end < min(log.high_watermark, fetched_from):
+        _refuse(state, f"holds other records from its snapshot at offset {end} on", end)
+    epoch = log.epochs.epoch_at(end - 1) if log.start_offset < end <= log.high_watermark else None
+    if epoch not in (None, snapshot.epoch):
+        _refuse(state, f"has a snapshot up to offset {end} whose last record is of another epoch", end - 1)
 
 
 def _refuse(state: RaftState, what: str, end_offset: int) -> None:
@@ -119,9 +121,9 @@ def _refuse(state: RaftState, what: str, end_offset: int) -> None:
     raise CommittedLostError(
         f"committed records were lost: leader {state.leader_id} (epoch {state.epoch}) {what}, and node"
         f" {state.node_id} knows everything below offset {log.high_watermark} to be committed"
-        f" ({log.directory}/{FILE_NAME}): a controller's directory was replaced by an older copy or emptied, so"
-        f" offsets {end_offset} to {log.high_watermark - 1} are missing there. Nothing was cut here: {back};"
-        f" {WHERE}"
+        f" ({log.directory}/{FILE_NAME}): a controller's directory was replaced by an older copy or emptied,"
+        f" so offsets {end_offset} to {log.high_watermark - 1} are missing there. Nothing was cut here:"
+        f" {back}; {WHERE}"
     )
 
 
@@ -138,8 +140,6 @@ def compare(state: RaftState, request: FetchRequest, common_offset: int) -> None
         return
     if node_id < 0 or len(state.losses) >= LOSSES_MAX:
         return
-    loss = CommittedLoss(
-        node_id=node_id, known_offset=request.high_watermark, common_offset=common_offset
-    )
+    loss = CommittedLoss(node_id=node_id, known_offset=request.high_watermark, common_offset=common_offset)
     state.losses[node_id] = loss
     state.warn_once(str(loss))

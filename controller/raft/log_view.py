@@ -97,7 +97,9 @@ class LogView:
         """Raises RaftInvariantError below the high watermark: committed records are never taken back, and
         whoever is asked to has refused before (`known.check_cut`)."""
         if end_offset < self.high_watermark:
-            raise RaftInvariantError(f"a cut to {end_offset} is below the high watermark {self.high_watermark}")
+            raise RaftInvariantError(
+                f"a cut to {end_offset} is below the high watermark {self.high_watermark}"
+            )
         self.epochs = self.epochs.truncate_to(end_offset)
         self.end_offset = end_offset
         self.synced_offset = min(self.synced_offset, end_offset)

@@ -58,7 +58,8 @@ def on_fetch(state: RaftState, now_ms: int, key: int, request: FetchRequest) -> 
     progress.read_round = max(progress.read_round, request.read_round)
     log = state.log
     if log.snapshot_needed(request.fetch_offset, request.last_fetched_epoch):
-        known.compare(state, request, log.end_offset)
+        behind = request.fetch_offset < log.start_offset
+        known.compare(state, request, log.end_offset if behind else log.start_offset)
         reads.settle(state)
         _redirect_to_snapshot(state, key)
         return

@@ -425,7 +425,7 @@ def _refuse_forgotten_vote(disk: Disk, replica_directory: str) -> None:
                 join(replica_directory, QUORUM_STATE_FILE),
                 f"is absent beside the log {name}",
                 "a vote that it gave may be forgotten: move the directory away and format it anew without"
-                " --new-cluster; the controller then observes (an older copy is no way back, docs/operations.md)",
+                " --new-cluster; the controller then observes (see 'Damaged or lost' in docs/operations.md)",
             )
 
 

@@ -40,7 +40,7 @@ def load_voters(disk: Disk, replica_directory: str) -> Remembered | None:
         }
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptFileError(
-            path, f"cannot be read: {error}", "restore it from a backup; it names the voters of this quorum"
+            path, f"cannot be read: {error}", "it names the voters of this quorum: copy it from another voter"
         ) from error
 
 
@@ -62,7 +62,7 @@ def change_of_voters(remembered: Remembered, voters: Sequence[Voter]) -> str | N
             return (
                 f"controller.quorum.voters gives node {node_id} the directory id {now}, and this quorum was"
                 f" started with {uuid_to_text(known)}: a voter with another disk could lose committed"
-                " records; put the old id back (the node then observes until its old directory returns)"
+                " records; put the old id back (the node with the new disk then observes)"
             )
     return None
 

@@ -93,7 +93,9 @@ def find_losses(holdings: Sequence[Holding], voters: Collection[int] = ()) -> li
             continue
         missing = [other for other in holdings if not other.holds(one.known)]
         if one in missing:
-            found.append(LostCommitted(path=one.path, offset=one.known.offset, missing=(one.path,), certain=True))
+            found.append(
+                LostCommitted(path=one.path, offset=one.known.offset, missing=(one.path,), certain=True)
+            )
             continue
         against = [other for other in missing if _contradicts(one, other)]
         lacking = {other.node_id for other in missing} & set(voters)
@@ -110,6 +112,6 @@ def find_losses(holdings: Sequence[Holding], voters: Collection[int] = ()) -> li
 
 
 def _contradicts(one: Holding, other: Holding) -> bool:
-    """Both prefixes were committed, and they are not of one log: `other` lacks what `one` knew, although its own
-    bound reaches as far, or lies in a later epoch, which begins behind everything that was committed before."""
+    """Both prefixes were committed, and they are not of one log: `other` lacks what `one` knew, although its
+    own bound reaches as far, or lies in a later epoch, which begins behind all that was committed before."""
     return other.known.offset >= one.known.offset or other.known.epoch > one.known.epoch

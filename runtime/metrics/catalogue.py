@@ -412,8 +412,8 @@ LOST_RECORDS = Metric(
     name="metaquorum_raft_lost_committed_records",
     kind="gauge",
     unit="records",
-    text="Committed records that another node knows of and this leader does not have; anything but 0 means that"
-    " a controller's directory was replaced by an older copy or emptied.",
+    text="Committed records that another node knows of and this leader does not have; anything but 0 means"
+    " that a controller's directory was replaced by an older copy or emptied.",
 )
 FETCHED_RECORDS = Metric(
     name="metaquorum_raft_fetched_records",
@@ -513,7 +513,7 @@ GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
             *(CURRENT_STATE, CURRENT_LEADER, CURRENT_VOTE, CURRENT_EPOCH, HIGH_WATERMARK, LOG_END_OFFSET),
             *(LOG_END_EPOCH, UNKNOWN_VOTERS, COMMIT_AVG, COMMIT_MAX, ELECTION_AVG, ELECTION_MAX),
             *(FETCH_RATE, APPEND_RATE, IDLE_RATIO),
-            *(COMMIT_TIME, ELECTION_TIME, FETCHED_RECORDS, APPENDED_RECORDS),
+            *(COMMIT_TIME, ELECTION_TIME, LOST_RECORDS, FETCHED_RECORDS, APPENDED_RECORDS),
         ),
     ),
     ("The metadata's image", (METADATA_VERSION, LOAD_SNAPSHOTS, SNAPSHOT_BYTES, SNAPSHOT_AGE)),

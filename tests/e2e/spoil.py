@@ -179,7 +179,7 @@ def identity_from_the_future(site: Site) -> tuple[str, ...]:
 def quorum_state_truncated(site: Site) -> tuple[str, ...]:
     path = site.log / "quorum-state"
     path.write_bytes(path.read_bytes()[:40])
-    return (str(path), "restore it from a backup")
+    return (str(path), "a forgotten vote can elect two leaders")
 
 
 def quorum_state_empty(site: Site) -> tuple[str, ...]:
@@ -217,7 +217,7 @@ def second_half_of_the_log_missing(site: Site) -> tuple[str, ...]:
     data = site.segment.read_bytes()
     site.segment.write_bytes(data[: len(data) // 2])
     end = max(position for position, _ in batches(data) if position <= len(data) // 2)
-    return (str(site.segment), f"is damaged at byte {end} (offset ", "restore the file from another node")
+    return (str(site.segment), f"is damaged at byte {end} (offset ", "for the way back see")
 
 
 def log_missing(site: Site) -> tuple[str, ...]:

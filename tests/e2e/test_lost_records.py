@@ -1,4 +1,4 @@
-"""A controller's directory is replaced by an older copy: whoever knows better stops, and every tool says so."""
+"""A controller's directory is replaced by an older copy: who knows better stops, and every tool says so."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ STORE = "tests/unit/runtime/test_replica_store.py"
 SCHEDULES = "tests/properties/test_raft_schedules.py"
 STORIES = "tests/sim/test_scenarios.py"
 SIM = "sim 0..40"
+COPIES = "sim 3000..3040"
 
 RAFT_BUGS = (
     Bug(
@@ -17,8 +18,8 @@ RAFT_BUGS = (
         breaks="a vote goes only to a candidate whose log is at least as far as the voter's",
         source="Raft paper 5.4.1",
         file="controller/raft/election.py",
-        old="granted = request.last_position >= state.log.end_position",
-        new="granted = True",
+        old="    if request.last_position < state.log.end_position:",
+        new="    if False:",
         caught_by=(SCRIPTS,),
     ),
     Bug(
@@ -281,5 +282,77 @@ RAFT_BUGS = (
         old=" or position.offset < state.log.high_watermark or not (wanted or behind)",
         new="",
         caught_by=(SCRIPTS,),
+    ),
+    Bug(
+        name="known-committed-forgotten-by-a-restart",
+        breaks="what a node knew to be committed it knows after a restart too",
+        source="Raft paper figure 3, leader completeness; docs/raft.md, Older copies",
+        file="controller/raft/store.py",
+        old="known_committed=self._known,",
+        new="known_committed=NOTHING,",
+        caught_by=(STORE, COPIES),
+    ),
+    Bug(
+        name="committed-records-cut-after-a-restart",
+        breaks="nothing that was known to be committed is cut, whatever the leader's log says",
+        source="docs/raft.md, Older copies",
+        file="controller/raft/log_view.py",
+        old="bound = self.noted.offset if self.noted.offset <= self.end_offset else 0",
+        new="bound = 0",
+        caught_by=(SCRIPTS, COPIES),
+    ),
+    Bug(
+        name="bound-ahead-of-the-own-disk",
+        breaks="the bound is never ahead of what this disk has synced of the log",
+        source="docs/raft.md, Older copies",
+        file="controller/raft/known.py",
+        old="offset = min(log.high_watermark, log.synced_offset)",
+        new="offset = log.high_watermark",
+        caught_by=(SCRIPTS, SCHEDULES),
+    ),
+    Bug(
+        name="vote-for-a-log-that-lacks-what-is-committed",
+        breaks="no vote goes to a candidate whose log ends before what the voter knows to be committed",
+        source="docs/raft.md, Older copies",
+        file="controller/raft/log_view.py",
+        old="return position.offset >= self.high_watermark",
+        new="return True",
+        caught_by=(SCRIPTS,),
+    ),
+    Bug(
+        name="snapshot-over-committed-records",
+        breaks="a snapshot that ends within what is committed here follows the same record",
+        source="docs/raft.md, Older copies",
+        file="controller/raft/known.py",
+        old="if epoch not in (None, snapshot.epoch):",
+        new="if False:",
+        caught_by=(SCRIPTS, COPIES),
+    ),
+    Bug(
+        name="leader-silent-about-a-loss",
+        breaks="a leader says that a replica knows committed records which it does not have",
+        source="docs/raft.md, Older copies",
+        file="controller/raft/known.py",
+        old="if request.high_watermark <= common_offset:",
+        new="if True:",
+        caught_by=(SCRIPTS,),
+    ),
+    Bug(
+        name="shorter-log-opened-beside-its-bound",
+        breaks="a log that ends before what its directory says is committed is refused, and not cut further",
+        source="docs/raft.md, Older copies",
+        file="storage/log.py",
+        old="        check(found)",
+        new="        pass",
+        caught_by=(STORE,),
+    ),
+    Bug(
+        name="torn-note-taken-for-one",
+        breaks="a note that a loss of power left in part does not count",
+        source="docs/raft.md, Older copies",
+        file="storage/known_committed.py",
+        old='if checksum != b"%08x" % zlib.crc32(fields) or len(words) < 3:',
+        new="if len(words) < 3:",
+        caught_by=("tests/unit/storage/test_known_committed.py",),
     ),
 )

@@ -21,6 +21,7 @@ from controller.raft.invariants import ClusterHistory, CoreSnapshot, check_clust
 from controller.raft.quorum import majority
 from storage.batch import control_key, encode_batch, iter_batches
 from storage.epochs import EpochTable
+from storage.known_committed import NOTHING
 from storage.types import LogPosition
 
 CLUSTER_ID = "raft-scripts"
@@ -55,8 +56,8 @@ class MemoryDisk:
     snapshots: dict[LogPosition, bytes] = field(default_factory=dict)
     partial: tuple[LogPosition, bytes] | None = None
     hard: fx.PersistQuorumState | None = None
-    known: LogPosition = LogPosition(0, 0)
-    durably_known: LogPosition = LogPosition(0, 0)
+    known: LogPosition = NOTHING
+    durably_known: LogPosition = NOTHING
 
     def copy(self) -> MemoryDisk:
         """What a backup of the directory holds."""

@@ -1,7 +1,8 @@
 """`python -m tests.sim SEED` replays one seed with a readable trace; `--seeds A..B` runs a range.
 
 Seeds from 1000 on add a load of topics, elections, moving replicas, dying directories and broker ids; seeds
-from 2000 on run brokers that hold data, with producers and consumers.
+from 2000 on run brokers that hold data, with producers and consumers; seeds from 3000 on replace directories
+of controllers by older copies of themselves.
 
 Exit codes: 0 all well, 1 a law was broken, 2 not well after healing, 3 the simulator or the program crashed.
 """
@@ -17,6 +18,7 @@ from collections import Counter
 from tests.sim.data_load import DATA_FROM
 from tests.sim.errors import LivenessError, SafetyError
 from tests.sim.load import LOADED_FROM
+from tests.sim.older_copies import COPIES_FROM
 from tests.sim.world import run
 
 EXIT_SAFETY, EXIT_LIVENESS, EXIT_CRASH = 1, 2, 3
@@ -36,6 +38,7 @@ def main() -> int:
             _swarm(0, 200),
             _swarm(LOADED_FROM, LOADED_FROM + 100),
             _swarm(DATA_FROM, DATA_FROM + 100),
+            _swarm(COPIES_FROM, COPIES_FROM + 100),
         )
     return _one(arguments.seed, quiet=arguments.quiet)
 

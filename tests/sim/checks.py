@@ -34,6 +34,8 @@ class Checks:
         self._images: dict[int, MetadataImage] = {}
         self._seen: dict[int, MetadataImage] = {}
         self._durable_ends: dict[int, int] = {}
+        self.disks_keep = True
+        """False once a disk was replaced: what is committed need not be on a majority any more."""
         self._epochs: dict[int, tuple[int, bytes]] = {}
         self._holders: dict[int, str] = {}
 
@@ -58,6 +60,11 @@ class Checks:
                 check_step(broker.before, broker.core)
                 broker.before = CoreSnapshot.of(broker.core)
                 self._check_broker(broker)
+
+    def committed_batches(self) -> dict[int, tuple[int, bytes]]:
+        """Everything that was ever seen below a controller's high watermark: base offset, (next offset,
+        bytes)."""
+        return self._committed
 
     def _check_committed_bytes(self, process: ControllerProcess | BrokerProcess) -> None:
         """One committed log: equal offset, equal bytes, on every node and for ever."""
@@ -92,7 +99,7 @@ class Checks:
         are down too: nothing else survives the loss of power everywhere."""
         self._durable_ends[process.node_id] = process.store.log.synced_offset
         core = process.core
-        if not core.is_leader:
+        if not core.is_leader or not self.disks_keep:
             return
         voters = core.state.voters
         holders = [node_id for node_id in voters if self._durable_ends.get(node_id, 0) >= core.high_watermark]

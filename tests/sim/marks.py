@@ -61,6 +61,12 @@ REQUIRED_WITH_LOAD = (
     "loss of a disk accepted: NONE",
 )
 
+REQUIRED_WITH_COPIES = (
+    "directory replaced by an older copy",
+    "committed records overwritten",
+    "node stopped over lost committed records",
+)
+
 REQUIRED_WITH_DATA = (
     "ISR shrunk",
     "ISR expanded",

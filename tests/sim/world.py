@@ -385,12 +385,15 @@ class World:
 
 
 def run(seed: int, on_line: Callable[[str], None] | None = None) -> Outcome:
-    """One whole run, with load from `LOADED_FROM` on, with data from `DATA_FROM` on. Raises SafetyError or
+    """One whole run, with load from `LOADED_FROM` on, with data from `DATA_FROM` on, with older copies of
+    directories from `COPIES_FROM` on. Raises SafetyError or
     LivenessError with the world's last lines as a note."""
     from tests.sim.data_world import DataWorld
     from tests.sim.loaded import LoadedWorld  # it is a World
+    from tests.sim.older_copies import COPIES_FROM, OlderCopyWorld
 
-    kind = DataWorld if seed >= DATA_FROM else LoadedWorld if seed >= LOADED_FROM else World
+    kinds = ((COPIES_FROM, OlderCopyWorld), (DATA_FROM, DataWorld), (LOADED_FROM, LoadedWorld), (0, World))
+    kind = next(kind for first, kind in kinds if seed >= first)
     world = kind(seed, on_line)
     try:
         return world.run()

@@ -32,6 +32,7 @@ from metadata.requests import (
     TransferLeadershipRequest,
     UnregisterBrokerRequest,
 )
+from storage.known_committed import NOTHING
 from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration
 
 
@@ -104,6 +105,7 @@ def test_a_leader_that_wrote_its_first_records_and_vanished_leaves_the_next_one_
     leader.kill()
     for machine in quorum.machines.values():
         machine.log = [batch for batch in machine.log if batch[0] == 0]
+        machine.known = NOTHING
         machine.boot()
     leader.kill()
     quorum.elect()

@@ -9,6 +9,7 @@ import pytest
 
 from controller.raft.effects import (
     AppendLog,
+    NoteCommitted,
     PersistQuorumState,
     ResetLog,
     RespondWithRecords,
@@ -20,7 +21,7 @@ from controller.raft.events import LogTrimmed, TrimLog
 from controller.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
 from controller.raft.store import ReplicaStore, TailCache
 from storage.batch import encode_batch
-from storage.errors import CorruptFileError, FileMissingError
+from storage.errors import CommittedLostError, CorruptFileError, FileMissingError
 from storage.log import LogConfig
 from storage.meta_properties import MetaProperties, store_meta_properties
 from storage.posix_disk import PosixDisk
@@ -232,3 +233,64 @@ def test_nothing_at_or_above_the_snapshot_is_removed(tmp_path: Path) -> None:
     assert [one.offset for one in store.snapshots()] == [60, 90]
     assert 45 < store.log.start_offset <= 60
     store.close()
+
+
+def _noted(tmp_path: Path, *, known: LogPosition) -> ReplicaStore:
+    """Five batches, synced, and a note; then killed."""
+    store = opened(tmp_path)
+    persist(store, 1)
+    append(store, b"".join(batch(base) for base in range(5)), 0, 5)
+    store.sync_completed(store.prepare_sync())
+    store.execute(NoteCommitted(position=known, durably=False))
+    store.close(clean=False)
+    return store
+
+
+def _files(tmp_path: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (tmp_path / "__cluster_metadata-0").iterdir()}
+
+
+def test_what_was_known_to_be_committed_is_known_again_after_a_kill(tmp_path: Path) -> None:
+    _noted(tmp_path, known=LogPosition(1, 4))
+    again = opened(tmp_path)
+    assert again.recovered().known_committed == LogPosition(1, 4)
+    assert again.recovered().directory == again.replica_directory
+    again.execute(NoteCommitted(position=LogPosition(1, 5), durably=True))
+    due = again.prepare_committed()
+    again.persist_committed(due)
+    again.committed_persisted(due)
+    again.close()
+    last = opened(tmp_path)
+    assert last.recovered().known_committed == LogPosition(1, 5)
+    last.close()
+
+
+@pytest.mark.parametrize("how", ["cut", "torn", "other records"])
+def test_a_log_that_lost_what_was_committed_is_refused_untouched(tmp_path: Path, how: str) -> None:
+    """Without a recovery point behind it, a cut log and one whose last bytes are spoilt would open."""
+    _noted(tmp_path, known=LogPosition(1, 5))
+    segment = tmp_path / "__cluster_metadata-0" / "00000000000000000000.log"
+    content = segment.read_bytes()
+    match how:
+        case "cut":
+            segment.write_bytes(content[: 2 * len(batch(0))])
+        case "torn":
+            segment.write_bytes(content[:-1] + b"?")
+        case _:
+            segment.write_bytes(content[: 4 * len(batch(0))] + batch(4, epoch=2))
+    before = _files(tmp_path)
+    with pytest.raises(CommittedLostError, match="everything below offset 5 was committed") as refused:
+        opened(tmp_path)
+    assert "\n" not in str(refused.value) and "No byte was changed" in str(refused.value)
+    assert _files(tmp_path) == before
+
+
+def test_a_snapshot_stands_for_what_the_log_lost(tmp_path: Path) -> None:
+    """A crash between a snapshot's install and the log's reset leaves a log that ends before it."""
+    store = _noted(tmp_path, known=LogPosition(1, 5))
+    store.write_snapshot(LogPosition(1, 9), [batch(0)])
+    segment = tmp_path / "__cluster_metadata-0" / "00000000000000000000.log"
+    segment.write_bytes(segment.read_bytes()[: 2 * len(batch(0))])
+    again = opened(tmp_path)
+    assert (again.log.start_offset, again.log.end_offset) == (9, 9)
+    again.close()

@@ -26,6 +26,7 @@ from controller.raft.messages import (
 )
 from controller.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from controller.raft.state import Vote
+from storage.errors import CommittedLostError
 from storage.types import LogPosition
 from tests.raft.script import Script
 from tests.raft.world import CLUSTER_ID, World, directory
@@ -281,13 +282,19 @@ def test_a_snapshot_is_named_anew_only_if_it_is_another_one() -> None:
     assert role.snapshot.snapshot == LogPosition(4, 20)
 
 
-@pytest.mark.parametrize(
-    ("epoch", "offset", "fetches"), [(4, 0, False), (3, 1, True), (4, 1, True), (3, 9, True)]
-)
+@pytest.mark.parametrize(("epoch", "offset"), [(4, 0), (4, 1)])
+def test_a_snapshot_that_contradicts_what_is_committed_stops_the_node(epoch: int, offset: int) -> None:
+    core, fetch = follower(((1, 0),), 1)
+    core.state.log.high_watermark = 1
+    with pytest.raises(CommittedLostError, match="everything below offset 1 to be committed"):
+        core.on_response(1, 2, fetch.correlation_id, answer(snapshot=LogPosition(epoch, offset)))
+
+
+@pytest.mark.parametrize(("epoch", "offset", "fetches"), [(3, 1, True), (4, 1, True), (3, 9, True)])
 def test_a_snapshot_that_is_where_the_log_ends_is_not_fetched(epoch: int, offset: int, fetches: bool) -> None:
     """By epoch and offset together: the same end in another epoch is another history."""
     core, fetch = follower(((1, 0),), 1)
-    core.state.log.high_watermark = 1
+    core.state.log.high_watermark = 0
     effects = core.on_response(1, 2, fetch.correlation_id, answer(snapshot=LogPosition(epoch, offset)))
     asked = [one.request for one in effects if isinstance(one, SendRequest)]
     assert any(isinstance(one, FetchSnapshotRequest) for one in asked) == fetches

@@ -42,14 +42,22 @@ class BrokerSpans:
         self.outage: tuple[int, int] | None = None
         self._outage_at_least = False
         if image is not None:
-            begun = (image.provenance.offset, image.provenance.timestamp_ms)
-            for broker_id, known in image.brokers.items():
-                if known.fenced:
-                    self.fenced[broker_id] = _Fenced(begun, at_least=True)
-                else:
-                    self.unfenced.add(broker_id)
-            if self.fenced and not self.unfenced:
-                self.outage, self._outage_at_least = begun, True
+            self.learn(image)
+
+    def learn(self, image: MetadataImage) -> None:
+        """A snapshot says who is fenced. Spans that were open, and are, began where they did."""
+        begun = (image.provenance.offset, image.provenance.timestamp_ms)
+        before = self.fenced
+        self.fenced, self.unfenced = {}, set()
+        for broker_id, known in image.brokers.items():
+            if known.fenced:
+                self.fenced[broker_id] = before.get(broker_id) or _Fenced(begun, at_least=True)
+            else:
+                self.unfenced.add(broker_id)
+        if not self.fenced or self.unfenced:
+            self.outage = None
+        elif self.outage is None:
+            self.outage, self._outage_at_least = begun, True
 
     def batch(self, changes: BatchChanges, rules: Mapping[int, str | None]) -> Iterator[Grouped]:
         """Events of one batch; `rules` tells for offsets of its fences why they were made."""

@@ -64,14 +64,17 @@ class PartitionSpans:
         self._rebuild((batch.base_offset, batch.time_ms))
 
     def _rebuild(self, now: Place) -> None:
+        """Finds the open spans in the state; those that were open began where they did, others `now`."""
         old, old_min = self.leaderless, self.under_min
-        self.leaderless, self.under_min = {}, {}
+        leaderless: dict[PartitionKey, Place] = {}
+        under_min: dict[PartitionKey, Place] = {}
         for info in self._everything():
             key = (info.topic_id, info.index)
             if info.leader == NO_LEADER:
-                self.leaderless[key] = old.get(key, now)
+                leaderless[key] = old.get(key, now)
             if self.is_under_min(info):
-                self.under_min[key] = old_min.get(key, now)
+                under_min[key] = old_min.get(key, now)
+        self.leaderless, self.under_min = _by_place(leaderless), _by_place(under_min)
 
     def _everything(self) -> Iterable[PartitionInfo]:
         topics = self._feed.state.topics.freeze()
@@ -162,6 +165,10 @@ class PartitionSpans:
             return ()
         topic_id = self._feed.state.topics.by_name.get(resource.name)
         return () if topic_id is None else self._feed.partitions_of(topic_id)
+
+
+def _by_place(spans: dict[PartitionKey, Place]) -> dict[PartitionKey, Place]:
+    return dict(sorted(spans.items(), key=lambda item: item[1]))
 
 
 def _min_isr(setting: str | None, info: PartitionInfo) -> int:

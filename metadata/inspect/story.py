@@ -125,52 +125,71 @@ class _Story:
         self._is_over = False
 
     def run(self, start: Point | None, gap_ms: int, shown: frozenset[str]) -> Iterator[TimelineEvent]:
-        log = self._log
-        self._seen.limits.coverage.add(before_the_log(log, start))
+        """The events, stretch by stretch: a snapshot is taken in where it says what was not known."""
+        self._seen.limits.coverage.add(before_the_log(self._log, start))
+        timeline, place = self._begin(start, gap_ms, shown)
+        is_alone = not timeline.is_known
+        learn_at = known_from(self._log) if is_alone else None
+        while True:
+            gap = yield from self._told(timeline, place, learn_at)
+            if gap is not None:
+                place, learn_at = gap
+                continue
+            if is_alone:
+                self._tell_alone(start)
+                is_alone = False
+            if learn_at is None or self._is_over or not self._reaches(learn_at):
+                break
+            timeline.learn(state_at(self._log, Point(offset=learn_at), past_corruption=True).image)
+            place, learn_at = learn_at, None
+        yield from timeline.finish()
+
+    def _begin(self, start: Point | None, gap_ms: int, shown: frozenset[str]) -> tuple[Timeline, int]:
+        """A timeline and the offset from which it is to be fed."""
+        log, base = self._log, self._log.start_offset
         begun = None if start is None else _snapshot_before(log, start)
         if begun is not None:
             found = state_at(log, Point(offset=begun), past_corruption=True)
             quorum = quorum_at(log, begun)
-            timeline = Timeline(found.image, gap_ms=gap_ms, shown=shown, quorum=quorum)
-        elif known_from(log) == log.start_offset:
-            begun, image = log.start_offset, None
-            if begun and not log.is_checkpoint:
-                image = state_at(log, Point(offset=begun), past_corruption=True).image
-            timeline = Timeline(image, gap_ms=gap_ms, shown=shown)
-        else:
-            image = nothing_known(log.start_offset).image
-            names = log.namer().names()
-            timeline = Timeline(image, gap_ms=gap_ms, shown=shown, is_known=False, names=names)
-            begun = yield from self._told_alone(timeline, start)
-        if begun is not None:
-            yield from self._told(timeline, begun, None)
-        yield from timeline.finish()
+            return Timeline(found.image, gap_ms=gap_ms, shown=shown, quorum=quorum), begun
+        if known_from(log) == base:
+            image = None
+            if base and not log.is_checkpoint:
+                image = state_at(log, Point(offset=base), past_corruption=True).image
+            return Timeline(image, gap_ms=gap_ms, shown=shown), base
+        image, names = nothing_known(base).image, log.namer().names()
+        return Timeline(image, gap_ms=gap_ms, shown=shown, is_known=False, names=names), base
 
-    def _told_alone(
-        self, timeline: Timeline, start: Point | None
-    ) -> Generator[TimelineEvent, None, int | None]:
-        """The events before the first known state. Gives its offset; None where the end comes first."""
-        log, known, end = self._log, known_from(self._log), self._end
-        yield from self._told(timeline, log.start_offset, known)
-        reached = Point(offset=self._expected) if self._is_over and end.offset is None else end
-        self._seen.limits.coverage.add(before_the_state(log, start, reached, ALONE))
-        if known is None or self._is_over or (end.offset is not None and end.offset < known):
-            return None
-        timeline.learn(state_at(log, Point(offset=known), past_corruption=True).image)
-        return known
+    def _tell_alone(self, start: Point | None) -> None:
+        """Notes the stretch before the first known state."""
+        reached = self._end
+        if self._is_over and reached.offset is None:
+            reached = Point(offset=self._expected)
+        self._seen.limits.coverage.add(before_the_state(self._log, start, reached, ALONE))
 
-    def _told(self, timeline: Timeline, first: int, limit: int | None) -> Iterator[TimelineEvent]:
-        """The events of the batches from `first` up to `limit` (an offset), or to the end."""
+    def _reaches(self, offset: int) -> bool:
+        return self._end.offset is None or offset <= self._end.offset
+
+    def _told(
+        self, timeline: Timeline, first: int, limit: int | None
+    ) -> Generator[TimelineEvent, None, tuple[int, int] | None]:
+        """The events of the batches from `first` up to `limit` (an offset), or to the end. Where records are
+        missing and a snapshot behind them says what they did, it ends there, and gives where it goes on and
+        where that snapshot ends."""
         end, seen = self._end, self._seen
         if limit is not None and end.time_ms is None:
             end = Point(offset=limit if end.offset is None else min(limit, end.offset))
         for item in decoded_runs(self._log, first, end, timeline.pieces, may_create):
+            if isinstance(item, Damage) and item.offset < first:
+                continue
             if isinstance(item, Damage):
                 if limit is None or item.offset < limit:
                     self._on_problem(damage_line(item))
                 continue
             if isinstance(item, Stretch):
-                self._follow(item.base_offset, item.next_offset)
+                cure = self._follow(item.base_offset, item.next_offset, limit)
+                if cure is not None:
+                    return item.base_offset, cure
                 for told in timeline.stretch(item):
                     yield from told
                 seen.pass_over(item)
@@ -180,13 +199,16 @@ class _Story:
             if header.next_offset <= first:
                 continue
             if limit is not None and header.base_offset >= limit:
-                return
+                return None
             seen.take(header)
             if self._is_past(header):
                 self._is_over = True
-                return
-            self._follow(header.base_offset, header.next_offset)
+                return None
+            cure = self._follow(header.base_offset, header.next_offset, limit)
+            if cure is not None:
+                return header.base_offset, cure
             yield from self._of_batch(timeline, item)
+        return None
 
     def _of_batch(self, timeline: Timeline, item: RecordBatch | ReadBatch) -> Iterator[TimelineEvent]:
         if isinstance(item, RecordBatch):
@@ -211,17 +233,23 @@ class _Story:
             return header.base_offset >= end.offset
         return end.time_ms is not None and header.max_timestamp_ms > end.time_ms
 
-    def _follow(self, base_offset: int, next_offset: int) -> None:
-        """Notes where records are missing between two batches."""
-        if self._expected is not None and base_offset > self._expected:
-            text = "these records are lost here: what they did is not told, and what follows may build on it"
-            self._seen.limits.coverage.add(
-                Uncovered(
-                    from_offset=self._expected,
-                    to_offset=base_offset,
-                    reason=MISSING,
-                    text=text,
-                    path=self._log.path,
-                )
-            )
+    def _follow(self, base_offset: int, next_offset: int, limit: int | None) -> int | None:
+        """Notes where records are missing between two batches. Gives the end of the first whole snapshot
+        behind them, if there is one before `limit`."""
+        expected = base_offset if self._expected is None else self._expected
         self._expected = next_offset
+        if base_offset <= expected:
+            return None
+        behind = (at for at in self._log.snapshots() if at.offset >= base_offset)
+        cure = next((at.offset for at in behind if self._log.is_whole(at)), None)
+        until = "" if cure is None else f", up to the snapshot that ends at {cure}"
+        text = f"these records are lost here: what they did is not told, what follows may build on it{until}"
+        self._seen.limits.coverage.add(
+            Uncovered(
+                from_offset=expected, to_offset=base_offset, reason=MISSING, text=text, path=self._log.path
+            )
+        )
+        if cure is None or (limit is not None and cure >= limit):
+            return None
+        self._expected = base_offset
+        return cure

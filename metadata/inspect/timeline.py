@@ -112,13 +112,18 @@ class Timeline:
         self._suspects: dict[TimelineEvent, int] = {}
         self._batch = BatchChanges(base_offset=-1, epoch=-1, time_ms=-1)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the state is known here."""
+        return self._feed.is_known
+
     def learn(self, image: MetadataImage) -> None:
         """A snapshot says what the state is here, which was not known so far."""
         self._feed.learn(image)
         for topic in image.topics.all():
             self._namer.learn(topic.topic_id, topic.name)
         self._spans.learn(image, self._strangers.leaderless)
-        self._brokers = BrokerSpans(image)
+        self._brokers.learn(image)
         place = image.provenance
         if place.offset > self._end[0]:
             self._end = (place.offset, place.epoch, place.timestamp_ms)

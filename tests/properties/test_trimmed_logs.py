@@ -149,3 +149,23 @@ def test_a_timeline_from_a_place_is_the_end_of_the_whole_one(name: str) -> None:
         for event in told:
             exact = re.sub(r"at least | or before", "", event.text) == event.text
             assert not exact or event.text == texts[place(event)], event
+
+
+def test_behind_a_hole_the_next_snapshot_says_what_is(tmp_path: Path) -> None:
+    """A segment in the middle is lost: from the first snapshot behind it on, all is told as it was."""
+    name = LOGS[0]
+    home = tmp_path / "log"
+    home.mkdir()
+    for path in (ROOT / name).iterdir():
+        if path.suffix in (".log", ".checkpoint") and "00000000000000001850.log" not in path.name:
+            (home / path.name).write_bytes(path.read_bytes())
+    seen = Seen()
+    problems: list[str] = []
+    told = list(events(open_log(PosixDisk(), str(home)), problems.append, seen=seen))
+    assert problems
+    assert [(one.from_offset, one.to_offset) for one in seen.limits.coverage] == [(1850, 3299)]
+    assert "up to the snapshot that ends at 3431" in next(iter(seen.limits.coverage)).text
+    assert places_from(told, 3431) == places_from(whole(name), 3431)
+    assert [event for event in told if event.offset < 1850] == [
+        event for event in whole(name) if event.offset < 1850
+    ]

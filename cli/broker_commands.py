@@ -9,7 +9,7 @@ from cli.broker_text import COLUMNS, broker_json, broker_row, describe_text
 from cli.client import ClientOptions, client_options
 from cli.errors import Failure
 from cli.left_behind import LeftBehind, left_behind, left_behind_json, left_behind_text
-from cli.output import echo_json, echo_table, json_option
+from cli.output import echo_json, echo_table, json_option, table_options
 
 BROKER_ID = click.IntRange(min=0)
 
@@ -25,7 +25,7 @@ for _command in (bindings, bind, unbind):
 
 @brokers.command("list")
 @client_options
-@json_option
+@table_options
 def list_(options: ClientOptions, as_json: bool) -> None:
     """List the registered brokers and their states."""
     with options.open() as cluster:

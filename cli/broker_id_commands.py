@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from cli.client import ClientOptions, client_options
-from cli.output import echo_json, echo_table, json_option
+from cli.output import echo_json, echo_table, json_option, table_options
 from runtime.broker_ids_client import bind_broker_id, list_broker_ids, unbind_broker_id
 from runtime.broker_ids_codec import BindingView, BrokerIdListing
 from storage.uuids import uuid_to_text
@@ -19,7 +19,7 @@ BROKER_ID = click.IntRange(min=0)
 
 @click.command()
 @client_options
-@json_option
+@table_options
 def bindings(options: ClientOptions, as_json: bool) -> None:
     """List which key has which broker id, and the ids that partitions name and nobody has."""
     with options.open() as cluster:

@@ -10,7 +10,7 @@ import click
 from cli.cluster import LocalCluster
 from cli.errors import EXIT_FAILED, Failure
 from cli.layout import DEFAULT_DIRECTORY, MANIFEST, Layout, create, free_ports, open_layout
-from cli.output import echo_json, echo_table, json_option
+from cli.output import echo_json, echo_table, table_options
 from cli.watch import watch as watch_cluster
 
 DIRECTORY = click.option(
@@ -93,7 +93,7 @@ def _layout(
 
 @local.command()
 @DIRECTORY
-@json_option
+@table_options
 def status(directory: Path, as_json: bool) -> int:
     """Show the processes of the cluster, and what ended one of them. Exit code 1 if one of them does not run,
     or if committed records were lost."""

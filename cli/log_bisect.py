@@ -10,11 +10,13 @@ from typing import Any
 
 import click
 
+from cli import log_complete
 from cli.errors import EXIT_FAILED, EXIT_NEVER_FALSE, EXIT_NOT_COVERED, EXIT_USAGE, log_exit_code
 from cli.log_live import LiveCommand
 from cli.log_options import (
     PATH,
     POINT,
+    Checked,
     Complaints,
     clear_progress,
     offsets_text,
@@ -33,11 +35,12 @@ from metadata.inspect.points import END, Point
 from metadata.inspect.predicate import HELPERS, IMAGE_RULES, PredicateError, compile_predicate
 
 _SHOWN_CHANGES = 20
+CHECK = Checked("check", str, log_complete.checks)
 
 
 @click.command(cls=LiveCommand, name="bisect")
 @click.argument("path", type=PATH, required=False)
-@click.option("--check", "check_name", metavar="NAME", help="A named check; --list shows them.")
+@click.option("--check", "check_name", type=CHECK, metavar="NAME", help="A named check; --list shows them.")
 @click.option("--predicate", metavar="EXPR", help="A Python expression that is true while all is well.")
 @click.option("--monotone", is_flag=True, help="Once false, EXPR stays false: search by halving snapshots.")
 @click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Begin with the state here.")

@@ -36,6 +36,8 @@ from metadata.dump import payload_json
 from metadata.dump_columns import batch_payloads
 from metadata.dump_text import payload_texter
 from metadata.errors import RecordDecodeError
+from metadata.image import MetadataImage
+from metadata.inspect.suggest import suggestion
 from metadata.records import UnknownRecord
 from metadata.tree import plain_number
 from storage.batch import RecordBatch
@@ -240,7 +242,12 @@ class _Printer:
         """A line on why there is no output, where the selection left nothing over."""
         if self._shown or self._damaged or self._selection.is_everything:
             return
-        click.echo(f"metaquorum: no record was shown: {self._selection.nothing_text()}", err=True)
+        names = [f"topic/{name}" for name in self._namer.topic_names()]
+        hints = "".join(
+            suggestion(one, MetadataImage(), names) for one in self._selection.entities if one[:6] == "topic/"
+        )
+        text = self._selection.nothing_text()
+        click.echo(f"metaquorum: no record was shown: {text}{hints if names else ''}", err=True)
 
     def exit_code(self) -> int:
         if self._unknown:

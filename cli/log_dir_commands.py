@@ -11,7 +11,7 @@ import click
 from broker.replica.messages import LogDirDescription, MarkLogDirOfflineRequest, ReplicaDescription
 from cli.client import ClientOptions, client_options
 from cli.errors import EXIT_FAILED, Failure, one_line
-from cli.output import echo_json, echo_table, json_option
+from cli.output import echo_json, echo_table, json_option, table_options
 from metadata.errors import ErrorCode
 from runtime.client import Address
 from runtime.data_client.connections import LinkError
@@ -35,7 +35,7 @@ def log_dirs() -> None:
 )
 @click.option("--topic", "topics", multiple=True, help="List its replicas; may be repeated.")
 @click.option("--replicas", is_flag=True, help="List the replicas of all topics.")
-@json_option
+@table_options
 def describe(
     options: ClientOptions, brokers: tuple[int, ...], topics: tuple[str, ...], replicas: bool, as_json: bool
 ) -> int:

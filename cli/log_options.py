@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
+from cli import log_complete
 from cli.log_select import entity_path, record_type
-from cli.log_source import MetadataLog, Progress
+from cli.log_source import MetadataLog, Progress, ReadBatch
 from cli.output import json_line
 from metadata.inspect.coverage import Coverage, offsets_text
+from metadata.inspect.log import InspectError
 from metadata.inspect.places import ShownAs
 from metadata.inspect.points import parse_point, parse_time_ms
+from metadata.inspect.states import state_at
+from metadata.inspect.suggest import suggestion
+from metadata.records import TopicRecord
 
 __all__ = [
     "ENTITY",
@@ -31,12 +38,17 @@ __all__ = [
 ]
 
 
+Complete = Callable[[click.Context, str], list[str]]
+
+
 class Checked(click.ParamType[Any]):
     """An option's value that a function checks; its ValueError is the message."""
 
-    def __init__(self, name: str, check: Callable[[str], Any]) -> None:
+    def __init__(self, name: str, check: Callable[[str], Any], complete: Complete | None = None) -> None:
+        """`complete` gives what a shell may offer for the beginning of a value."""
         self.name = name
         self._check = check
+        self._complete = complete
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -46,9 +58,15 @@ class Checked(click.ParamType[Any]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        found = [] if self._complete is None else self._complete(ctx, incomplete)
+        return [CompletionItem(one) for one in found]
 
-TYPE = Checked("type", record_type)
-ENTITY = Checked("entity", entity_path)
+
+TYPE = Checked("type", record_type, log_complete.types)
+ENTITY = Checked("entity", entity_path, log_complete.entities)
 TIME = Checked("time", parse_time_ms)
 POINT = Checked("offset|time", parse_point)
 PATH = click.Path(path_type=str)
@@ -71,6 +89,21 @@ class Complaints:
         self._seen.add(line)
         self.count += 1
         click.echo(f"metaquorum: {line}", err=True)
+
+
+def suggestion_from(log: MetadataLog, entity: str) -> str:
+    """What may have been meant by an entity that a log never has: of the state at its end and, while the log
+    is small, of all topics that it ever had. Empty where nothing is close."""
+    with suppress(InspectError):
+        image = state_at(log, past_corruption=True).image
+        names = log.namer()
+        if log.size_bytes() <= log_complete.MAX_REPLAYED_BYTES:
+            for item in log.items():
+                for decoded in item.records if isinstance(item, ReadBatch) else ():
+                    if isinstance(decoded.record, TopicRecord):
+                        names.entities(decoded.record)
+        return suggestion(entity, image, (f"topic/{name}" for name in names.topic_names()))
+    return ""
 
 
 def clear_progress(log: MetadataLog) -> None:

@@ -15,7 +15,7 @@ from cli.errors import Failure, one_line
 from cli.log_options import PATH
 from cli.log_repair import refuse_inside
 from cli.log_source import open_paths
-from cli.output import echo_json, echo_table, json_option, utc_text
+from cli.output import echo_json, echo_table, table_options, utc_text
 from metadata.image import MetadataImage
 from metadata.inspect.log_copy import node_files
 from metadata.inspect.salvage import (
@@ -37,7 +37,7 @@ from storage.uuids import random_uuid, uuid_to_text
     "--voters", metavar="ID@HOST:PORT,...", help="The new voter set; a directory id may follow each port."
 )
 @click.option("--cluster-id", help="The cluster's id, where no survivor's meta.properties says it.")
-@json_option
+@table_options
 def salvage(
     paths: tuple[str, ...], target: str | None, voters: str | None, cluster_id: str | None, as_json: bool
 ) -> int:

@@ -95,6 +95,9 @@ def summary(
         found.read(_start(log, start, last_ms), end or END)
     finally:
         clear_progress(log)
+    for point in (start, end):
+        if point is not None and (line := found.seen.outside(log.path, point)) is not None:
+            click.echo(f"metaquorum: {line}", err=True)
     if as_json:
         echo_json(_json(found))
     else:

@@ -23,13 +23,14 @@ from cli.log_options import (
     clear_progress,
     limits_json,
     past_corruption_option,
+    suggestion_from,
     tell_limits,
     tell_unknown,
 )
 from cli.log_select import entity_path
 from cli.log_source import MetadataLog, ReadBatch, open_path
 from cli.log_time_text import change_json, change_text, entity_tables, span_json, span_text
-from cli.output import json_line, json_option, secrets_option, shows_secrets
+from cli.output import json_line, json_option, secrets_option, shows_secrets, table_options, table_width
 from metadata.inspect.diff import diff_logs, diff_points
 from metadata.inspect.history import history as rows_of
 from metadata.inspect.log import require_one_cluster
@@ -37,6 +38,7 @@ from metadata.inspect.places import Limits
 from metadata.inspect.points import Point, parse_point
 from metadata.inspect.quorum import quorum_at
 from metadata.inspect.states import FoundState, state_at
+from metadata.inspect.suggest import suggestion
 from metadata.inspect.views import NO_QUORUM, Wanted, entities_below, resolved
 from metadata.records import TopicRecord
 from metadata.tree import image_branch, render_tree
@@ -66,7 +68,7 @@ def _format_option(*names: str) -> Callable[[Callable[..., int]], Callable[..., 
 @click.option("--below", type=ENTITY, hidden=True, help="The same as ENTITY.")
 @secrets_option
 @_format_option("tree", "table", "json")
-@json_option
+@table_options
 @past_corruption_option
 def state(
     path: str,
@@ -104,7 +106,7 @@ def _show_state(found: FoundState, entity: str | None, form: str, secrets: bool)
         quorum = found.quorum if path == "quorum" else NO_QUORUM
         rows = list(entities_below(found.image, Wanted(path), quorum))
         _require(bool(rows) or path is None or "/" not in path, entity, found)
-        for line in entity_tables(rows):
+        for line in entity_tables(rows, table_width()):
             click.echo(line)
         return
     if form == "json" and path in (None, "topic"):
@@ -161,7 +163,7 @@ def _branch(found: FoundState, path: str | None, secrets: bool) -> Any:
     try:
         return image_branch(found.image, path, secrets=secrets)
     except KeyError as error:
-        raise Failure(f"no {path} in the state at offset {found.end_offset}") from error
+        raise _absent(path, found) from error
 
 
 def _is_alias(path: str | None) -> bool:
@@ -170,7 +172,11 @@ def _is_alias(path: str | None) -> bool:
 
 def _require(there: bool, entity: str | None, found: FoundState) -> None:
     if not there:
-        raise Failure(f"no {entity} in the state at offset {found.end_offset}")
+        raise _absent(entity or "", found)
+
+
+def _absent(entity: str, found: FoundState) -> Failure:
+    return Failure(f"no {entity} in the state at offset {found.end_offset}{suggestion(entity, found.image)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +223,11 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
     if not changes:
         nowhere = entity is not None and not (_holds(before, wanted) or _holds(after, wanted))
         if not as_json:
-            what = f": neither holds {entity}" if nowhere else ""
+            what = f": neither holds {entity}{suggestion(entity or '', after.image)}" if nowhere else ""
             click.echo(f"no difference between offset {before.end_offset} and {after.end_offset}{what}")
         elif nowhere:
-            click.echo(f"metaquorum: neither state holds {entity}", err=True)
+            hint = suggestion(entity or "", after.image)
+            click.echo(f"metaquorum: neither state holds {entity}{hint}", err=True)
     for change in changes:
         _echo_all([json_line(change_json(change))] if as_json else change_text(change))
     tell_limits(coverage, shown, json_lines=as_json)
@@ -320,7 +327,8 @@ def history(
     if not shown and not complain.count and entity is not None and not limits.coverage:
         if start is not None or end is not None:
             raise Failure(f"{log.path} holds no row of {entity} between --from and --to; give other places")
-        raise Failure(f"{log.path} never holds {entity}; see what there is with: metaquorum log state {path}")
+        hint = suggestion_from(log, entity) or f"; see what there is with: metaquorum log state {path}"
+        raise Failure(f"{log.path} never holds {entity}{hint}")
     tell_unknown(limits.unknown)
     return log_exit_code(
         damaged=bool(complain.count), uncovered=bool(limits.coverage), unknown=bool(limits.unknown)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from cli.output import json_line, secret_text, table_lines, utc_text
+from cli.output import fits_well, json_line, secret_text, table_lines, utc_text
 from metadata.inspect.diff import ADDED, CHANGED, REMOVED, Cause, EntityChange, FieldChange
 from metadata.inspect.history import Span
 from metadata.inspect.views import Fields
@@ -125,8 +125,10 @@ def span_json(span: Span) -> dict[str, Any]:
     }
 
 
-def entity_tables(rows: Iterable[tuple[str, Fields]]) -> Iterator[str]:
-    """A table for each kind of entity, a blank line between two."""
+def entity_tables(rows: Iterable[tuple[str, Fields]], width: int | None = None) -> Iterator[str]:
+    """A table for each kind of entity, a blank line between two. One entity alone, whose line would be longer
+    than `width` (80 where there is none), is a line a field, and so are a few whose columns would be cut to
+    nothing: nothing of it is cut then."""
     kinds: dict[str, list[tuple[str, Fields]]] = {}
     for path, fields in rows:
         kinds.setdefault(_kind(path), []).append((path, fields))
@@ -135,11 +137,59 @@ def entity_tables(rows: Iterable[tuple[str, Fields]]) -> Iterator[str]:
             yield ""
         if kind in _LISTED_BY_KEY:
             lines = [(path, key, value) for path, fields in listed for key, value in fields.items()]
-            yield from table_lines(("ENTITY", "KEY", "VALUE"), lines)
+            yield from table_lines(("ENTITY", "KEY", "VALUE"), lines, width)
             continue
         names = list(dict.fromkeys(name for _, fields in listed for name in fields))
         cells = [[path, *(value_text(fields.get(name)) for name in names)] for path, fields in listed]
-        yield from table_lines(("ENTITY", *(name.upper() for name in names)), cells)
+        columns = ("ENTITY", *(name.upper() for name in names))
+        if _is_better_below(columns, cells, width):
+            for number, (path, fields) in enumerate(listed):
+                yield from ("",) if number else ()
+                yield from _field_lines(path, fields, width or _USUAL_WIDTH)
+        else:
+            yield from table_lines(columns, cells, width)
+
+
+_USUAL_WIDTH = 80
+_FEW = 20
+"""So many entities are shown a line a field."""
+
+
+def _is_better_below(columns: tuple[str, ...], cells: list[list[str]], width: int | None) -> bool:
+    """Whether a table is too wide to be one."""
+    if len(cells) == 1:
+        return max(map(len, table_lines(columns, cells))) > (width or _USUAL_WIDTH)
+    return width is not None and len(cells) <= _FEW and not fits_well(columns, cells, width)
+
+
+def _field_lines(path: str, fields: Fields, width: int) -> Iterator[str]:
+    """One entity, a line a field; a value that is longer goes on below."""
+    rows = [("entity", path)]
+    for name, value in fields.items():
+        if isinstance(value, dict) and value:
+            rows += [(f"{name} {key}", _nested_text(one)) for key, one in value.items()]
+        else:
+            rows.append((name, value_text(value)))
+    names = max(len(name) for name, _ in rows)
+    room = max(20, width - names - 2)
+    for name, text in rows:
+        first, *rest = _split(text, room)
+        yield f"{name:{names}}  {first}".rstrip()
+        yield from (f"{'':{names}}  {one}" for one in rest)
+
+
+def _nested_text(value: Any) -> str:
+    return fields_text(value) if isinstance(value, dict) else value_text(value)
+
+
+def _split(text: str, room: int) -> list[str]:
+    """Pieces of a value that fit, parted behind commas and blanks where there are any."""
+    pieces = []
+    while len(text) > room:
+        cut = max(text.rfind(",", 0, room), text.rfind(" ", 0, room)) + 1 or room
+        pieces.append(text[:cut].rstrip())
+        text = text[cut:]
+    return [*pieces, text]
 
 
 def _kind(path: str) -> str:

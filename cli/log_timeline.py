@@ -15,7 +15,16 @@ from cli import log_source
 from cli.errors import log_exit_code
 from cli.log_live import LiveCommand
 from cli.log_nodes import open_merged, tell_nodes
-from cli.log_options import ENTITY, PATH, POINT, Complaints, clear_progress, tell_limits, tell_unknown
+from cli.log_options import (
+    ENTITY,
+    PATH,
+    POINT,
+    Complaints,
+    clear_progress,
+    suggestion_from,
+    tell_limits,
+    tell_unknown,
+)
 from cli.log_source import MetadataLog
 from cli.output import json_line, json_option, utc_text
 from metadata.inspect.points import END, Point
@@ -83,7 +92,7 @@ def timeline(
     shown = at_least(severity)
     seen = Seen()
     told = 0
-    on_terminal = not click.utils.should_strip_ansi(sys.stdout)  # type: ignore[attr-defined]
+    on_terminal = not click.utils.should_strip_ansi(sys.stdout, click.get_current_context().color)  # type: ignore[attr-defined]
     try:
         for event in story_of(
             log, complaints, start=start, end=end or END, gap_ms=int(gap_s * 1000), seen=seen, shown=shown
@@ -104,7 +113,8 @@ def timeline(
     if not told and not reached and not complaints.count:
         about = f" about {' or '.join(entities)}" if entities else ""
         where = "" if start is None and end is None else " in that range"
-        reached = [f"no event was shown: none of severity {severity} or above{about}{where}"]
+        hints = "".join(suggestion_from(log, one) for one in entities)
+        reached = [f"no event was shown: none of severity {severity} or above{about}{where}{hints}"]
     for line in reached:
         click.echo(f"metaquorum: {line}", err=True)
     tell_limits(seen.limits.coverage, seen.limits.shown, json_lines=as_json)

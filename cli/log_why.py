@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cli import log_complete
 from cli.errors import log_exit_code
 from cli.log_live import LiveCommand
 from cli.log_options import (
@@ -29,7 +30,7 @@ from metadata.inspect.targets import Target, parse_target
 from metadata.inspect.why import Explanation, Link
 from metadata.secrets import Redacted
 
-TARGET = Checked("entity", parse_target)
+TARGET = Checked("entity", parse_target, log_complete.targets)
 
 NOBODY_NAMED = (
     "who asked for it is in no record: see the request and authorizer logs of the active controller"

@@ -112,8 +112,11 @@ def _report(error: Exception) -> int:
 
 @click.group(cls=OneLineGroup, name="metaquorum", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="metaquorum")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """A metadata quorum, and tools that look inside any KRaft metadata log."""
+    if os.environ.get("NO_COLOR"):
+        context.color = False  # https://no-color.org; what is printed through `rich` looks itself
 
 
 @main.command()

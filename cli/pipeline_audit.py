@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from cli.output import echo_json, echo_table, json_option, utc_text
+from cli.output import echo_json, echo_table, table_options, utc_text
 from cli.pipeline_paths import FilePath
 from pipeline.audit.facts import ClusterFacts, Fleet, gather, quantiles
 from pipeline.audit.findings import RULES, SEVERITIES, Finding, Limits, findings, seconds_text
@@ -60,7 +60,7 @@ def load_fleet(tables: Path) -> Fleet:
     show_default=True,
     help="In seconds.",
 )
-@json_option
+@table_options
 def audit(
     tables: Path,
     kinds: tuple[str, ...],

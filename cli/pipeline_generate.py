@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cli.output import echo_json, echo_table, json_option
+from cli.output import echo_json, echo_table, table_options
 from cli.pipeline_paths import FilePath
 from pipeline.fleet.plan import KINDS, FleetPlan
 
@@ -59,7 +59,7 @@ _SHOWN = 20
     help="Segment size.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes (default: one a processor).")
-@json_option
+@table_options
 def generate(out: Path, kinds: tuple[str, ...], jobs: int | None, as_json: bool, **numbers: Any) -> int:
     """Write a synthetic fleet: logs in Kafka's format below OUT/clusters, what is true below OUT/truth."""
     from pipeline.fleet.files import write_fleet

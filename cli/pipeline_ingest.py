@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from cli.errors import Failure
-from cli.output import echo_json, echo_table, json_option
+from cli.output import echo_json, echo_table, table_options
 from cli.pipeline_paths import FilePath
 from pipeline.logs.places import NoLogsError
 from pipeline.session import DEFAULT_MASTER, SessionError, require_pyspark, spark_session
@@ -64,7 +64,7 @@ class Progress:
     "--master", default=None, help=f"Spark's master, as in local[4] or spark://host:7077 [{DEFAULT_MASTER}]."
 )
 @click.option("--cluster", default=None, help="Name the cluster of all PATHS, whatever meta.properties says.")
-@json_option
+@table_options
 def ingest(
     paths: tuple[Path, ...], out: Path, master: str | None, cluster: str | None, as_json: bool
 ) -> None:

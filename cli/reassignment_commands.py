@@ -14,7 +14,7 @@ import click
 
 from cli.client import ClientOptions, Cluster, client_options
 from cli.errors import EXIT_FAILED, Failure
-from cli.output import echo_json, echo_table, json_option
+from cli.output import echo_json, echo_table, json_option, table_options
 from controller.plans import Assignment, PlanError, PlanSize, drain, plan_size, spread
 from metadata.errors import ErrorCode
 from metadata.image.types import BrokerRegistration
@@ -59,7 +59,7 @@ def reassign(options: ClientOptions, path: Path, dry_run: bool, keep_factor: boo
 @client_options
 @click.option("--cancel", "names", metavar="TOPIC-PARTITION", multiple=True, help="Return to what it was.")
 @click.option("--cancel-all", is_flag=True, help="Cancel every reassignment that is under way.")
-@json_option
+@table_options
 def reassignments(options: ClientOptions, names: tuple[str, ...], cancel_all: bool, as_json: bool) -> int:
     """List the reassignments that are under way and what they wait for, or cancel some."""
     if names and cancel_all:

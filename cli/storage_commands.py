@@ -13,7 +13,7 @@ import click
 from cli.configured import NodeConfig, read_node_config
 from cli.errors import EXIT_FAILED, Failure
 from cli.format import FormatPlan, apply_plan, identity_of
-from cli.output import echo_json, echo_table, json_option
+from cli.output import echo_json, echo_table, json_option, table_options
 from cli.releases import DEFAULT_RELEASE
 from metadata.features import KNOWN_FEATURES, METADATA_VERSION
 from storage.uuids import random_uuid as draw_uuid
@@ -176,7 +176,7 @@ def _known_level(name: str, level: int) -> int:
 @storage.command()
 @click.option("--config", "-c", type=CONFIG_PATH, help="The node's configuration.")
 @click.option("--directory", "-d", "directories", multiple=True, help="A directory (instead of --config).")
-@json_option
+@table_options
 def info(config: str | None, directories: tuple[str, ...], as_json: bool) -> int:
     """Show whose directories these are. Exit code 1 if one is not formatted or cannot be read."""
     if config is not None:

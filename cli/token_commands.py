@@ -8,7 +8,7 @@ import binascii
 import click
 
 from cli.client import ClientOptions, client_options
-from cli.output import echo_json, echo_table, json_option, utc_text
+from cli.output import echo_json, echo_table, json_option, table_options, utc_text
 from metadata.requests_settings import CreateTokenRequest, ExpireTokenRequest, RenewTokenRequest
 from runtime.settings_client import ANONYMOUS
 
@@ -103,7 +103,7 @@ def expire(
 @client_options
 @click.option("--owner", "owners", multiple=True, metavar="User:NAME", help="Only tokens of this owner.")
 @click.option("--stale", is_flag=True, help="As the node asked has it, without asking the others.")
-@json_option
+@table_options
 def list_(options: ClientOptions, owners: tuple[str, ...], stale: bool, as_json: bool) -> None:
     """List the tokens, without their secrets."""
     with options.open() as cluster:

@@ -6,7 +6,7 @@ import click
 
 from cli.client import ClientOptions, client_options
 from cli.errors import EXIT_FAILED
-from cli.output import echo_json, echo_table, json_option
+from cli.output import echo_json, echo_table, json_option, table_options
 from cli.setting_results import pairs, remark
 from cli.topic_text import describe_json, describe_text
 from metadata.errors import ErrorCode
@@ -137,7 +137,7 @@ def _with(configs: tuple[tuple[str, str], ...]) -> str:
 
 @topics.command("list")
 @client_options
-@json_option
+@table_options
 def list_(options: ClientOptions, as_json: bool) -> None:
     """List the topics."""
     with options.open() as cluster:

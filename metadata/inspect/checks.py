@@ -56,9 +56,14 @@ class Check:
 NOT_IDLE = Concern()
 
 
+def known_checks() -> tuple[str, ...]:
+    """The names that `named_check` takes."""
+    return (*HEALTH, *IMAGE_RULES, *STEP_RULES)
+
+
 def named_check(name: str) -> Check:
     """A check by its name. Raises ValueError, which lists or suggests names."""
-    known = (*HEALTH, *IMAGE_RULES, *STEP_RULES)
+    known = known_checks()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=2)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"

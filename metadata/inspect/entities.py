@@ -7,6 +7,8 @@ whose name it never saw is `topic/<id>`.
 
 from __future__ import annotations
 
+import difflib
+
 from metadata import control_records as control
 from metadata import records as r
 from metadata.image.types import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, TOPIC_RESOURCE
@@ -45,6 +47,9 @@ def entity_problem(path: str) -> str | None:
     """What is wrong with an entity path that a user gave, and what to write instead; None if nothing is."""
     kind, _, rest = path.partition("/")
     if kind not in KINDS:
+        close = difflib.get_close_matches(kind.lower(), KINDS, n=1)
+        if close:
+            return f"no entity is called {path!r}; did you mean {close[0]}{path[len(kind) :]}?"
         known = ", ".join(KINDS)
         return f"no entity is called {path!r}; begin with one of {known}, as in broker/3 or topic/orders/7"
     if rest == "" and "/" in path:
@@ -74,6 +79,10 @@ class EntityNamer:
     def names(self) -> dict[bytes, str]:
         """All names that are known, by topic id."""
         return dict(self._names)
+
+    def topic_names(self) -> list[str]:
+        """Every topic that it saw."""
+        return sorted(set(self._names.values()))
 
     def entities(self, record: object) -> tuple[str, ...]:
         """Paths of everything that the record is about; none for a NoOp or an unknown record."""

@@ -24,6 +24,8 @@ class Point:
 
 
 END = Point()
+_LIKELY_MS = 10**12
+"""A number from here on was hardly meant as an offset: as Unix ms it is a time from 2001 on."""
 
 
 def parse_point(text: str | None) -> Point:
@@ -43,6 +45,11 @@ def parse_point(text: str | None) -> Point:
             f"{text!r} is no time and no offset; write 4321, 4321+ (after that record),"
             " 2026-11-21T03:07:57Z, 2026-11-21, @ and milliseconds since 1970, or end"
         ) from None
+
+
+def ms_hint(offset: int) -> str:
+    """What to write for a number that was hardly meant as an offset; empty for one that may be."""
+    return f" (a time in milliseconds is written @{offset})" if offset >= _LIKELY_MS else ""
 
 
 def parse_time_ms(text: str) -> int:

@@ -22,7 +22,7 @@ from metadata.inspect.creations import may_create
 from metadata.inspect.decoded_runs import decoded_runs
 from metadata.inspect.log import MetadataLog, ReadBatch, damage_line, decode_item
 from metadata.inspect.places import Limits
-from metadata.inspect.points import END, Point, utc_text
+from metadata.inspect.points import END, Point, ms_hint, utc_text
 from metadata.inspect.quorum import quorum_at
 from metadata.inspect.states import OnProblem, nothing_known, settle, state_at
 from metadata.inspect.timeline import GAP_MS, SEVERITIES, Timeline, TimelineEvent
@@ -66,7 +66,7 @@ class Seen:
     def outside(self, path: str, point: Point) -> str | None:
         """Why the log does not reach `point`; None where it does."""
         if point.offset is not None and point.offset > self.end_offset:
-            return f"{path} ends at offset {self.end_offset}, before {point.offset}"
+            return f"{path} ends at offset {self.end_offset}, before {point.offset}{ms_hint(point.offset)}"
         if point.time_ms is None or self.first_ms is None:
             return None
         if point.time_ms < self.first_ms:

@@ -47,7 +47,7 @@ def parse_target(text: str) -> Target:
         return Target(entity=entity)
     first, *rest = name.split("_")
     wanted = first + "".join(word.capitalize() for word in rest)
-    known = _fields_of(entity)
+    known = fields_of_target(entity)
     if wanted not in known:
         close = difflib.get_close_matches(wanted, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known) or 'none'}"
@@ -55,7 +55,8 @@ def parse_target(text: str) -> Target:
     return Target(entity=entity, field=wanted)
 
 
-def _fields_of(entity: str) -> tuple[str, ...]:
+def fields_of_target(entity: str) -> tuple[str, ...]:
+    """The names of an entity's fields, as a target may have them; none for what has no fixed ones."""
     match entity.partition("/")[0]:
         case "topic":
             return PARTITION_FIELDS

@@ -207,7 +207,9 @@ _READERS: dict[str, Callable[[MetadataImage, str], Fields | None]] = {
 }
 
 
-def entities_of(image: MetadataImage, quorum: QuorumView = NO_QUORUM) -> Iterator[str]:
+def entities_of(
+    image: MetadataImage, quorum: QuorumView = NO_QUORUM, *, with_topics: bool = True
+) -> Iterator[str]:
     """Canonical paths of everything that an image holds, in a fixed order."""
     if quorum.is_known:
         yield "quorum"
@@ -216,7 +218,7 @@ def entities_of(image: MetadataImage, quorum: QuorumView = NO_QUORUM) -> Iterato
         yield "migration"
     yield from (f"broker/{at}" for at in sorted(at for at, _ in image.brokers.items()))
     yield from (f"controller/{at}" for at in sorted(image.controllers))
-    for topic in image.topics.all():
+    for topic in image.topics.all() if with_topics else ():
         yield f"topic/{topic.name}"
         for partition in image.topics.partitions_of(topic.topic_id):
             yield f"topic/{topic.name}/{partition.index}"

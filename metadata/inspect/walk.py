@@ -14,7 +14,7 @@ from metadata.errors import ReplayError, UnknownRecordError
 from metadata.inspect.concern import Concern, Stretch, pass_over, pieces
 from metadata.inspect.coverage import MISSING, NOT_LOOKED_AT, Coverage, Uncovered
 from metadata.inspect.log import InspectError, MetadataLog, damage_line
-from metadata.inspect.points import Point, utc_text
+from metadata.inspect.points import Point, ms_hint, utc_text
 from metadata.inspect.rewrite import with_header
 from metadata.inspect.steps import SHOWN_PROBLEMS, FoundState, Passed, Step
 from metadata.replay import Replayer, ReplayState
@@ -22,9 +22,6 @@ from storage.batch import BatchHeader, RecordBatch
 from storage.errors import BatchError
 from storage.reader import Damage
 from storage.runs import BatchRun
-
-_LIKELY_MS = 10**12
-"""A number from here on was hardly meant as an offset: as Unix ms it is a time from 2001 on."""
 
 OnProblem = Callable[[str], None]
 """Takes one line about something damaged, left out or not applied, as it is met."""
@@ -113,7 +110,7 @@ class Walk:
         if point.offset is not None and point.offset > found.end_offset and not found.problems:
             raise InspectError(
                 f"{self._log.path} ends at offset {found.end_offset}, before {point.offset};"
-                f" give {found.end_offset} or less{_ms_hint(point.offset)}"
+                f" give {found.end_offset} or less{ms_hint(point.offset)}"
             )
         last_ms = self.engine.builder.timestamp_ms
         if point.time_ms is not None and point.time_ms > last_ms:
@@ -274,10 +271,6 @@ class Walk:
                     self.header = decoded.record
                 case SnapshotFooterRecord():
                     self.footer = True
-
-
-def _ms_hint(offset: int) -> str:
-    return f" (a time in milliseconds is written @{offset})" if offset >= _LIKELY_MS else ""
 
 
 def _missing(expected: int, found: int) -> str:

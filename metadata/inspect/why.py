@@ -7,7 +7,6 @@ place asked about; memory is that of the state and of the entity's own links.
 
 from __future__ import annotations
 
-import difflib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +35,7 @@ from metadata.inspect.record_texts import acl_text, quota_who
 from metadata.inspect.split_fences import LIKE_A_SPLIT_FENCE
 from metadata.inspect.states import inside_transaction
 from metadata.inspect.strangers import said_fields
+from metadata.inspect.suggest import suggestion
 from metadata.inspect.targets import Target
 from metadata.inspect.views import Wanted, config_path, entities_below, scram_path
 from metadata.tree import broker_tree, partition_tree
@@ -453,16 +453,10 @@ class Chain:
         return None if self._kind in ("config", "quota") else False
 
     def _hint(self) -> str:
-        if self._kind == "broker":
-            return f"; brokers in it are {sorted(self._feed.stories) or 'none'}"
-        if self._kind != "topic":
-            return ""
-        names = [topic.name for topic in self._feed.state.topics.freeze().all()]
-        wanted = (self._partition_of() or (self._target.entity.partition("/")[2],))[0]
-        if wanted in names:
-            return f"; topic {wanted} has no such partition"
-        close = difflib.get_close_matches(wanted, names, n=1)
-        return f"; did you mean topic/{close[0]}?" if close else ""
+        image = self._feed.state.freeze()
+        topics = (f"topic/{name}" for name in self._namer.topic_names())
+        brokers = (f"broker/{broker}" for broker in self._feed.stories)
+        return suggestion(self._target.entity, image, (*topics, *brokers))
 
 
 def _other_names(record: object) -> tuple[str, ...]:

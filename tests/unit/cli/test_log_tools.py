@@ -189,7 +189,7 @@ def test_mistakes_on_the_command_line_are_told(arguments: list[object], text: st
     [
         (
             ["why", SAMPLE, "broker/77"],
-            "no record below offset 261 is about broker/77; brokers in it are [0, 1]",
+            "no record below offset 261 is about broker/77; known are 0, 1",
         ),
         (["why", SAMPLE, "broker/1", "--at", "2036-01-01"], None),
         (["check", "/nowhere"], "/nowhere"),

@@ -5,9 +5,11 @@ The column paths are written for speed. Here each does what the simple way does.
 
 from __future__ import annotations
 
+import random
 from itertools import product
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -226,3 +228,42 @@ def test_new_directories_are_as_many_as_replicas_in_every_chunk(order: tuple[int
     assert results[0][0] == results[1][0]
     assert len(results[0][0]) == {1: 80, 2: 40, 3: 40}[named]
     assert describe_difference(results[0][1], results[1][1]) == ""
+
+
+@pytest.mark.parametrize("count", [3, 40, 700, 3000])
+def test_directories_are_told_apart_by_all_of_their_ids(count: int) -> None:
+    """Ids that share a half, and more of them with every batch; also where they come from another lineage."""
+    rng = random.Random(count)
+    halves = [rng.randbytes(8) for _ in range(1 + count // 10)]
+    ids = [rng.choice(halves) + rng.choice([rng.choice(halves), rng.randbytes(8)]) for _ in range(count)]
+    in_columns, one_by_one = ReplayState(), ReplayState()
+    for number, topic_id in enumerate(TOPICS):
+        records = [topic(topic_id)]
+        for at in range(200):
+            held = tuple(
+                ids[rng.randrange(1 + count * (number + 1) // len(TOPICS)) % count] for _ in (1, 2, 3)
+            )
+            version, record = partition(topic_id, at)
+            records.append((version, msgspec.structs.replace(record, directories=held)))
+        in_columns = replayed(records, in_columns, use_columns=True)
+        one_by_one = replayed(records, one_by_one, use_columns=False)
+        assert describe_difference(in_columns.image, one_by_one.image) == ""
+        assert diff(in_columns.image, one_by_one.image).is_empty
+        for _, record in records[1:]:
+            held_now = in_columns.image.topics.partition(topic_id, record.partition_id)
+            assert held_now is not None
+            assert held_now.directories == record.directories
+    position = LogPosition(1, in_columns.end_offset)
+    content = list(snapshot_batches(in_columns.image, position=position, metadata_version=LEVEL))
+    loaded = load_snapshot(content, position=position)
+    assert diff(loaded, in_columns.image).partitions.is_empty
+    swapped = in_columns.image.topics.partition(TOPICS[0], 0)
+    assert swapped is not None
+    turned = (swapped.directories[1], swapped.directories[0], swapped.directories[2])
+    change = PartitionChangeRecord(0, TOPICS[0], directories=turned)
+    changed = replayed([(1, change)], in_columns)
+    expected = () if turned == swapped.directories else ((TOPICS[0], 0),)
+    for before in (loaded, in_columns.image):
+        delta = diff(before, changed.image).partitions
+        assert (delta.added, delta.removed) == ((), ())
+        assert delta.changed == ((TOPICS[0], 0),) if expected else True

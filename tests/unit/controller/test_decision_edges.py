@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
+from controller.acls import decide_create_acls
 from controller.alter_partition import decide_alter_partition
+from controller.config import ControllerConfig
+from controller.configs import decide_alter_configs
 from controller.effective import min_isr, rules_of
+from controller.quotas import decide_alter_quotas
+from controller.result import ControllerResult
+from controller.sessions import Sessions
+from controller.snapshots import SnapshotPolicy
+from controller.topics import decide_delete_topics
 from metadata.errors import ErrorCode
-from metadata.image import MetadataImage
+from metadata.image import Acl, ConfigResource, MetadataImage
 from metadata.records import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
+from metadata.requests import DeleteTopicsRequest
 from metadata.requests_partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     IsrMember,
     PartitionAlteration,
 )
+from metadata.requests_settings import (
+    AlterConfigsRequest,
+    AlterQuotasRequest,
+    ConfigChange,
+    ConfigOp,
+    CreateAclsRequest,
+    OpKind,
+    QuotaChange,
+    QuotaOp,
+)
+from storage.types import LogPosition
 from tests.unit.controller.node_quorum import image_of
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
 
@@ -82,3 +104,111 @@ def test_the_answer_to_a_change_of_an_isr_says_all_of_it(before: int, wanted: in
     assert (said.topic_id, said.partition, said.isr) == (TOPIC, 0, asked)
     assert (said.leader, said.leader_epoch, said.leader_recovery_state) == (1, 4, after)
     assert said.partition_epoch == 7 + len(result.records)
+
+
+# ---- a request writes at most so many records, and exactly so many it may ---------------------------
+
+ACLS = [
+    Acl(
+        resource_type=2,
+        resource_name=f"t{at}",
+        pattern_type=3,
+        principal="User:alice",
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+    for at in range(4)
+]
+TOPICS = [TopicRecord(f"t{at}", bytes([at + 1]) * 16) for at in range(4)]
+
+
+def _set(name: str) -> ConfigOp:
+    return ConfigOp(kind=OpKind.SET, name=name, value="5")
+
+
+def _quotas(count: int, config: ControllerConfig) -> ControllerResult:
+    changes = tuple(
+        QuotaChange(entity=(("user", f"u{at}"),), ops=(QuotaOp(key="producer_byte_rate", value=1000.0),))
+        for at in range(count)
+    )
+    return decide_alter_quotas(cluster(), AlterQuotasRequest(changes=changes), config)
+
+
+def _configs(count: int, config: ControllerConfig) -> ControllerResult:
+    changes = tuple(
+        ConfigChange(resource=ConfigResource(2, f"t{at}"), ops=(_set("retention.ms"),)) for at in range(count)
+    )
+    request = AlterConfigsRequest(changes=changes)
+    return decide_alter_configs(cluster(*TOPICS), request, config, voters=frozenset())
+
+
+def _acls(count: int, config: ControllerConfig) -> ControllerResult:
+    ids = iter(range(1, 9))
+    request = CreateAclsRequest(acls=tuple(ACLS[:count]))
+    return decide_create_acls(cluster(), request, config, new_id=lambda: bytes([next(ids)]) * 16)
+
+
+def _removed_topics(count: int, config: ControllerConfig) -> ControllerResult:
+    request = DeleteTopicsRequest(topics=tuple(topic.name for topic in TOPICS[:count]))
+    return decide_delete_topics(cluster(*TOPICS), request, config)
+
+
+@pytest.mark.parametrize("decide", [_quotas, _configs, _acls, _removed_topics])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_request_writes_up_to_its_limit_and_nothing_above(
+    decide: Callable[[int, ControllerConfig], ControllerResult], count: int
+) -> None:
+    result = decide(count, ControllerConfig(cluster_id="c", node_id=0, records_per_request_max=3))
+    assert len(result.records) == (count if count <= 3 else 0)
+    errors = [each.error for each in result.response.results]
+    assert errors == [ErrorCode.NONE if count <= 3 else ErrorCode.POLICY_VIOLATION] * count
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [("0", True), ("2147483647", True), ("2147483648", False), ("-1", False), ("01", False), ("x", False)],
+)
+def test_configurations_are_of_brokers_with_possible_ids(name: str, fits: bool) -> None:
+    """A broker may be configured before it is known; its id is a number of 31 bits."""
+    change = ConfigChange(resource=ConfigResource(4, name), ops=(_set("log.retention.ms"),))
+    voters = frozenset({0, 2**31 - 1})
+    result = decide_alter_configs(
+        cluster(),
+        AlterConfigsRequest(changes=(change,)),
+        ControllerConfig(cluster_id="c", node_id=0),
+        voters=voters,
+    )
+    assert bool(result.records) == fits
+    (said,) = result.response.results
+    assert said.error is (ErrorCode.NONE if fits else ErrorCode.INVALID_REQUEST)
+
+
+# ---- small memories -------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_forgotten_is_being_fenced_no_more() -> None:
+    sessions = Sessions(9_000, 30_000)
+    sessions.open(1, 5, 0)
+    sessions.open(2, 5, 0)
+    sessions.fencing[1] = 5
+    sessions.fencing[2] = 5
+    sessions.begun_anew[(TOPIC, 0, 1)] = b"d" * 16
+    sessions.begun_anew[(TOPIC, 0, 2)] = b"d" * 16
+    sessions.forget(1)
+    assert sessions.get(1) is None
+    assert set(sessions.fencing) == {2}
+    assert set(sessions.begun_anew) == {(TOPIC, 0, 2)}
+
+
+@pytest.mark.parametrize(
+    ("written", "ended", "counts"),
+    [((3, 10), True, True), ((3, 9), False, True), ((4, 10), False, True), ((3, 5), False, False)],
+)
+def test_only_the_snapshot_that_was_asked_for_ends_the_wait_for_it(
+    written: tuple[int, int], ended: bool, counts: bool
+) -> None:
+    policy = SnapshotPolicy(ControllerConfig(cluster_id="c", node_id=0), 5, 0)
+    policy.in_progress = LogPosition(3, 10)
+    assert policy.written(LogPosition(*written)) == counts
+    assert (policy.in_progress is None) == ended

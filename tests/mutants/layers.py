@@ -130,8 +130,6 @@ LAYERS: dict[str, Layer] = {
                 "tests/properties/test_broker_session.py",
                 "tests/properties/test_replica_partitions.py",
                 "tests/properties/test_directory_store_crash.py",
-                "tests/sim/test_data_stories.py",
-                SEEDS,
             ),
         ),
         Layer(

@@ -40,6 +40,7 @@ def test_an_older_copy_of_a_directory_takes_nothing_back_in_silence(tmp_path: Pa
         (broker,) = cluster.brokers
         knows = cluster.leader()
         absent, replaced = (node for node in cluster.controllers if node is not knows)
+        cluster.wait_caught_up(replaced)
         assert replaced.stop() == 0
         backup = shutil.copytree(replaced.data, tmp_path / "backup")
         replaced.start()

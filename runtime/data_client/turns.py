@@ -53,9 +53,8 @@ class Turns:
 
     def leave(self, place: Place) -> None:
         """Whoever stands behind the first has the next turn."""
-        was_first = self._first() is place
         del self._line[place]
-        if was_first and self._line:
+        if self._line:
             self._first().call()
 
     def _first(self) -> Place:

@@ -11,12 +11,14 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    # There the same examples every time: what is new is found while somebody works on it.
-    settings.load_profile("ci")
+# A busy machine takes its time for an example, or to draw one: neither is a failure. Time is for tests/bench.
+_PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("patient", **_PATIENT)
+settings.register_profile("ci", derandomize=True, **_PATIENT)
+# In CI the same examples every time: what is new is found while somebody works on it.
+settings.load_profile("ci" if os.environ.get("CI") else "patient")
 
 
 def _ignored_here(number: int, frame: FrameType | None) -> None:

@@ -75,7 +75,7 @@ class Sink:
         return self.accepts
 
     async def next(self, kind: type) -> Any:
-        event = await asyncio.wait_for(self.events.get(), 20)
+        event = await asyncio.wait_for(self.events.get(), 60)
         assert isinstance(event, kind), event
         return event
 
@@ -330,7 +330,7 @@ async def test_a_peer_that_comes_back_is_reached_again() -> None:
         await asyncio.wait({getter, arrival}, return_when=asyncio.FIRST_COMPLETED, timeout=20)
         if arrival.done():
             service.respond(arrival.result().key, fetched(7))
-            assert (await asyncio.wait_for(getter, 20)).response == fetched(7)
+            assert (await asyncio.wait_for(getter, 60)).response == fetched(7)
             break
         arrival.cancel()
     await client.close()

@@ -84,7 +84,7 @@ def test_the_example_of_the_documentation_runs_as_it_stands(cluster: Cluster, tm
 def test_a_thousand_first_sends_at_once_land_in_their_order(cluster: Cluster) -> None:
     cluster.create_topic("burst", replicas=2)
 
-    async def send_all() -> tuple[list[int], float]:
+    async def send_all() -> list[int]:
         connections = GrpcConnections()
         asked = 0
         ask = connections.metadata
@@ -95,14 +95,11 @@ def test_a_thousand_first_sends_at_once_land_in_their_order(cluster: Cluster) ->
             return await ask(*arguments, **more)  # type: ignore[arg-type]
 
         connections.metadata = counted  # type: ignore[method-assign, assignment]
-        loop = asyncio.get_running_loop()
         try:
             async with Producer(connections, parse_bootstrap(cluster.bootstrap)) as producer:
-                began = loop.time()
                 receipts = await asyncio.gather(
                     *(producer.send("burst", b"message %d" % at) for at in range(1_000))
                 )
-                taken_s = loop.time() - began
                 offsets = [await each for each in receipts]
                 # One question, or two where the first met a standby: never one for each send.
                 assert asked <= 4
@@ -116,12 +113,9 @@ def test_a_thousand_first_sends_at_once_land_in_their_order(cluster: Cluster) ->
             assert values == [b"message %d" % at for at in range(1_000)]
         finally:
             await connections.close()
-        return offsets, taken_s
+        return offsets
 
-    offsets, taken_s = client_loop().call(send_all())
-    assert offsets == list(range(1_000))
-    # 0.05 s on a quiet machine; one question after another took 16 s.
-    assert taken_s < 5.0
+    assert client_loop().call(send_all()) == list(range(1_000))
 
 
 def test_a_standby_of_a_lost_quorum_still_leads_to_the_brokers(tmp_path: Path) -> None:

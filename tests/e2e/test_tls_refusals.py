@@ -153,12 +153,12 @@ def test_what_is_no_request_is_one_line_at_both_ends(site: Site) -> None:
         with grpc.insecure_channel(f"127.0.0.1:{site.controller_port}") as channel:
             for method in (channel.unary_unary("/metaquorum.v1.Metadata/ListTopics"),):
                 with pytest.raises(grpc.RpcError) as refused:
-                    method(b"\xff\xff\xff", timeout=10)
+                    method(b"\xff\xff\xff", timeout=60)
                 assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
             for name in ("Raft/Exchange", "BrokerLifecycle/Heartbeats"):
                 stream = channel.stream_stream(f"/metaquorum.v1.{name}")
                 with pytest.raises(grpc.RpcError) as refused:
-                    list(stream(iter([b"\xff\xff\xff"]), timeout=10))
+                    list(stream(iter([b"\xff\xff\xff"]), timeout=60))
                 assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
         told = [line for line in messages(process) if "was refused: this is no request of " in line]
         assert len(told) == 3, process.output()

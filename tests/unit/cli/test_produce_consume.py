@@ -272,7 +272,7 @@ def test_an_interrupted_produce_flushes_and_says_how_many_were_acknowledged(brok
         while not brokers.cluster.values(partition):
             assert child.poll() is None
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=30)
+        out, err = child.communicate(timeout=90)
     assert child.returncode == 130, err
     assert out.startswith(b"3 of 3 messages"), out
     assert brokers.cluster.values(partition) == [b"one", b"x" * 70_000, b"three"]
@@ -291,7 +291,7 @@ def test_a_second_interrupt_gives_up_and_counts_what_is_unknown(brokers: Served)
         child.send_signal(signal.SIGINT)
         assert b"interrupt again" in child.stderr.readline()
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=30)
+        out, err = child.communicate(timeout=90)
     summary = json.loads(out)
     assert (summary["messages"], summary["failed"], summary["interrupted"]) == (0, 2, True)
     assert child.returncode == 1
@@ -365,7 +365,7 @@ def test_a_reader_who_goes_away_ends_consume_quietly(brokers: Served, run: Run) 
         assert child.stdout is not None and child.stderr is not None
         assert child.stdout.readline() == b"%012d" % 0 + b"." * 88 + b"\n"
         child.stdout.close()
-        assert child.wait(timeout=30) == 141
+        assert child.wait(timeout=90) == 141
         assert child.stderr.read() == b""
 
 
@@ -467,7 +467,7 @@ def test_the_input_ends_at_the_first_message_that_failed(brokers: Served) -> Non
         "1000",
     )
     with running(*args) as child:
-        out, err = child.communicate(timeout=30)
+        out, err = child.communicate(timeout=90)
     assert child.returncode == 1
     assert b"INVALID_RECORD: not so" in err
     assert b"%012d" % 0 + b"." * 88 not in brokers.cluster.values(partition)

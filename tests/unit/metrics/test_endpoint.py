@@ -43,7 +43,7 @@ async def talk(port: int, *requests: bytes) -> bytes:
     for request in requests:
         writer.write(request)
         await writer.drain()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         said = await reader.read()
     writer.close()
     return said

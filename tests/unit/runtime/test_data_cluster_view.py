@@ -46,7 +46,7 @@ async def test_a_refresh_that_nobody_answered_is_tried_again_without_being_asked
     task = asyncio.create_task(view.run())
     try:
         view.want_refresh()  # once: whoever asked has nothing else to wake up for
-        async with asyncio.timeout(10):  # far below the age at which knowledge is renewed anyway
+        async with asyncio.timeout(25):  # far below the age at which knowledge is renewed anyway
             await refreshed.wait()
     finally:
         task.cancel()

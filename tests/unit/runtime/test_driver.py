@@ -91,7 +91,7 @@ class FakeNode:
         return self.deadline_ms
 
     async def until(self, done: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not done():
                 self.arrived.clear()
                 await self.arrived.wait()
@@ -281,7 +281,7 @@ async def test_stop_is_the_end_and_its_reason_the_last_line(rig: Rig) -> None:
     rig.node.replies[ShutdownRequested] = lambda _: [Stop(reason="stopped as asked", failed=False)]
     rig.driver.submit(ShutdownRequested())
     rig.driver.submit(ShutdownRequested())
-    ending = await asyncio.wait_for(rig.driver.wait(), 20)
+    ending = await asyncio.wait_for(rig.driver.wait(), 60)
     assert (ending.reason, ending.failed) == ("stopped as asked", False)
     assert len(rig.node.seen) == 1
     assert not rig.driver.submit(ShutdownRequested())
@@ -302,7 +302,7 @@ async def test_an_error_in_the_node_stops_the_process(rig: Rig, error: Exception
 
     rig.node.replies[ShutdownRequested] = fail
     rig.driver.submit(ShutdownRequested())
-    ending = await asyncio.wait_for(rig.driver.wait(), 20)
+    ending = await asyncio.wait_for(rig.driver.wait(), 60)
     assert ending.failed and line in ending.reason and "\n" not in ending.reason
 
 
@@ -315,7 +315,7 @@ async def test_a_failed_sync_stops_the_process_and_is_never_reported_as_done(
     monkeypatch.setattr(type(rig.store.log), "_run_sync", lambda log, ticket: refuse(ticket))
     rig.node.replies[ShutdownRequested] = lambda _: [append(0)]
     rig.driver.submit(ShutdownRequested())
-    ending = await asyncio.wait_for(rig.driver.wait(), 20)
+    ending = await asyncio.wait_for(rig.driver.wait(), 60)
     assert ending.failed and "Input/output error" in ending.reason
     assert not any(isinstance(event, LogSynced) for event in rig.node.seen)
 
@@ -360,7 +360,7 @@ async def serve_chunk(rig: Rig, position: LogPosition, start: int) -> FetchSnaps
     ]
     rig.transport.answered.clear()
     rig.driver.submit(ShutdownRequested())
-    await asyncio.wait_for(rig.transport.answered.wait(), 20)
+    await asyncio.wait_for(rig.transport.answered.wait(), 60)
     answer = rig.transport.answers[1]
     assert isinstance(answer, FetchSnapshotResponse)
     return answer

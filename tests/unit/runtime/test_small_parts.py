@@ -87,7 +87,7 @@ async def test_the_disk_thread_keeps_order_and_stops_at_a_failure() -> None:
         work(str(number))
     work("bad", OSError("EIO"))
     work("last")
-    await asyncio.wait_for(finished.wait(), 20)
+    await asyncio.wait_for(finished.wait(), 60)
     await asyncio.to_thread(disk.close)
     assert ran == [*map(str, range(20)), "bad"]  # nothing is done behind a failure
     assert done == [*((str(number), None) for number in range(20)), ("bad", "EIO"), ("last", "EIO")]

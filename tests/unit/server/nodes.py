@@ -147,7 +147,7 @@ async def _running(process: ControllerProcess | BrokerProcess) -> AsyncIterator[
     try:
         yield
         process.driver.post(ShutdownRequested())
-        ending = await asyncio.wait_for(task, 30)
+        ending = await asyncio.wait_for(task, 60)
         assert not ending.failed, ending.reason
     finally:
         process.driver.end("the test is over", failed=True)

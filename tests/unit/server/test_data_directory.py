@@ -135,7 +135,7 @@ class Bench:
         self._changed.set()
 
     async def until(self, reached: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not reached():
                 self._changed.clear()
                 await self._changed.wait()

@@ -49,7 +49,7 @@ class Core:
         self._changed.set()
 
     async def until(self, count: int) -> list[Any]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.events) < count:
                 self._changed.clear()
                 await self._changed.wait()

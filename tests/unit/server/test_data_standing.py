@@ -196,7 +196,7 @@ async def test_s2_20_to_s2_23_brokers_without_a_controller(tmp_path: Path) -> No
         async with running_controller(controller):
             for each in ports:
                 await health_is(each, SERVING)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while True:
                     results = [(await ask(each, "Produce", produce(b"b"))).results for each in ports]
                     taken = [each[0].base_offset for each in results if each and not each[0].error.code]

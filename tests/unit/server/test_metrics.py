@@ -86,7 +86,7 @@ class Scrape:
 
 async def scrape(port: int) -> Scrape:
     def get() -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         try:
             connection.request("GET", "/metrics")
             answer = connection.getresponse()

@@ -38,7 +38,7 @@ async def health_is(port: int, wanted: int, tls: TlsMaterial | None = None) -> N
     channel = open_channel("127.0.0.1", port, tls)
     try:
         stub: Any = health_pb2_grpc.HealthStub(channel)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for update in stub.Watch(health_pb2.HealthCheckRequest()):
                 if update.status == wanted:
                     return
@@ -157,9 +157,9 @@ async def test_health_says_serving_while_it_leads_and_not_serving_before_it_ends
 
     async with running_controller(site.controller_file()) as controller:
         watching = asyncio.create_task(watch())
-        await asyncio.wait_for(serving.wait(), 20)
+        await asyncio.wait_for(serving.wait(), 60)
         assert controller.node.active is not None
-    await asyncio.wait_for(watching, 20)
+    await asyncio.wait_for(watching, 60)
     assert statuses[-2:] == [SERVING, NOT_SERVING]
 
 

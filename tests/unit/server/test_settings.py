@@ -63,7 +63,7 @@ async def seen_by_the_broker(site: Site, client: AdminClient) -> SettingsClient:
     """The broker's own view once it has everything that is committed now."""
     offset = (await client.list_topics()).read.offset
     broker = AdminClient([("127.0.0.1", site.broker_port)])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await broker.list_topics()).read.offset < offset:
             pass  # asking is the wait
     return SettingsClient(broker)
@@ -209,7 +209,7 @@ async def test_a_cluster_is_upgraded_while_its_broker_runs(tmp_path: Path) -> No
             update = FeatureUpdate(name="metadata.version", level=19, change=LevelChange.UPGRADE)
             (result,) = await SettingsClient(client).update_features([update])
             assert result.error is ErrorCode.NONE, result
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not (found := (await client.list_brokers()).brokers)[0].directories:
                     pass  # asking is the wait
             assert (found[0].epoch, found[0].incarnation_id) == (before.epoch, before.incarnation_id)

@@ -92,7 +92,7 @@ async def test_a_hint_is_followed_and_remembered() -> None:
 
 async def test_two_followers_that_point_at_each_other_do_not_spin() -> None:
     one, two = ScriptedAdmin(), ScriptedAdmin()
-    async with serving(one, two) as ports, client_of(*ports, timeout_ms=300) as client:
+    async with serving(one, two) as ports, client_of(*ports, timeout_ms=1_500) as client:
         one.script = [refusal(ErrorCode.NOT_CONTROLLER, (2, ports[1]))]
         two.script = [refusal(ErrorCode.NOT_CONTROLLER, (1, ports[0]))]
         with pytest.raises(ApiError) as refused:

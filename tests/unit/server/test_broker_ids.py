@@ -224,7 +224,7 @@ async def test_s0_24_a_controller_that_does_not_know_the_question() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with AdminClient([("127.0.0.1", port)], timeout_ms=200) as client:
+        async with AdminClient([("127.0.0.1", port)], attempts_max=1) as client:
             with pytest.raises(Exception, match="it does not serve this"):
                 await allocate_broker_id(client, AllocateBrokerIdRequest(request_id=b"r" * 16))
     finally:

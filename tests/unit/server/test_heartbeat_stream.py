@@ -189,7 +189,7 @@ async def test_a_controller_that_is_gone_is_a_failure_with_a_reason() -> None:
         answered(await broker.beat(1))
     async with pair():  # another server: nobody listens at the first one's port any more
         late = Broker(1)
-        failed = await late.beat(2, timeout_ms=2_000)
+        failed = await late.beat(2, timeout_ms=20_000)
         await late.calls.close()
         assert isinstance(failed, ControllerRequestFailed)
         assert "UNAVAILABLE" in failed.reason

@@ -14,7 +14,8 @@ class BrokerConfig:
 
     `registration_lease_timeout_ms` (the draft of KIP-631) bounds the lease from above: the controller tells
     a session timeout in each answer, and the shorter of the two counts. `controller_request_timeout_ms` must
-    be well below the lease, or one lost answer costs it.
+    be well below the lease, or one lost answer costs it. `self_fencing_enable` False: a broker that serves
+    goes on when its lease ends, as Kafka's do; what the controller says to it still counts.
     """
 
     node_id: int
@@ -27,6 +28,7 @@ class BrokerConfig:
     initial_broker_registration_timeout_ms: int = 60_000
     broker_heartbeat_interval_ms: int = 2_000
     registration_lease_timeout_ms: int = 18_000
+    self_fencing_enable: bool = True
     controller_request_timeout_ms: int = 1_000
     retry_backoff_ms: int = 50
     retry_backoff_max_ms: int = 1_000

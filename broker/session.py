@@ -243,10 +243,12 @@ class BrokerSession:
     # ---- questions -------------------------------------------------------------------------------
 
     def serves(self, now_ms: int) -> bool:
-        """Whether clients may be answered at `now_ms`: unfenced, within the lease, and with an image that is
-        not older than the own registration. True between two inputs too, without a tick in between."""
+        """Whether clients may be answered at `now_ms`: unfenced, within the lease (if the broker fences
+        itself), and with an image that is not older than the own registration. True between two inputs too,
+        without a tick in between."""
         lease = self.lease_end_ms
-        return self.state.serves and lease is not None and now_ms < lease and self._applied_registration()
+        leased = not self._config.self_fencing_enable or (lease is not None and now_ms < lease)
+        return self.state.serves and leased and self._applied_registration()
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` must be called at the latest; None: never, nothing is waited for."""
@@ -300,9 +302,7 @@ class BrokerSession:
             waited_ms = sent.deadline_ms - sent.sent_ms
             self._failed(now_ms, sent, f"controller {sent.target} did not answer within {waited_ms} ms")
         if self.lease_end_ms is not None and now_ms >= self.lease_end_ms:
-            self._lose(
-                Trigger.LEASE_ENDED, now_ms, f"no heartbeat was answered in time: {self._last_problem}"
-            )
+            self._lease_ended(now_ms)
         if self._shutdown_deadline_ms is not None and now_ms >= self._shutdown_deadline_ms:
             limit_ms = self._config.controlled_shutdown_timeout_ms
             reason = (
@@ -424,6 +424,9 @@ class BrokerSession:
     def _renew(self, now_ms: int, sent: _InFlight, session_timeout_ms: int) -> bool:
         """Take the lease that an answer gives; False: it is over already, the answer was too slow."""
         end_ms = sent.sent_ms + min(session_timeout_ms, self._config.registration_lease_timeout_ms)
+        if end_ms <= now_ms and not self._config.self_fencing_enable:
+            self.lease_end_ms = None  # late, and as good as any other answer for a broker without a lease
+            return True
         if end_ms <= now_ms:
             took_ms = now_ms - sent.sent_ms
             self._count_failure(
@@ -447,6 +450,17 @@ class BrokerSession:
             self.caught_up = True
             self._last_problem = "no controller has answered the registration"
             self._next_send_ms = now_ms
+
+    def _lease_ended(self, now_ms: int) -> None:
+        if self._config.self_fencing_enable or not self.state.serves:
+            text = f"no heartbeat was answered in time: {self._last_problem}"
+            self._lose(Trigger.LEASE_ENDED, now_ms, text)
+            return
+        # As in Kafka: it goes on under its epoch until a controller says otherwise.
+        self.lease_end_ms = None
+        why = f"no heartbeat was answered in time ({self._last_problem})"
+        text = f"broker {self._config.node_id}: {why}; serving on, for broker.self.fencing.enable is false"
+        self._effects.append(Warn(message=text))
 
     def _lose(self, trigger: Trigger, now_ms: int, reason: str) -> None:
         """The lease or the registration is gone: answers still under way count no more, register again."""

@@ -167,6 +167,7 @@ class NodeConfig:
             initial_broker_registration_timeout_ms=self.number("initial.broker.registration.timeout.ms"),
             broker_heartbeat_interval_ms=self.number("broker.heartbeat.interval.ms"),
             registration_lease_timeout_ms=self.number("registration.lease.timeout.ms"),
+            self_fencing_enable=self.text("broker.self.fencing.enable") == "true",
             controller_request_timeout_ms=self.number("controller.request.timeout.ms"),
             controlled_shutdown_timeout_ms=self.number("controlled.shutdown.timeout.ms"),
             metadata_log_max_record_bytes_between_snapshots=self.number(

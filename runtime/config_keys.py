@@ -357,6 +357,17 @@ _BROKER = (
         roles=(BROKER,),
         own=True,
     ),
+    Key(
+        "broker.self.fencing.enable",
+        "choice",
+        "true",
+        "`true`: a broker whose lease ends answers no client until it has reached the active controller "
+        "again. `false`: it serves on with what it last knew, as Kafka's brokers do, until a controller "
+        "tells it that it is fenced.",
+        roles=(BROKER,),
+        choices=("false", "true"),
+        own=True,
+    ),
     ms_key(
         "controller.request.timeout.ms",
         1_000,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from metadata.errors import ErrorCode
+from metadata.errors import ApiError, ErrorCode
 from metadata.image import UNASSIGNED
 from proto import data_pb2 as pb
 from runtime import data_admin_codec
 from storage.uuids import uuid_to_text
-from tests.e2e.cluster import FAST_BROKERS, Cluster
+from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 from tests.e2e.data_calls import DataCalls, batch
 
 FAST = {
@@ -129,3 +129,44 @@ def test_bad_requests_are_refused_with_their_codes(cluster: Cluster) -> None:
         assert result.error.name in ("CORRUPT_MESSAGE", "INVALID_RECORD", "UNSUPPORTED_FOR_MESSAGE_FORMAT")
         assert result.error.message
     assert calls.produce_until_taken("orders", values(5, 6)).base_offset == 5
+
+
+@pytest.mark.parametrize("fences_itself", [True, False], ids=["fences itself", "serves on"])
+def test_the_quorum_is_gone_for_longer_than_a_lease(tmp_path: Path, fences_itself: bool) -> None:
+    """`broker.self.fencing.enable`: false is Kafka's way; acks=all waits for all in sync either way."""
+    enable = {"broker.self.fencing.enable": str(fences_itself).lower()}
+    properties = {**FAST, "broker": {**FAST["broker"], **enable}}
+    with Cluster(tmp_path, controllers=1, brokers=3, properties=properties) as cluster:
+        cluster.start()
+        calls = DataCalls(cluster)
+        cluster.create_topic("orders", partitions=1, replicas=3)
+        calls.produce_until_taken("orders", values(0, 10))
+        wait_in_sync(cluster, calls, "orders", {0, 1, 2})
+        leader = calls.leader("orders")
+        cluster.kill_all(cluster.controllers)
+        said = "serving on, for broker.self.fencing.enable is false"
+        if fences_itself:
+            cluster.wait(lambda: refuses(calls, leader), "the leader to serve nobody")
+            assert said not in leader.log_file.read_text()
+        else:
+            cluster.wait(
+                lambda: all(said in one.log_file.read_text() for one in cluster.brokers), "leases to end"
+            )
+            assert calls.produce(leader, "orders", values(10, 20)).base_offset == 10
+            assert calls.read_all(leader, "orders", up_to=20) == list(enumerate(values(0, 20)))
+        for controller in cluster.controllers:
+            controller.start()
+        end = 10 if fences_itself else 20
+        assert calls.produce_until_taken("orders", values(end, end + 5)).base_offset == end
+        wait_in_sync(cluster, calls, "orders", {0, 1, 2})
+        expected = list(enumerate(values(0, end + 5)))
+        assert calls.read_all(calls.leader("orders"), "orders", up_to=end + 5) == expected
+        cluster.assert_no_bugs()
+
+
+def refuses(calls: DataCalls, node: Node) -> bool:
+    """Whether a consumer is told that this broker serves nobody."""
+    try:
+        return calls.fetch(node, "orders", 0).error is not ErrorCode.NONE
+    except ApiError:
+        return True

@@ -144,11 +144,12 @@ class Checks:
             del self._images[next(iter(self._images))]
 
     def _check_broker(self, broker: BrokerProcess) -> None:
-        """No service without a lease; no epoch is given out twice, or lower than one that was. A process
-        whose id was taken over meanwhile knows its old epoch, and serves nobody."""
+        """No service without a lease, if it fences itself; no epoch is given out twice, or lower than one
+        that was. A process whose id was taken over meanwhile knows its old epoch, and serves nobody."""
         status = broker.node.status(now_ms=broker.host.monotonic_ms())
-        if not status.fenced and (status.lease_left_ms is None or status.lease_left_ms <= 0):
-            raise SafetyError(f"broker {broker.node_id} serves without a lease")
+        leased = status.lease_left_ms is not None and status.lease_left_ms > 0
+        if not status.fenced and not leased:
+            broker.serves_without_lease()
         holder = self._holders.get(broker.node_id, broker.host.name)
         if status.broker_epoch is None or (status.fenced and holder != broker.host.name):
             return

@@ -65,7 +65,12 @@ class DataBroker(BrokerProcess):
     def make_config(self) -> BrokerConfig:
         config = super().make_config()
         levels = (BrokerFeature("metadata.version", 1, LEVEL_ELR_RECORDS), BrokerFeature(ELR_VERSION, 0, 1))
-        return replace(config, directories=self.directories.ids(), features=levels)
+        return replace(
+            config,
+            directories=self.directories.ids(),
+            features=levels,
+            self_fencing_enable=self.load.self_fencing,
+        )
 
     def replica_config(self) -> ReplicaConfig:
         return ReplicaConfig(

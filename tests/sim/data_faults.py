@@ -43,6 +43,7 @@ class DataFaults:
             (load.directory_hang_rate, self._hang_directory),
             (load.link_cut_rate, self._cut_link),
             (load.follower_cut_rate, self._cut_follower),
+            (load.lonely_rate, self._cut_from_controllers),
             (load.reassign_rate, self._reassign),
             (load.elect_rate, self._elect),
             (load.delete_rate, self._delete),
@@ -108,6 +109,14 @@ class DataFaults:
         one = rng.choice(self._names())
         others = [each for each in self._names() if each != one]
         self._world.network.partition([one], others, one_way=False, for_ms=rng.randint(600, 3_000))
+
+    def _cut_from_controllers(self) -> None:
+        """A broker reaches the others and no controller, for longer than its lease."""
+        world, rng = self._world, self._engine.rng
+        one = rng.choice(self._names())
+        hosts = world.directory
+        controllers = [hosts[each].name for each in hosts.hosts if each not in world.broker_ids]
+        world.network.partition([one], controllers, one_way=False, for_ms=rng.randint(3_500, 7_000))
 
     # ---- operators -------------------------------------------------------------------------------
 

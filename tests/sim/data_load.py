@@ -75,6 +75,8 @@ class DataLoad:
     broker_stop_rate: float
     slice_records: int
     eligible_leaders: bool
+    self_fencing: bool
+    lonely_rate: float
 
 
 def _draw_topics(rng: random.Random, brokers: int) -> tuple[TopicPlan, ...]:
@@ -105,6 +107,8 @@ def draw_data_load(seed: int) -> DataLoad:
     def maybe(value: float, chance: float = 0.5) -> float:
         return value if rng.random() < chance else 0.0
 
+    # Drawn apart, so that the other faults of a seed stay as they are.
+    self_fencing = random.Random(f"self-fencing of {seed}").random() < 0.7
     brokers = rng.choice((3, 3, 4))
     flush = rng.random() < 0.85
     return DataLoad(
@@ -140,6 +144,8 @@ def draw_data_load(seed: int) -> DataLoad:
         broker_stop_rate=maybe(0.2),
         slice_records=rng.choice((1, 3, 50)),
         eligible_leaders=rng.random() < 0.5,
+        self_fencing=self_fencing,
+        lonely_rate=0.0 if self_fencing else 0.4,
     )
 
 
@@ -172,6 +178,7 @@ def quiet_data_load(
     directories: int = 2,
     flush_before_ack: bool = True,
     eligible_leaders: bool = False,
+    self_fencing: bool = True,
 ) -> DataLoad:
     """Producers and consumers, and no fault: for stories that bring their own."""
     return DataLoad(
@@ -207,6 +214,8 @@ def quiet_data_load(
         broker_stop_rate=0.0,
         slice_records=50,
         eligible_leaders=eligible_leaders,
+        self_fencing=self_fencing,
+        lonely_rate=0.0,
     )
 
 

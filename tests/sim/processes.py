@@ -35,6 +35,7 @@ from storage.log import LogConfig
 from storage.meta_properties import MetaProperties, store_meta_properties
 from storage.uuids import ZERO_UUID
 from tests.sim.calls import Calls
+from tests.sim.errors import SafetyError
 from tests.sim.host import Host, Process, read_image
 from tests.sim.linearizability import Operation
 from tests.sim.marks import Marks
@@ -265,8 +266,10 @@ class BrokerProcess(Process):
             encode_leader_change,
         )
         self.before = CoreSnapshot.of(self.core)
+        config = self.make_config()
+        self.fences_itself = config.self_fencing_enable
         self.node = BrokerNode(
-            self.make_config(),
+            config,
             self.core,
             image,
             voters=voter_ids,
@@ -276,6 +279,12 @@ class BrokerProcess(Process):
             replicas=self.make_replicas(now_ms),
             previous_broker_epoch=self.clean_epoch(),
         )
+
+    def serves_without_lease(self) -> None:
+        """Only a broker that does not fence itself may. Raises SafetyError."""
+        if self.fences_itself:
+            raise SafetyError(f"broker {self.node_id} serves without a lease")
+        self._marks.add("broker served on without a lease")
 
     def clean_epoch(self) -> int | None:
         """What the process before this one proves of its end: its broker epoch, if it stopped in order."""

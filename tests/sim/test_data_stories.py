@@ -17,6 +17,7 @@ from metadata.requests_reassignments import AlterReassignmentsRequest, WantedRep
 from tests.sim.data_broker import DataBroker
 from tests.sim.data_load import TopicPlan, quiet_data_load, quiet_data_profile
 from tests.sim.data_world import DataWorld
+from tests.sim.processes import SESSION_TIMEOUT_MS
 from tests.sim.test_scenarios import Story
 
 FILE_DELETE_DELAY_MS = 60_000
@@ -36,12 +37,14 @@ class DataStory(Story):
         brokers: int = 3,
         flush_before_ack: bool = True,
         eligible_leaders: bool = False,
+        self_fencing: bool = True,
     ) -> None:
         load = quiet_data_load(
             *(topics or (KEPT,)),
             brokers=brokers,
             flush_before_ack=flush_before_ack,
             eligible_leaders=eligible_leaders,
+            self_fencing=self_fencing,
         )
         super().__init__(seed, DataWorld(seed, profile=quiet_data_profile(load), load=load))
         self.run_for(500)
@@ -137,6 +140,47 @@ def test_the_active_controller_dies_and_producers_do_not_notice() -> None:
     story.world.crash(story.active().node_id, power_loss=True)
     story.goes_on(30)
     assert story.answers() == {"NONE"}
+    story.finish()
+
+
+@pytest.mark.parametrize("self_fencing", [True, False], ids=["fences itself", "serves on"])
+def test_without_a_quorum_brokers_serve_on_if_they_do_not_fence_themselves(self_fencing: bool) -> None:
+    story = DataStory(321, self_fencing=self_fencing)
+    story.goes_on(10)
+    for node_id in story.world.directory.hosts:
+        if node_id not in story.world.broker_ids:
+            story.world.crash(node_id, power_loss=False)
+    story.run_for(3 * SESSION_TIMEOUT_MS)
+    serving = {each.node.serves(each.host.monotonic_ms()) for each in story.world.data_brokers()}
+    assert serving == {not self_fencing}
+    before = story.acknowledged()
+    story.run_for(2_000)
+    assert (story.acknowledged() > before + 10) == (not self_fencing)
+    for node_id in story.world.directory.hosts:
+        story.world.boot(node_id)
+    story.until(story.world._is_well)
+    story.goes_on(20)
+    moved = "broker served on without a lease"
+    assert (story.world.marks.counts[moved] > 0) == (not self_fencing)
+    story.finish()
+
+
+def test_an_old_leader_that_does_not_know_it_serves_on_and_no_acknowledged_record_is_lost() -> None:
+    """It reaches its followers and its clients, and no controller: leader epochs and the ISR must do."""
+    story = DataStory(322, self_fencing=False)
+    story.goes_on(10)
+    old = story.partition().leader
+    hosts = story.world.directory
+    controllers = [hosts[each].name for each in hosts.hosts if each not in story.world.broker_ids]
+    story.world.network.partition(
+        [hosts[old].name], controllers, one_way=False, for_ms=4 * SESSION_TIMEOUT_MS
+    )
+    story.until(lambda: story.partition().leader not in (old, NO_LEADER))
+    broker = story.data_broker(old)
+    assert broker.node.serves(broker.host.monotonic_ms()), "nobody could tell it"
+    story.goes_on(40)
+    story.until(lambda: set(story.partition().isr) == set(story.partition().replicas))
+    story.goes_on(10)
     story.finish()
 
 

@@ -462,6 +462,75 @@ def test_without_a_controller_the_broker_fences_itself_and_registers_again() -> 
     assert request.previous_broker_epoch == EPOCH
 
 
+GOES_ON = replace(CONFIG, self_fencing_enable=False)
+
+
+def alone_for(at: Desk, ms: int) -> list[LifecycleEffect]:
+    """Nobody answers for so long."""
+    begin = len(at.log)
+    end_ms = at.now_ms + ms
+    while at.now_ms < end_ms:
+        at.until_sent()
+        at.fail()
+    return at.log[begin:]
+
+
+def test_without_self_fencing_a_broker_that_nobody_answers_serves_on_under_its_epoch() -> None:
+    at = running(GOES_ON)
+    effects = alone_for(at, 5 * SESSION_MS)
+    assert at.state is BrokerState.RUNNING and at.session.serves(at.now_ms) and moves(effects) == []
+    assert at.session.serves(at.now_ms + 10**9), "also after a pause, without a tick"
+    assert at.session.lease_end_ms is None
+    assert all(isinstance(one.request, BrokerHeartbeatRequest) for one in sent(effects))
+    said = [one.message for one in effects if isinstance(one, Warn) and "serving on" in one.message]
+    assert len(said) == 1 and "broker.self.fencing.enable" in said[0]
+    # The quorum is back: a new lease, and nothing has moved.
+    at.until_sent()
+    at.answer(beat())
+    assert at.session.lease_end_ms is not None and at.state is BrokerState.RUNNING
+
+
+def test_without_self_fencing_what_a_controller_says_counts() -> None:
+    at = running(GOES_ON)
+    alone_for(at, 2 * SESSION_MS)
+    at.until_sent()
+    at.answer(beat(fenced=True))
+    assert at.state is BrokerState.FENCED and not at.session.serves(at.now_ms)
+    at = running(GOES_ON)
+    alone_for(at, 2 * SESSION_MS)
+    at.until_sent()
+    at.answer(error(ErrorCode.STALE_BROKER_EPOCH))
+    assert at.state is BrokerState.FENCED and not at.session.serves(at.now_ms)
+    # It is not let in by the clock, and loses its lease as any broker that does not serve.
+    alone_for(at, 2 * SESSION_MS)
+    assert at.state is BrokerState.FENCED
+
+
+def test_without_self_fencing_a_late_answer_is_an_answer() -> None:
+    at = running(replace(GOES_ON, controller_request_timeout_ms=10 * SESSION_MS))
+    at.until_sent()
+    at.answer(beat(), after_ms=3 * SESSION_MS)
+    assert at.state is BrokerState.RUNNING and at.session.serves(at.now_ms)
+    at.until_sent()
+    at.answer(beat(fenced=True), after_ms=3 * SESSION_MS)
+    assert at.state is BrokerState.FENCED
+
+
+def test_without_self_fencing_nobody_serves_before_the_first_admission() -> None:
+    at = started(GOES_ON)
+    at.answer(registered())
+    at.after(SESSION_MS)
+    assert moves(at.log)[-1] == (BrokerState.RECOVERY, BrokerState.STARTING)
+    assert not at.session.serves(at.now_ms)
+
+
+def test_without_self_fencing_a_controlled_shutdown_goes_on_and_ends() -> None:
+    at = running(GOES_ON)
+    at.take(at.session.shut_down(at.now_ms))
+    alone_for(at, 2 * SESSION_MS)
+    assert at.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN or at.state.ended
+
+
 def test_a_heartbeat_answer_that_outlives_the_lease_does_not_revive_it() -> None:
     at = running(replace(CONFIG, controller_request_timeout_ms=60_000))
     at.until_sent()

@@ -112,16 +112,20 @@ FILES = _table(
     Column("reason", STRING, "why it was not used; null: it was"),
 )
 KNOWN, STATE_UNKNOWN, MISSING, NOT_IN_LOG = "known", "state-unknown", "missing", "not-in-log"
+UNOBSERVED, OFF = "unobserved", "off"
+"""Stretches of time beside those of offsets."""
 COVERAGE = _table(
     "coverage",
-    "what is known of each stretch of the history: every offset from 0 to the end, once",
-    ("from_offset",),
+    "what is known of each stretch of the history: every offset from 0 to the end, once; and beside them "
+    "(unobserved, off) stretches of time in which nobody had to serve, or nobody saw whether anybody did",
+    ("from_offset", "state"),
     Column(
         "state",
         STRING,
         "known; state-unknown (the records are there, and no snapshot says what the state was: the other "
         "tables have what a record alone tells); missing (in no log, between two that are there); not-in-log "
-        "(before the first log)",
+        "(before the first log); unobserved (nobody wrote before the record at from_offset, where an idle "
+        "quorum does: it was down); off (the last broker had stopped in order, and none was back)",
     ),
     Column("from_offset", LONG, "first offset"),
     Column("from_time", TIME, "when: the time of the record before, or of the first where none is before"),
@@ -256,6 +260,8 @@ AVAILABILITY = _table(
     Column("scope", STRING, "cluster, broker or rack"),
     Column("id", STRING, "cluster id, broker id or rack name"),
     Column("observed_seconds", DOUBLE, "seconds of that day in which the state is known"),
+    Column("unobserved_seconds", DOUBLE, "seconds in which nobody wrote: the quorum was down"),
+    Column("off_seconds", DOUBLE, "seconds after the last broker stopped in order, until one was back"),
     Column(
         "partition_seconds", DOUBLE, "cluster: partitions times seconds; broker and rack: seconds of leading"
     ),

@@ -188,7 +188,8 @@ def _small_tables(source: TableSource, facts: Any) -> None:
 
 def _availability(source: TableSource, facts: Any) -> None:
     numbers = (
-        *("observed_seconds", "partition_seconds", "leaderless_seconds", "under_min_isr_seconds"),
+        *("observed_seconds", "unobserved_seconds", "off_seconds"),
+        *("partition_seconds", "leaderless_seconds", "under_min_isr_seconds"),
         *("leader_changes", "unclean_elections", "isr_shrinks", "isr_expands", "fences", "fence_storms"),
         *("failovers", "failovers_open"),
     )
@@ -226,7 +227,8 @@ def _span(one: ClusterFacts) -> None:
     if not moments:
         return
     one.start_ms = min(moments)
-    seen_ms = round(one.sums["observed_seconds"] * 1000)
+    spans = ("observed_seconds", "unobserved_seconds", "off_seconds")
+    seen_ms = sum(round(one.sums[name] * 1000) for name in spans)
     one.end_ms = max(one.start_ms + seen_ms, *moments) if seen_ms else max(moments)
 
 

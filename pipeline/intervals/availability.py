@@ -39,6 +39,8 @@ class Cell(msgspec.Struct):
     """The sums of one day and scope."""
 
     observed_ms: int = 0
+    unobserved_ms: int = 0
+    off_ms: int = 0
     partition_ms: int = 0
     leaderless_ms: int = 0
     under_min_isr_ms: int = 0
@@ -78,6 +80,7 @@ class Availability:
         self._leading: dict[PartitionKey, _Leading] = {}
         self._short: dict[PartitionKey, _Short] = {}
         self._now_ms = -1
+        self._is_off = False
         self._fenced: list[tuple[int, int]] = []
         self._in_storm = False
         self._found: dict[tuple[int, tuple[int, ...]], tuple[Cell, ...]] = {}
@@ -117,15 +120,51 @@ class Availability:
             count = len(self._leading)
             for day, span_ms in days(self._now_ms, now_ms):
                 cell = self._cell(day, _WHOLE)
-                cell.observed_ms += span_ms
-                cell.partition_ms += span_ms * count
+                if self._is_off:
+                    cell.off_ms += span_ms
+                else:
+                    cell.observed_ms += span_ms
+                    cell.partition_ms += span_ms * count
             self._now_ms = now_ms
+
+    def unobserved(self, now_ms: int) -> None:
+        """Nobody wrote until `now_ms`: that time is neither available nor without leaders."""
+        self._count_all()
+        for day, span_ms in days(self._now_ms, now_ms):
+            self._cell(day, _WHOLE).unobserved_ms += span_ms
+        self._now_ms = max(self._now_ms, now_ms)
+        self._count_anew()
+
+    def switched_off(self) -> None:
+        """The last broker stopped in order: nobody wants leaders until one is back."""
+        if not self._is_off:
+            self._count_all()
+            self._is_off = True
+
+    def switched_on(self) -> None:
+        """A broker runs again."""
+        if self._is_off:
+            self._is_off = False
+            self._count_anew()
+
+    def _count_all(self) -> None:
+        for leading in self._leading.values():
+            self._count_leading(leading, self._now_ms)
+        for short in self._short.values():
+            self._count_short(short, self._now_ms)
+
+    def _count_anew(self) -> None:
+        """What is so now is counted from now on."""
+        now_ms = self._now_ms
+        self._leading = {key: at._replace(since_ms=now_ms) for key, at in self._leading.items()}
+        self._short = {key: at._replace(since_ms=now_ms) for key, at in self._short.items()}
 
     def pass_over(self, now_ms: int) -> None:
         """Time went on to `now_ms`, and it is not known how the partitions were: nothing is counted for it,
         nor for those that come later, until `partition` tells of each."""
         for key in list(self._leading):
             self.removed(key)
+        self._is_off = False
         self._now_ms = max(self._now_ms, now_ms)
 
     def partition(
@@ -211,7 +250,7 @@ class Availability:
             durations[duration_ms] = durations.get(duration_ms, 0) + 1
 
     def _count_leading(self, leading: _Leading, now_ms: int) -> None:
-        if now_ms <= leading.since_ms:
+        if now_ms <= leading.since_ms or self._is_off:
             return
         broker_id = leading.leader if leading.leader >= 0 else leading.last
         brokers = (broker_id,) if broker_id >= 0 else ()
@@ -225,7 +264,7 @@ class Availability:
                     cell.partition_ms += span_ms
 
     def _count_short(self, short: _Short, now_ms: int) -> None:
-        for day, span_ms in days(short.since_ms, now_ms):
+        for day, span_ms in () if self._is_off else days(short.since_ms, now_ms):
             for cell in self._cells_of(day, short.missing):
                 cell.under_min_isr_ms += span_ms
 
@@ -234,17 +273,14 @@ class Availability:
         failovers that have not ended. What goes on is counted up to now, and counted again next time."""
         kept, self._found = self._cells, {}
         self._cells = {key: msgspec.structs.replace(cell) for key, cell in kept.items()}
-        for leading in self._leading.values():
-            self._count_leading(leading, self._now_ms)
-        for short in self._short.values():
-            self._count_short(short, self._now_ms)
+        self._count_all()
         for leader, day in failing:
             for cell in self._cells_of(day, (leader,)):
                 cell.failovers_open += 1
         cells, self._cells, self._found = self._cells, kept, {}
-        observed = {day: cell.observed_ms for (day, scope), cell in cells.items() if scope == _WHOLE}
+        whole = {day: cell for (day, scope), cell in cells.items() if scope == _WHOLE}
         return [
-            (day, _row(scope[0], scope[1] if scope != _WHOLE else cluster, cell, observed.get(day, 0)))
+            (day, _row(scope[0], scope[1] if scope != _WHOLE else cluster, cell, whole.get(day, Cell())))
             for (day, scope), cell in sorted(cells.items())
         ]
 
@@ -256,6 +292,7 @@ class Availability:
             "now_ms": self._now_ms,
             "fenced": self._fenced,
             "in_storm": self._in_storm,
+            "is_off": self._is_off,
         }
 
     def load(self, saved: Any) -> None:
@@ -267,12 +304,15 @@ class Availability:
         self._leading = {tuples(key): _Leading(*value) for key, value in saved["leading"]}
         self._short = {tuples(key): _Short(*tuples(value)) for key, value in saved["short"]}
         self._now_ms, self._in_storm = saved["now_ms"], saved["in_storm"]
+        self._is_off = saved["is_off"]
         self._fenced = [tuples(at) for at in saved["fenced"]]
 
 
-def _row(scope: str, name: str, cell: Cell, observed_ms: int) -> Row:
+def _row(scope: str, name: str, cell: Cell, whole: Cell) -> Row:
+    """`whole` is the cluster's cell of that day."""
     return (
-        *(scope, name, observed_ms / 1000, cell.partition_ms / 1000),
+        *(scope, name, whole.observed_ms / 1000, whole.unobserved_ms / 1000, whole.off_ms / 1000),
+        cell.partition_ms / 1000,
         *(cell.leaderless_ms / 1000, cell.under_min_isr_ms / 1000, cell.leader_changes),
         *(cell.unclean_elections, cell.isr_shrinks, cell.isr_expands, cell.fences, cell.fence_storms),
         *(cell.failovers, cell.failovers_open),

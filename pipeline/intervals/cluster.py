@@ -18,6 +18,7 @@ from metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionInfo, Provena
 from metadata.records import (
     BrokerRecord,
     FeatureLevelRecord,
+    NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
@@ -141,13 +142,11 @@ class ClusterReplay:
         moment = self._moment = self._told.clock.moment(header.base_offset, header.max_timestamp_ms)
         self._engine.builder.offset = header.base_offset
         self._note_begin(moment)
+        idle = header.records_count == 1 and len(records) == 1 and type(records[0].record) is NoOpRecord
+        self._told.time_passes(moment, idle=idle)
         self._coverage.batch(header.records_count, moment.time_ms)
         elections = self._elections(records) if header.is_control else []
         self._quorum.batch(header.leader_epoch, header.records_count, moment, elects=bool(elections))
-        if self._coverage.is_known:
-            self._availability.advance(moment.now_ms)
-        else:
-            self._availability.pass_over(moment.now_ms)
         if header.is_control:
             for election in elections:
                 self._quorum.elected(election)
@@ -210,7 +209,9 @@ class ClusterReplay:
     def _settle(self, moment: Moment, epoch: int) -> None:
         """Compares what the batch touched with what is known of it."""
         touched = self._touched
+        ran = frozenset[int]()
         if touched.brokers:
+            ran = frozenset([at.broker_id for at in self._brokers.registrations.values() if at.is_active])
             self._settle_brokers(moment, epoch)
             self._active.set(self._brokers.registrations)
         for topic_id, (offset, name) in touched.topics.items():
@@ -225,6 +226,8 @@ class ClusterReplay:
         for topic_id, offset in touched.removed.items():
             if topic_id in self._topics.names and topic_id not in self._engine.builder.topics.by_id:
                 self._remove_topic(topic_id, moment.at(offset))
+        if touched.brokers and self._coverage.is_known:
+            self._told.brokers_changed(ran, moment)
         self._failovers.forget_late(moment.now_ms)
         touched.clear()
         level = self._engine.builder.finalized.get(METADATA_VERSION, 0)

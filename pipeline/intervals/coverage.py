@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 
-from pipeline.tables import KNOWN, MISSING, NOT_IN_LOG, STATE_UNKNOWN
+from pipeline.tables import KNOWN, MISSING, NOT_IN_LOG, OFF, STATE_UNKNOWN, UNOBSERVED
 
 from .moments import Moment, Row
+
+_OFF_REASON = "the last broker had stopped in order, and none was back"
 
 
 class _Stretch(msgspec.Struct):
@@ -29,11 +31,17 @@ class Coverage:
     def __init__(self) -> None:
         self._now = _Stretch(KNOWN, 0, None)
         self._last_ms: int | None = None
+        self._off: tuple[int, int | None] | None = None
         self._closed: list[Row] = []
 
     @property
     def is_known(self) -> bool:
         return self._now.state == KNOWN
+
+    @property
+    def last_ms(self) -> int | None:
+        """The time of the last batch that has one."""
+        return self._last_ms
 
     def begins(self, offset: int, time_ms: int | None) -> None:
         """The history begins at `offset`, or goes on there after records that are in no log. What the state
@@ -58,6 +66,7 @@ class Coverage:
     def breaks_off(self, moment: Moment) -> None:
         """The records end before those at `moment`, and others come later in the history."""
         self._end(moment.offset, self._last_ms)
+        self.comes_back(moment._replace(time_ms=self._last_ms))
         self._now = _Stretch(MISSING, moment.offset, self._last_ms)
 
     def learn(self, moment: Moment) -> None:
@@ -81,6 +90,22 @@ class Coverage:
         """A record changes something of which nothing is known."""
         self._now.left_out += 1
 
+    def unobserved(self, moment: Moment) -> None:
+        """Nobody wrote between the batch before and that at `moment`, and the quorum would have."""
+        reason = "nobody wrote, and an idle quorum does: it was down, and so nobody saw how the cluster was"
+        at = moment.offset
+        self._closed.append((UNOBSERVED, at, self._last_ms, at, moment.time_ms, 0, 0, reason))
+
+    def goes_off(self, moment: Moment) -> None:
+        """The last broker has stopped in order."""
+        self._off = self._off or (moment.offset, moment.time_ms)
+
+    def comes_back(self, moment: Moment) -> None:
+        """A broker runs again, or nobody knows."""
+        if self._off is not None:
+            self._closed.append((OFF, *self._off, moment.offset, moment.time_ms, 0, 0, _OFF_REASON))
+            self._off = None
+
     def _end(self, offset: int, time_ms: int | None) -> None:
         if offset > self._now.from_offset:
             self._closed.append(_row(self._now, offset, time_ms))
@@ -90,13 +115,17 @@ class Coverage:
         return taken
 
     def open_rows(self, end_offset: int) -> list[Row]:
-        return [_row(self._now, end_offset, self._last_ms)] if end_offset > self._now.from_offset else []
+        rows = [_row(self._now, end_offset, self._last_ms)] if end_offset > self._now.from_offset else []
+        if self._off is not None:
+            rows.append((OFF, *self._off, end_offset, self._last_ms, 0, 0, _OFF_REASON))
+        return rows
 
     def save(self) -> Any:
-        return [self._now, self._last_ms]
+        return [self._now, self._last_ms, self._off]
 
     def load(self, saved: Any) -> None:
         self._now, self._last_ms = msgspec.convert(saved[0], _Stretch), saved[1]
+        self._off = None if saved[2] is None else (saved[2][0], saved[2][1])
 
 
 def _row(at: _Stretch, to_offset: int, to_ms: int | None) -> Row:

@@ -19,7 +19,7 @@ from metadata.snapshot import load_snapshot, snapshot_batches
 from storage.errors import StorageError
 from storage.types import LogPosition
 
-VERSION = 4
+VERSION = 5
 
 
 class StateError(Exception):

@@ -22,6 +22,7 @@ from .moments import Clock, Moment, Row
 from .partitions import PartitionStates
 from .quorum import QuorumEpochs
 from .settings import Configs, Topics
+from .silence import Silence
 from .state import StateError
 from .violations import Violations
 
@@ -43,6 +44,35 @@ class Trackers:
         self.availability = Availability(self.brokers.racks)
         self.failovers = Failovers(self.availability)
         self.violations = Violations()
+        self.silence = Silence()
+
+    def time_passes(self, moment: Moment, *, idle: bool) -> None:
+        """The next batch is that at `moment`, one NoOpRecord if `idle`."""
+        silent = self.silence.ends(moment.now_ms, idle=idle)
+        if silent:
+            self.failovers.lose(moment._replace(time_ms=self.coverage.last_ms))
+            self.coverage.unobserved(moment)
+        if not self.coverage.is_known:
+            self.availability.pass_over(moment.now_ms)
+        elif silent:
+            self.availability.unobserved(moment.now_ms)
+        else:
+            self.availability.advance(moment.now_ms)
+
+    def brokers_changed(self, ran: frozenset[int], moment: Moment) -> None:
+        """Brokers changed; `ran` were unfenced and not leaving before. Whether any runs, and whether the last
+        one left in order."""
+        registered = self.brokers.registrations
+        if any(at.is_active for at in registered.values()):
+            self.availability.switched_on()
+            self.coverage.comes_back(moment)
+        elif ran and any(at.in_controlled_shutdown for at in registered.values() if at.broker_id in ran):
+            self._go_off(moment)
+            self.failovers.lose(moment)
+
+    def _go_off(self, moment: Moment) -> None:
+        self.availability.switched_off()
+        self.coverage.goes_off(moment)
 
     def learn(self, image: MetadataImage, moment: Moment) -> None:
         """The state at `moment` is that of a snapshot, and was not known before."""
@@ -59,6 +89,9 @@ class Trackers:
         for info in infos:
             min_isr = self.configs.min_isr(names[info.topic_id])
             self.availability.partition((info.topic_id, info.index), None, info, min_isr)
+        left = [at for _, at in image.brokers.items() if at.in_controlled_shutdown]
+        if left and not any(at.is_active for _, at in image.brokers.items()):
+            self._go_off(moment)
         self.violations.learn(image, moment)
 
     def lose(self, moment: Moment) -> None:
@@ -74,6 +107,7 @@ class Trackers:
         self.partitions.lose(moment, name)
         self.availability.pass_over(moment.now_ms)
         self.violations.lose(moment)
+        self.silence.lose()
 
     def _names(self) -> Callable[[bytes], str]:
         """The names of topics as they are known now."""
@@ -123,6 +157,7 @@ class Trackers:
             "availability": self.availability.save(),
             "failovers": self.failovers.save(),
             "violations": self.violations.save(),
+            "silence": self.silence.save(),
         }
 
     def load(self, saved: dict[str, Any], image: MetadataImage) -> int:
@@ -138,6 +173,7 @@ class Trackers:
             self.availability.load(saved["availability"])
             self.failovers.load(saved["failovers"])
             self.violations.load(saved["violations"])
+            self.silence.load(saved["silence"])
             return int(saved["timestamp_ms"])
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise StateError(f"the saved state is not whole: {error!r}") from error

@@ -8,15 +8,15 @@ by brokers, troubled partitions, failovers and buckets, not by rows. Judges noth
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.tables import FAILOVER_BOUNDS_MS
+from pipeline.tables import FAILOVER_BOUNDS_MS, OFF, UNOBSERVED
 
 from .source import NO_TIME, TableSource, Times, time_column
 
@@ -39,6 +39,15 @@ class Session:
     to_ms: int | None
     from_offset: int
     began_by: str | None
+
+
+class Span(NamedTuple):
+    """A stretch of time; `offset` is where it ended, `is_open` that it lasts."""
+
+    start_ms: int
+    end_ms: int
+    offset: int
+    is_open: bool = False
 
 
 @dataclass(slots=True)
@@ -74,6 +83,25 @@ class ClusterFacts:
     violations: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     damage: list[dict[str, Any]] = field(default_factory=list)
     directories_lost: list[dict[str, Any]] = field(default_factory=list)
+    silences: list[Span] = field(default_factory=list)
+    """When nobody wrote, with the offset that ended it."""
+    offs: list[Span] = field(default_factory=list)
+    """When the last broker had stopped in order."""
+
+    def judged(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
+        """The parts of a span in which somebody had to serve, and it is known whether anybody did."""
+        for out in sorted([*self.silences, *self.offs]):
+            if out.start_ms > start_ms:
+                yield start_ms, min(out.start_ms, end_ms)
+            start_ms = max(start_ms, out.end_ms)
+            if start_ms >= end_ms:
+                return
+        yield start_ms, end_ms
+
+    @property
+    def ends_off(self) -> bool:
+        """Whether the log ends after its last broker stopped in order."""
+        return any(at.is_open for at in self.offs)
 
     @property
     def brokers(self) -> int:
@@ -176,6 +204,7 @@ def _small_tables(source: TableSource, facts: Any) -> None:
             one = facts(row["cluster"])
             one.topics += 1
             one.partitions += row["partitions"] or 0
+    _coverage(source, facts)
     _availability(source, facts)
     _violations(source, facts)
     for row in source.rows("damage", ("cluster", "node_id", "file", "position", "offset", "kind", "reason")):
@@ -184,6 +213,19 @@ def _small_tables(source: TableSource, facts: Any) -> None:
     for row in source.rows("log_dir_events", events):
         if row["event"] == "offline":
             facts(row["cluster"]).directories_lost.append(row)
+
+
+def _coverage(source: TableSource, facts: Any) -> None:
+    ends: dict[str, int] = {}
+    rows = list(source.rows("coverage", ("cluster", "state", "from_time", "to_time", "to_offset")))
+    for row in rows:
+        ends[row["cluster"]] = max(ends.get(row["cluster"], 0), row["to_offset"])
+    for row in rows:
+        if row["state"] in (UNOBSERVED, OFF) and row["from_time"] is not None and row["to_time"] is not None:
+            one = facts(row["cluster"])
+            is_open = row["state"] == OFF and row["to_offset"] == ends[row["cluster"]]
+            span = Span(row["from_time"], row["to_time"], row["to_offset"], is_open)
+            (one.silences if row["state"] == UNOBSERVED else one.offs).append(span)
 
 
 def _availability(source: TableSource, facts: Any) -> None:
@@ -309,15 +351,15 @@ def _troubled(fleet: Fleet, number: int, row: dict[str, Any], configs: dict[str,
         return
     trouble = one.trouble[key]
     end = row["to_time"] if row["to_time"] is not None else max(one.end_ms, row["from_time"])
-    lasted = max(0, end - row["from_time"])
     trouble.unclean += row["unclean"]
-    if leaderless:
-        trouble.leaderless_ms += lasted
-        trouble.leaderless_open |= row["to_time"] is None
-        _spread(fleet, fleet.leaderless[number], row["from_time"], end)
-    if short:
-        trouble.under_min_isr_ms += lasted
-        _spread(fleet, fleet.under_min_isr[number], row["from_time"], end)
+    trouble.leaderless_open |= leaderless and row["to_time"] is None and not one.ends_off
+    for start, stop in one.judged(row["from_time"], end):
+        if leaderless:
+            trouble.leaderless_ms += stop - start
+            _spread(fleet, fleet.leaderless[number], start, stop)
+        if short:
+            trouble.under_min_isr_ms += stop - start
+            _spread(fleet, fleet.under_min_isr[number], start, stop)
 
 
 def _spread(fleet: Fleet, into: Floats, start_ms: int, end_ms: int) -> None:

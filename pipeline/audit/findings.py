@@ -238,6 +238,25 @@ def slow_failovers(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
         yield _finding(one, WARNING, "slow-failover", "topic", text, count=len(slow))
 
 
+def quorum_silent(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+    """Stretches in which nobody wrote, one finding each: the quorum was down, and brokers may have been."""
+    for silence in one.silences:
+        seconds = (silence.end_ms - silence.start_ms) / 1000
+        off = any(at.start_ms <= silence.start_ms and at.end_ms >= silence.end_ms for at in one.offs)
+        text = f"nobody wrote for {seconds_text(seconds)}, until offset {silence.offset}"
+        text += "; the brokers had been stopped before" if off else "; whether brokers served is not known"
+        yield _finding(
+            one,
+            INFO if off else WARNING,
+            "quorum-silent",
+            "quorum",
+            text,
+            seconds=seconds,
+            time_ms=silence.start_ms,
+            offset=silence.offset,
+        )
+
+
 def unstable_quorum(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
     """Many elections of the quorum in a short time."""
     times = [row["from_time"] for row in one.elections if row["from_time"] is not None]
@@ -288,6 +307,7 @@ RULES: dict[str, Rule] = {
     "lost-directory": lost_directories,
     "slow-failover": slow_failovers,
     "unstable-quorum": unstable_quorum,
+    "quorum-silent": quorum_silent,
 }
 """Every rule by the kind of its findings, in the order in which they matter."""
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.main import main
-from pipeline.audit.facts import ClusterFacts, Fleet, Session, gather, histogram, quantiles
+from pipeline.audit.facts import ClusterFacts, Fleet, Session, Span, gather, histogram, quantiles
 from pipeline.audit.findings import Finding, Limits, findings, flapping, seconds_text, violations
 from pipeline.audit.source import TableSource
 from pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
@@ -230,3 +230,30 @@ def test_a_warning_that_is_no_more_is_info_and_an_error_never_is() -> None:
         ("info", "isr-active: x, no more so"),
         ("warning", "leader-active: x, 1 still so"),
     ]
+
+
+def facts_of(**spans: list[Span]) -> ClusterFacts:
+    one = ClusterFacts("c", start_ms=0, end_ms=100_000, **spans)
+    return one
+
+
+def test_time_that_nobody_saw_and_time_switched_off_is_not_judged() -> None:
+    one = facts_of(
+        silences=[Span(20_000, 30_000, 7)], offs=[Span(28_000, 50_000, 9), Span(90_000, 95_000, 11)]
+    )
+    assert list(one.judged(10_000, 60_000)) == [(10_000, 20_000), (50_000, 60_000)]
+    assert list(one.judged(22_000, 40_000)) == []
+    assert list(one.judged(0, 10_000)) == [(0, 10_000)]
+    assert list(one.judged(45_000, 92_000)) == [(50_000, 90_000)]
+    assert list(ClusterFacts("c").judged(3, 9)) == [(3, 9)]
+
+
+def test_a_silent_quorum_is_a_finding_and_less_of_one_where_the_brokers_had_been_stopped() -> None:
+    one = facts_of(silences=[Span(0, 60_000, 5), Span(70_000, 80_000, 8)], offs=[Span(65_000, 85_000, 9)])
+    fleet = Fleet([one], 0, 100_000)
+    found = findings(fleet, Limits(), frozenset({"quorum-silent"}))
+    assert [(at.severity, at.time_ms, at.offset, at.seconds) for at in found] == [
+        ("warning", 0, 5, 60.0),
+        ("info", 70_000, 8, 10.0),
+    ]
+    assert found[0].text == "nobody wrote for 60 s, until offset 5; whether brokers served is not known"

@@ -19,7 +19,7 @@ from cli.follow import follow as follow_log
 from cli.log_bisect import bisect_command
 from cli.log_check import check
 from cli.log_live import LiveCommand
-from cli.log_options import ENTITY, PATH, TIME, TYPE, clear_progress
+from cli.log_options import ENTITY, PATH, TIME, TYPE, clear_progress, tell_limits
 from cli.log_repair import repair
 from cli.log_salvage import salvage
 from cli.log_select import Selection
@@ -37,6 +37,8 @@ from metadata.dump_columns import batch_payloads
 from metadata.dump_text import payload_texter
 from metadata.errors import RecordDecodeError
 from metadata.image import MetadataImage
+from metadata.inspect.coverage import Coverage
+from metadata.inspect.places import ShownAs
 from metadata.inspect.suggest import suggestion
 from metadata.records import UnknownRecord
 from metadata.tree import plain_number
@@ -114,6 +116,7 @@ def dump(
                 raise
             printer.complain(failure.format_message())
     printer.tell_nothing_shown()
+    printer.tell_places()
     return printer.exit_code()
 
 
@@ -140,7 +143,8 @@ class _Printer:
     """Prints what is selected and remembers what was wrong."""
 
     def __init__(self, selection: Selection, as_json: bool, secrets: bool) -> None:
-        self._selection = selection
+        self._asked = self._selection = selection
+        self._places: list[ShownAs] = []
         self._as_json = as_json
         self._secrets = secrets
         self._lines: list[str] = []
@@ -149,7 +153,11 @@ class _Printer:
         self._unknown = 0
 
     def dump(self, log: MetadataLog, follow: bool) -> None:
-        selection, path = self._selection, log.path
+        path = log.path
+        if not follow:
+            self._selection, shown = self._asked.settled(log)
+            self._places += shown
+        selection = self._selection
         self._namer = log.namer()
         start = None if selection.needs_names else selection.from_offset
         if not follow:
@@ -248,6 +256,10 @@ class _Printer:
         )
         text = self._selection.nothing_text()
         click.echo(f"metaquorum: no record was shown: {text}{hints if names else ''}", err=True)
+
+    def tell_places(self) -> None:
+        """Times that were taken for offsets, because a log's clock jumps."""
+        tell_limits(Coverage(), self._places, json_lines=self._as_json)
 
     def exit_code(self) -> int:
         if self._unknown:

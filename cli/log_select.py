@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from metadata.batches import DecodedRecord
 from metadata.control_records import UnknownControlRecord
+from metadata.inspect.clock import clock_of
 from metadata.inspect.entities import entity_problem, is_below
+from metadata.inspect.log import MetadataLog
+from metadata.inspect.places import ShownAs
 from metadata.records import UnknownRecord
 from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
 
@@ -50,6 +53,24 @@ class Selection:
                 or any(is_below(one, wanted) for one in entities for wanted in self.entities)
             )
         )
+
+    def settled(self, log: MetadataLog) -> tuple[Selection, list[ShownAs]]:
+        """The same by offsets, where the log's clock jumps, and what to say of that."""
+        if log.is_checkpoint or (self.from_ms is None and self.to_ms is None) or clock_of(log).is_steady:
+            return self, []
+        settled, told = replace(self, from_ms=None, to_ms=None), []
+        if self.from_ms is not None:
+            place, shown = clock_of(log).place(self.from_ms, first=True)
+            settled = replace(settled, from_offset=max(place.offset or 0, self.from_offset or 0))
+            told.append(shown)
+        if self.to_ms is not None:
+            place, shown = clock_of(log).place(self.to_ms)
+            last = (place.offset or 0) - 1
+            settled = replace(
+                settled, to_offset=last if self.to_offset is None else min(last, self.to_offset)
+            )
+            told.append(shown)
+        return settled, [one for one in told if one is not None]
 
     @property
     def is_everything(self) -> bool:

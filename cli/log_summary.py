@@ -134,7 +134,7 @@ class _Found:
     def read(self, start: Point | None, end: Point) -> None:
         log, seen = self.log, self.seen
         if start is not None:
-            start, shown_as = settle(log, start)
+            start, shown_as = settle(log, start, first=True)
             seen.limits.place(shown_as)
             seen.limits.coverage.add(before_the_log(log, start))
         self.summary = Summary(start)

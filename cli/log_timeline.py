@@ -169,4 +169,5 @@ def event_json(event: TimelineEvent) -> dict[str, Any]:
         "entities": list(event.entities or (event.entity,)),
         "rule": event.rule,
         "text": event.text,
+        **({} if event.stamp_ms is None else {"stampedTime": event.stamp_ms}),
     }

@@ -7,16 +7,18 @@ Findings are values, bounded in number. Several logs of one quorum are `matching
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from metadata.control_records import UnknownControlRecord
 from metadata.image import MetadataImage
+from metadata.inspect.clock import clock_of
 from metadata.inspect.concern import Concern
 from metadata.inspect.coverage import Coverage, before_the_state, known_from
 from metadata.inspect.diff import changes_between
 from metadata.inspect.log import MetadataLog, ReadBatch, damage_line
 from metadata.inspect.points import END, Point
+from metadata.inspect.record_checks import Fault, clock_faults, record_faults
 from metadata.inspect.states import FoundState, OnProblem, Passed, Step, state_at, steps_about
 from metadata.inspect.views import touched
 from metadata.invariants import ERROR, Violation, check_image
@@ -155,6 +157,7 @@ class _Checker:
         self._problem = problem
         self._past_corruption = past_corruption
         self._open: dict[tuple[str, str], None] = {}
+        self._written = 0
         given = (*(log.snapshot(at) for at in log.snapshots()), *also)
         named = [(at, one) for one in given if (at := one.snapshot_position()) is not None]
         self._snapshots = sorted(named, key=lambda pair: (pair[0].offset, pair[0].epoch))
@@ -162,6 +165,8 @@ class _Checker:
     def run(self) -> None:
         report = self._report
         last: Step | None = None
+        for fault in clock_faults(clock_of(self._log)):
+            self._faults((fault,), -1, -1)
         known = known_from(self._log)
         self._without_state(known)
         if known is None:
@@ -189,7 +194,7 @@ class _Checker:
             if isinstance(step, Passed):
                 report.batches += step.batches
                 report.records += step.batches
-                report.end_offset, report.epoch = step.next_offset, step.epoch
+                report.end_offset, report.epoch = self._written, _ = step.next_offset, step.epoch
                 continue
             self._step(step)
             last = step
@@ -240,15 +245,35 @@ class _Checker:
         report.records += step.batch.header.records_count
         report.end_offset, report.epoch = step.next_offset, step.epoch
         report.unknown += step.unknown
-        self._refused(step)
+        refused = self._refused(step)
+        self._faults(record_faults(step, refused, self._written), step.epoch, step.time_ms)
+        if not step.batch.header.is_control:
+            self._written = step.next_offset
         self._found(check_batch(step.before, step.after), step)
         while self._snapshots and self._snapshots[0][0].offset <= step.next_offset:
             self._snapshot(*self._snapshots.pop(0), step)
 
-    def _refused(self, step: Step) -> None:
+    def _faults(self, faults: Iterable[Fault], epoch: int, time_ms: int) -> None:
+        """What records say that they may not: each is told, for the next one is another mistake."""
+        for one in faults:
+            self._report.add(
+                Finding(
+                    rule=one.rule,
+                    severity=one.severity,
+                    offset=one.offset,
+                    epoch=epoch,
+                    time_ms=time_ms,
+                    where=one.where,
+                    text=one.text,
+                )
+            )
+
+    def _refused(self, step: Step) -> list[int]:
         """A record that cannot be applied is wrong in any log: every node would have stopped on it."""
+        offsets = []
         for match in filter(None, map(_REFUSED.match, step.problems)):
             offset = int(match[1])
+            offsets.append(offset)
             record = next((one.record for one in step.records if one.offset == offset), None)
             paths = touched(record, step.before, step.after) or ("log",)
             self._report.add(
@@ -262,6 +287,7 @@ class _Checker:
                     text=match[2],
                 )
             )
+        return offsets
 
     def _found(self, violations: Sequence[Violation], step: Step) -> None:
         for one in violations:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from metadata.image import MetadataImage, Provenance
+from metadata.inspect.clock import clock_of
 from metadata.inspect.concern import Concern
 from metadata.inspect.coverage import Coverage, known_from
 from metadata.inspect.log import InspectError, MetadataLog, damage_line
 from metadata.inspect.places import TRANSACTION, ShownAs, behind_batch, inside_batch
-from metadata.inspect.points import END, Point, parse_point
+from metadata.inspect.points import END, Point, parse_point, utc_text
 from metadata.inspect.quorum import QuorumView
 from metadata.inspect.steps import SHOWN_PROBLEMS, FoundState, Passed, Step
 from metadata.inspect.walk import Notes, OnProblem, Walk
@@ -65,17 +66,33 @@ def state_at(
     return found
 
 
-def settle(log: MetadataLog, point: Point) -> tuple[Point, ShownAs | None]:
-    """A place as it can be shown, at the end of a batch, and what to say where it was asked for otherwise.
+def settle(log: MetadataLog, point: Point, *, first: bool = False) -> tuple[Point, ShownAs | None]:
+    """A place as it can be shown, at the end of a batch, and what to say where it was asked for otherwise. A
+    time stays one unless the log's clock jumps (see `clock`): then it is the offset behind the last batch
+    that is not later or, with `first`, before the first one that is not earlier.
 
-    Raises InspectError for `N+` where the log has no record N.
+    Raises InspectError for `N+` where the log has no record N, and for a time before a clock that jumps.
     """
+    if not log.is_checkpoint and point.time_ms is not None:
+        return _settle_time(log, point, point.time_ms, first)
     if log.is_checkpoint or point.offset is None:
         return point, None
     if point.after:
         return Point(offset=_behind_transaction(log, behind_batch(log, point))), None
     shown = inside_batch(log, point)
     return (point if shown is None else Point(offset=shown.offset)), shown
+
+
+def _settle_time(log: MetadataLog, point: Point, time_ms: int, first: bool) -> tuple[Point, ShownAs | None]:
+    clock = clock_of(log)
+    if clock.is_steady or clock.first_ms is None:
+        return point, None
+    if time_ms < clock.first_ms and not first:
+        raise InspectError(
+            f"{log.path} begins at {utc_text(clock.first_ms)}, after {utc_text(time_ms)}; give a later time,"
+            f" or an offset from {log.start_offset} on"
+        )
+    return clock.place(time_ms, first=first)
 
 
 def inside_transaction(state: ReplayState) -> ShownAs | None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
+from metadata.inspect.clock import clock_of
 from metadata.inspect.concern import Stretch
 from metadata.inspect.coverage import (
     MISSING,
@@ -45,11 +47,15 @@ class Seen:
     last_ms: int | None = None
     end_offset: int = 0
     limits: Limits = field(default_factory=Limits)
+    taken_for_offsets: set[int] = field(default_factory=set)
+    """Times that the log reaches, though its clock jumps."""
 
-    def settled(self, log: MetadataLog, point: Point) -> Point:
+    def settled(self, log: MetadataLog, point: Point, *, first: bool = False) -> Point:
         """A place as it can be shown; notes where that is another one."""
-        place, shown_as = settle(log, point)
+        place, shown_as = settle(log, point, first=first)
         self.limits.place(shown_as)
+        if point.time_ms is not None and place.time_ms is None:
+            self.taken_for_offsets.add(point.time_ms)
         return place
 
     def take(self, header: BatchHeader) -> None:
@@ -67,7 +73,7 @@ class Seen:
         """Why the log does not reach `point`; None where it does."""
         if point.offset is not None and point.offset > self.end_offset:
             return f"{path} ends at offset {self.end_offset}, before {point.offset}{ms_hint(point.offset)}"
-        if point.time_ms is None or self.first_ms is None:
+        if point.time_ms is None or self.first_ms is None or point.time_ms in self.taken_for_offsets:
             return None
         if point.time_ms < self.first_ms:
             return f"{path} begins at {utc_text(self.first_ms)}, after {utc_text(point.time_ms)}"
@@ -90,7 +96,7 @@ def events(
     could not be read go to `on_problem`, and reading goes on behind it."""
     seen = Seen() if seen is None else seen
     if start is not None:
-        start = seen.settled(log, start)
+        start = seen.settled(log, start, first=True)
     story = _Story(log, on_problem, seen.settled(log, end), seen)
     for event in story.run(start, gap_ms, shown):
         if start is None or not _is_before(event, start):
@@ -147,18 +153,19 @@ class _Story:
     def _begin(self, start: Point | None, gap_ms: int, shown: frozenset[str]) -> tuple[Timeline, int]:
         """A timeline and the offset from which it is to be fed."""
         log, base = self._log, self._log.start_offset
+        clock = None if log.is_checkpoint else partial(clock_of, log)
         begun = None if start is None else _snapshot_before(log, start)
         if begun is not None:
             found = state_at(log, Point(offset=begun), past_corruption=True)
             quorum = quorum_at(log, begun)
-            return Timeline(found.image, gap_ms=gap_ms, shown=shown, quorum=quorum), begun
+            return Timeline(found.image, gap_ms=gap_ms, shown=shown, quorum=quorum, clock=clock), begun
         if known_from(log) == base:
             image = None
             if base and not log.is_checkpoint:
                 image = state_at(log, Point(offset=base), past_corruption=True).image
-            return Timeline(image, gap_ms=gap_ms, shown=shown), base
+            return Timeline(image, gap_ms=gap_ms, shown=shown, clock=clock), base
         image, names = nothing_known(base).image, log.namer().names()
-        return Timeline(image, gap_ms=gap_ms, shown=shown, is_known=False, names=names), base
+        return Timeline(image, gap_ms=gap_ms, shown=shown, is_known=False, names=names, clock=clock), base
 
     def _tell_alone(self, start: Point | None) -> None:
         """Notes the stretch before the first known state."""

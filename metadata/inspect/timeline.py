@@ -7,7 +7,7 @@ does) and knows no files. Why something changed comes from `causes`, by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -24,9 +24,11 @@ from metadata.inspect.causes import (
     partition_causes,
 )
 from metadata.inspect.changes import BatchChanges, ChangeFeed
+from metadata.inspect.clock import JUMP_MS, LEAP_MS, LogClock, RunningClock
 from metadata.inspect.concern import Concern, Stretch
 from metadata.inspect.entities import EntityNamer
 from metadata.inspect.event_groups import count, duration, listed
+from metadata.inspect.points import utc_text
 from metadata.inspect.quorum import QuorumView
 from metadata.inspect.spans import PartitionSpans
 from metadata.inspect.split_fences import SLICE_MIN, HeldEvents
@@ -48,7 +50,7 @@ class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened. `offset` is that of the first record which says so; `time_ms` is Unix time;
     `rule` names the cause (see `cause_rules`) where one is derived; `entities` are paths of everything that
     it is about, `entity` the first of them; `span_ms`, how long what ends here lasted (of an election: the
-    silence before it)."""
+    silence before it); `stamp_ms`, its batch's stamp where that is not the time it was (see `clock`)."""
 
     offset: int
     epoch: int
@@ -60,6 +62,7 @@ class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True):
     rule: str | None = None
     entities: tuple[str, ...] = ()
     span_ms: int | None = None
+    stamp_ms: int | None = None
 
     def is_about(self, wanted: str) -> bool:
         """Whether it is about `wanted` or a part of it."""
@@ -84,10 +87,12 @@ class Timeline:
         is_known: bool = True,
         names: Mapping[bytes, str] | None = None,
         quorum: QuorumView | None = None,
+        clock: Callable[[], LogClock] | None = None,
     ) -> None:
         """`image` is the state at the log's start, where that is not offset 0; with `is_known` False it is
         empty, and records tell what they say by themselves until `learn`. `names` are those of topics as a
-        later snapshot tells them. Events of a severity that is not `shown` are left out."""
+        later snapshot tells them. Events of a severity that is not `shown` are left out. `clock`
+        reads the log's clock, where its stamps jump."""
         known_names = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
         self._namer = EntityNamer({**(names or {}), **known_names})
         self._feed = ChangeFeed(image, is_known=is_known, names=names)
@@ -96,6 +101,9 @@ class Timeline:
         self._brokers = BrokerSpans(image if is_known else None)
         self._gap_ms = gap_ms
         self._shown = shown
+        self._clock = RunningClock(clock)
+        self._stamp_ms: int | None = None
+        self._is_odd = False
         self._last_ms: int | None = None
         if image is not None and is_known:
             self._last_ms = image.provenance.timestamp_ms
@@ -131,11 +139,13 @@ class Timeline:
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> list[TimelineEvent]:
         """Events of one batch, by offset: `records` are (offset, decoded record)."""
         self._told = []
-        changes = self._batch = self._feed.batch(epoch, time_ms, records)
+        listed = list(records)
+        stamp_ms, time_ms = time_ms, self._clock.time_ms(listed[0][0], time_ms) if listed else time_ms
+        changes = self._batch = self._feed.batch(epoch, time_ms, listed)
         self._spans.forget_settings()
         if not changes.records:
             return []
-        self._clock(changes)
+        self._note_time(changes, stamp_ms)
         scene = Scene(batch=changes, feed=self._feed)
         if changes.brokers:
             self._broker_steps(changes, scene)
@@ -157,8 +167,10 @@ class Timeline:
             return None
         self._spans.forget_settings()
         self._told = []
+        stamp_ms = changes.time_ms
+        changes.time_ms = self._clock.time_ms(changes.base_offset, stamp_ms)
         self._batch = changes
-        self._clock(changes)
+        self._note_time(changes, stamp_ms)
         self._topics(changes)
         for offset, record in changes.records:
             self._single(offset, record)
@@ -177,6 +189,8 @@ class Timeline:
         if stretch.changes:
             for changes in self._feed.changed(stretch):
                 self._told = []
+                self._stamp_ms = changes.time_ms
+                changes.time_ms = self._clock.time_ms(changes.base_offset, changes.time_ms)
                 self._batch = changes
                 self._partitions(Scene(batch=changes, feed=self._feed))
                 self._refused(changes)
@@ -185,11 +199,13 @@ class Timeline:
         else:
             self._feed.pass_over(stretch)
         self._idle_records = self._idle_records or stretch.batches > len(stretch.changes)
-        times = stretch.part().timestamps_ms()[-2:].tolist()
+        stamps = stretch.part().timestamps_ms()[-2:].tolist()
+        last = stretch.next_offset - len(stamps)
+        times = [self._clock.time_ms(offset, stamp) for offset, stamp in enumerate(stamps, last)]
         before = self._last_ms if len(times) == 1 else times[0]
         self._last_ms = times[-1]
         self._silence_ms = None if before is None else times[-1] - before
-        self._end = (stretch.next_offset, stretch.epoch, stretch.time_ms)
+        self._end = (stretch.next_offset, stretch.epoch, times[-1])
 
     def _through(self) -> list[TimelineEvent]:
         """The batch's events by offset, and those before it, as far as they need not wait."""
@@ -205,6 +221,7 @@ class Timeline:
         self._told = self._shown_of(self._held.rest())
         offset, epoch, time_ms = self._end
         self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
+        self._stamp_ms = time_ms
         for kind, severity, spans in (
             ("still leaderless", CRITICAL, self._spans.leaderless),
             ("still under min isr", WARNING, self._spans.under_min),
@@ -250,6 +267,7 @@ class Timeline:
                 rule=rule,
                 entities=tuple(dict.fromkeys((entity, *entities))),
                 span_ms=span_ms,
+                stamp_ms=None if self._stamp_ms == self._batch.time_ms else self._stamp_ms,
             )
         )
 
@@ -266,8 +284,13 @@ class Timeline:
                 span_ms=event.span_ms,
             )
 
-    def _clock(self, changes: BatchChanges) -> None:
-        """Gaps in time, where silence means something, and clocks that ran backwards."""
+    def _note_time(self, changes: BatchChanges, stamp_ms: int) -> None:
+        """Gaps in time, where silence means something, and clocks that jump or ran backwards."""
+        self._stamp_ms = stamp_ms
+        off_ms = stamp_ms - changes.time_ms
+        was_odd, self._is_odd = self._is_odd, abs(off_ms) >= JUMP_MS
+        if self._is_odd and not was_odd:
+            self._tell_jump(changes.base_offset, stamp_ms, off_ms)
         last, now, offset = self._last_ms, changes.time_ms, changes.base_offset
         self._silence_ms = None if last is None else now - last
         if last is not None and last >= 0 and now >= 0:
@@ -283,6 +306,15 @@ class Timeline:
             isinstance(record, r.NoOpRecord) for _, record in changes.records
         )
         self._last_ms = now
+
+    def _tell_jump(self, offset: int, stamp_ms: int, off_ms: int) -> None:
+        way = "ahead of" if off_ms > 0 else "behind"
+        text = (
+            f"the batch is stamped {utc_text(stamp_ms)}, {duration(abs(off_ms))} {way} the clock of the log:"
+            f" it counts as {utc_text(self._batch.time_ms)}"
+        )
+        severity = WARNING if abs(off_ms) >= LEAP_MS else DETAIL
+        self._tell(offset, "clock jumped", "quorum", text, severity=severity)
 
     def _broker_steps(self, changes: BatchChanges, scene: Scene) -> None:
         if not self._feed.is_known:

@@ -76,9 +76,9 @@ ELIGIBLE_BUGS = (
         name="an-upgraded-broker-keeps-its-directories-to-itself",
         breaks="a broker that registered before the log could carry directories tells them after the upgrade",
         source="S1.22, KIP-858",
-        file="broker/node.py",
-        old="and not known.directories",
-        new="and bool(known.directories)",
+        file="broker/session.py",
+        old="untold = directories is not None and not",
+        new="untold = directories is None and not",
         caught_by=("tests/unit/broker/test_node.py",),
     ),
 )

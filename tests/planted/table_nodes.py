@@ -262,8 +262,8 @@ BROKER_BUGS = (
         breaks="a broker without a lease serves nobody, also between two ticks",
         source="S2.17, S2.19",
         file="broker/session.py",
-        old="lease is not None and now_ms < lease and",
-        new="lease is not None and",
+        old="or (lease is not None and now_ms < lease)",
+        new="or lease is not None",
         caught_by=(BROKER, SESSION),
     ),
     Bug(

@@ -42,7 +42,7 @@ def apply_changes(
     groups, odd = decode_changes(frames, records[is_change])
     placed: list[tuple[ChangeRows, RowArray]] = []
     for group in groups:
-        rows = _rows_of(builder, group.topics, group.indexes)
+        rows = rows_of(builder, group.topics, group.indexes)
         if rows is None or not _fits(builder, group, rows):
             return False
         placed.append((group, rows))
@@ -61,7 +61,7 @@ def apply_changes(
     return True
 
 
-def _rows_of(builder: ImageBuilder, topics: Words, index: npt.NDArray[np.int32]) -> RowArray | None:
+def rows_of(builder: ImageBuilder, topics: Words, index: npt.NDArray[np.int32]) -> RowArray | None:
     """The row of each partition; None if one of them does not exist."""
     edges = np.flatnonzero((topics[1:, 0] != topics[:-1, 0]) | (topics[1:, 1] != topics[:-1, 1])) + 1
     places = [0, *edges.tolist(), len(index)] if len(index) else [0]

@@ -37,7 +37,7 @@ def apply_run(engine: Engine, run: BatchRun) -> bool:
         return False
     header = parse_header(run.data, int(run.places[-2]))._replace(base_offset=run.base_offset)
     places = np.flatnonzero(~idle_frames(frames))
-    for low, high in pairwise(_cuts(frames, places)):
+    for low, high in pairwise(cuts_of(frames, places)):
         apply_places(engine, frames, header, places[low:high])
     return True
 
@@ -50,7 +50,7 @@ def idle_frames(frames: Frames) -> npt.NDArray[np.bool_]:
     return idle
 
 
-def _cuts(frames: Frames, places: Places) -> list[int]:
+def cuts_of(frames: Frames, places: Places) -> list[int]:
     """Where the pieces of `places` begin, and the end of the last: no partition is named twice in a piece."""
     keys = frames.keys[places]
     named = (keys == partitions.API_KEY) | (keys == changes.API_KEY)

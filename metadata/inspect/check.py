@@ -16,6 +16,7 @@ from metadata.inspect.clock import clock_of
 from metadata.inspect.concern import Concern
 from metadata.inspect.coverage import Coverage, before_the_state, known_from
 from metadata.inspect.diff import changes_between
+from metadata.inspect.leaps import Leap, Place
 from metadata.inspect.log import MetadataLog, ReadBatch, damage_line
 from metadata.inspect.points import END, Point
 from metadata.inspect.record_checks import Fault, clock_faults, record_faults
@@ -164,7 +165,7 @@ class _Checker:
 
     def run(self) -> None:
         report = self._report
-        last: Step | None = None
+        last: Step | Leap | None = None
         for fault in clock_faults(clock_of(self._log)):
             self._faults((fault,), -1, -1)
         known = known_from(self._log)
@@ -182,7 +183,7 @@ class _Checker:
         )
         self._begin(start)
         # Idle batches change nothing, but for the ends of snapshots.
-        concern = Concern(stops=frozenset(at.offset for at, _ in self._snapshots))
+        concern = Concern(stops=frozenset(at.offset for at, _ in self._snapshots), leaps=True)
         for step in steps_about(
             self._log,
             start,
@@ -191,6 +192,10 @@ class _Checker:
             past_corruption=past_corruption,
             coverage=coverage,
         ):
+            if isinstance(step, Leap):
+                for place, violation in step.violations():
+                    self._found((violation,), place)
+                last = step
             if isinstance(step, Passed):
                 report.batches += step.batches
                 report.records += step.batches
@@ -289,13 +294,16 @@ class _Checker:
             )
         return offsets
 
-    def _found(self, violations: Sequence[Violation], step: Step) -> None:
+    def _found(self, violations: Sequence[Violation], step: Step | Leap | Place) -> None:
         for one in violations:
             key = (one.rule, one.where)
             if key in self._open:
                 continue
             if len(self._open) < MAX_OPEN:
                 self._open[key] = None
+            if len(self._report.findings) >= MAX_FINDINGS:
+                self._report.dropped += 1
+                continue
             self._report.add(
                 Finding(
                     rule=one.rule,

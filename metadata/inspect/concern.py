@@ -17,7 +17,7 @@ import numpy.typing as npt
 from metadata.codec import decode
 from metadata.columnar import changes, partitions
 from metadata.columnar.frames import FRAME_BYTES, Frames, gather, read_frames
-from metadata.columnar.singles import idle_frames, read_run
+from metadata.columnar.singles import cuts_of, idle_frames, read_run
 from metadata.errors import RecordDecodeError
 from metadata.image import ImageBuilder
 from metadata.records import PartitionChangeRecord, PartitionRecord
@@ -51,13 +51,15 @@ class Concern:
 
     `topics` are the names of the topics whose partitions matter, None for all. `gap_ms`: also batches whose
     time is before that of the one before them, or so much later. `changes_together`: partition changes are
-    wanted decoded, many at a time (`Stretch.changes`).
+    wanted decoded, many at a time (`Stretch.changes`). `leaps`: they are wanted in stretches in which no
+    partition comes twice (see `leaps`).
     """
 
     topics: frozenset[str] | None = None
     stops: frozenset[int] = frozenset()
     gap_ms: int | None = None
     changes_together: bool = False
+    leaps: bool = False
 
 
 class Stretch(NamedTuple):
@@ -104,8 +106,13 @@ def pieces(
         yield from run.batches()
         return
     # 0: needed, 1: idle, 2: else. Neighbours of one kind are one stretch; changes come with what is idle.
-    kinds = np.where(needed, 0, np.where(idle_frames(frames) & (not concern.changes_together), 1, 2))
+    together = concern.changes_together or concern.leaps
+    kinds = np.where(needed, 0, np.where(idle_frames(frames) & (not together), 1, 2))
     edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
+    if concern.leaps:
+        changed = np.flatnonzero(frames.keys == changes.API_KEY)
+        cuts = changed[cuts_of(frames, changed)[1:-1]].tolist()
+        edges = sorted({*edges, *cuts})
     last = np.array(edges[1:], dtype=np.int64) - 1
     epochs = numbers_at(run.data, run.places[last] + _EPOCH, ">i4").tolist()
     times = run.timestamps_ms()[last].tolist()
@@ -186,7 +193,7 @@ def _needed(
         if concern.topics and (frames.keys == _TOPIC_KEY).any():
             return None  # one of them may be asked about from there on
         needed &= ~_other_partitions(frames, {topic_id(name) for name in concern.topics} - {None})
-    if concern.changes_together:
+    if concern.changes_together or concern.leaps:
         needed &= ~((frames.keys == changes.API_KEY) & (frames.versions <= _LATEST[1]))
     if concern.stops:
         ends = run.base_offset + 1 + np.arange(len(needed))

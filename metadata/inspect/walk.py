@@ -7,12 +7,16 @@ cannot be applied (skipped, counted, named). Meaning is `metadata.replay`'s alon
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
 
 from metadata.batches import DecodedRecord, decode_readable
 from metadata.control_records import SnapshotFooterRecord, SnapshotHeaderRecord, UnknownControlRecord
 from metadata.errors import ReplayError, UnknownRecordError
+from metadata.image import ImageBuilder
 from metadata.inspect.concern import Concern, Stretch, pass_over, pieces
 from metadata.inspect.coverage import MISSING, NOT_LOOKED_AT, Coverage, Uncovered
+from metadata.inspect.leaps import changed_rows, leap
 from metadata.inspect.log import InspectError, MetadataLog, damage_line
 from metadata.inspect.points import Point, ms_hint, utc_text
 from metadata.inspect.rewrite import with_header
@@ -21,7 +25,7 @@ from metadata.replay import Replayer, ReplayState
 from storage.batch import BatchHeader, RecordBatch
 from storage.errors import BatchError
 from storage.reader import Damage
-from storage.runs import BatchRun
+from storage.runs import MIN_BATCHES, BatchRun
 
 OnProblem = Callable[[str], None]
 """Takes one line about something damaged, left out or not applied, as it is met."""
@@ -62,6 +66,12 @@ class Walk:
         before: ReplayState | None = None
         while (batch := self._next(limit)) is not None:
             if isinstance(batch, Stretch):
+                if concern is not None and concern.leaps and not batch.is_idle:
+                    leapt = self._leap(batch)
+                    if leapt is not None:
+                        yield leapt
+                    before = None
+                    continue
                 before = None
                 self._moved = True
                 pass_over(self.engine, batch)
@@ -88,6 +98,39 @@ class Walk:
                 problems=self._notes.of_step(),
             )
             before = after
+
+    def _leap(self, stretch: Stretch) -> Passed | None:
+        """Applies a stretch of partition changes as one step. Where it cannot be judged as one, its batches
+        come next instead."""
+        before, skipped, unknown = self.engine.state(), self.engine.skipped, self._notes.unknown
+        found = None
+        if before.transaction is None and stretch.batches >= MIN_BATCHES:
+            found = changed_rows(self.engine.builder, stretch)
+        leapt: Passed | None = None
+        if found is not None and len(found[0]):
+            was_alone, self._notes.is_alone = self._notes.is_alone, True
+            pass_over(self.engine, stretch)
+            self._notes.is_alone = was_alone
+            if self.engine.skipped == skipped and self._notes.unknown == unknown:
+                leapt = leap(stretch, before.image, self.engine.state().image, found)
+            if leapt is None:
+                self.engine.builder = ImageBuilder(before.image)
+                self.engine.skipped, self._notes.unknown = skipped, unknown
+        elif found is not None:
+            pass_over(self.engine, stretch)  # all of it is idle
+            leapt = Passed(
+                batches=stretch.batches,
+                next_offset=stretch.next_offset,
+                epoch=stretch.epoch,
+                time_ms=stretch.time_ms,
+            )
+        if leapt is None:
+            concern = replace(self._concern or Concern(), leaps=False)
+            parts = pieces(stretch.part(), concern, self.engine.builder.topics.by_name.get)
+            self._opened = chain(parts, self._opened)
+        else:
+            self._moved = True
+        return leapt
 
     def finish(self, point: Point) -> FoundState:
         """The state reached. Raises InspectError for a place that the log does not reach."""

@@ -91,6 +91,7 @@ REQUIRED_WITH_DATA = (
     "produce answered NOT_ENOUGH_REPLICAS_AFTER_APPEND",
     "produce answered KAFKA_STORAGE_ERROR",
     "last known leader elected",
+    "broker served on without a lease",
 )
 
 

@@ -78,6 +78,7 @@ def ingest(
         require_pyspark()
         from pipeline.ingest.job import ingest as run
         from pipeline.ingest.layout import LayoutError
+        from pipeline.ingest.work import ExecutorError
         from pipeline.logs.places import find_logs
         from storage.posix_disk import PosixDisk
 
@@ -88,7 +89,7 @@ def ingest(
         raise Failure(str(error)) from error
     try:
         report = run(session, given, out, cluster=cluster, show=progress.show, say=progress.say)
-    except (NoLogsError, LayoutError) as error:
+    except (NoLogsError, LayoutError, ExecutorError) as error:
         raise Failure(str(error)) from error
     finally:
         progress.end()

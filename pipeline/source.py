@@ -16,6 +16,7 @@ nodes        all (default): every node's copy. one: a single history, whichever 
 dialect      of type=damage: kraft, or a release such as 3.7: also tells what such a cluster does not write
 secrets      false (default): secrets are (redacted) in texts and null in binary columns. true: as they are
 splitBytes   a piece of a segment has about so many bytes (default 32 MiB)
+onDamage     of a stream: fail (default) where records are damaged or gone, and say where; skip: go on behind
 """
 
 from __future__ import annotations
@@ -56,12 +57,16 @@ if TYPE_CHECKING:
 ALL, DAMAGE = "all", "damage"
 OPTIONS = (
     *("path", "paths", "type", "types", "fromtime", "totime", "fromoffset", "tooffset", "checkpoints"),
-    *("cluster", "nodes", "dialect", "splitbytes", "secrets"),
+    *("cluster", "nodes", "dialect", "splitbytes", "secrets", "ondamage"),
 )
 
 
 class OptionError(ValueError):
     """An option of the data source is wrong; the text says what to write."""
+
+
+class SourceError(Exception):
+    """A log cannot be read as it was asked for; the text says where, and what to do."""
 
 
 class Options:
@@ -96,6 +101,7 @@ class Options:
             except ValueError as error:
                 raise OptionError(f"dialect: {error}; or kraft") from None
         self.split_bytes = _number(options, "splitbytes") or SPLIT_BYTES
+        self.skips_damage = _choice(options, "ondamage", ("fail", "skip")) == "skip"
 
     def places(self) -> list[LogPlace]:
         """The logs below the paths. Raises NoLogsError."""
@@ -115,7 +121,7 @@ def _paths(options: Mapping[str, str]) -> list[str]:
     else:
         paths = [path.strip() for path in options.get("path", "").split(",")]
     try:
-        paths = [str(local_path(path)) for path in paths if path]
+        paths = [os.path.abspath(local_path(path)) for path in paths if path]
     except PathError as error:
         raise OptionError(str(error)) from None
     if not paths:
@@ -156,11 +162,26 @@ def _choice(options: Mapping[str, str], name: str, allowed: Sequence[str]) -> st
 
 
 class PiecePartition(InputPartition):
-    """A piece of a file; or, for damage, a whole log."""
+    """A piece of a file; or, for damage, a whole log. `whole_to`: of a stream that fails at damage, the
+    offset up to which every batch must be there."""
 
-    def __init__(self, piece: Piece | None, place: LogPlace | None = None) -> None:
+    def __init__(
+        self, piece: Piece | None, place: LogPlace | None = None, whole_to: int | None = None
+    ) -> None:
         self.piece = piece
         self.place = place
+        self.whole_to = whole_to
+
+    def require(self) -> None:
+        """Raises SourceError where this executor cannot read what the driver found."""
+        from pipeline.logs.executors import require_path, unseen, where
+
+        path = self.piece.path if self.piece is not None else self.place.path if self.place else None
+        try:
+            if path is not None:
+                require_path(path)
+        except OSError as error:
+            raise SourceError(unseen(where(), path or "", error.strerror or str(error))) from None
 
 
 _HIDE = "SPARK_HIDE_TRACEBACK"
@@ -301,6 +322,7 @@ class MetadataLogReader(DataSourceReader):
 
         if not isinstance(partition, PiecePartition):
             raise TypeError(f"a partition of another source: {partition!r}")
+        partition.require()
         if partition.place is not None:
             yield from damage_batches(partition.place, self._options.dialect)
         elif partition.piece is not None:
@@ -325,6 +347,19 @@ def _unix_ms(value: Any) -> int | None:
     return (at - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1)
 
 
+_GO_ON = "to go on behind it, set the option onDamage to skip; type=damage lists every such place"
+
+
+def _require_offset(log: str, offset: int, pieces: list[Piece]) -> None:
+    """Raises SourceError where a stream is to go on at a record that is gone."""
+    first = pieces[0].offset or 0
+    if first > offset:
+        raise SourceError(
+            f"{log}: the records from offset {offset} to {first - 1} are gone, deleted before the stream "
+            f"read them; {_GO_ON}"
+        )
+
+
 class MetadataLogStreamReader(DataSourceStreamReader):
     """Follows logs that grow. Its offset is, for each log, the next offset to read, by path."""
 
@@ -345,15 +380,30 @@ class MetadataLogStreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         from pipeline.logs.cut import pieces_between
 
-        pieces = pieces_between(self._options.places(), start, end, self._options.split_bytes)
-        return [PiecePartition(piece) for piece in pieces]
+        options = self._options
+        found: list[PiecePartition] = []
+        for place in options.places():
+            pieces = pieces_between(
+                place, start.get(place.path, 0), end.get(place.path, 0), options.split_bytes
+            )
+            whole_to = None if options.skips_damage else end.get(place.path)
+            if place.path in start and pieces and whole_to is not None:
+                _require_offset(place.path, start[place.path], pieces)
+            found += [PiecePartition(piece, whole_to=whole_to) for piece in pieces]
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pipeline.arrow.schemas import record_batches
+        from pipeline.logs.pieces import DamagedError
 
         if not isinstance(partition, PiecePartition) or partition.piece is None:
             return
-        yield from record_batches(self._options.type, partition.piece, self._options.selection)
+        partition.require()
+        selection, whole_to = self._options.selection, partition.whole_to
+        try:
+            yield from record_batches(self._options.type, partition.piece, selection, whole_to=whole_to)
+        except DamagedError as error:
+            raise SourceError(f"{error}; {_GO_ON}") from None
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing is kept here."""

@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from metadata.inspect.coverage import MISSING, NOT_IN_LOG, STATE_UNKNOWN
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -111,7 +113,7 @@ FILES = _table(
     Column("used", BOOLEAN, "false: nothing of it is in the other tables"),
     Column("reason", STRING, "why it was not used; null: it was"),
 )
-KNOWN, STATE_UNKNOWN, MISSING, NOT_IN_LOG = "known", "state-unknown", "missing", "not-in-log"
+KNOWN = "known"
 UNOBSERVED, OFF = "unobserved", "off"
 """Stretches of time beside those of offsets."""
 COVERAGE = _table(
@@ -122,10 +124,11 @@ COVERAGE = _table(
     Column(
         "state",
         STRING,
-        "known; state-unknown (the records are there, and no snapshot says what the state was: the other "
-        "tables have what a record alone tells); missing (in no log, between two that are there); not-in-log "
-        "(before the first log); unobserved (nobody wrote before the record at from_offset, where an idle "
-        "quorum does: it was down); off (the last broker had stopped in order, and none was back)",
+        f"{KNOWN}; as in `metaquorum log`: {STATE_UNKNOWN} (the records are there, and no snapshot says what "
+        f"the state was: the other tables have what a record alone tells), {MISSING} (in no log, between two "
+        f"that are there), {NOT_IN_LOG} (before the first log); {UNOBSERVED} (nobody wrote before the record "
+        f"at from_offset, where an idle quorum does: it was down); {OFF} (the last broker had stopped in "
+        "order, and none was back)",
     ),
     Column("from_offset", LONG, "first offset"),
     Column("from_time", TIME, "when: the time of the record before, or of the first where none is before"),

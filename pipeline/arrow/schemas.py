@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from pipeline.logs.damage import Dialect, log_damage
-from pipeline.logs.pieces import Piece, read_piece
+from pipeline.logs.pieces import Piece, read_piece, undamaged
 from pipeline.logs.places import LogPlace
 from storage.posix_disk import PosixDisk
 from storage.reader import Damage
@@ -39,9 +39,14 @@ def arrow_schema_of(type_name: str) -> pa.Schema:
     return DAMAGE_SCHEMA if type_name == DAMAGE else typed_schema(type_name)
 
 
-def record_batches(type_name: str, piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
-    """A piece's records: the wide view, or one type's table."""
+def record_batches(
+    type_name: str, piece: Piece, selection: Selection, *, whole_to: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """A piece's records: the wide view, or one type's table. With `whole_to`, DamagedError is raised for
+    damage to records before that offset, which is left out else."""
     items = read_piece(PosixDisk(), piece)
+    if whole_to is not None:
+        items = undamaged(items, piece.from_offset or piece.offset or 0, whole_to)
     wanted = (item for item in items if isinstance(item, Damage) or selection.may_hold(item.header))
     bounded = _within(piece, selection)
     if type_name == ALL:

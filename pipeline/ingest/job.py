@@ -19,6 +19,7 @@ import msgspec
 
 from pipeline.logs.clusters import histories
 from pipeline.logs.cut import stretch_pieces
+from pipeline.logs.executors import unseen
 from pipeline.logs.identity import Facts
 from pipeline.logs.places import LogPlace, find_logs
 from pipeline.logs.spine import Spine
@@ -41,7 +42,7 @@ from .plan import IngestReport, Plan, final_below, next_entry, plan_clusters
 from .replay import NOTES_SUFFIX, RETAINED_SUFFIX
 from .retained import link_tree, retained_places
 from .tasks import run_task
-from .work import FactsTask, RecordsTask, ReplayTask, SurveyTask, Task, TaskResult
+from .work import ExecutorError, FactsTask, RecordsTask, ReplayTask, SurveyTask, Task, TaskResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,9 +66,9 @@ def ingest(
     say: Say = lambda line: None,
 ) -> IngestReport:
     """Brings the tables below `out` up to what the logs below `paths` hold. `cluster` names the cluster of
-    all of them. Raises NoLogsError, LayoutError, PathError; a run that fails changes nothing that can be
-    read."""
-    places = find_logs(PosixDisk(), [os.path.abspath(path) for path in paths], cluster)
+    all of them. Raises NoLogsError, LayoutError, PathError, ExecutorError; a run that fails changes nothing
+    that can be read."""
+    places = find_logs(PosixDisk(), [os.path.abspath(local_path(path)) for path in paths], cluster)
     out = local_path(str(out)).absolute()
     out.mkdir(parents=True, exist_ok=True)
     with _locked(out):
@@ -87,6 +88,7 @@ def ingest(
         try:
             tasks = _tasks(plans, out, staging)
             results = run_tasks(session, tasks, lambda done, of: show("reading and replaying", done, of))
+            _require_done(results, staging)
             made, kept = _next(manifest, version, plans, results, out, staging)
             publish(out, staging, made, kept)
         except BaseException:
@@ -98,6 +100,20 @@ def ingest(
         )
         report.rows = _row_counts(made)
         return report
+
+
+def _require_done(results: list[TaskResult], staging: Path) -> None:
+    """Raises ExecutorError where a task failed, or wrote to a place that the driver does not see."""
+    for result in results:
+        if result.problem is not None:
+            raise ExecutorError(f"{result.where} failed on cluster {result.cluster}: {result.problem}")
+        for file in result.files:
+            if not (staging / file.path).exists():
+                path = staging / file.path
+                raise ExecutorError(
+                    f"{result.where} wrote {path}, which the driver does not see: the folder of the tables "
+                    "must be on a file system that all executors and the driver share"
+                )
 
 
 @contextmanager
@@ -117,8 +133,20 @@ def _survey(
 ) -> list[LogSurvey]:
     tasks: list[Task] = [SurveyTask(place=place, split_bytes=split_bytes) for place in places]
     results = run_tasks(session, tasks, lambda done, of: show("looking at logs", done, of))
-    report.unreadable = [at.problem for at in results if at.problem is not None]
-    return [survey for at in results for survey in at.surveys]
+    found = []
+    for place, result in zip(places, results, strict=True):
+        found += result.surveys
+        if result.problem is None:
+            continue
+        path = result.path or place.path
+        if os.access(path, os.R_OK):
+            raise ExecutorError(unseen(result.where, path, result.problem))
+        report.unreadable.append(result.problem)
+        nothing = LogSurvey(
+            place=place, start_offset=0, end_offset=0, epochs=[], segments=[], sums={}, snapshots=[]
+        )
+        found.append(msgspec.structs.replace(nothing, problem=result.problem))
+    return found
 
 
 def _facts(session: SparkSession, logs: list[LogSurvey], show: Show) -> list[Facts]:

@@ -13,13 +13,16 @@ from pipeline.logs.spine import SHARED_ID, Spine
 def left_out(spines: Iterable[Spine]) -> list[str]:
     """A line for each reason, the gravest first; none where all is in the tables."""
     spines = list(spines)
-    copies = conflicts = copied = lost = 0
+    copies = conflicts = copied = lost = garbage = 0
     for spine in spines:
         for log in spine.logs:
             for at in log.segments:
                 why = spine.why_unused(log, at)
                 count = at.end_offset - at.start_offset
-                if why is None or not count or log.place.is_retained:
+                if log.place.is_retained:
+                    continue
+                garbage += not count and at.size_bytes > 0
+                if why is None or not count:
                     continue
                 if why.startswith("its records were read from"):
                     copies, copied = copies + 1, copied + count
@@ -46,6 +49,8 @@ def left_out(spines: Iterable[Spine]) -> list[str]:
             f"{len(shared)} clusters have the cluster id of another and are told by a name of their own: "
             f"{', '.join(shared[:5])}{' ...' if len(shared) > 5 else ''}"
         )
+    if garbage:
+        lines.append(f"{_files(garbage)} without one record that can be read: see the table damage")
     if copies:
         lines.append(f"{_files(copies)} with {copied:,} records that were read from another node's log")
     return lines

@@ -260,7 +260,7 @@ def _write(writer: ClusterWriter, rows: dict[str, list[Row]], final: bool) -> No
 
 
 def _other_damage(spine: Spine) -> Iterator[ToldDamage]:
-    used = {stretch.log.place.path for stretch in spine.stretches}
+    used = {stretch.log.place.path for stretch in spine.stretches if stretch.start < stretch.end}
     seen: set[str] = set()
     for log in spine.logs:
         place = log.place

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from pipeline.arrow.schemas import record_batches
 from pipeline.arrow.selection import Selection
 from pipeline.intervals.moments import DAY_MS
-from pipeline.logs.identity import Facts, read_facts
+from pipeline.logs.executors import where
+from pipeline.logs.identity import read_facts
 from pipeline.logs.survey import survey
 from storage.errors import StorageError
 from storage.posix_disk import PosixDisk
@@ -33,11 +34,23 @@ _GC_THRESHOLD = 200_000
 def run_task(task: Task) -> TaskResult:
     """Runs one task; what is wrong with its input is in the result."""
     gc.set_threshold(_GC_THRESHOLD)
+    try:
+        result = _run(task)
+    except (StorageError, OSError, ValueError) as error:
+        result = TaskResult(cluster=_cluster_of(task), problem=str(error), path=_path_of(error, task))
+    result.where = where()
+    return result
+
+
+def _run(task: Task) -> TaskResult:
     match task:
         case SurveyTask():
-            return _survey(task)
+            found = survey(PosixDisk(), task.place, task.split_bytes)
+            return TaskResult(
+                cluster=task.place.cluster, surveys=found, records=sum(at.records for at in found)
+            )
         case FactsTask():
-            return _facts(task)
+            return TaskResult(cluster=task.log.place.cluster, facts=read_facts(PosixDisk(), task.log))
         case ReplayTask():
             return run_replay(task)
         case RecordsTask():
@@ -46,20 +59,26 @@ def run_task(task: Task) -> TaskResult:
             assert_never(task)
 
 
-def _survey(task: SurveyTask) -> TaskResult:
-    try:
-        found = survey(PosixDisk(), task.place, task.split_bytes)
-    except (StorageError, OSError, ValueError) as error:
-        return TaskResult(cluster=task.place.cluster, problem=str(error))
-    return TaskResult(cluster=task.place.cluster, surveys=found, records=sum(at.records for at in found))
+def _cluster_of(task: Task) -> str:
+    match task:
+        case SurveyTask():
+            return task.place.cluster
+        case FactsTask():
+            return task.log.place.cluster
+        case ReplayTask():
+            return task.spine.cluster
+        case RecordsTask():
+            return task.piece.cluster
+        case _:
+            assert_never(task)
 
 
-def _facts(task: FactsTask) -> TaskResult:
-    try:
-        found = read_facts(PosixDisk(), task.log)
-    except (StorageError, OSError, ValueError) as error:
-        return TaskResult(cluster=task.log.place.cluster, facts=Facts(), problem=str(error))
-    return TaskResult(cluster=task.log.place.cluster, facts=found)
+def _path_of(error: Exception, task: Task) -> str | None:
+    for name in ("filename", "path"):
+        found = getattr(error, name, None)
+        if isinstance(found, str):
+            return found
+    return task.place.path if isinstance(task, SurveyTask) else None
 
 
 def _records(task: RecordsTask) -> TaskResult:

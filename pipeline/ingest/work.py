@@ -16,6 +16,10 @@ from pipeline.logs.survey import LogSurvey
 from .layout import FileRow, ToldDamage, WrittenFile
 
 
+class ExecutorError(Exception):
+    """An executor does not see what the driver sees; the text names it and the path, and says what to do."""
+
+
 class SurveyTask(msgspec.Struct, tag="survey", kw_only=True):
     """Look at the batch headers of one log."""
 
@@ -63,6 +67,10 @@ class TaskResult(msgspec.Struct, kw_only=True):
     surveys: list[LogSurvey] = []
     facts: Facts | None = None
     problem: str | None = None
+    path: str | None = None
+    """With a problem: the file or directory that it is about."""
+    where: str = ""
+    """Who did the task."""
     records: int = 0
     resume_offset: int = 0
     resume_epoch: int = -1

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from pipeline.tables import KNOWN, MISSING, NOT_IN_LOG, OFF, STATE_UNKNOWN, UNOBSERVED
+from metadata.inspect.coverage import MISSING, NOT_IN_LOG, STATE_UNKNOWN
+from pipeline.tables import KNOWN, OFF, UNOBSERVED
 
 from .moments import Moment, Row
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
 from pipeline.arrow.selection import Selection
+from storage.batch import RecordBatch
 from storage.disk import join
 from storage.posix_disk import PosixDisk
 from storage.segment import list_segments, segment_name
@@ -17,10 +20,10 @@ from storage.types import LogPosition
 
 from .clusters import histories
 from .identity import read_facts
-from .pieces import Piece
+from .pieces import Piece, read_piece
 from .places import LogPlace
 from .spine import Spine
-from .survey import LogSurvey, SegmentSurvey, hop, survey
+from .survey import LogSurvey, SegmentSurvey, Split, hop, survey
 
 
 def record_pieces(
@@ -124,6 +127,8 @@ def stretch_pieces(log: LogSurvey, start: int, end: int) -> list[Piece]:
     for segment in log.segments:
         if segment.end_offset > start and segment.start_offset < end:
             found += _surveyed(log, segment, start, end)
+        elif segment.readable_bytes < segment.size_bytes and start <= segment.start_offset <= end:
+            found.append(_piece_of(log, segment, Split(position=0, offset=segment.start_offset)))
     return found
 
 
@@ -131,19 +136,25 @@ def _surveyed(log: LogSurvey, segment: SegmentSurvey, start: int, end: int) -> I
     for at, split in enumerate(segment.splits):
         after = segment.splits[at + 1].offset if at + 1 < len(segment.splits) else segment.end_offset
         if split.offset < end and after > start:
-            origin = segment.origin
-            yield Piece(
-                cluster=log.place.cluster,
-                node_id=log.place.node_id if origin is None else origin.node_id,
-                file=segment.file if origin is None else origin.file,
-                read_from="" if origin is None else segment.file,
-                shift=0 if origin is None else origin.position,
-                position=split.position,
-                offset=split.offset,
-                end=split.end,
+            yield msgspec.structs.replace(
+                _piece_of(log, segment, split),
                 from_offset=start if start > split.offset else None,
                 to_offset=end if end < after else None,
             )
+
+
+def _piece_of(log: LogSurvey, segment: SegmentSurvey, split: Split) -> Piece:
+    origin = segment.origin
+    return Piece(
+        cluster=log.place.cluster,
+        node_id=log.place.node_id if origin is None else origin.node_id,
+        file=segment.file if origin is None else origin.file,
+        read_from="" if origin is None else segment.file,
+        shift=0 if origin is None else origin.position,
+        position=split.position,
+        offset=split.offset,
+        end=split.end,
+    )
 
 
 def damage_places(places: list[LogPlace]) -> list[LogPlace]:
@@ -159,20 +170,31 @@ def damage_places(places: list[LogPlace]) -> list[LogPlace]:
 
 
 def log_ends(places: Iterable[LogPlace], known: Mapping[str, int]) -> dict[str, int]:
-    """Where each log ends: one more than the last offset of whole batches. Only what may be new is read."""
+    """Where each log ends: one more than the last offset of whole batches. Only what may be new is read, and
+    what is damaged is read past."""
     ends: dict[str, int] = {}
     for place in places:
         end = known.get(place.path, 0)
-        for file, base in _segments(place):
-            following = base
-            for header in hop(file, None):
-                following = header.next_offset
-            end = max(end, following)
+        for file, base in _last_segment(place):
+            end = max(end, _end_of(file, base))
         ends[place.path] = end
     return ends
 
 
-def _segments(place: LogPlace) -> list[tuple[str, int]]:
+def _end_of(file: str, base: int) -> int:
+    """Offset after the last whole batch of a segment."""
+    disk = PosixDisk()
+    end, position = base, 0
+    for header in hop(file, None):
+        end, position = header.next_offset, header.position + header.size_bytes
+    if position < disk.file_size(file):
+        for item in read_piece(disk, Piece(cluster="", node_id=None, file=file)):
+            if isinstance(item, RecordBatch):
+                end = max(end, item.header.next_offset)
+    return end
+
+
+def _last_segment(place: LogPlace) -> list[tuple[str, int]]:
     """The last segment (file, base offset) of a log."""
     disk = PosixDisk()
     if not disk.is_directory(place.path):
@@ -181,14 +203,9 @@ def _segments(place: LogPlace) -> list[tuple[str, int]]:
     return [(join(place.path, segment_name(base)), base) for base in bases[-1:]]
 
 
-def pieces_between(
-    places: Iterable[LogPlace], start: Mapping[str, int], end: Mapping[str, int], split_bytes: int
-) -> list[Piece]:
-    """Pieces that hold what each log got between two places."""
-    found: list[Piece] = []
-    for place in places:
-        low, high = start.get(place.path, 0), end.get(place.path, 0)
-        if low < high:
-            for one in survey(PosixDisk(), place, split_bytes):
-                found += stretch_pieces(one, low, high)
-    return found
+def pieces_between(place: LogPlace, start: int, end: int, split_bytes: int) -> list[Piece]:
+    """Pieces that hold what a log got between two places."""
+    if start >= end:
+        return []
+    surveys = survey(PosixDisk(), place, split_bytes)
+    return [piece for one in surveys for piece in stretch_pieces(one, start, end)]

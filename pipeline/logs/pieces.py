@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import msgspec
@@ -36,6 +36,10 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
         return self.read_from or self.file
 
 
+class DamagedError(Exception):
+    """Records that were asked for are damaged; the text names file, byte and offset."""
+
+
 class PieceReader(LogReader):
     """A tolerant reader that begins in the middle of a file, at a batch boundary."""
 
@@ -67,3 +71,11 @@ def _told(item: RecordBatch | Damage, piece: Piece) -> RecordBatch | Damage:
     if isinstance(item, RecordBatch):
         return item._replace(file=piece.file, position=position)
     return replace(item, file=piece.file, position=position)
+
+
+def undamaged(items: Iterable[RecordBatch | Damage], start: int, end: int) -> Iterator[RecordBatch | Damage]:
+    """The same items. Raises DamagedError for damage to records at offsets from `start` to below `end`."""
+    for item in items:
+        if isinstance(item, Damage) and start <= item.offset < end:
+            raise DamagedError(f"{item.file} at byte {item.position} (offset {item.offset}): {item.reason}")
+        yield item

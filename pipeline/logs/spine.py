@@ -13,7 +13,7 @@ import msgspec
 
 from .survey import LogSurvey, SegmentSurvey
 
-SUPERSEDED, MISMATCH, MISSING, SHARED_ID = "superseded", "mismatch", "missing", "shared-id"
+SUPERSEDED, MISMATCH, SHARED_ID, UNREADABLE = "superseded", "mismatch", "shared-id", "unreadable"
 
 
 class Stretch(msgspec.Struct, frozen=True):
@@ -155,6 +155,7 @@ def choose_spine(cluster: str, logs: Iterable[LogSurvey]) -> Spine:
     if newest is not None and newest.end > stretches[-1].end:
         stretches = [*(at for at in stretches if at.start < at.end), newest]
     conflicts = [found for log in ordered if (found := _conflict(log, stretches)) is not None]
+    conflicts += [Conflict(log, 0, UNREADABLE, log.problem) for log in ordered if log.problem is not None]
     return Spine(cluster, stretches, conflicts, ordered)
 
 

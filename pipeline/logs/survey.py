@@ -20,6 +20,7 @@ from storage.batch import RecordBatch
 from storage.disk import Disk, join, name_of
 from storage.segment import segment_name
 
+from .executors import require_path
 from .places import ORIGINS_FILE, LogPlace
 
 SPLIT_BYTES = 32 * 1024 * 1024
@@ -84,6 +85,9 @@ class LogSurvey(msgspec.Struct, kw_only=True):
     marks: dict[int, tuple[int, int]] = {}
     """Base offset: (epoch, CRC) of some batches. Two logs of one cluster have the same CRC at the same offset
     and epoch."""
+
+    problem: str | None = None
+    """Why it could not be read at all; nothing else is known of it then."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -237,9 +241,10 @@ class _Survey:
 def survey(disk: Disk, place: LogPlace, split_bytes: int = SPLIT_BYTES) -> list[LogSurvey]:
     """What the log at `place` holds now: one value, or several where segments are missing between others.
     Raises StorageError or OSError where it cannot be read."""
+    require_path(place.path)
     log = MetadataLog(disk, place.path)
     gathered = [_Survey(split_bytes)]
-    for base in log.segments:
+    for base in _bases(log):
         if gathered[-1].leaves_out(base):
             gathered.append(_Survey(split_bytes))
         file = _segment_file(log, base)
@@ -260,6 +265,13 @@ def _note_origins(gathered: list[_Survey], place: LogPlace) -> None:
     for one in gathered:
         for segment in one.segments:
             segment.origin = origins[name_of(segment.file)]
+
+
+def _bases(log: MetadataLog) -> list[int]:
+    """Base offsets of the segments. One that was renamed begins where its first batch does."""
+    if log.segments or log.is_directory or log.is_checkpoint:
+        return log.segments
+    return [next((header.base_offset for header in hop(log.path, None)), 0)]
 
 
 def _segment_file(log: MetadataLog, base: int) -> str:
@@ -286,7 +298,7 @@ def _slowly(disk: Disk, log: MetadataLog) -> list[_Survey]:
                 )
             )
     gathered = [_Survey(1 << 62)]
-    for base in log.segments:
+    for base in _bases(log):
         if gathered[-1].leaves_out(base):
             gathered.append(_Survey(1 << 62))
         file = _segment_file(log, base)

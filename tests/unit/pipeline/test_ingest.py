@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.dataset as ds
 import pytest
 
 import pipeline.ingest.job as job
-from pipeline.ingest.layout import load_manifest
+from pipeline.ingest.layout import WrittenFile, load_manifest
 from pipeline.ingest.tasks import run_task
-from pipeline.ingest.work import Task, TaskResult
+from pipeline.ingest.work import ExecutorError, RecordsTask, ReplayTask, SurveyTask, Task, TaskResult
 from pipeline.tables import PARTITION_COLUMNS, TABLES, arrow_schema
-from tests.unit.pipeline.intervals.telling import replayed, tables_of
+from tests.unit.pipeline.intervals.telling import read_log, replayed, tables_of
 from tests.unit.pipeline.intervals.test_resume import story
 from tests.unit.pipeline.intervals.test_what_nobody_saw import image_at
 from tests.unit.pipeline.logs.test_clusters import cluster, put
@@ -153,6 +155,79 @@ def test_logs_that_do_not_join_are_all_in_the_tables(tmp_path: Path) -> None:
     }
 
 
+GARBAGE = {"text": b"this is no log\n" * 20, "zeros": bytes(4096), "gzip": gzip.compress(b"log" * 999)}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_what_is_no_log_leaves_a_row_of_damage(tmp_path: Path, name: str) -> None:
+    """Alone, as the last segment, between two others, and with a name that says no offset."""
+    given, logs, out = story(), tmp_path / "logs", tmp_path / "out"
+    for home in ("n1", "n2", "n3"):
+        put(logs / home / home, given[: {"n1": 0, "n2": 5, "n3": 5}[home]])
+        properties = logs / home / home / "meta.properties"
+        properties.write_text(f"version=1\nnode.id=1\ncluster.id={home}\n")
+    log = "__cluster_metadata-0"
+    files = {
+        logs / "n1" / "n1" / log / f"{0:020d}.log": ("n1", 0),
+        logs / "n2" / "n2" / log / f"{given[5].header.base_offset:020d}.log": ("n2", 1),
+        logs / "n3" / "n3" / log / f"{given[5].header.base_offset:020d}.log": ("n3", 2),
+        logs / "n4" / "notes.log": (f"file:{logs / 'n4' / 'notes.log'}", 0),
+    }
+    for file in files:
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_bytes(GARBAGE[name])
+    last = logs / "n3" / "n3" / log / f"{given[6].header.base_offset:020d}.log"
+    last.write_bytes(b"".join(batch.data for batch in given[6:]))
+    report = job.ingest(NOBODY, [str(logs), str(logs / "n4" / "notes.log")], out)
+    found = ds.dataset(out / "damage", format="parquet", partitioning="hive").to_table().to_pylist()
+    kinds = ("tail", "tail", "corrupt")
+    for file, (owner, number) in files.items():
+        rows = [row for row in found if row["file"] == str(file)]
+        assert [(row["cluster"], row["kind"]) for row in rows] == [(owner, kinds[number])], file
+        assert rows[0]["position"] == 0
+    assert any("without one record that can be read" in line for line in report.left_out)
+
+
+def test_a_log_that_may_not_be_read_is_left_out_with_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "logs", 14)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    report = run(tmp_path / "logs", tmp_path / "out")
+    assert len(report.unreadable) == 1
+    (row,) = table(tmp_path / "out", "damage")
+    assert (row["cluster"], row["kind"]) == ("made", "unreadable")
+
+
+def test_an_executor_that_does_not_see_what_the_driver_sees_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A survey of nothing, records that are gone, tables that went elsewhere: each is one line."""
+    write(tmp_path / "logs", 14)
+    log = str(tmp_path / "logs" / "n1" / "__cluster_metadata-0")
+
+    def blind(kinds: tuple[type, ...], change: Any) -> None:
+        def run_blind(session: object, tasks: list[Task], show: object = None) -> list[TaskResult]:
+            return [change(run_task(task)) if isinstance(task, kinds) else run_task(task) for task in tasks]
+
+        monkeypatch.setattr(job, "run_tasks", run_blind)
+
+    def unseen(result: TaskResult) -> TaskResult:
+        return TaskResult(cluster="made", problem="no such file", path=log, where=result.where)
+
+    blind((SurveyTask,), unseen)
+    with pytest.raises(ExecutorError, match=rf"executor on .* cannot read {log}, which the driver can"):
+        run(tmp_path / "logs", tmp_path / "out")
+    blind((RecordsTask,), unseen)
+    with pytest.raises(ExecutorError, match=r"executor on .* failed on cluster made: no such file"):
+        run(tmp_path / "logs", tmp_path / "out")
+    away = WrittenFile(table="topics", cluster="made", date="2026-01-01", path="x", rows=1, final=True)
+    blind((ReplayTask,), lambda result: msgspec.structs.replace(result, files=[away]))
+    with pytest.raises(ExecutorError, match="which the driver does not see"):
+        run(tmp_path / "logs", tmp_path / "out")
+    assert not list((tmp_path / "out" / "versions").glob(".staging-*"))
+
+
 def test_two_clusters_of_one_id_have_tables_of_their_own(tmp_path: Path) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     mine, theirs = cluster(b"a"), cluster(b"z", b"q")
@@ -180,3 +255,41 @@ def test_every_recorded_log_goes_through(shared_data: Path, tmp_path: Path) -> N
     golden = [row for row in records if row["cluster"] == "ycvx3IyUTJ2ANvCy7N_YyA"]
     assert [row["offset"] for row in sorted(golden, key=lambda row: row["offset"])] == list(range(4758))
     assert ends["ycvx3IyUTJ2ANvCy7N_YyA"].end_offset == 4758
+
+
+@pytest.mark.shared_data
+def test_a_trimmed_log_has_every_epoch_registration_and_fence_from_its_first_record_on(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    """As production logs are: whole segments are gone, the oldest snapshot is far behind the first record."""
+    source = shared_data / "kafka-3.7" / "controller-3000" / "__cluster_metadata-0"
+    given = read_log(source)
+    first = next(at for at, batch in enumerate(given) if batch.header.base_offset >= 500)
+    log = tmp_path / "logs" / "n1" / "__cluster_metadata-0"
+    put(tmp_path / "logs" / "n1", given[first:])
+    for file in sorted(source.glob("*.checkpoint"))[-3:]:
+        (log / file.name).write_bytes(file.read_bytes())
+    run(tmp_path / "logs", tmp_path / "out")
+    job.ingest(NOBODY, [str(source)], tmp_path / "whole")
+    start = given[first].header.base_offset
+    for name, columns in (
+        ("quorum_epochs", ("from_offset", "epoch", "leader_id", "to_offset")),
+        ("broker_sessions", ("from_offset", "broker_id", "broker_epoch", "state")),
+    ):
+        told, expected = (
+            [
+                tuple(row[column] for column in columns)
+                for row in sorted(table(out, name), key=lambda row: row["from_offset"])
+                if row["from_offset"] >= start
+                and row["from_known"]
+                and row.get("began_by") != "BROKER_REGISTRATION_CHANGE_RECORD"
+            ]
+            for out in (tmp_path / "out", tmp_path / "whole")
+        )
+        assert told == expected != [], name
+    (known,) = [row for row in table(tmp_path / "out", "coverage") if row["state"] == "known"]
+    assert known["from_offset"] > 3000
+    states = {row["state"]: row["records"] for row in table(tmp_path / "out", "coverage")}
+    assert states["state-unknown"] == known["from_offset"] - start
+    violations = table(tmp_path / "out", "violations")
+    assert all(row["from_offset"] >= known["from_offset"] for row in violations)

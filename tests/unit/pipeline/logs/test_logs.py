@@ -9,10 +9,11 @@ import pytest
 
 from metadata import records as r
 from metadata.batches import decode_batch
+from pipeline.arrow.schemas import record_batches
 from pipeline.arrow.selection import Selection
 from pipeline.logs.cut import log_ends, pieces_between, record_pieces
 from pipeline.logs.damage import Dialect, log_damage, parse_dialect
-from pipeline.logs.pieces import Piece, read_piece
+from pipeline.logs.pieces import DamagedError, Piece, read_piece
 from pipeline.logs.places import LogPlace, NoLogsError, find_logs
 from pipeline.logs.spine import choose_spine
 from pipeline.logs.survey import LogSurvey, survey
@@ -122,8 +123,42 @@ def test_a_stream_reads_what_came_since(tmp_path: Path) -> None:
     assert first == {str(log): 46}
     (log / f"{0:020d}.log").write_bytes(b"".join(batch.data for batch in batches(STORY)))
     second = log_ends([place(log)], first)
-    assert offsets(pieces_between([place(log)], first, second, 1 << 20)) == list(range(46, 196))
-    assert pieces_between([place(log)], second, second, 1 << 20) == []
+    assert (first, second) == ({str(log): 46}, {str(log): 196})
+    assert offsets(pieces_between(place(log), 46, 196, 1 << 20)) == list(range(46, 196))
+    assert pieces_between(place(log), 196, 196, 1 << 20) == []
+
+
+@pytest.mark.parametrize("wrong", [b"\x00\x00\x00\x01", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff"])
+def test_a_stream_sees_past_a_bad_batch_length(tmp_path: Path, wrong: bytes) -> None:
+    """The end goes on behind it; what is read between is named, or left out where that is asked for."""
+    log = node(tmp_path / "n1")
+    file = log / f"{0:020d}.log"
+    made = batches(STORY)
+    at = made[12].position
+    data = bytearray(file.read_bytes())
+    data[at + 8 : at + 12] = wrong
+    file.write_bytes(bytes(data) + b"torn")
+    assert log_ends([place(log)], {str(log): 30}) == {str(log): 196}
+    pieces = pieces_between(place(log), 30, 196, 1 << 20)
+    lost = range(made[12].header.base_offset, made[12].header.next_offset)
+    found = [
+        offset
+        for piece in pieces
+        for part in record_batches("all", piece, Selection())
+        for offset in part.column("offset").to_pylist()
+    ]
+    assert found == [offset for offset in range(30, 196) if offset not in lost]
+    with pytest.raises(DamagedError, match=rf"{file} at byte {at} \(offset {lost[0]}\)"):
+        for piece in pieces:
+            list(record_batches("all", piece, Selection(), whole_to=196))
+    for piece in pieces_between(place(log), 100, 196, 1 << 20):
+        assert list(record_batches("all", piece, Selection(), whole_to=196)), "what was passed is passed"
+
+
+def test_an_executor_that_does_not_see_a_log_says_so(tmp_path: Path) -> None:
+    gone = LogPlace(path=str(tmp_path / "n1"), cluster="one", node_id=1)
+    with pytest.raises(FileNotFoundError, match="n1"):
+        survey(DISK, gone)
 
 
 def test_a_survey_tells_epochs_ends_and_places_to_cut(tmp_path: Path) -> None:

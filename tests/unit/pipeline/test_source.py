@@ -1,0 +1,102 @@
+"""The data source's readers, called as Spark calls them, without Spark."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pipeline.logs.places import LogPlace
+from pipeline.source import (
+    MetadataLogReader,
+    MetadataLogStreamReader,
+    OptionError,
+    Options,
+    PiecePartition,
+    SourceError,
+)
+from tests.unit.pipeline.intervals.telling import batches
+from tests.unit.pipeline.logs.test_logs import STORY, node
+
+
+def streamed(reader: MetadataLogStreamReader, start: dict[str, int], end: dict[str, int]) -> list[int]:
+    return [
+        offset
+        for partition in reader.partitions(start, end)
+        for part in reader.read(partition)
+        for offset in part.column("offset").to_pylist()
+    ]
+
+
+def spoilt(tmp_path: Path) -> tuple[Path, Any]:
+    """A log with a bad batch length in the middle, and the batch."""
+    log = node(tmp_path / "n1")
+    file, batch = log / f"{0:020d}.log", batches(STORY)[12]
+    data = bytearray(file.read_bytes())
+    data[batch.position + 8 : batch.position + 12] = b"\x7f\xff\xff\xff"
+    file.write_bytes(bytes(data))
+    return log, batch
+
+
+def test_a_stream_fails_at_damage_and_names_the_place(tmp_path: Path) -> None:
+    log, batch = spoilt(tmp_path)
+    reader = MetadataLogStreamReader(Options({"path": str(tmp_path / "n1")}))
+    end = reader.latestOffset({}, None)
+    assert end == {str(log): 196}
+    with pytest.raises(SourceError, match=rf"\.log at byte {batch.position} .*onDamage to skip"):
+        streamed(reader, {}, end)
+    assert streamed(reader, {str(log): 100}, end) == list(range(100, 196))
+
+
+def test_a_stream_goes_on_behind_damage_where_it_is_told_to(tmp_path: Path) -> None:
+    log, batch = spoilt(tmp_path)
+    reader = MetadataLogStreamReader(Options({"path": str(tmp_path / "n1"), "onDamage": "skip"}))
+    lost = range(batch.header.base_offset, batch.header.next_offset)
+    found = streamed(reader, {}, reader.latestOffset({str(log): 0}, None))
+    assert found == [offset for offset in range(196) if offset not in lost]
+
+
+def test_a_stream_says_what_was_deleted_before_it_read_it(tmp_path: Path) -> None:
+    log = node(tmp_path / "n1")
+    made = batches(STORY)
+    (log / f"{0:020d}.log").unlink()
+    (log / f"{96:020d}.log").write_bytes(b"".join(at.data for at in made if at.header.base_offset >= 96))
+    reader = MetadataLogStreamReader(Options({"path": str(tmp_path / "n1")}))
+    end = reader.latestOffset({str(log): 46}, None)
+    with pytest.raises(SourceError, match="from offset 46 to 95 are gone"):
+        streamed(reader, {str(log): 46}, end)
+    assert streamed(reader, {}, end) == list(range(96, 196)), "a new stream begins where the log does"
+
+
+def test_an_executor_that_sees_no_file_is_named(tmp_path: Path) -> None:
+    """Batch reads, damage and streams alike: never nothing."""
+    node(tmp_path / "n1")
+    options = {"path": str(tmp_path / "n1")}
+    batch, stream = MetadataLogReader(Options(options)), MetadataLogStreamReader(Options(options))
+    damage = MetadataLogReader(Options({**options, "type": "damage"}))
+    partitions: list[tuple[Any, Any]] = [(batch, batch.partitions()), (damage, damage.partitions())]
+    partitions.append((stream, stream.partitions({}, stream.latestOffset({}, None))))
+    (tmp_path / "n1").rename(tmp_path / "elsewhere")
+    for reader, given in partitions:
+        with pytest.raises(
+            SourceError, match=rf"executor on .* cannot read {tmp_path}.*which the driver can"
+        ):
+            for partition in given:
+                list(reader.read(partition))
+    with pytest.raises(SourceError, match="nowhere"):
+        PiecePartition(None, LogPlace(path="/nowhere", cluster="c", node_id=None)).require()
+
+
+def test_relative_paths_are_those_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node(tmp_path / "n1")
+    monkeypatch.chdir(tmp_path)
+    options = Options({"path": "n1"})
+    monkeypatch.chdir("/")
+    assert options.paths == [str(tmp_path / "n1")]
+    assert all(os.path.isabs(place.path) for place in options.places())
+    with pytest.raises(OptionError, match="ondamage"):
+        Options({"path": "n1", "onDamage": "ignore"})

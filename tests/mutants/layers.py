@@ -80,7 +80,11 @@ LAYERS: dict[str, Layer] = {
             name="storage",
             target=95,
             files=("storage/*.py",),
-            without=("storage/posix_disk.py", "storage/faulty_disk.py"),  # the shell; the tests' own disk
+            without=(
+                "storage/posix_disk.py",
+                "storage/private.py",
+                "storage/faulty_disk.py",
+            ),  # shell; tests' disk
             tests=_STORAGE_TESTS,
         ),
         Layer(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.raft import fetching, snapshots
+from controller.raft import fetching, replication, snapshots
 from controller.raft.config import RaftConfig, RecoveredLog
 from controller.raft.core import RaftCore
 from controller.raft.effects import (
@@ -351,3 +351,49 @@ def test_a_failure_of_another_nodes_request_is_no_failure(target: int) -> None:
     assert core.state.is_asking(2)
     core.on_request_failed(5, 2, fetch.correlation_id, "refused")
     assert core.state.role.failures == 1
+
+
+@pytest.mark.parametrize(
+    ("acked", "heard", "first", "order"),
+    [
+        ((5, 9, 7, 9), (1, 2, 3, 4), None, (5, 3, 4, 2)),
+        ((9, 9, 9, 9), (4, 3, 2, 1), None, (2, 3, 4, 5)),
+        ((9, 9, 9, 9), (1, 1, 1, 1), None, (2, 3, 4, 5)),
+        ((None, 9, 0, None), (9, 1, 1, None), None, (3, 4, 2, 5)),
+        ((9, 5, 5, 5), (9, 1, 1, 1), 4, (4, 2, 3, 5)),
+    ],
+)
+def test_successors_are_named_best_synced_first_then_heard_last(
+    acked: tuple[int | None, ...], heard: tuple[int | None, ...], first: int | None, order: tuple[int, ...]
+) -> None:
+    world, core = leading(5)
+    assert isinstance(core.state.role, Leader)
+    for node_id, offset, time in zip((2, 3, 4, 5), acked, heard, strict=True):
+        core.state.role.view.voters[node_id].acked_offset = offset
+        core.state.role.view.voters[node_id].last_fetch_ms = time
+    replication.resign(core.state, world.now, first)
+    assert isinstance(core.state.role, Resigned)
+    assert core.state.role.successors == order
+
+
+def test_nobody_but_a_leader_is_handing_over() -> None:
+    for role in ROLES:
+        core = make()
+        core.start(0)
+        in_role(core, role)
+        assert not core.transferring
+    assert not leading()[1].transferring
+
+
+def test_a_second_fetch_ends_the_first_one_without_records() -> None:
+    """What the first one asked for goes to the second, once."""
+    world, core = leading()
+    fetch = fetch_of(9, 1, high_watermark=1, max_wait_ms=500)
+    assert answers(core.on_request(world.now, 500, fetch), 500) == []
+    core.append(world.now, batch(1, 1), wake_observers=False)
+    core.on_log_synced(world.now, 2)
+    core.on_request(world.now, 501, fetch_of(2, 2, high_watermark=1))
+    assert core.high_watermark == 2
+    effects = core.on_request(world.now, 502, fetch)
+    (first,) = answers(effects, 500)
+    assert isinstance(first, Respond)

@@ -10,6 +10,7 @@ import argparse
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="which sample")
     parser.add_argument("--files", default="", help="only files whose path contains this")
     parser.add_argument("--keys", nargs="*", default=[], help="these mutants only, equivalent ones too")
+    parser.add_argument("--tests", nargs="*", default=[], help="judge by these instead of the layer's")
     parser.add_argument("--minutes", type=float, default=0.0, help="start no more mutants after so many")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at once")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of tests for one mutant")
@@ -46,11 +48,12 @@ def _judge_layer(arguments: argparse.Namespace) -> int:
     from tests.mutants.judging import Judgement
     from tests.mutants.layers import LAYERS
 
+    layer = LAYERS[arguments.layer]
     # pytest captures what this process prints: the results go to the terminal as it is now.
     with os.fdopen(os.dup(1), "w", buffering=1) as out:
         judgement = Judgement(
             root=REPOSITORY,
-            layer=LAYERS[arguments.layer],
+            layer=replace(layer, tests=tuple(arguments.tests) or layer.tests),
             table=parse(TABLE.read_text()),
             say=lambda text: print(text, file=out),
             seed=arguments.seed,

@@ -1,0 +1,118 @@
+"""Small parts of a broker at their edges: whom it asks next, promised room, when a follower kept up."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from broker.replica.config import ReplicaConfig
+from broker.replica.directories import Directory
+from broker.replica.isr import NEVER_MS, FollowerProgress
+from broker.targets import ControllerTargets
+
+
+def targets(current: int) -> ControllerTargets:
+    made = ControllerTargets((1, 2, 3), random.Random(0))
+    made.current = current
+    return made
+
+
+@pytest.mark.parametrize(
+    ("leader", "asked", "following"),
+    [(None, 1, 2), (None, 3, 1), (3, 1, 3), (2, 1, 2), (1, 1, 2), (3, 3, 1), (9, 2, 3), (None, 7, 1)],
+)
+def test_after_a_failure_the_leader_is_asked_or_else_the_next_voter(
+    leader: int | None, asked: int, following: int
+) -> None:
+    made = targets(asked)
+    made.leader_known(leader)
+    made.current = asked
+    made.failed(asked)
+    assert made.current == following
+    if leader == asked:  # what was known of it is forgotten: it is not gone back to at once
+        made.failed(following)
+        assert made.current != leader
+
+
+def test_hints_are_followed_once_for_each_voter_and_no_further() -> None:
+    made = targets(1)
+    asked = [1]
+    for hint in (2, 1, 2):
+        assert made.redirect(asked[-1], hint)
+        assert made.current == hint
+        asked.append(hint)
+    assert not made.redirect(2, 1)
+    assert made.redirect(made.current, 2 if made.current != 2 else 3)  # counted anew after the pause
+    for hint in (None, 9, made.current):
+        assert not targets(1).redirect(1, hint if hint != made.current else 1)
+
+
+@pytest.mark.parametrize(
+    ("usable", "promised", "size", "fits"),
+    [
+        (1000, 0, 900, True),
+        (1000, 0, 901, False),
+        (1000, 400, 500, True),
+        (1000, 400, 501, False),
+        (1000, 5000, 0, True),
+        (-1, 5000, 5000, True),
+        (0, 0, 1, False),
+        (0, 0, 0, True),
+    ],
+)
+def test_nine_tenths_of_what_is_free_can_be_promised(
+    usable: int, promised: int, size: int, fits: bool
+) -> None:
+    made = Directory(
+        path="/d",
+        directory_id=b"d" * 16,
+        problem=None,
+        total_bytes=2000,
+        usable_bytes=usable,
+        promised_bytes=promised,
+    )
+    assert made.has_room(size) == fits
+
+
+def test_a_follower_that_has_not_fetched_held_nothing() -> None:
+    fresh = FollowerProgress()
+    fresh.held_all(500)
+    assert fresh.caught_up_ms == NEVER_MS
+    fresh.fetched(10, leader_end=10, epoch=3, now_ms=1000)
+    assert (fresh.caught_up_ms, fresh.acknowledged, fresh.epoch) == (1000, 10, 3)
+    fresh.held_all(1500)
+    assert fresh.caught_up_ms == 1500
+    fresh.held_all(1200)  # what is told late is no step back
+    assert fresh.caught_up_ms == 1500
+    fresh.left_isr(12, 2000)
+    for at_ms, caught_up_ms in ((1900, NEVER_MS), (2000, NEVER_MS), (2001, 2001)):
+        fresh.held_all(at_ms)
+        assert fresh.caught_up_ms == caught_up_ms
+
+
+def test_a_follower_a_little_behind_is_caught_up_as_of_its_fetch_before() -> None:
+    one = FollowerProgress()
+    one.fetched(5, leader_end=10, epoch=3, now_ms=1000)
+    assert one.caught_up_ms == NEVER_MS
+    one.fetched(9, leader_end=20, epoch=3, now_ms=2000)
+    assert one.caught_up_ms == NEVER_MS  # it had not reached the 10 of a second before
+    one.fetched(20, leader_end=30, epoch=3, now_ms=3000)
+    assert one.caught_up_ms == 2000
+    one.fetched(30, leader_end=30, epoch=3, now_ms=4000)
+    assert one.caught_up_ms == 4000
+
+
+def test_defaults_are_kafkas() -> None:
+    config = ReplicaConfig(broker_id=1)
+    assert config.replica_lag_time_max_ms == 30_000
+    assert (config.replica_fetch_max_bytes, config.replica_fetch_response_max_bytes) == (
+        1_048_576,
+        10_485_760,
+    )
+    assert (config.replica_fetch_min_bytes, config.replica_fetch_wait_max_ms) == (1, 500)
+    assert (config.replica_fetch_backoff_ms, config.fetch_max_bytes) == (1000, 57_671_680)
+    assert config.max_incremental_fetch_session_cache_slots == 1000
+    assert config.producer_id_expiration_ms == 86_400_000
+    assert config.replica_high_watermark_checkpoint_interval_ms == 5000
+    assert config.log_retention_check_interval_ms == 300_000

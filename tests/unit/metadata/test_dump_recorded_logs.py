@@ -35,7 +35,13 @@ RECORD_LINE = re.compile(
 
 
 def _log_files(root: Path) -> list[Path]:
-    return sorted(path for path in root.rglob("*") if path.suffix in (".log", ".checkpoint"))
+    """Of metadata logs: brokers' directories of partitions are recorded too."""
+    return sorted(
+        path
+        for path in root.rglob("*")
+        if path.suffix in (".log", ".checkpoint")
+        and ("kafka-3.7-wire" not in path.parts or "__cluster_metadata-0" in path.parts)
+    )
 
 
 def _batches(path: Path) -> Iterator[RecordBatch]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 10.0
 REFRESH = "cli.log_live.refresh"
 """Key in a context's `meta`: what fetches the records that are new since, and says what there is."""
+BOOTSTRAP = "cli.log_live.bootstrap"
+"""Key in a context's `meta`: the address that was given in the place of PATH."""
 _PLACEHOLDER = "/dev/null/live"
 """What stands for PATH until the log is there; nothing can be at that path."""
 
@@ -51,6 +53,7 @@ class LiveCommand(click.Command):
             raise click.UsageError("--follow reads files; leave out --bootstrap, or run it on the node", ctx)
         with live_directory(bootstrap, timeout_s, truststore, keystore) as (directory, refresh):
             ctx.meta[REFRESH] = refresh
+            ctx.meta[BOOTSTRAP] = bootstrap
             for name, value in ctx.params.items():
                 if value == _PLACEHOLDER:
                     ctx.params[name] = directory

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from cli.errors import EXIT_CRITICAL, EXIT_WARNING, Failure, log_exit_code
-from cli.log_live import LiveCommand
+from cli.log_live import BOOTSTRAP, LiveCommand
 from cli.log_nodes import nodes_json, open_merged, tell_nodes
 from cli.log_options import (
     PATH,
@@ -101,7 +101,7 @@ def summary(
     if as_json:
         echo_json(_json(found))
     else:
-        for line in _screen(found, " ".join(paths), show_all):
+        for line in _screen(found, _place(paths, nodes), show_all):
             click.echo(line)
         tell_limits(found.seen.limits.coverage, found.seen.limits.shown)
     tell_unknown(found.seen.limits.unknown)
@@ -111,6 +111,17 @@ def summary(
         unknown=bool(found.seen.limits.unknown),
         verdict=_EXIT_CODES.get(found.summary.severity, 0),
     )
+
+
+def _place(paths: tuple[str, ...], nodes: NodesReport | None) -> str:
+    """What stands for PATH in the command that looks closer: one path, as it takes one, or the address of a
+    running quorum."""
+    bootstrap = click.get_current_context().meta.get(BOOTSTRAP)
+    if isinstance(bootstrap, str):
+        return f"--bootstrap {bootstrap}"
+    if len(paths) == 1 or nodes is None:
+        return paths[0]
+    return next((node.path for node in nodes.nodes if not node.behind and not node.departure), paths[0])
 
 
 def _start(log: MetadataLog, start: Point | None, last_ms: int | None) -> Point | None:
@@ -155,11 +166,11 @@ class _Found:
         )
 
 
-def _screen(found: _Found, paths: str, show_all: bool) -> Iterator[str]:
+def _screen(found: _Found, place: str, show_all: bool) -> Iterator[str]:
     width = terminal_width()
     times = _Times(found)
     hidden = False
-    for line in _head(found, paths):
+    for line in _head(found, place):
         yield trimmed(line, width)
     verdict = trimmed(_verdict(found.summary), width)
     yield click.style(verdict, fg=_COLOURS.get(found.summary.severity), bold=True)
@@ -176,7 +187,7 @@ def _screen(found: _Found, paths: str, show_all: bool) -> Iterator[str]:
         yield trimmed(f"  {line}", width)
     worst = _worst_row(found.sections)
     if worst is not None:
-        yield f"next: metaquorum log why {paths} {worst.entity} --at {worst.offset}+"
+        yield f"next: metaquorum log why {place} {worst.entity} --at {worst.offset}+"
     if hidden:
         yield "      --all shows all rows"
 
@@ -189,13 +200,13 @@ def _coloured(line: str, severity: str) -> str:
     return click.style(line, fg=_COLOURS[severity]) if severity in _COLOURS else line
 
 
-def _head(found: _Found, paths: str) -> Iterator[str]:
+def _head(found: _Found, place: str) -> Iterator[str]:
     log, seen, state = found.log, found.seen, found.at_end
     identity = log.identity
     whose = f"cluster {identity.cluster_id}" if identity is not None and identity.cluster_id else "cluster -"
     if identity is not None and identity.node_id is not None:
         whose += f", node {identity.node_id}"
-    yield paths
+    yield place if found.nodes is None else found.log.path
     first = found.summary.begins or (log.start_offset, seen.first_ms or 0)
     last_ms = seen.last_ms or 0
     yield f"{whose}, {offsets_text(max(first[0], log.start_offset), state.end_offset)}"

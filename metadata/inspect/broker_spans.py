@@ -17,8 +17,8 @@ LONG_RETURN_MS = 30_000
 """A broker that has registered reads the metadata log and is unfenced, within a second or two where all is
 well; a recovery of its own logs after a crash comes before it registers."""
 
-ORDERLY = ("shutdown-finished", "stopped-idle", "stopped-or-silent")
-"""Rules of fences that are no fault, as far as the log can tell."""
+ORDERLY = ("shutdown-finished", "stopped-idle")
+"""Rules of fences that are no fault."""
 
 
 @dataclass(slots=True)
@@ -124,7 +124,8 @@ class BrokerSpans:
             lasted = time_ms - found.since[1]
             entity = f"broker/{broker}"
             text = f"broker {broker} for {_long(lasted, found.since[0], found.at_least)}"
-            severity = "info" if found.rule in ORDERLY else "warning"
+            unclear = found.rule == "stopped-or-silent" and lasted <= LONG_RETURN_MS
+            severity = "info" if unclear or found.rule in ORDERLY else "warning"
             if found.registered is not None:
                 waited = time_ms - found.registered[1]
                 severity = "warning" if waited > LONG_RETURN_MS else "info"

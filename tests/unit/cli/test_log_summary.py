@@ -171,3 +171,14 @@ def test_logs_of_other_people(shared_data: Path, name: str, code: int, sections:
     report = json.loads(result.stdout)
     assert sections <= {section["name"] for section in report["sections"]}
     assert result.exit_code == code
+
+
+def test_the_next_command_names_one_log(tmp_path: Path) -> None:
+    story = [*CALM, (1, [r.PartitionChangeRecord(0, ORDERS, leader=-1)])]
+    paths = [made(tmp_path / f"c{at}", story[: 27 + at], node_id=3000 + at) for at in range(2)]
+    both = run(*paths).stdout.splitlines()
+    assert both[0] == f"2 nodes in {paths[0]}, {paths[1]}"
+    (command,) = [line.removeprefix("next: metaquorum ") for line in both if line.startswith("next:")]
+    assert command == f"log why {paths[1]}/__cluster_metadata-0 topic/orders/0 --at 31+"
+    result = CliRunner().invoke(main, command.split())
+    assert result.exit_code == 0, result.stderr

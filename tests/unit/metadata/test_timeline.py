@@ -358,3 +358,14 @@ def test_a_recorded_broker_that_waited_for_its_directory_is_slow_to_return(
     (slow,) = [event for event in scenario if event.kind == "slow to return"]
     assert (slow.offset, slow.entity) == (1602, "broker/0")
     assert "after it registered at 1431 and 2 times more" in slow.text
+
+
+@pytest.mark.parametrize(("lasted_ms", "severity"), [(30_000, "info"), (30_001, "warning")])
+def test_a_broker_that_may_have_died_and_stays_away_is_a_warning(lasted_ms: int, severity: str) -> None:
+    story = Story()
+    story.batch(0, r.FeatureLevelRecord("metadata.version", 19), broker(1, 1), broker(2, 2))
+    fence = story.batch(60_000, r.FenceBrokerRecord(1, 1))
+    assert [event.rule for event in fence if event.kind == "broker fenced"] == ["stopped-or-silent"]
+    story.batch(60_000 + lasted_ms, r.NoOpRecord())
+    (still,) = [event for event in story.timeline.finish() if event.kind == "still fenced"]
+    assert still.severity == severity

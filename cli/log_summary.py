@@ -30,14 +30,17 @@ from cli.log_options import (
 from cli.log_source import MetadataLog
 from cli.output import echo_json, json_option, terminal_width, trimmed, utc_text
 from metadata.features import metadata_version_name
+from metadata.inspect.clock import clock_of
 from metadata.inspect.coverage import before_the_log
 from metadata.inspect.event_groups import count, duration
 from metadata.inspect.nodes_merge import NodesReport
+from metadata.inspect.places import batch_at
 from metadata.inspect.points import END, Point
 from metadata.inspect.states import FoundState, settle, state_at
 from metadata.inspect.story import Seen, events
 from metadata.inspect.summary import Row, Section, Summary
 from metadata.inspect.summary_limits import cannot_tell, gap_ms, idle_interval_ms, last_time_ms
+from metadata.inspect.summary_spans import Place
 from metadata.inspect.timeline import CRITICAL, INFO, SEVERITIES, at_least
 from metadata.inspect.timeline import WARNING as WARNING_SEVERITY
 
@@ -149,6 +152,7 @@ class _Found:
             seen.limits.place(shown_as)
             seen.limits.coverage.add(before_the_log(log, start))
         self.summary = Summary(start)
+        self.start = start
         interval_ms = idle_interval_ms(log)
         told = events(
             log, self._complaints, end=end, gap_ms=gap_ms(interval_ms), seen=seen, shown=at_least(INFO)
@@ -157,12 +161,34 @@ class _Found:
             self.summary.take(event)
         self.sections = self.summary.sections = self.summary.finish()
         self.at_end: FoundState = state_at(log, end, past_corruption=True)
+        place = self.at_end.image.provenance
+        self.to_ms = self._time_ms(place.offset - 1, place.timestamp_ms)
+        self.from_offset, self.from_ms = self._begins()
         self.unsaid = cannot_tell(
             image=self.at_end.image,
             interval_ms=interval_ms,
             uncertain=self.summary.uncertain_fences,
             gaps=self.summary.counts["gap in time"],
             nodes=1 if self.nodes is None else len(self.nodes.nodes),
+        )
+
+    def _begins(self) -> Place:
+        """Where what is told begins: the range that was asked for, or the log."""
+        first = self.summary.begins
+        if self.start is None or self.start.is_end:
+            return self.log.start_offset, self.seen.first_ms or 0
+        if self.start.time_ms is not None:
+            return self.at_end.end_offset if first is None else first[0], self.start.time_ms
+        offset = max(self.start.offset or 0, self.log.start_offset)
+        found = batch_at(self.log, offset)
+        if found is None:
+            return offset, self.to_ms if first is None else first[1]
+        return offset, self._time_ms(found.header.base_offset, found.header.max_timestamp_ms)
+
+    def _time_ms(self, offset: int, stamp_ms: int) -> int:
+        """By the log's clock, where it jumps."""
+        return (
+            clock_of(self.log).time_ms(offset, stamp_ms) if self.summary.counts["clock jumped"] else stamp_ms
         )
 
 
@@ -201,21 +227,19 @@ def _coloured(line: str, severity: str) -> str:
 
 
 def _head(found: _Found, place: str) -> Iterator[str]:
-    log, seen, state = found.log, found.seen, found.at_end
+    log, state = found.log, found.at_end
     identity = log.identity
     whose = f"cluster {identity.cluster_id}" if identity is not None and identity.cluster_id else "cluster -"
     if identity is not None and identity.node_id is not None:
         whose += f", node {identity.node_id}"
     yield place if found.nodes is None else found.log.path
-    first = found.summary.begins or (log.start_offset, seen.first_ms or 0)
-    last_ms = seen.last_ms or 0
-    yield f"{whose}, {offsets_text(max(first[0], log.start_offset), state.end_offset)}"
-    begun, ended = utc_text(first[1]), utc_text(last_ms)
+    yield f"{whose}, {offsets_text(found.from_offset, state.end_offset)}"
+    begun, ended = utc_text(found.from_ms), utc_text(found.to_ms)
     ended = ended[11:] if begun[:11] == ended[:11] else ended
     image = state.image
     level = image.features.metadata_version
     version = f", {metadata_version_name(level)}" if level is not None else ""
-    yield f"{begun} to {ended} ({duration(max(0, last_ms - first[1]))}){version}"
+    yield f"{begun} to {ended} ({duration(max(0, found.to_ms - found.from_ms))}){version}"
     unfenced = sum(not one.fenced for one in image.brokers.values())
     leader = found.summary.leader
     yield (
@@ -247,8 +271,7 @@ class _Times:
     """How times are written: without the date where all are of one day."""
 
     def __init__(self, found: _Found) -> None:
-        first = found.summary.begins[1] if found.summary.begins else found.seen.first_ms or 0
-        times = [first, found.seen.last_ms or 0]
+        times = [found.from_ms, found.to_ms]
         times += [row.time_ms for section in found.sections for row in section.rows]
         self._short = len({utc_text(time_ms)[:10] for time_ms in times}) == 1
         self.width = 12 if self._short else 19
@@ -283,10 +306,10 @@ def _json(found: _Found) -> dict[str, Any]:
         "path": found.log.path,
         "cluster": None if identity is None else identity.cluster_id,
         "severity": found.summary.severity,
-        "fromOffset": found.summary.begins[0] if found.summary.begins else found.log.start_offset,
+        "fromOffset": found.from_offset,
         "toOffset": found.at_end.end_offset,
-        "fromTime": found.summary.begins[1] if found.summary.begins else seen.first_ms,
-        "toTime": seen.last_ms,
+        "fromTime": found.from_ms,
+        "toTime": found.to_ms,
         "atEnd": {
             "offset": found.at_end.end_offset,
             "leader": found.summary.leader,

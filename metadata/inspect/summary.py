@@ -126,6 +126,8 @@ class Summary:
                 self._outage_over(event)
             case "gap in time":
                 self._row("gaps", event, text=event.text.partition(";")[0])
+            case "clock jumped":
+                self._row("clocks", event)
             case "directory failed":
                 self._row("directories", event, text=event.text.replace(" left online", " left"))
             case kind if kind.startswith("broker ") or kind in ("slow to return", "still fenced"):
@@ -251,6 +253,7 @@ class Summary:
             self._quorum_section(),
             self._listed("outages", "total outages", "no broker unfenced"),
             self._listed("gaps", "gaps in time", "nobody wrote, so nobody led"),
+            self._listed("clocks", "clock jumps", "times are those of the batches around"),
             self._broker_section(),
             self._stretch_section("leaderless", self._leaderless, CRITICAL),
             self._listed("unclean", "unclean elections", "records are lost"),

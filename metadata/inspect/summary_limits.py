@@ -9,6 +9,7 @@ from statistics import median
 from metadata.image import BROKER_RESOURCE, MetadataImage
 from metadata.image.types import ConfigResource
 from metadata.inspect.changes import MIN_INSYNC_REPLICAS
+from metadata.inspect.clock import clock_of
 from metadata.inspect.event_groups import count
 from metadata.inspect.log import MetadataLog
 from metadata.inspect.rewrite import NO_OP
@@ -48,15 +49,15 @@ def gap_ms(interval_ms: int | None) -> int:
 
 
 def last_time_ms(log: MetadataLog) -> int | None:
-    """The time of the log's last batch, Unix ms; None for a log without one. Reads the last segment."""
-    found: int | None = None
+    """The time of the log's last batch, Unix ms, by the log's clock; None for a log without one."""
+    found: tuple[int, int] | None = None
     segments = log.segments
     for item in log.runs(segments[-1] if segments else None):
         if isinstance(item, RecordBatch):
-            found = item.header.max_timestamp_ms
+            found = item.header.base_offset, item.header.max_timestamp_ms
         elif isinstance(item, BatchRun):
-            found = int(item.timestamps_ms()[-1])
-    return found
+            found = item.next_offset - 1, int(item.timestamps_ms()[-1])
+    return None if found is None else clock_of(log).time_ms(*found)
 
 
 def cannot_tell(

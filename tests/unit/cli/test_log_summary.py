@@ -15,9 +15,11 @@ from cli.errors import EXIT_CRITICAL, EXIT_WARNING
 from cli.log_summary import parse_span_ms
 from cli.main import main
 from metadata import records as r
+from metadata.codec import encode
+from storage.batch import encode_batch
 from storage.posix_disk import PosixDisk
 from tests.conftest import shared_data_path
-from tests.unit.metadata.made_logs import ORDERS, STORY, Batch, make_node
+from tests.unit.metadata.made_logs import ORDERS, START_MS, STORY, Batch, encoded, make_node
 
 GOLDEN = (shared_data_path() or Path("absent")) / "kafka-3.7" / "controller-3000"
 CALM: list[Batch] = [*STORY[:7], *((1, [r.NoOpRecord()]) for _ in range(20))]
@@ -182,3 +184,23 @@ def test_the_next_command_names_one_log(tmp_path: Path) -> None:
     assert command == f"log why {paths[1]}/__cluster_metadata-0 topic/orders/0 --at 31+"
     result = CliRunner().invoke(main, command.split())
     assert result.exit_code == 0, result.stderr
+
+
+def test_one_batch_of_a_clock_far_ahead_moves_neither_the_end_nor_a_range(tmp_path: Path) -> None:
+    home = made(tmp_path / "n", CALM)
+    straight = json.loads(run(home, "--json").stdout)
+    segment = home / "__cluster_metadata-0" / f"{0:020}.log"
+    batches = encoded(CALM)
+    at = 12
+    base = int.from_bytes(batches[at][:8], "big")
+    ahead = START_MS + 6 * 365 * 86_400_000
+    idle = encode(r.NoOpRecord(), 0)
+    batches[at] = encode_batch(base_offset=base, leader_epoch=1, timestamp_ms=ahead, values=[idle])
+    segment.write_bytes(b"".join(batches))
+    report = json.loads(run(home, "--json").stdout)
+    assert (report["fromTime"], report["toTime"]) == (straight["fromTime"], straight["toTime"])
+    (section,) = [one for one in report["sections"] if one["name"] == "clock jumps"]
+    assert [row["offset"] for row in section["rows"]] == [base]
+    last = json.loads(run(home, "--last", "5s", "--json").stdout)
+    assert 0 <= last["toTime"] - last["fromTime"] <= 5_000
+    assert "clock jumps" not in [one["name"] for one in last["sections"]]

@@ -19,7 +19,7 @@ from metadata.inspect.diff import changes_between
 from metadata.inspect.leaps import Leap, Place
 from metadata.inspect.log import MetadataLog, ReadBatch, damage_line
 from metadata.inspect.points import END, Point
-from metadata.inspect.record_checks import Fault, clock_faults, record_faults
+from metadata.inspect.record_checks import IDLE_RULE, Fault, clock_faults, record_faults
 from metadata.inspect.states import FoundState, OnProblem, Passed, Step, state_at, steps_about
 from metadata.inspect.views import touched
 from metadata.invariants import ERROR, Violation, check_image
@@ -259,8 +259,14 @@ class _Checker:
             self._snapshot(*self._snapshots.pop(0), step)
 
     def _faults(self, faults: Iterable[Fault], epoch: int, time_ms: int) -> None:
-        """What records say that they may not: each is told, for the next one is another mistake."""
+        """What records say that they may not. Of those that change nothing, the first about each thing:
+        what is set again and again may be so by the thousand."""
         for one in faults:
+            if one.rule == IDLE_RULE:
+                if (one.rule, one.where) in self._open:
+                    continue
+                if len(self._open) < MAX_OPEN:
+                    self._open[one.rule, one.where] = None
             self._report.add(
                 Finding(
                     rule=one.rule,

@@ -32,6 +32,8 @@ RECORD_RULES = {
 }
 """What `check` asks of records and times, besides the rules of docs/invariants.md."""
 
+IDLE_RULE = "records-change-something"
+
 LEAP_MS = 86_400_000
 """So far ahead from one batch to the next: the clock was set, or nobody wrote."""
 
@@ -134,9 +136,9 @@ def _idle(records: list[DecodedRecord], step: Step) -> Iterator[Fault]:
             idle = subject(one.record, before) == subject(one.record, ImageBuilder(step.after))
         if idle:
             where = (touched(one.record, step.before, step.after) or ("log",))[0]
-            key_text = f" {one.record.name}" if isinstance(one.record, r.ConfigRecord) else ""
-            text = f"{one.record.type_name}{key_text} changes nothing: it was so already"
-            yield Fault("records-change-something", WARNING, one.offset, where, text)
+            where += f"/{one.record.name}" if isinstance(one.record, r.ConfigRecord) else ""
+            text = f"{one.record.type_name} changes nothing: it was so already"
+            yield Fault(IDLE_RULE, WARNING, one.offset, where, text)
 
 
 def _key(record: object) -> object:

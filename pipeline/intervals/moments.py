@@ -15,6 +15,8 @@ MAX_TIME_MS = 253_402_300_799_999
 """The end of the year 9999: later times, and times before 1970, are no times."""
 MAX_JUMP_MS = 3_660 * DAY_MS
 """A step forward by more than ten years is taken for a wrong clock, and no time is counted for it."""
+LEAP_MS = 366 * DAY_MS
+"""A step forward by so much has to be confirmed by the next batch."""
 
 Row = tuple[Any, ...]
 """A row of a table in the order of its columns, without `cluster` and `date`; times are Unix ms."""
@@ -34,17 +36,26 @@ class Moment(NamedTuple):
 
 
 class Clock(msgspec.Struct):
-    """Turns batch timestamps into a time that never runs backwards. `now_ms` is -1 before the first."""
+    """Turns batch timestamps into a time that never runs backwards. `now_ms` is -1 before the first. A step
+    ahead by LEAP_MS and more counts once the next batch confirms it (`leapt_ms` is the stamp that waits): one
+    batch that is stamped years ahead does not move the time."""
 
     now_ms: int = -1
+    leapt_ms: int = -1
 
     def moment(self, offset: int, timestamp_ms: int) -> Moment:
         """The moment of a batch, the clock moved on to it."""
         if not 0 <= timestamp_ms <= MAX_TIME_MS:
             return Moment(offset, None, self.now_ms)
-        if self.now_ms < 0 or 0 <= timestamp_ms - self.now_ms <= MAX_JUMP_MS:
-            self.now_ms = timestamp_ms
+        step_ms = timestamp_ms - self.now_ms
+        if self.now_ms < 0 or 0 <= step_ms < LEAP_MS or self._is_confirmed(timestamp_ms, step_ms):
+            self.now_ms, self.leapt_ms = timestamp_ms, -1
+        else:
+            self.leapt_ms = timestamp_ms if step_ms >= LEAP_MS else -1
         return Moment(offset, timestamp_ms, self.now_ms)
+
+    def _is_confirmed(self, timestamp_ms: int, step_ms: int) -> bool:
+        return step_ms <= MAX_JUMP_MS and self.leapt_ms >= 0 and 0 <= timestamp_ms - self.leapt_ms < LEAP_MS
 
 
 def days(start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:

@@ -100,7 +100,7 @@ TOOLS: list[tuple[object, ...]] = [
     ("bisect", "--predicate", "image.scram.nothing"),
     ("check", "--all"), ("check", "--json", "--all"),
     ("repair", "--dry-run", "--drop", 15), ("repair", "--dry-run", "--drop", 18, "--json"),
-    ("salvage",), ("salvage", "--json"),
+    ("salvage",), ("salvage", "--json"), ("summary", "--all"), ("summary", "--all", "--json"),
 ]  # fmt: skip
 
 

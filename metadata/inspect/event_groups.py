@@ -124,7 +124,7 @@ def leader_events(
     for step in batch.partitions:
         if step.before is None or step.after is None or step.before.leader == step.after.leader:
             continue
-        rule = _leader_rule(causes[step.offset])
+        rule = _leader_rule(causes.get(step.offset, ()))
         moved.setdefault((step.before.leader, step.after.leader, rule), []).append(step)
     for (old, new, rule), steps in moved.items():
         text = f"{listed([step.name for step in steps])}: {_leader(old)} -> {_leader(new)}"

@@ -110,12 +110,14 @@ def _is_before(event: TimelineEvent, start: Point) -> bool:
 
 
 def _snapshot_before(log: MetadataLog, start: Point) -> int | None:
-    """The end of the newest snapshot at or before an offset; None for none, and for a time: a clock may have
-    jumped, so that what is later stands before it."""
+    """The end of the newest snapshot at or before a place; None for none."""
     known = known_from(log)
-    if start.offset is None or known is None or log.is_checkpoint:
+    if known is None or log.is_checkpoint or not log.snapshots():
         return None
-    fitting = [at.offset for at in log.snapshots() if known <= at.offset <= start.offset]
+    limit = start.offset
+    if start.time_ms is not None:  # the clock is steady, or `settle` had made it an offset
+        limit = clock_of(log).place(start.time_ms, first=True)[0].offset
+    fitting = [at.offset for at in log.snapshots() if known <= at.offset <= (limit or 0)]
     return fitting[-1] if fitting else None
 
 
@@ -158,6 +160,9 @@ class _Story:
         if begun is not None:
             found = state_at(log, Point(offset=begun), past_corruption=True)
             quorum = quorum_at(log, begun)
+            seen, place = self._seen, found.image.provenance
+            seen.first_ms = seen.last_ms = place.timestamp_ms
+            seen.end_offset = place.offset
             return Timeline(found.image, gap_ms=gap_ms, shown=shown, quorum=quorum, clock=clock), begun
         if known_from(log) == base:
             image = None

@@ -14,6 +14,7 @@ import msgspec
 from metadata import control_records as control
 from metadata import records as r
 from metadata.image import MetadataImage
+from metadata.image.types import NO_LEADER
 from metadata.inspect import event_groups as groups
 from metadata.inspect.broker_events import broker_events
 from metadata.inspect.broker_spans import BrokerSpans
@@ -22,6 +23,7 @@ from metadata.inspect.causes import (
     Scene,
     election_causes,
     partition_causes,
+    was_unclean,
 )
 from metadata.inspect.changes import BatchChanges, ChangeFeed
 from metadata.inspect.clock import JUMP_MS, LEAP_MS, LogClock, RunningClock
@@ -332,10 +334,10 @@ class Timeline:
             for step in scene.batch.partitions
             if step.before is not None
             and step.after is not None
-            and (step.before.leader != step.after.leader or not only_leaders)
+            and (not only_leaders or step.after.leader == NO_LEADER or was_unclean(step.before, step.after))
         }
         spans = self._spans.batch(scene.batch)
-        events = list(groups.leader_events(scene.batch, causes, spans))
+        events = list(groups.leader_events(scene.batch, causes, spans)) if causes else []
         if not only_leaders:
             events += groups.isr_events(scene.batch, causes)
             events += groups.reassignment_events(scene.batch)

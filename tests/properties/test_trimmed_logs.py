@@ -169,3 +169,25 @@ def test_behind_a_hole_the_next_snapshot_says_what_is(tmp_path: Path) -> None:
     assert [event for event in told if event.offset < 1850] == [
         event for event in whole(name) if event.offset < 1850
     ]
+
+
+def test_a_timeline_from_a_time_is_the_end_of_the_whole_one() -> None:
+    name = LOGS[0]
+    log = open_log(PosixDisk(), str(ROOT / name))
+    for start in random.Random(name).sample(batches(name), 4):
+        time_ms = start.header.max_timestamp_ms
+        told = list(events(log, pytest.fail, start=Point(time_ms=time_ms)))
+        expected = [event for event in whole(name) if event.time_ms >= time_ms]
+        assert [place(event) for event in told] == [place(event) for event in expected]
+
+
+def test_a_timeline_reads_no_segment_before_its_snapshot(tmp_path: Path) -> None:
+    home = tmp_path / "log"
+    home.mkdir()
+    for path in (ROOT / LOGS[0]).iterdir():
+        if path.suffix in (".log", ".checkpoint") or path.name == "leader-epoch-checkpoint":
+            (home / path.name).write_bytes(path.read_bytes())
+    first = home / segment_name(0)
+    first.write_bytes(b"\xff" * first.stat().st_size)  # who reads it finds damage
+    told = list(events(open_log(PosixDisk(), str(home)), pytest.fail, start=Point(offset=4000)))
+    assert places_from(told, 4000) == places_from(whole(LOGS[0]), 4000)

@@ -94,7 +94,8 @@ def state(
         clear_progress(log)
     for line in found.notes:
         click.echo(f"metaquorum: {line}", err=True)
-    tell_limits(found.coverage, (found.shown,))
+    if not found.problems or _holds(found, Wanted(None)):  # where nothing was read, the damage says it all
+        tell_limits(found.coverage, (found.shown,))
     _show_state(found, entity or below, "json" if as_json else form or "tree", shows_secrets())
     tell_unknown(found.unknown)
     return log_state.exit_code(found)

@@ -13,8 +13,9 @@ import click
 
 from cli.output import echo_json, echo_table, table_options, utc_text
 from cli.pipeline_paths import FilePath
-from pipeline.audit.facts import ClusterFacts, Fleet, gather, quantiles
+from pipeline.audit.facts import ClusterFacts, Fleet, quantiles
 from pipeline.audit.findings import RULES, SEVERITIES, Finding, Limits, findings, seconds_text
+from pipeline.audit.gather import gather
 from pipeline.audit.source import TablesError, TableSource
 
 EXIT_FINDINGS = 11
@@ -138,7 +139,7 @@ def _print(clusters: list[ClusterFacts], found: list[Finding], limit: int) -> No
     if not found:
         click.echo("nothing to report")
         return
-    columns = ("SEVERITY", "FINDING", "CLUSTER", "SUBJECT", "SINCE", "COUNT", "SECONDS", "WHAT")
+    columns = ("SEVERITY", "FINDING", "CLUSTER", "SUBJECT", "SINCE", "UNTIL", "COUNT", "SECONDS", "WHAT")
     echo_table(
         columns,
         [
@@ -148,6 +149,7 @@ def _print(clusters: list[ClusterFacts], found: list[Finding], limit: int) -> No
                 one.cluster,
                 one.subject,
                 None if one.time_ms is None else utc_text(one.time_ms),
+                "lasts" if one.end_ms is None else utc_text(one.end_ms),
                 one.count,
                 None if one.seconds is None else f"{one.seconds:.1f}",
                 one.text,

@@ -287,7 +287,10 @@ AVAILABILITY = _table(
     Column("isr_expands", LONG, "changes that put a broker back; for broker and rack: it was the one"),
     Column("fences", LONG, "times that a broker was fenced"),
     Column(
-        "fence_storms", LONG, "cluster: times that 3 brokers or more were fenced within 60 seconds; else 0"
+        "fence_storms",
+        LONG,
+        "cluster: times that 3 brokers or more that had not stopped in order were fenced "
+        "within 60 seconds; else 0",
     ),
     Column("failovers", LONG, "rows of `failovers` that began on that day (old leader's broker and rack)"),
     Column("failovers_open", LONG, "of them, those that have not ended, or whose end nobody saw"),

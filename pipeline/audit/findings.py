@@ -16,9 +16,11 @@ import msgspec
 from pipeline.tables import FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
 
 from .facts import ClusterFacts, Fleet, Session, quantiles
+from .incidents import Incident, bursts
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITIES = (ERROR, WARNING, INFO)
+_REGISTERED = "REGISTER_BROKER_RECORD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +35,16 @@ class Limits:
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """`subject` is an entity path; `count` how many (`text` says of what), `seconds` how long in all."""
+    """One incident. `subject` is an entity path (of several, the worst), or a file; it began at `time_ms` and
+    was over at `end_ms`, None while it lasts; `count` how many (`text` says of what), `seconds` how long in
+    all."""
 
     severity: str
     kind: str
     cluster: str
     subject: str
     time_ms: int | None
+    end_ms: int | None
     offset: int | None
     count: int
     seconds: float | None
@@ -58,7 +63,8 @@ def _finding(
     *,
     count: int = 1,
     seconds: float | None = None,
-    time_ms: int | None = None,
+    time_ms: int | None,
+    end_ms: int | None,
     offset: int | None = None,
 ) -> Finding:
     return Finding(
@@ -67,6 +73,7 @@ def _finding(
         cluster=one.cluster,
         subject=subject,
         time_ms=time_ms,
+        end_ms=end_ms,
         offset=offset,
         count=count,
         seconds=seconds,
@@ -81,7 +88,8 @@ def violations(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
         is_past = severity == WARNING and not row["open"]
         still = ", no more so" if is_past else f", {row['open']} still so" if row["open"] else ""
         text = f"{rule}: {row['found']}{still}"
-        place = {"time_ms": row["from_time"], "offset": row["from_offset"]}
+        end = None if row["open"] else row["to_time"]
+        place = {"time_ms": row["from_time"], "end_ms": end, "offset": row["from_offset"]}
         level = INFO if is_past else severity
         yield _finding(one, level, "violation", row["where"], text, count=row["count"], **place)
 
@@ -96,7 +104,7 @@ _DAMAGE_SEVERITY = {
 
 
 def damage(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
-    """Bytes that could not be read or trusted, one finding a file and kind."""
+    """Bytes that could not be read or trusted, one finding a file and kind, timed by the record before."""
     grouped: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in one.damage:
         grouped[row["kind"], row["file"]].append(row)
@@ -104,47 +112,67 @@ def damage(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
         first = min(rows, key=lambda row: (row["position"] or 0, row["offset"] or 0))
         text = f"{kind} at byte {first['position']}: {first['reason']}"
         severity = _DAMAGE_SEVERITY.get(kind, ERROR)
-        yield _finding(one, severity, "damage", file, text, count=len(rows), offset=first["offset"])
+        place = {"time_ms": first.get("time"), "end_ms": None, "offset": first["offset"]}
+        yield _finding(one, severity, "damage", file, text, count=len(rows), **place)
+
+
+def _incident(
+    one: ClusterFacts, severity: str, kind: str, at: Incident, text: str, *, count: int | None = None
+) -> Finding:
+    return _finding(
+        one,
+        severity,
+        kind,
+        at.subject,
+        text,
+        count=at.partitions if count is None else count,
+        seconds=at.total_ms / 1000,
+        time_ms=at.start_ms,
+        end_ms=at.until_ms,
+        offset=at.offset,
+    )
+
+
+def _longest(at: Incident) -> str:
+    worst = seconds_text(at.worst_ms / 1000)
+    return f"{_partitions(at.partitions)}, {'for' if at.partitions == 1 else 'the longest for'} {worst}"
 
 
 def unclean_elections(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
     """Leaders that were not in sync: acknowledged records may be lost."""
-    hurt = {key: at.unclean for key, at in one.trouble.items() if at.unclean}
-    if hurt:
-        (topic, _, index), _ = max(hurt.items(), key=lambda at: (at[1], at[0]))
-        text = f"{sum(hurt.values())} elections of a broker that was not in sync, on {_partitions(len(hurt))}"
-        yield _finding(
-            one, ERROR, "unclean-election", f"topic/{topic}/{index}", text, count=sum(hurt.values())
-        )
+    for at in one.unclean.incidents():
+        many = "1 election" if at.stretches == 1 else f"{at.stretches} elections"
+        text = f"{many} of a broker that was not in sync, on {_partitions(at.partitions)}"
+        found = _incident(one, ERROR, "unclean-election", at, text, count=at.stretches)
+        yield msgspec.structs.replace(found, seconds=None)
 
 
 def leaderless(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
-    """Partitions that nobody could write or read; an error while some still are."""
-    hurt = {key: at for key, at in one.trouble.items() if at.leaderless_ms or at.leaderless_open}
-    if not hurt:
-        return
-    (topic, _, index), worst = max(hurt.items(), key=lambda at: (at[1].leaderless_ms, at[0]))
-    still = sum(at.leaderless_open for at in hurt.values())
-    total = sum(at.leaderless_ms for at in hurt.values()) / 1000
-    text = f"{_partitions(len(hurt))}, worst {seconds_text(worst.leaderless_ms / 1000)}"
-    if still:
-        text += f"; {still} at the end of the log"
-    severity = ERROR if still else WARNING
-    where = f"topic/{topic}/{index}"
-    yield _finding(one, severity, "leaderless", where, text, count=len(hurt), seconds=total)
+    """Partitions that nobody could write or read, one finding an outage; an error while some still are."""
+    slow = one.slow.longer_than(limits.slow_failover_ms)
+    for at in one.leaderless.incidents():
+        text = _longest(at)
+        late = slow.begun_within(at.start_ms, at.end_ms)
+        if late:
+            text += f"; {_replaced(late)} only after more than {_limit(limits)}"
+        if at.is_open:
+            text += f"; {at.open_partitions} at the end of the log"
+        yield _incident(one, ERROR if at.is_open else WARNING, "leaderless", at, text)
+
+
+def _replaced(leaders: int) -> str:
+    return "1 leader was replaced" if leaders == 1 else f"{leaders} leaders were replaced"
+
+
+def _limit(limits: Limits) -> str:
+    return seconds_text(limits.slow_failover_ms / 1000)
 
 
 def under_min_isr(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
     """Partitions with fewer replicas in sync than min.insync.replicas: acks=all was refused."""
-    hurt = {key: at for key, at in one.trouble.items() if at.under_min_isr_ms}
-    if hurt:
-        (topic, _, index), worst = max(hurt.items(), key=lambda at: (at[1].under_min_isr_ms, at[0]))
-        total = sum(at.under_min_isr_ms for at in hurt.values()) / 1000
-        text = f"{_partitions(len(hurt))}, worst {seconds_text(worst.under_min_isr_ms / 1000)}"
-        count = len(hurt)
-        yield _finding(
-            one, WARNING, "under-min-isr", f"topic/{topic}/{index}", text, count=count, seconds=total
-        )
+    for at in one.under_min_isr.incidents():
+        still = f"; {at.open_partitions} at the end of the log" if at.is_open else ""
+        yield _incident(one, WARNING, "under-min-isr", at, _longest(at) + still)
 
 
 def flapping(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
@@ -153,45 +181,33 @@ def flapping(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
     for session in one.fences():
         by_broker[session.broker].append(session)
     for broker, fences in sorted(by_broker.items()):
-        bursts = list(_bursts(fences, limits.flaps, limits.flap_window_ms))
-        if not bursts:
-            continue
-        worst = max(bursts, key=len)
-        span = (worst[-1].from_ms - worst[0].from_ms) / 1000
-        text = f"fenced {len(worst)} times within {seconds_text(span)}"
-        text += f", {len(bursts)} such bursts" if len(bursts) > 1 else ""
-        yield _finding(
-            one,
-            WARNING,
-            "flapping-broker",
-            f"broker/{broker}",
-            text,
-            count=len(fences),
-            time_ms=worst[0].from_ms,
-            offset=worst[0].from_offset,
-        )
+        for burst in bursts(fences, limits.flaps, limits.flap_window_ms, _fence_ms):
+            span = (burst[-1].from_ms - burst[0].from_ms) / 1000
+            text = f"fenced {len(burst)} times within {seconds_text(span)}"
+            count = len(burst)
+            yield _finding(
+                one, WARNING, "flapping-broker", f"broker/{broker}", text, count=count, **_back(burst)
+            )
 
 
-def _bursts(fences: list[Session], least: int, window_ms: int) -> Iterator[list[Session]]:
-    """Runs of at least `least` fences, each run as long as every `least` neighbours fit into the window."""
-    burst: list[Session] = []
-    for fence in fences:
-        burst.append(fence)
-        if len(burst) >= least and fence.from_ms - burst[-least].from_ms <= window_ms:
-            continue
-        if len(burst) > least:
-            yield burst[:-1]
-            burst = burst[-least + 1 :] if least > 1 else [fence]
-        elif len(burst) == least:
-            burst = burst[1:]
-    if len(burst) >= least:
-        yield burst
+def _back(fences: list[Session]) -> dict[str, int | None]:
+    """From the first fence until the last broker was back."""
+    ends = [fence.to_ms for fence in fences]
+    end = None if None in ends else max(at for at in ends if at is not None)
+    return {"time_ms": fences[0].from_ms, "end_ms": end, "offset": fences[0].from_offset}
+
+
+def _fence_ms(fence: Session) -> int:
+    return fence.from_ms
 
 
 def fence_storms(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
-    """Several different brokers that were fenced within a minute: one finding a storm."""
+    """Several different brokers that were fenced within a minute: one finding a storm. A broker whose next
+    process registered in its place was restarted."""
     storm: list[Session] = []
     for fence in one.fences():
+        if fence.began_by == _REGISTERED:
+            continue
         if storm and fence.from_ms - storm[-1].from_ms > FENCE_STORM_WINDOW_MS:
             yield from _storm(one, storm)
             storm = []
@@ -209,33 +225,34 @@ def _storm(one: ClusterFacts, fences: list[Session]) -> Iterator[Finding]:
         most = max(most, window, key=len)
     if len(most) < FENCE_STORM_BROKERS:
         return
-    racks = {str(one.racks.get(broker)) for broker in most}
+    racks = {one.racks.get(broker) for broker in most}
     span = (fences[-1].from_ms - fences[0].from_ms) / 1000
     listed = ", ".join(str(broker) for broker in sorted(most)[:10]) + (" ..." if len(most) > 10 else "")
     text = f"{len(most)} of {one.brokers} brokers within {seconds_text(span)}: {listed}"
-    text += f" (all in {racks.pop()})" if len(racks) == 1 else ""
+    rack = racks.pop() if len(racks) == 1 else None
+    text += f" (all in rack {rack})" if rack else ""
     yield _finding(
         one,
         WARNING,
         "fence-storm",
-        "broker",
+        f"broker/{fences[0].broker}",
         text,
         count=len(most),
-        time_ms=fences[0].from_ms,
-        offset=fences[0].from_offset,
+        **_back(fences),
     )
 
 
 def slow_failovers(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
-    """Leaders that were replaced later than the limit."""
-    durations = one.durations()
-    slow = durations[durations > limits.slow_failover_ms]
-    numbers = quantiles(durations)
-    if len(slow) and numbers is not None:
-        p50, p95, longest = (seconds_text(value / 1000) for value in numbers)
-        text = f"{len(slow)} of {len(durations)} took over {seconds_text(limits.slow_failover_ms / 1000)}"
-        text += f"; half up to {p50}, 95 % up to {p95}, longest {longest}"
-        yield _finding(one, WARNING, "slow-failover", "topic", text, count=len(slow))
+    """Leaders that were replaced later than the limit. Of an outage that `leaderless` reports, it says so."""
+    numbers = quantiles(one.durations())
+    for at in one.slow.longer_than(limits.slow_failover_ms).incidents():
+        text = f"{_replaced(at.stretches)} only after more than {_limit(limits)}, the last after "
+        text += seconds_text(at.worst_ms / 1000)
+        if numbers is not None:
+            text += (
+                f"; of all {len(one.durations())} failovers half took up to {seconds_text(numbers[0] / 1000)}"
+            )
+        yield _incident(one, WARNING, "slow-failover", at, text)
 
 
 def quorum_silent(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
@@ -253,47 +270,53 @@ def quorum_silent(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
             text,
             seconds=seconds,
             time_ms=silence.start_ms,
+            end_ms=silence.end_ms,
             offset=silence.offset,
         )
 
 
 def unstable_quorum(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
-    """Many elections of the quorum in a short time."""
-    times = [row["from_time"] for row in one.elections if row["from_time"] is not None]
-    worst, since = 0, None
-    low = 0
-    for high, time_ms in enumerate(times):
-        while time_ms - times[low] > limits.election_window_ms:
-            low += 1
-        if high - low + 1 > worst:
-            worst, since = high - low + 1, times[low]
-    if worst >= limits.elections:
-        text = f"{worst} elections within {seconds_text(limits.election_window_ms / 1000)}"
-        yield _finding(
-            one, WARNING, "unstable-quorum", "quorum", text, count=len(one.elections), time_ms=since
-        )
-
-
-def lost_directories(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
-    """Log directories that went offline."""
-    by_broker: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for row in one.directories_lost:
-        # A broker that was unregistered has no session from there on: its directories were not lost.
-        if any(session.from_offset == row["offset"] for session in one.sessions[row["broker_id"]]):
-            by_broker[row["broker_id"]].append(row)
-    for broker, rows in sorted(by_broker.items()):
-        replicas = sum(row["replicas"] or 0 for row in rows)
-        text = f"lost a log directory {len(rows)} times, with {replicas} replicas in all"
+    """Many elections of the quorum in a short time: one finding a burst."""
+    held = [row for row in one.elections if row["from_time"] is not None]
+    for burst in bursts(held, limits.elections, limits.election_window_ms, _election_ms):
+        first, last = burst[0], burst[-1]
+        span = seconds_text((last["from_time"] - first["from_time"]) / 1000)
         yield _finding(
             one,
             WARNING,
-            "lost-directory",
-            f"broker/{broker}",
-            text,
-            count=len(rows),
-            time_ms=rows[0]["time"],
-            offset=rows[0]["offset"],
+            "unstable-quorum",
+            "quorum",
+            f"{len(burst)} elections within {span}",
+            count=len(burst),
+            time_ms=first["from_time"],
+            end_ms=last["from_time"],
+            offset=first["from_offset"],
         )
+
+
+def _election_ms(row: dict[str, Any]) -> int:
+    return int(row["from_time"])
+
+
+def lost_directories(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+    """Log directories that went offline, one finding for those that a broker lost at once."""
+    lost: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    for row in one.directories_lost:
+        # A broker that was unregistered has no session from there on: its directories were not lost.
+        if any(session.from_offset == row["offset"] for session in one.sessions[row["broker_id"]]):
+            lost[row["offset"], row["broker_id"]].append(row)
+    for (offset, broker), rows in sorted(lost.items()):
+        replicas = sum(row["replicas"] or 0 for row in rows)
+        directories = ", ".join(str(row["directory_id"]) for row in rows)
+        what = "log directory" if len(rows) == 1 else f"{len(rows)} log directories:"
+        text = f"lost {what} {directories}, with {replicas} replicas"
+        # It, or a new disk in its place, is back; or the broker is gone for good.
+        back = (
+            at["time"] for at in one.directories_found if at["broker_id"] == broker and at["offset"] > offset
+        )
+        end = next(back, one.sessions[broker][-1].to_ms)
+        place = {"time_ms": rows[0]["time"], "end_ms": end, "offset": offset}
+        yield _finding(one, WARNING, "lost-directory", f"broker/{broker}", text, count=len(rows), **place)
 
 
 RULES: dict[str, Rule] = {
@@ -321,6 +344,7 @@ def findings(fleet: Fleet, limits: Limits, kinds: frozenset[str] = frozenset()) 
         if not kinds or kind in kinds
         for finding in rule(one, limits)
     ]
+    found = _once(found)
     order = {kind: at for at, kind in enumerate(RULES)}
     return sorted(
         found,
@@ -333,6 +357,23 @@ def findings(fleet: Fleet, limits: Limits, kinds: frozenset[str] = frozenset()) 
             at.subject,
         ),
     )
+
+
+def _once(found: list[Finding]) -> list[Finding]:
+    """Without slow failovers of an outage that is there as `leaderless`."""
+    outages: dict[str, list[Finding]] = defaultdict(list)
+    for one in found:
+        if one.kind == "leaderless":
+            outages[one.cluster].append(one)
+
+    def is_part(slow: Finding) -> bool:
+        start = slow.time_ms or 0
+        return any(
+            (at.time_ms or 0) <= start and (at.end_ms is None or start <= at.end_ms)
+            for at in outages[slow.cluster]
+        )
+
+    return [one for one in found if one.kind != "slow-failover" or not is_part(one)]
 
 
 def seconds_text(seconds: float) -> str:

@@ -64,7 +64,7 @@ class TableSource:
 
         if name not in self.present:
             return
-        wanted = [column for column in columns if column not in ("cluster", "date")]
+        wanted = [column for column in columns if column != "cluster"]
         for batch in self._dataset(name).to_batches(
             columns=[*wanted, "cluster"], filter=where, batch_size=_BATCH_ROWS
         ):
@@ -105,6 +105,20 @@ class TableSource:
                     listed.append(batch.column(column).to_pylist())
             for values in zip(*listed, strict=True):
                 yield dict(zip(wanted, values, strict=True))
+
+    def time_before(self, cluster: str, date: str, offset: int | None) -> int:
+        """The time of that day's last record before an offset (None: of its last one), in ms; midnight where
+        no record is kept."""
+        import pyarrow.compute as pc
+
+        where = (pc.field("cluster") == cluster) & (pc.field("date") == date)
+        if offset is not None:
+            where &= pc.field("offset") < offset
+        latest = NO_TIME
+        for _, batch in self.batches("records", ("timestamp",), where):
+            latest = max(latest, int(time_column(batch, "timestamp").max()))
+        midnight = np.datetime64(date, "ms").astype(np.int64)
+        return int(midnight if latest == NO_TIME else latest)
 
     def bytes_of(self, name: str) -> int:
         """Size of a table's files."""

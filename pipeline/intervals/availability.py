@@ -222,10 +222,13 @@ class Availability:
         for cell in self._cells_of(self._now_ms // DAY_MS, (leader,)):
             cell.unclean_elections += 1
 
-    def fenced(self, broker_id: int) -> None:
-        """A broker was fenced now. Three within a minute are a storm, until a minute has fewer."""
+    def fenced(self, broker_id: int, *, in_order: bool = False) -> None:
+        """A broker was fenced now. Three within a minute are a storm, until a minute has fewer; brokers that
+        stop `in_order` are none."""
         for cell in self._cells_of(self._now_ms // DAY_MS, (broker_id,)):
             cell.fences += 1
+        if in_order:
+            return
         start = self._now_ms - FENCE_STORM_WINDOW_MS
         before = [at for at in self._fenced if at[0] >= start]
         if len({at for _, at in before}) < FENCE_STORM_BROKERS:

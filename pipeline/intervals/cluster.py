@@ -253,7 +253,8 @@ class ClusterReplay:
             if before is not None or self._coverage.is_known:
                 self._directories.registered(broker_id, before, now, there, epoch, self._replicas_in)
             if self._brokers.changed(broker_id, now, there, by):
-                self._availability.fenced(broker_id)
+                in_order = before is not None and before.in_controlled_shutdown
+                self._availability.fenced(broker_id, in_order=in_order)
             if now is None:
                 self._failovers.broker_went(broker_id, "unregistered")
             elif now.fenced or state_of(now) == SHUTDOWN:

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pipeline.audit.facts import gather
+from pipeline.audit.gather import gather
 from pipeline.audit.source import TableSource
 from pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from pipeline.fleet.plan import FleetPlan

@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from cli.main import main
-from pipeline.audit.facts import ClusterFacts, Fleet, Session, Span, gather, histogram, quantiles
+from pipeline.audit.facts import ClusterFacts, Fleet, Session, Span, histogram, quantiles
 from pipeline.audit.findings import Finding, Limits, findings, flapping, seconds_text, violations
+from pipeline.audit.gather import gather
 from pipeline.audit.source import TableSource
 from pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from pipeline.fleet.plan import FleetPlan
@@ -126,8 +127,12 @@ def test_an_invariant_that_stays_broken_is_found(tables: Tables) -> None:
 
 def test_leaderless_is_an_error_where_the_log_ends_so(tables: Tables) -> None:
     for cluster, truth in tables.truths.items():
-        severities = [one.severity for one in tables.of(cluster, "leaderless")]
-        assert severities == ["error" if truth["final"]["leaderless"] else "warning"]
+        outages = tables.of(cluster, "leaderless")
+        still = [one for one in outages if one.severity == "error"]
+        assert len(still) == (1 if truth["final"]["leaderless"] else 0) and outages
+        assert [one for one in outages if one.end_ms is None] == still
+        told = truth["totals"]["leaderless_partition_ms"] / 1000
+        assert sum(one.seconds or 0 for one in outages) == pytest.approx(told)
 
 
 def test_failovers_are_as_many_as_leaders_were_lost(tables: Tables) -> None:
@@ -151,9 +156,8 @@ def test_flapping_needs_enough_fences_in_the_window(times: tuple[int, ...], burs
     for at in times:
         one.sessions[1] += [Session(1, "active", at, at, at, None), Session(1, "fenced", at, at, at, None)]
     found = list(flapping(one, Limits(flaps=3, flap_window_ms=100)))
-    assert len(found) == (1 if bursts else 0)
-    if bursts > 1:
-        assert f"{bursts} such bursts" in found[0].text
+    seen = [(one.time_ms, one.end_ms, one.count) for one in found]
+    assert seen == [(0, times[-1] if bursts == 1 else 3, 3 if bursts == 1 else 4), (5000, 5002, 3)][:bursts]
 
 
 def test_quantiles_and_histogram_of_known_values() -> None:
@@ -211,24 +215,26 @@ def test_records_are_counted_where_they_are_kept(tables: Tables, tmp_path: Path)
     for date, rows in (("2026-01-01", 3), ("2026-01-02", 4)):
         folder = root / "records" / f"cluster={quote(first, safe='')}" / f"date={date}"
         folder.mkdir(parents=True)
-        pq.write_table(pa.table({"offset": list(range(100, 100 + rows))}), folder / "part.parquet")
+        times = pa.array([0] * rows, pa.timestamp("us", tz="UTC"))
+        kept = {"offset": list(range(100, 100 + rows)), "timestamp": times}
+        pq.write_table(pa.table(kept), folder / "part.parquet")
     counted = {one.cluster: one.records for one in gather(TableSource(root)).clusters}
     assert (counted[first], counted[second]) == (7, 0)
 
 
 def test_a_warning_that_is_no_more_is_info_and_an_error_never_is() -> None:
-    row = {"where": "topic/a/0", "found": "x", "from_time": 1, "from_offset": 2, "count": 3}
+    row = {"where": "topic/a/0", "found": "x", "from_time": 1, "to_time": 7, "from_offset": 2, "count": 3}
     one = ClusterFacts(cluster="a")
     one.violations = {
         ("warning", "isr-active"): {**row, "open": 0},
         ("warning", "leader-active"): {**row, "open": 1},
         ("error", "leader-in-isr"): {**row, "open": 0},
     }
-    found = [(at.severity, at.text) for at in violations(one, Limits())]
+    found = [(at.severity, at.text, at.end_ms) for at in violations(one, Limits())]
     assert found == [
-        ("error", "leader-in-isr: x"),
-        ("info", "isr-active: x, no more so"),
-        ("warning", "leader-active: x, 1 still so"),
+        ("error", "leader-in-isr: x", 7),
+        ("info", "isr-active: x, no more so", 7),
+        ("warning", "leader-active: x, 1 still so", None),
     ]
 
 

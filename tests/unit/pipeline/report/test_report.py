@@ -15,8 +15,9 @@ from click.testing import CliRunner
 pytest.importorskip("pyarrow")
 
 from cli.main import main
-from pipeline.audit.facts import ClusterFacts, Fleet, Session, gather
+from pipeline.audit.facts import ClusterFacts, Fleet, Session
 from pipeline.audit.findings import Limits, findings
+from pipeline.audit.gather import gather
 from pipeline.audit.source import TableSource
 from pipeline.fleet.files import CLUSTERS, write_fleet
 from pipeline.fleet.plan import FleetPlan

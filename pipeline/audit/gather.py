@@ -1,0 +1,285 @@
+"""Gathers the facts about every cluster of a fleet, in one pass over each table.
+
+Memory is bounded by brokers, stretches of trouble, failovers and buckets, not by rows. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.tables import OFF, UNOBSERVED
+
+from .facts import BUCKETS, MAX_TROUBLED, ClusterFacts, Fleet, Floats, Session, Span
+from .source import NO_TIME, TableSource, Times, time_column
+
+MIN_ISR = "min.insync.replicas"
+
+
+def gather(source: TableSource) -> Fleet:
+    """Everything, table by table. Raises OSError and pyarrow's errors for files that cannot be read."""
+    clusters: dict[str, ClusterFacts] = {}
+
+    def facts(name: str) -> ClusterFacts:
+        return clusters.setdefault(name, ClusterFacts(name))
+
+    _small_tables(source, facts)
+    for one in clusters.values():
+        _span(one)
+    ordered = sorted(clusters.values(), key=lambda at: at.cluster)
+    known = [one for one in ordered if one.end_ms]
+    start = min((one.start_ms for one in known), default=0)
+    end = max((one.end_ms for one in known), default=0)
+    fleet = Fleet(ordered, start, end)
+    _partitions(source, fleet)
+    _failovers(source, clusters)
+    needed = ("quorum_epochs", "broker_sessions", "partition_states", "availability")
+    fleet.missing = tuple(name for name in needed if name not in source.present)
+    return fleet
+
+
+def _small_tables(source: TableSource, facts: Any) -> None:
+    counts = source.row_counts("records")
+    for row in source.rows("files", ("cluster", "node_id", "file", "bytes", "end_offset", "used")):
+        one = facts(row["cluster"])
+        one.nodes += 1
+        one.bytes += row["bytes"] or 0
+        # Without the records themselves (they may be kept elsewhere) the end of the log is the best guess.
+        one.records = counts.get(row["cluster"], 0) if counts else max(one.records, row["end_offset"] or 0)
+    epochs = ("cluster", "epoch", "leader_id", "from_offset", "from_time", "to_time", "skipped_epochs")
+    for row in source.rows("quorum_epochs", epochs):
+        facts(row["cluster"]).elections.append(row)
+    sessions = ("cluster", "broker_id", "rack", "state", "from_time", "to_time", "from_offset", "began_by")
+    for row in source.rows("broker_sessions", sessions):
+        one = facts(row["cluster"])
+        session = Session(
+            broker=row["broker_id"],
+            state=row["state"],
+            from_ms=row["from_time"] or 0,
+            to_ms=row["to_time"],
+            from_offset=row["from_offset"],
+            began_by=row["began_by"],
+        )
+        one.sessions[row["broker_id"]].append(session)
+        one.racks[row["broker_id"]] = row["rack"]
+    for row in source.rows("topics", ("cluster", "partitions", "to_offset")):
+        if row["to_offset"] is None:
+            one = facts(row["cluster"])
+            one.topics += 1
+            one.partitions += row["partitions"] or 0
+    _coverage(source, facts)
+    _availability(source, facts)
+    _violations(source, facts)
+    damage = ("cluster", "date", "node_id", "file", "position", "offset", "kind", "reason")
+    known: dict[tuple[str, str, str], int] = {}
+    for row in source.rows("damage", damage):
+        # A row tells the day of the last record before; its time stands with the record. One look a file.
+        place = (row["cluster"], str(row["date"]), row["file"])
+        if place not in known:
+            known[place] = source.time_before(*place[:2], row["offset"])
+        facts(row["cluster"]).damage.append({**row, "time": known[place]})
+    events = ("cluster", "time", "offset", "broker_id", "directory_id", "event", "replicas")
+    for row in source.rows("log_dir_events", events):
+        one = facts(row["cluster"])
+        if row["event"] == "offline":
+            one.directories_lost.append(row)
+        elif row["event"] == "online":
+            one.directories_found.append(row)
+
+
+def _coverage(source: TableSource, facts: Any) -> None:
+    ends: dict[str, int] = {}
+    rows = list(source.rows("coverage", ("cluster", "state", "from_time", "to_time", "to_offset")))
+    for row in rows:
+        ends[row["cluster"]] = max(ends.get(row["cluster"], 0), row["to_offset"])
+    for row in rows:
+        if row["state"] in (UNOBSERVED, OFF) and row["from_time"] is not None and row["to_time"] is not None:
+            one = facts(row["cluster"])
+            is_open = row["state"] == OFF and row["to_offset"] == ends[row["cluster"]]
+            span = Span(row["from_time"], row["to_time"], row["to_offset"], is_open)
+            (one.silences if row["state"] == UNOBSERVED else one.offs).append(span)
+
+
+def _availability(source: TableSource, facts: Any) -> None:
+    numbers = (
+        *("observed_seconds", "unobserved_seconds", "off_seconds"),
+        *("partition_seconds", "leaderless_seconds", "under_min_isr_seconds"),
+        *("leader_changes", "unclean_elections", "isr_shrinks", "isr_expands", "fences", "fence_storms"),
+        *("failovers", "failovers_open"),
+    )
+    for row in source.rows("availability", ("cluster", "scope", *numbers)):
+        if row["scope"] == "cluster":
+            sums = facts(row["cluster"]).sums
+            for name in numbers:
+                sums[name] += row[name] or 0
+
+
+def _violations(source: TableSource, facts: Any) -> None:
+    columns = (
+        *("cluster", "rule", "severity", "where", "found"),
+        *("from_offset", "from_time", "to_offset", "to_time"),
+    )
+    for row in source.rows("violations", columns):
+        grouped = facts(row["cluster"]).violations
+        key = (row["severity"], row["rule"])
+        known = grouped.get(key)
+        if known is None:
+            grouped[key] = {**row, "count": 1, "open": int(row["to_offset"] is None)}
+            continue
+        known["count"] += 1
+        known["open"] += row["to_offset"] is None
+        known["to_time"] = max(known["to_time"] or 0, row["to_time"] or 0) or None
+        if row["from_offset"] < known["from_offset"]:
+            known.update({name: row[name] for name in ("where", "found", "from_offset", "from_time")})
+
+
+def _span(one: ClusterFacts) -> None:
+    """Sorts, and finds when the log begins and ends."""
+    for listed in one.sessions.values():
+        listed.sort(key=lambda at: at.from_offset)
+    one.elections.sort(key=lambda row: row["from_offset"])
+    one.directories_lost.sort(key=lambda row: row["offset"])
+    one.directories_found.sort(key=lambda row: row["offset"])
+    moments = [row[name] for row in one.elections for name in ("from_time", "to_time") if row[name]]
+    for listed in one.sessions.values():
+        moments += [at for session in listed for at in (session.from_ms, session.to_ms) if at]
+    if not moments:
+        return
+    one.start_ms = min(moments)
+    spans = ("observed_seconds", "unobserved_seconds", "off_seconds")
+    seen_ms = sum(round(one.sums[name] * 1000) for name in spans)
+    one.end_ms = max(one.start_ms + seen_ms, *moments) if seen_ms else max(moments)
+
+
+# -- partitions ----------------------------------------------------------------------------------------
+
+
+def _min_isr(source: TableSource) -> dict[str, dict[str, list[tuple[int, int | None, int]]]]:
+    """cluster -> topic ("" for the brokers' default) -> (from offset, to offset, value)."""
+    found: dict[str, dict[str, list[tuple[int, int | None, int]]]] = defaultdict(lambda: defaultdict(list))
+    columns = ("cluster", "resource_type", "resource", "name", "value", "from_offset", "to_offset")
+    for row in source.rows("configs", columns):
+        if row["name"] != MIN_ISR or not str(row["value"]).isdigit():
+            continue
+        is_default = row["resource_type"] == "broker" and row["resource"] in ("", "<default>")
+        if row["resource_type"] == "topic" or is_default:
+            topic = "" if is_default else row["resource"]
+            found[row["cluster"]][topic].append((row["from_offset"], row["to_offset"], int(row["value"])))
+    return found
+
+
+def _value_at(listed: Iterable[tuple[int, int | None, int]], offset: int) -> int | None:
+    for low, high, value in listed:
+        if low <= offset and (high is None or offset < high):
+            return value
+    return None
+
+
+def _partitions(source: TableSource, fleet: Fleet) -> None:
+    import pyarrow.compute as pc
+
+    numbers = {one.cluster: at for at, one in enumerate(fleet.clusters)}
+    min_isr = _min_isr(source)
+    highest = max(
+        (value for topics in min_isr.values() for at in topics.values() for *_, value in at), default=1
+    )
+    for cluster, batch in source.batches("partition_states", ("from_time", "changed")):
+        number = numbers[cluster]
+        buckets = _bucket(fleet, time_column(batch, "from_time"))
+        changed = pc.cast(batch.column("changed"), "string")
+        for name, into in (("leader", fleet.leader_changes), ("isr", fleet.isr_changes)):
+            hit = pc.fill_null(pc.match_substring_regex(changed, f"(^|,){name}(,|$)"), False)
+            mask = hit.to_numpy(zero_copy_only=False) & (buckets >= 0)
+            into[number] += np.bincount(buckets[mask], minlength=BUCKETS)
+    few = pc.list_value_length(pc.field("isr")) < highest
+    where = (pc.field("leader") < 0) | pc.field("unclean") | few
+    columns = (
+        "topic",
+        "partition",
+        "leader",
+        "isr",
+        "replicas",
+        "unclean",
+        "from_offset",
+        "from_time",
+        "to_time",
+    )
+    for row in source.rows("partition_states", ("cluster", "topic_id", *columns), where):
+        _troubled(fleet, numbers[row["cluster"]], row, min_isr[row["cluster"]])
+
+
+def _bucket(fleet: Fleet, times: Times) -> npt.NDArray[np.int64]:
+    """The bucket of each time, -1 where there is none."""
+    found = ((times - fleet.start_ms) / fleet.bucket_ms).astype(np.int64)
+    return np.where(times == NO_TIME, -1, np.clip(found, 0, BUCKETS - 1))
+
+
+def _troubled(fleet: Fleet, number: int, row: dict[str, Any], configs: dict[str, Any]) -> None:
+    one = fleet.clusters[number]
+    offset = row["from_offset"]
+    own = _value_at(configs.get(row["topic"], ()), offset)
+    needed = own if own is not None else (_value_at(configs.get("", ()), offset) or 1)
+    leaderless, short = row["leader"] < 0, len(row["isr"]) < min(needed, len(row["replicas"]))
+    if not (leaderless or short or row["unclean"]) or row["from_time"] is None:
+        return
+    key = (row["topic"], row["topic_id"], row["partition"])
+    if key not in one.trouble and len(one.trouble) >= MAX_TROUBLED:
+        fleet.troubled_left_out += 1
+        return
+    trouble = one.trouble[key]
+    end = row["to_time"] if row["to_time"] is not None else max(one.end_ms, row["from_time"])
+    trouble.unclean += row["unclean"]
+    if row["unclean"]:
+        one.unclean.add(key, row["from_time"], row["from_time"], offset)
+    is_open = row["to_time"] is None and not one.ends_off
+    trouble.leaderless_open |= leaderless and is_open
+    judged = list(one.judged(row["from_time"], end))
+    lasted = sum(stop - start for start, stop in judged)
+    for start, stop in judged:
+        if leaderless:
+            _spread(fleet, fleet.leaderless[number], start, stop)
+        if short:
+            _spread(fleet, fleet.under_min_isr[number], start, stop)
+    trouble.leaderless_ms += lasted if leaderless else 0
+    trouble.under_min_isr_ms += lasted if short else 0
+    if judged and (lasted or (leaderless and is_open)) and (leaderless or short):
+        into = one.leaderless if leaderless else one.under_min_isr
+        into.add(key, judged[0][0], judged[-1][1], offset, lasted_ms=lasted, is_open=is_open)
+
+
+def _spread(fleet: Fleet, into: Floats, start_ms: int, end_ms: int) -> None:
+    """Adds a span's share of each bucket."""
+    width = fleet.bucket_ms
+    low, high = (start_ms - fleet.start_ms) / width, (end_ms - fleet.start_ms) / width
+    first, last = int(np.clip(low, 0, BUCKETS - 1)), int(np.clip(high, 0, BUCKETS - 1))
+    if first == last:
+        into[first] += high - low
+        return
+    into[first] += first + 1 - low
+    into[first + 1 : last] += 1
+    into[last] += high - last
+
+
+# -- failovers -----------------------------------------------------------------------------------------
+
+
+def _failovers(source: TableSource, clusters: dict[str, ClusterFacts]) -> None:
+    import pyarrow.compute as pc
+
+    columns = ("cluster", "topic", "topic_id", "partition", "duration_ms", "from_offset", "from_time")
+    for row in source.rows("failovers", columns, pc.field("duration_ms") > 0):
+        start = row["from_time"]
+        if start is not None:
+            key = (row["topic"], row["topic_id"], row["partition"])
+            clusters[row["cluster"]].slow.add(key, start, start + row["duration_ms"], row["from_offset"])
+    for cluster, batch in source.batches("failovers", ("duration_ms", "cause")):
+        one = clusters[cluster]
+        ended = pc.drop_null(batch.column("duration_ms"))
+        one.failover_ms.append(ended.to_numpy(zero_copy_only=False).astype(np.int64))
+        one.failovers_open += batch.column("duration_ms").null_count
+        for cause in pc.value_counts(pc.cast(batch.column("cause"), "string")).to_pylist():
+            one.failover_causes[str(cause["values"])] += cause["counts"]

@@ -1,0 +1,126 @@
+"""What belongs together: stretches of trouble of many partitions, and events that come in bursts.
+
+Stretches are one incident where they overlap, or at most INCIDENT_GAP_MS lies between them. A stretch is kept
+as six numbers, for a log may have millions.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+INCIDENT_GAP_MS = 60_000
+T = TypeVar("T")
+PartitionName = tuple[str, str, int]
+"""Topic, topic id, index."""
+
+
+class Incident(NamedTuple):
+    """One time of trouble. `worst` had the most of it, `worst_ms`; `total_ms` is the sum over partitions."""
+
+    start_ms: int
+    end_ms: int
+    offset: int
+    is_open: bool
+    stretches: int
+    partitions: int
+    open_partitions: int
+    worst: PartitionName
+    worst_ms: int
+    total_ms: int
+
+    @property
+    def until_ms(self) -> int | None:
+        """When it was over; None while it lasts."""
+        return None if self.is_open else self.end_ms
+
+    @property
+    def subject(self) -> str:
+        """The entity path of the partition that had the most of it."""
+        return f"topic/{self.worst[0]}/{self.worst[2]}"
+
+
+class Stretches:
+    """What happened to partitions, and when."""
+
+    def __init__(self) -> None:
+        self._rows = array("q")
+        self._numbers: dict[PartitionName, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def add(
+        self,
+        partition: PartitionName,
+        start_ms: int,
+        end_ms: int,
+        offset: int,
+        *,
+        lasted_ms: int | None = None,
+        is_open: bool = False,
+    ) -> None:
+        """`lasted_ms`: how much of the span counts, if not all of it."""
+        number = self._numbers.setdefault(partition, len(self._numbers))
+        lasted = end_ms - start_ms if lasted_ms is None else lasted_ms
+        self._rows.extend((start_ms, end_ms, lasted, offset, number, is_open))
+
+    def longer_than(self, limit_ms: int) -> Stretches:
+        """Only those that lasted longer."""
+        found = Stretches()
+        found._numbers = self._numbers
+        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 6)
+        found._rows = array("q", rows[rows[:, 2] > limit_ms].tobytes())
+        return found
+
+    def begun_within(self, start_ms: int, end_ms: int) -> int:
+        """How many began in that time, its ends included."""
+        starts = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 6)[:, 0]
+        return int(np.count_nonzero((starts >= start_ms) & (starts <= end_ms)))
+
+    def incidents(self) -> Iterator[Incident]:
+        """In the order of time."""
+        if not self._rows:
+            return
+        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 6)
+        rows = rows[np.lexsort((rows[:, 3], rows[:, 0]))]
+        names = list(self._numbers)
+        until = np.maximum.accumulate(rows[:, 1])
+        begins = np.flatnonzero(rows[1:, 0] > until[:-1] + INCIDENT_GAP_MS) + 1
+        for part in np.split(rows, begins):
+            numbers, places = np.unique(part[:, 4], return_inverse=True)
+            lasted = np.zeros(len(numbers), dtype=np.int64)
+            np.add.at(lasted, places, part[:, 2])
+            worst = min(range(len(numbers)), key=lambda at: (-lasted[at], names[numbers[at]]))
+            still = part[part[:, 5] > 0, 4]
+            yield Incident(
+                start_ms=int(part[0, 0]),
+                end_ms=int(part[:, 1].max()),
+                offset=int(part[0, 3]),
+                is_open=len(still) > 0,
+                stretches=len(part),
+                partitions=len(numbers),
+                open_partitions=len(np.unique(still)),
+                worst=names[numbers[worst]],
+                worst_ms=int(lasted[worst]),
+                total_ms=int(lasted.sum()),
+            )
+
+
+def bursts(events: list[T], least: int, window_ms: int, time_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Runs of at least `least` events, each run as long as every `least` neighbours fit into the window."""
+    burst: list[T] = []
+    for event in events:
+        burst.append(event)
+        if len(burst) >= least and time_of(event) - time_of(burst[-least]) <= window_ms:
+            continue
+        if len(burst) > least:
+            yield burst[:-1]
+            burst = burst[-least + 1 :] if least > 1 else [event]
+        elif len(burst) == least:
+            burst = burst[1:]
+    if len(burst) >= least:
+        yield burst

@@ -46,7 +46,7 @@ sim: setup
 planted: setup
 	$(BIN)/python -m tests.planted $(BUG)
 
-# Small mistakes in the pure code, made by machine: 40 in each of six layers, about a quarter of an hour.
+# Small mistakes in the pure code, made by machine: 40 in each of six layers, about 25 minutes on two idle cores.
 # make mutants LAYER=storage MUTANTS=all SEED=2 judges more; SEED draws other samples. Results: docs/mutants.md.
 mutants: setup
 	$(BIN)/python -m tests.mutants $(if $(LAYER),--layer $(LAYER)) $(if $(MUTANTS),--count $(MUTANTS)) \

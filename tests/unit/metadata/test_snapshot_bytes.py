@@ -26,9 +26,11 @@ from metadata.records import (
     PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
+    ZkMigrationStateRecord,
 )
 from metadata.replay import Replayer, ReplayState
 from metadata.snapshot import load_snapshot, snapshot_batches
+from metadata.snapshot_records import records_before_topics
 from storage.batch import encode_batch, iter_batches
 from storage.types import LogPosition
 
@@ -267,3 +269,13 @@ def test_directories_are_told_apart_by_all_of_their_ids(count: int) -> None:
         delta = diff(before, changed.image).partitions
         assert (delta.added, delta.removed) == ((), ())
         assert delta.changed == ((TOPICS[0], 0),) if expected else True
+
+
+@pytest.mark.parametrize(
+    ("level", "states"), [(7, False), (8, True), (19, True), (21, True), (22, False), (23, False)]
+)
+def test_a_snapshot_states_the_zookeeper_migration_from_3_4_until_4_0(level: int, states: bool) -> None:
+    """And at any level, if there was one."""
+    for image, told in ((filled(1), states), (replayed([(0, ZkMigrationStateRecord(2))]).image, True)):
+        listed = [at for at in records_before_topics(image, level) if isinstance(at, ZkMigrationStateRecord)]
+        assert bool(listed) == told

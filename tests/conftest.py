@@ -77,3 +77,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return path if path.startswith("tests/e2e/") else nodeid
 
     return FilesOfProcesses(config, log)
+
+
+E2E_TIMEOUT_S = 300
+"""Processes start slowly where twenty others want the same cores; the limit only ends what hangs."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("e2e") is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(E2E_TIMEOUT_S))

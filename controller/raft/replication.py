@@ -80,7 +80,9 @@ def touch(state: RaftState, now_ms: int, replica: ReplicaKey) -> ReplicaProgress
     view = state.leader_view()
     if state.is_voter_replica(*replica) and replica[0] in view.voters:
         progress = view.voters[replica[0]]
-        progress.directory_id = replica[1]
+        if progress.directory_id != replica[1]:
+            # Another disk: what the one before held counts no more (a voter that is not pinned, K15).
+            progress.directory_id, progress.acked_offset = replica[1], None
         progress.next_begin_ms = now_ms + state.config.fetch_timeout_ms // 2
     elif replica[0] < 0:
         # A tool that reads the log: served like an observer, and no replica of which anything is kept.

@@ -14,6 +14,15 @@ COPIES = "sim 3000..3030"
 
 RAFT_BUGS = (
     Bug(
+        name="what-the-old-disk-held-counts",
+        breaks="a voter counts for what the directory that it has now acknowledged",
+        source="KIP-853, K15",
+        file="controller/raft/replication.py",
+        old="progress.directory_id, progress.acked_offset = replica[1], None",
+        new="progress.directory_id = replica[1]",
+        caught_by=(SCRIPTS,),
+    ),
+    Bug(
         name="vote-without-log-check",
         breaks="a vote goes only to a candidate whose log is at least as far as the voter's",
         source="Raft paper 5.4.1",

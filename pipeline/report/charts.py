@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.audit.facts import Floats
 
-from .html import short
+from .html import short, words
 
 WIDTH = 1120
 LEFT = 118
@@ -24,7 +24,13 @@ PLOT = WIDTH - LEFT - RIGHT
 ROW = 15
 StateRow = tuple[str, str, list[tuple[str, float, float]]]
 """A label, what to say about the row, and its spans: (class, from ms, to ms)."""
-_STEPS_MIN = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10_080, 43_200, 129_600, 525_600)
+Marks = Sequence[tuple[str, float, float]]
+"""Stretches of time that are drawn over everything: (UNSEEN or OFF, from ms, to ms)."""
+UNSEEN, OFF = "unseen", "off"
+_STEPS_MIN = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 7200, 10_080, 20_160)
+_STEPS_MONTHS = (1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1200)
+_TICKS = 8
+_DAY_MIN = 1440
 
 
 class TimeScale:
@@ -38,23 +44,54 @@ class TimeScale:
         return LEFT + PLOT * min(1.0, max(0.0, share))
 
     def ticks(self) -> list[tuple[float, str]]:
-        """(x, label): at most eight round times."""
+        """(x, label): at most eight round times, of which the first says its date and each its year where
+        there are several."""
         minutes = (self.end_ms - self.start_ms) / 60_000
-        step = next((one for one in _STEPS_MIN if minutes / one <= 8), _STEPS_MIN[-1])
-        step_ms = step * 60_000
         if minutes < 2:
-            return [(self.x(at), _clock(at, True)) for at in (self.start_ms, self.end_ms)]
+            ends = ((self.start_ms, "%d %b %Y %H:%M:%S"), (self.end_ms, "%H:%M:%S"))
+            return [(self.x(at), _label_of(at, form)) for at, form in ends]
+        step = next((one for one in _STEPS_MIN if minutes / one <= _TICKS), None)
+        if step is None:
+            return [(self.x(at), _label_of(at, "%b %Y")) for at in self._months()]
+        step_ms = step * 60_000
         first = -(-self.start_ms // step_ms) * step_ms
-        return [(self.x(at), _clock(at, False, step)) for at in range(first, self.end_ms + 1, step_ms)]
+        times = range(first, self.end_ms + 1, step_ms)
+        years = len({_moment(at).year for at in (self.start_ms, self.end_ms)}) > 1
+        day = "%d %b %Y" if years else "%d %b"
+        if step >= _DAY_MIN:
+            return [
+                (self.x(at), _label_of(at, day if number else "%d %b %Y")) for number, at in enumerate(times)
+            ]
+        return [
+            (self.x(at), _clock(at, "%d %b %Y" if not number else day, not number))
+            for number, at in enumerate(times)
+        ]
+
+    def _months(self) -> list[int]:
+        """Beginnings of months, at most eight, evenly apart."""
+        first, last = (_moment(at).year * 12 + _moment(at).month - 1 for at in (self.start_ms, self.end_ms))
+        step = next((one for one in _STEPS_MONTHS if (last - first) / one <= _TICKS), _STEPS_MONTHS[-1])
+        begins = [
+            datetime.datetime(month // 12, month % 12 + 1, 1, tzinfo=datetime.UTC)
+            for month in range(-(-first // step) * step, last + 1, step)
+            if 0 < month // 12 < 9999
+        ]
+        times = [int(at.timestamp() * 1000) for at in begins]
+        return [at for at in times if self.start_ms <= at <= self.end_ms]
 
 
-def _clock(time_ms: float, seconds: bool, step: int = 0) -> str:
-    moment = datetime.datetime.fromtimestamp(time_ms / 1000, tz=datetime.UTC)
-    if step >= 1440:
-        return moment.strftime("%d %b")
-    if moment.hour == 0 and moment.minute == 0 and not seconds:
-        return moment.strftime("%d %b %H:%M")
-    return moment.strftime("%H:%M:%S" if seconds else "%H:%M")
+def _moment(time_ms: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(time_ms / 1000, tz=datetime.UTC)
+
+
+def _label_of(time_ms: float, form: str) -> str:
+    return _moment(time_ms).strftime(form)
+
+
+def _clock(time_ms: float, day: str, dated: bool) -> str:
+    moment = _moment(time_ms)
+    midnight = moment.hour == 0 and moment.minute == 0
+    return moment.strftime(f"{day} %H:%M" if dated or midnight else "%H:%M")
 
 
 def _svg(height: int, title: str, description: str, body: str) -> str:
@@ -68,15 +105,36 @@ def _svg(height: int, title: str, description: str, body: str) -> str:
 
 def figure(caption: str, svg: str) -> str:
     """A chart with its caption."""
-    return f'<figure class="wide"><figcaption>{escape(caption)}</figcaption>{svg}</figure>'
+    return f'<figure class="wide"><figcaption>{words(caption)}</figcaption>{svg}</figure>'
 
 
 def _time_axis(scale: TimeScale, top: int, bottom: int) -> str:
     lines = "".join(f"M{x:.0f} {top}V{bottom}" for x, _ in scale.ticks())
-    words = "".join(
-        _word(min(max(x, LEFT + 14), WIDTH - 22), bottom + 15, label) for x, label in scale.ticks()
-    )
+    words = "".join(_word(_inside(x, label), bottom + 15, label) for x, label in scale.ticks())
     return f'<path class="grid" d="{lines}"/>{words}'
+
+
+def _inside(x: float, label: str) -> float:
+    """The middle of a label at x that does not leave the drawing."""
+    half = 3.1 * len(label)
+    return min(max(x, LEFT - 30 + half), WIDTH - half)
+
+
+def _marked(scale: TimeScale, marks: Marks, top: float, height: float) -> str:
+    """Time that nobody saw hatched, time switched off pale."""
+    drawn = []
+    for kind, start, end in marks:
+        x, width = scale.x(start), max(1.5, scale.x(end) - scale.x(start))
+        drawn.append(f'<path class="{kind}" d="{_rect(x, top, width, height)}"/>')
+        if kind == UNSEEN and width > 3:
+            # One thick line of dashes, as steep as the hatching: the same size however long the stretch is.
+            for row in np.arange(top, top + height - 1, ROW).tolist():
+                tall = min(ROW, top + height - row)
+                place = f"translate({x + tall / 2:.1f} {row + tall / 2:.1f}) skewX(-45)"
+                length = max(1.5, width - tall)
+                line = f'stroke-width="{tall:.0f}" transform="{place}" d="M0 0h{length:.1f}"'
+                drawn.append(f'<path class="hatch" {line}/>')
+    return "".join(drawn)
 
 
 def _word(x: float, y: float, words: str) -> str:
@@ -95,7 +153,9 @@ def _bar(x: float, base: float, width: float, height: float) -> str:
     return _rect(x, base - height, width, height)
 
 
-def bars(title: str, scale: TimeScale, series: Sequence[tuple[str, str, Floats]], unit: str) -> str:
+def bars(
+    title: str, scale: TimeScale, series: Sequence[tuple[str, str, Floats]], unit: str, marks: Marks = ()
+) -> str:
     """Values over time, a strip a series with its own scale: (class, label, values)."""
     height_of, gap, top = 62, 16, 6
     body, described = [], []
@@ -120,32 +180,29 @@ def bars(title: str, scale: TimeScale, series: Sequence[tuple[str, str, Floats]]
         body.append(_label(base - height_of + 12, label))
         body.append(f'<text x="0" y="{base - height_of + 27}">up to {shown}{escape(unit)}</text>')
         described.append(f"{label}: at most {shown}{unit}")
+    body.append(_marked(scale, marks, top, bottom - top))
     return _svg(bottom + 20, title, "; ".join(described), "".join(body))
 
 
-def states(
-    title: str, scale: TimeScale, rows: Iterable[tuple[str, str, list[tuple[str, float, float]]]]
-) -> str:
-    """A strip a row: (label, what to say about it, [(class, from ms, to ms)])."""
+def states(title: str, scale: TimeScale, rows: Iterable[StateRow], marks: Marks = ()) -> str:
+    """A strip a row: (label, what to say about it, [(class, from ms, to ms)]); `marks` hold for all rows."""
     body, top, at = [], 4, 0
     for at, (label, told, spans) in enumerate(rows, 1):
         y = top + (at - 1) * ROW
         paths: dict[str, list[str]] = {}
-        for kind, spans_of in _by_kind(spans).items():
+        own = [span for span in spans if span[0] in (UNSEEN, OFF)]
+        for kind, spans_of in _by_kind([span for span in spans if span[0] not in (UNSEEN, OFF)]).items():
             for x, width in _merged(scale, spans_of):
                 paths.setdefault(kind, []).append(_rect(x, y + 2, width, ROW - 4))
         drawn = "".join(f'<path class="{kind}" d="{"".join(path)}"/>' for kind, path in sorted(paths.items()))
         body.append(
             f'<g><title>{escape(told)}</title><text class="label" x="0" y="{y + 11}">{escape(label)}</text>'
         )
-        body.append(f"{drawn}</g>")
+        body.append(f"{drawn}{_marked(scale, own, y + 2, ROW - 4)}</g>")
     bottom = top + at * ROW
+    body.append(_marked(scale, marks, top, bottom - top))
     body.insert(0, _time_axis(scale, top, bottom))
     return _svg(bottom + 20, title, f"{at} rows, one a broker or cluster", "".join(body))
-
-
-def _drawn_last(at: tuple[str, str]) -> tuple[bool, str]:
-    return at[0] == "controlled_shutdown", at[0]
 
 
 def _by_kind(spans: list[tuple[str, float, float]]) -> dict[str, list[tuple[float, float]]]:
@@ -167,12 +224,12 @@ def _merged(scale: TimeScale, spans: list[tuple[float, float]]) -> list[tuple[fl
     return [(low, max(1.5, high - low)) for low, high in merged]
 
 
-def heat(title: str, scale: TimeScale, rows: Sequence[tuple[str, str, Floats]]) -> str:
-    """A strip a row, darker where the values are higher: (label, what to say about it, values)."""
+def heat(title: str, scale: TimeScale, rows: Sequence[tuple[str, str, Floats, Marks]]) -> str:
+    """A strip a row, darker where the values are higher: (label, what to say about it, values, marks)."""
     body, top = [], 4
-    most = max((float(values.max()) for _, _, values in rows), default=0.0)
+    most = max((float(values.max()) for _, _, values, _ in rows), default=0.0)
     bottom = top + len(rows) * ROW
-    for at, (label, told, values) in enumerate(rows):
+    for at, (label, told, values, marks) in enumerate(rows):
         y = top + at * ROW
         width = PLOT / len(values)
         levels = np.zeros(len(values), dtype=int)
@@ -187,6 +244,7 @@ def heat(title: str, scale: TimeScale, rows: Sequence[tuple[str, str, Floats]]) 
             )
             if path:
                 drawn.append(f'<path class="heat" opacity="{0.1 + 0.225 * level:.2f}" d="{path}"/>')
+        drawn.append(_marked(scale, marks, y + 1, ROW - 2))
         body.append(f"<g><title>{escape(told)}</title>")
         body.append(f"{_label(y + 11, label)}{''.join(drawn)}</g>")
     body.append(_time_axis(scale, top, bottom))
@@ -216,7 +274,10 @@ def columns(title: str, values: Sequence[tuple[str, int]]) -> str:
     return _svg(top + height_of + 22, title, described, "".join(body))
 
 
-def ticks(title: str, scale: TimeScale, rows: Sequence[tuple[str, str, Sequence[int]]]) -> str:
-    """Moments: (label, what to say about them, times in ms)."""
-    listed = [(label, told, [("tick", float(at), float(at)) for at in times]) for label, told, times in rows]
+def ticks(title: str, scale: TimeScale, rows: Sequence[tuple[str, str, Sequence[int], Marks]]) -> str:
+    """Moments: (label, what to say about them, times in ms, marks)."""
+    listed = [
+        (label, told, [*(("tick", float(at), float(at)) for at in times), *marks])
+        for label, told, times, marks in rows
+    ]
     return states(title, scale, listed)

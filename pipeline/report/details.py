@@ -6,23 +6,54 @@ Owns their columns and bounds. Knows nothing of the page around them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from html import escape
 
 import numpy as np
 
-from pipeline.audit.facts import Fleet, Trouble, histogram, quantiles
+from pipeline.audit.facts import ClusterFacts, Fleet, Trouble, histogram, quantiles
 from pipeline.audit.findings import seconds_text
 from pipeline.tables import FAILOVER_BOUNDS_MS
 
 from . import charts
 from .charts import TimeScale, figure
-from .html import cluster_name, code, left_out, moment, name, number, path, seconds, section, table, tag, text
+from .html import (
+    cluster_name,
+    code,
+    key,
+    left_out,
+    moment,
+    name,
+    number,
+    path,
+    seconds,
+    section,
+    table,
+    tag,
+    text,
+)
 
 MAX_STRIPS = 40
 MAX_PARTITIONS = 25
 MAX_ELECTIONS = 25
 MAX_ROWS = 40
 """Rows of the tables of violations and damage."""
+
+
+def marks_of(one: ClusterFacts) -> list[tuple[str, float, float]]:
+    """When nobody saw how a cluster was, and when it was switched off."""
+    marks = [(charts.OFF, float(at.start_ms), float(at.end_ms)) for at in one.offs]
+    return [*marks, *((charts.UNSEEN, float(at.start_ms), float(at.end_ms)) for at in one.silences)]
+
+
+def marks_key(shown: Iterable[ClusterFacts]) -> str:
+    """The legend of the marks that are drawn; empty without any."""
+    kinds = {kind for one in shown for kind, _, _ in marks_of(one)}
+    words = {
+        charts.UNSEEN: "unobserved: nobody wrote, the quorum was down",
+        charts.OFF: "off: the last broker had stopped in order",
+    }
+    return key([(kind, said) for kind, said in words.items() if kind in kinds]) if kinds else ""
 
 
 def partitions(fleet: Fleet) -> str:
@@ -90,12 +121,13 @@ def quorum(fleet: Fleet, scale: TimeScale) -> str:
         times = [row["from_time"] for row in one.elections if row["from_time"] is not None]
         skipped = sum(row["skipped_epochs"] or 0 for row in one.elections)
         told = f"{one.cluster}: {len(one.elections)} epochs, {skipped} elections that nobody won"
-        strips.append((cluster_name(one.cluster), told, times))
+        strips.append((cluster_name(one.cluster), told, times, marks_of(one)))
     parts = [
         figure(
             "First record of each leader epoch, a row a cluster",
             charts.ticks("Quorum elections", scale, strips),
         ),
+        marks_key(shown),
         left_out(len(shown), len(ordered), "clusters", "those with the fewest elections are left out."),
     ]
     listed = [row for one in fleet.clusters for row in one.elections]

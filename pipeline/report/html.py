@@ -19,27 +19,57 @@ class Cell:
     sort: float | str | None = None
 
 
+MAX_ID, MAX_CODE, MAX_WORD = 26, 72, 40
+"""The longest that is shown whole: of an id on one line, of a path or entity, of a word in a sentence."""
+
+
+def cut(value: str, limit: int) -> str:
+    """A long name without its middle: how it begins and how it ends tell most."""
+    if len(value) <= limit:
+        return value
+    end = limit // 2
+    return f"{value[: limit - end - 1]}…{value[-end:]}"
+
+
+def _hovered(value: str, shown: str) -> str:
+    return "" if value == shown else f' title="{escape(value)}"'
+
+
+def words(value: str) -> str:
+    """A sentence whose long words (ids, paths) are cut; the whole word on hovering."""
+    return " ".join(
+        escape(word)
+        if len(word) <= MAX_WORD
+        else f'<span title="{escape(word)}">{escape(cut(word, MAX_WORD))}</span>'
+        for word in value.split(" ")
+    )
+
+
 def text(value: object) -> Cell:
     """Plain text; a dash for None."""
-    return Cell("–" if value is None else escape(str(value)))
+    return Cell("–") if value is None else Cell(words(str(value)), sort=str(value))
 
 
 def code(value: object) -> Cell:
-    """An id or a path."""
-    return Cell(f"<code>{escape(str(value))}</code>")
+    """An entity path; the whole on hovering where it is long."""
+    whole = str(value)
+    shown = cut(whole, MAX_CODE)
+    return Cell(f"<code{_hovered(whole, shown)}>{escape(shown)}</code>", sort=whole)
 
 
 def name(value: object) -> Cell:
-    """An id that is kept on one line."""
-    return Cell(f'<code class="id">{escape(str(value))}</code>')
+    """An id that is kept on one line; the whole on hovering where it is long."""
+    whole = str(value)
+    shown = cut(whole, MAX_ID)
+    return Cell(f'<code class="id"{_hovered(whole, shown)}>{escape(shown)}</code>', sort=whole)
 
 
 def path(value: str, parts_shown: int = 3) -> Cell:
     """A file's path: its last parts, the whole on hovering."""
     parts = value.split("/")
-    shown = "/".join(parts[-parts_shown:])
     more = "…/" if len(parts) > parts_shown else ""
-    return Cell(f'<code title="{escape(value)}">{more}{escape(shown)}</code>', sort=value)
+    shown = more + cut("/".join(parts[-parts_shown:]), MAX_CODE)
+    return Cell(f"<code{_hovered(value, shown)}>{escape(shown)}</code>", sort=value)
 
 
 def number(value: float | None, shown: str | None = None) -> Cell:
@@ -56,7 +86,7 @@ def seconds(value: float | None) -> Cell:
 
 def cluster_name(cluster: str) -> str:
     """A cluster's id as a chart has room for it."""
-    return cluster if len(cluster) <= 14 else f"{cluster[:13]}…"
+    return cut(cluster, 15)
 
 
 def tag(severity: str) -> Cell:
@@ -85,7 +115,8 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], *,
 
 
 def _cell(cell: Cell, wide: bool) -> str:
-    kind = " class=n" if cell.number else (" class=wide" if wide else "")
+    coded = " class=c" if cell.html.startswith("<code") else ""
+    kind = " class=n" if cell.number else (" class=wide" if wide else coded)
     sort = "" if cell.sort is None else f' data-v="{escape(str(cell.sort))}"'
     return f"<td{kind}{sort}>{cell.html}</td>"
 
@@ -127,6 +158,16 @@ def utc(time_ms: int | None, digits: str = "seconds") -> str:
 def moment(time_ms: int | None) -> Cell:
     """A time on one line."""
     return Cell(f'<span class="id">{utc(time_ms)}</span>', sort=time_ms or 0)
+
+
+def period(start_ms: int | None, end_ms: int | None) -> Cell:
+    """From when to when; the day of the end where it is another."""
+    begin, end = utc(start_ms), "lasts" if end_ms is None else utc(end_ms)
+    if end_ms is not None and end[:10] == begin[:10]:
+        end = end[11:]
+    parts = [begin] if end_ms is not None and end_ms == start_ms else [begin, f"– {end}"]
+    listed = " ".join(f'<span class="id">{part}</span>' for part in parts)
+    return Cell(listed, sort=start_ms or 0)
 
 
 def short(value: float) -> str:

@@ -22,10 +22,10 @@ from .html import (
     code,
     key,
     left_out,
-    moment,
     name,
     number,
     path,
+    period,
     seconds,
     section,
     short,
@@ -114,8 +114,6 @@ def _tiles(fleet: Fleet, found: list[Finding]) -> str:
     for one in clusters:
         sums.update(one.sums)
     errors = sum(one.severity == "error" for one in found)
-    total = sums["partition_seconds"]
-    available = f"{100 * (1 - sums['leaderless_seconds'] / total):.3f} %" if total else "–"
     broken = sum(
         row["open" if severity == "warning" else "count"]
         for one in clusters
@@ -128,7 +126,7 @@ def _tiles(fleet: Fleet, found: list[Finding]) -> str:
         tile(short(sum(one.brokers for one in clusters)), "brokers"),
         tile(short(sum(one.partitions for one in clusters)), "partitions"),
         tile(short(sum(one.records for one in clusters)), "records"),
-        tile(available, "of partition time with a leader"),
+        _worst_tile(clusters),
         tile(seconds_text(sums["under_min_isr_seconds"]), "of partition time under min ISR"),
         tile(str(unclean), "unclean elections", "bad" if unclean else ""),
         tile(str(errors), "findings of severity error", "bad" if errors else ""),
@@ -136,6 +134,16 @@ def _tiles(fleet: Fleet, found: list[Finding]) -> str:
         tile(str(damaged), "damaged files", "warn" if damaged else ""),
     )
     return f'<div class="tiles">{"".join(listed)}</div>'
+
+
+def _worst_tile(clusters: list[ClusterFacts]) -> str:
+    """The availability of one cluster: clusters have too little in common for an average."""
+    seen = [(one.availability, one.cluster) for one in clusters if one.availability is not None]
+    if not seen:
+        return tile("–", "of partition time with a leader")
+    share, cluster = min(seen)
+    which = f" in {cluster_name(cluster)}, the worst cluster" if len(clusters) > 1 else ""
+    return tile(f"{100 * share:.3f} %", f"of partition time with a leader{which}")
 
 
 # -- findings and clusters -----------------------------------------------------------------------------
@@ -151,14 +159,14 @@ def _findings(found: list[Finding], fleet: Fleet) -> str:
             Cell(f'<span class="id">{escape(one.kind)}</span>'),
             name(one.cluster),
             path(one.subject, 1) if one.kind == "damage" else code(one.subject),
-            moment(one.time_ms),
+            period(one.time_ms, one.end_ms),
             number(one.count),
             number(one.seconds, None if one.seconds is None else seconds_text(one.seconds)),
             text(one.text),
         )
         for one in shown
     ]
-    heads = ("Severity", "Finding", "Cluster", "Subject", "Since", "Count", "In all", "What")
+    heads = ("Severity", "Finding", "Cluster", "Subject", "When", "Count", "In all", "What")
     intro = f'<p class="soft">{escape(words)}.</p>' if found else ""
     more = left_out(
         len(shown), len(found), "findings", "metaquorum pipeline audit --json prints all of them."
@@ -236,11 +244,15 @@ def _brokers(fleet: Fleet, scale: TimeScale) -> str:
         fences = Counter(session.broker for session in one.fences())
         brokers = sorted(one.sessions, key=lambda broker: (-fences[broker], broker))[:MAX_BROKERS]
         rows = [_broker_row(one, broker, fences[broker]) for broker in sorted(brokers)]
-        caption = f"{one.cluster}: {one.brokers} brokers, {sum(fences.values())} fences of a running broker"
-        parts.append(figure(caption, charts.states(f"Broker states of {one.cluster}", own, rows)))
+        when = f"{utc(own.start_ms, 'minutes')} to {utc(own.end_ms, 'minutes')}"
+        many = "1 broker" if one.brokers == 1 else f"{one.brokers} brokers"
+        caption = f"{one.cluster}: {many}, {sum(fences.values())} fences of a running broker"
+        drawn = charts.states(f"Broker states of {one.cluster}", own, rows, details.marks_of(one))
+        parts.append(figure(f"{caption}, {when}", drawn))
         parts.append(
             left_out(len(brokers), one.brokers, "brokers", "those that were fenced least are left out.")
         )
+    parts.insert(1, details.marks_key(ordered[:MAX_TIMELINES]))
     more = "those whose brokers were fenced least are left out."
     parts.append(left_out(min(MAX_TIMELINES, len(ordered)), len(ordered), "clusters", more))
     if not ordered:
@@ -277,6 +289,11 @@ def _churn(fleet: Fleet, scale: TimeScale) -> str:
     return section("churn", "Leadership and ISR churn", figure(caption, chart))
 
 
+def _marks_of_all(fleet: Fleet) -> list[tuple[str, float, float]]:
+    """Marks of a chart of sums: only a single cluster has time that is unobserved for all."""
+    return details.marks_of(fleet.clusters[0]) if len(fleet.clusters) == 1 else []
+
+
 def _availability(fleet: Fleet, scale: TimeScale) -> str:
     chart = charts.bars(
         "Partitions in trouble over time",
@@ -286,6 +303,7 @@ def _availability(fleet: Fleet, scale: TimeScale) -> str:
             ("s2", "under min ISR", fleet.under_min_isr.sum(axis=0)),
         ),
         " partitions",
+        _marks_of_all(fleet),
     )
     parts = [figure("Partitions on average over each bar, all clusters together", chart)]
     if len(fleet.clusters) > 1:
@@ -294,12 +312,12 @@ def _availability(fleet: Fleet, scale: TimeScale) -> str:
         for at in order:
             one = fleet.clusters[at]
             lost = seconds_text(one.sums["leaderless_seconds"])
-            rows.append(
-                (cluster_name(one.cluster), f"{one.cluster}: {lost} leaderless", fleet.leaderless[at])
-            )
+            said = f"{one.cluster}: {lost} leaderless"
+            rows.append((cluster_name(one.cluster), said, fleet.leaderless[at], details.marks_of(one)))
         heat = charts.heat("Partitions without a leader, by cluster", scale, rows)
         parts.append(figure("Partitions without a leader, a row a cluster, darker for more", heat))
         parts.append(key((("heat0", "none"), ("heat", "most"))))
+        parts.append(details.marks_key(fleet.clusters[at] for at in order))
         more = "those with the least leaderless time are left out."
         parts.append(left_out(len(rows), len(fleet.clusters), "clusters", more))
     return section("availability", "Availability", *parts)

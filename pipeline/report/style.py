@@ -5,10 +5,10 @@ from __future__ import annotations
 CSS = """
 :root{color-scheme:light dark;--paper:#fbfbfa;--card:#fff;--ink:#1d2327;--soft:#5c666e;--line:#dfe3e6;
 --faint:#eef1f3;--accent:#2f6690;--ok:#9cc5a1;--bad:#c0392b;--warn:#d98e04;--info:#6c8ebf;--grid:#e7eaec;
---s1:#2f6690;--s2:#b5651d;--heat0:#eef1f3}
+--s1:#2f6690;--s2:#b5651d;--heat0:#eef1f3;--off:#cfd6db}
 @media (prefers-color-scheme:dark){:root{--paper:#14181b;--card:#1b2024;--ink:#e4e8ea;--soft:#9aa5ad;
 --line:#30373d;--faint:#232a2f;--accent:#7fb2d9;--ok:#3f6f4b;--bad:#e2685a;--warn:#e0a63a;--info:#7d9fce;
---grid:#2a3136;--s1:#7fb2d9;--s2:#dc9a5c;--heat0:#232a2f}}
+--grid:#2a3136;--s1:#7fb2d9;--s2:#dc9a5c;--heat0:#232a2f;--off:#47515a}}
 *{box-sizing:border-box}
 html{-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--paper);color:var(--ink);
@@ -37,7 +37,8 @@ padding:0 0 6px}
 th,td{padding:5px 10px 5px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--faint)}
 thead th{border-bottom:1px solid var(--line);font-weight:600;color:var(--soft);white-space:nowrap}
 td.n,th.n{text-align:right;white-space:nowrap}td.wide{min-width:210px}
-td code{overflow-wrap:anywhere}td .id,.tag{white-space:nowrap}
+td code{overflow-wrap:anywhere}td.c{min-width:120px}
+h1,figcaption,.tile span,footer code{overflow-wrap:anywhere}td .id,.tag{white-space:nowrap}
 code{font:12.5px/1.4 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outline:2px solid var(--accent)}
 th[aria-sort=ascending] button::after{content:" \\2191"}
@@ -50,21 +51,26 @@ svg text{fill:var(--soft);font:11px system-ui,-apple-system,"Segoe UI",Roboto,Ar
 svg .label{fill:var(--ink)}.grid{stroke:var(--grid);stroke-width:1}.axis{stroke:var(--line);stroke-width:1}
 .s1{fill:var(--s1)}.s2{fill:var(--s2)}.heat0{fill:var(--heat0)}.heat{fill:var(--bad)}
 .active{fill:var(--ok)}.fenced{fill:var(--bad)}.controlled_shutdown{fill:var(--warn)}
-.tick{fill:var(--accent)}
+.tick{fill:var(--accent)}.unseen,.off,.hatch{pointer-events:none}
+.unseen{fill:var(--card);opacity:.72}.off{fill:var(--off);opacity:.88}
+.hatch{stroke:var(--soft);stroke-dasharray:1.5 4.5;opacity:.75}
 .key{display:flex;flex-wrap:wrap;gap:4px 18px;font-size:13px;color:var(--soft);margin:6px 0 0}
 .key i{display:inline-block;width:12px;height:12px;border-radius:2px;margin-right:6px;vertical-align:-1px}
 .key .active{background:var(--ok)}.key .fenced{background:var(--bad)}
 .key .controlled_shutdown{background:var(--warn)}
 .key .heat{background:var(--bad)}.key .heat0{background:var(--heat0)}.key .s1{background:var(--s1)}
+.key .off{background:var(--off)}.key .unseen{border:1px solid var(--line);opacity:1;
+background:repeating-linear-gradient(135deg,var(--soft) 0 1.5px,var(--card) 1.5px 4.5px)}
 .key .s2{background:var(--s2)}.key .tick{background:var(--accent)}
 footer{padding-bottom:40px;font-size:13px;color:var(--soft)}
 @media (max-width:640px){header,main,footer{padding-left:12px;padding-right:12px}section{padding:14px 12px}
-h1{font-size:22px}.tile b{font-size:20px}figure.wide{overflow-x:auto}figure.wide svg{min-width:720px}}
+h1{font-size:22px}.tile b{font-size:20px}td.c{min-width:200px}td.wide{min-width:260px}
+figure.wide{overflow-x:auto}figure.wide svg{min-width:720px}}
 @media print{:root{color-scheme:light;--paper:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;
 --faint:#e4e4e4;
 --accent:#1f4e79;--ok:#9cc5a1;--bad:#b03020;--warn:#c27c00;--info:#3d5f94;--grid:#ddd;--s1:#1f4e79;
 --s2:#a8551a;
---heat0:#f0f0f0}
+--heat0:#f0f0f0;--off:#d5d5d5}
 @page{size:A4;margin:13mm}body{font-size:9.5pt}nav,.skip{display:none}
 header,main,footer{max-width:none;padding:0}section{border:0;border-top:1px solid var(--line);
 border-radius:0;

@@ -198,7 +198,7 @@ def states(title: str, scale: TimeScale, rows: Iterable[StateRow], marks: Marks 
         body.append(
             f'<g><title>{escape(told)}</title><text class="label" x="0" y="{y + 11}">{escape(label)}</text>'
         )
-        body.append(f"{drawn}{_marked(scale, own, y + 2, ROW - 4)}</g>")
+        body.append(f"{_marked(scale, own, y + 2, ROW - 4)}{drawn}</g>")
     bottom = top + at * ROW
     body.append(_marked(scale, marks, top, bottom - top))
     body.insert(0, _time_axis(scale, top, bottom))

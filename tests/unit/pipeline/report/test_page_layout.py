@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from pipeline.audit.facts import ClusterFacts, Fleet, Session, Span
-from pipeline.report.charts import TimeScale
+from pipeline.report.charts import TimeScale, ticks
 from pipeline.report.html import MAX_CODE, MAX_ID, MAX_WORD, code, name, path, period, text
 from tests.unit.pipeline.report.browser import Browser
 from tests.unit.pipeline.report.test_report import outline, rendered
@@ -142,6 +142,12 @@ def test_time_that_nobody_saw_is_hatched_and_time_switched_off_marked_with_a_leg
         assert "unobserved: nobody wrote" in part and "off: the last broker had stopped in order" in part
     plain = rendered(Fleet([other], 0, DAY))
     assert 'class="hatch"' not in plain and "unobserved:" not in plain
+
+
+def test_no_mark_hides_the_moment_of_an_election() -> None:
+    marks = [("unseen", float(DAY), float(DAY + 1_000)), ("off", float(DAY), float(DAY + 1_000))]
+    drawn = ticks("Elections", TimeScale(0, 1_000 * DAY), [("a", "said", [DAY], marks)])
+    assert drawn.index('class="off"') < drawn.index('class="tick"') > drawn.index('class="unseen"')
 
 
 # -- in a real browser -----------------------------------------------------------------------------------

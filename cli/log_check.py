@@ -118,7 +118,7 @@ def report_lines(report: QuorumReport, show_all: bool) -> Iterator[str]:
             if lag
         )
     for divergence in report.divergences:
-        yield from _divergence_lines(divergence)
+        yield from _divergence_lines(divergence, is_lost=bool(report.losses))
     yield from map(str, report.losses)
 
 
@@ -150,10 +150,10 @@ def _findings(one: LogReport, show_all: bool) -> Iterator[str]:
             yield f"  and {len(found) - len(shown)} more of {rule}; see them with --all"
 
 
-def _divergence_lines(found: Divergence) -> Iterator[str]:
+def _divergence_lines(found: Divergence, *, is_lost: bool) -> Iterator[str]:
     yield f"{found.kind}: {found.path} and {found.other} first at offset {found.offset}, {found.entity}"
     yield f"  {found.text}"
-    if found.kind == EPOCH:
+    if found.kind == EPOCH and not is_lost:  # else the lines below say what was committed
         low, high = sorted((found.epoch, found.other_epoch))
         yield (
             f"  epochs {found.epoch} and {found.other_epoch}: if epoch {high} was committed here, epoch {low}"

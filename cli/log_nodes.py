@@ -71,14 +71,24 @@ def _held(node: NodeView) -> str:
 def _departure(found: Departure) -> str:
     own = offsets_text(found.offset, found.end_offset)
     if found.kind == EPOCHS:
-        return (
-            f"{own} of epoch {found.epoch} are not those of {found.other} (epoch {found.other_epoch})"
-            " and were never committed: left out"
-        )
+        differs = f"{own} of epoch {found.epoch} are not those of {found.other} (epoch {found.other_epoch})"
+        if found.committed:
+            return f"{differs}: left out, although records below offset {found.committed} were committed"
+        return f"{differs} and were never committed: left out"
     return (
         f"from offset {found.offset} on it differs from {found.other} in epoch {found.epoch}, which two"
         " nodes of one quorum never do: left out"
     )
+
+
+def _fault(name: str, found: Departure) -> str:
+    if found.committed:
+        return (
+            f"committed records were lost: {name} knew offsets {found.offset} to {found.committed - 1} to be"
+            f" committed, and {found.other} has others there: what follows is told as {found.other} has it;"
+            " see metaquorum log check"
+        )
+    return f"{name} differs from {found.other} at offset {found.offset}"
 
 
 def fault_lines(report: NodesReport) -> Iterator[str]:
@@ -88,8 +98,8 @@ def fault_lines(report: NodesReport) -> Iterator[str]:
             by = f"read from {lost.by}" if lost.by is not None else "no node has all of it"
             yield f"{node.name} has no {offsets_text(lost.start, lost.end)}: {by}"
         yield from node.problems
-        if node.departure is not None and node.departure.kind != EPOCHS:
-            yield f"{node.name} differs from {node.departure.other} at offset {node.departure.offset}"
+        if node.departure is not None and node.departure.is_fault:
+            yield _fault(node.name, node.departure)
     for start, end in report.holes:
         yield f"no node has {offsets_text(start, end)}"
 
@@ -127,4 +137,5 @@ def _departure_json(found: Departure) -> dict[str, Any]:
         "leaderEpoch": found.epoch,
         "other": found.other,
         "otherLeaderEpoch": found.other_epoch,
+        "lostCommittedBelow": found.committed or None,
     }

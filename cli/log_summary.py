@@ -234,7 +234,10 @@ def _head(found: _Found, place: str) -> Iterator[str]:
         whose += f", node {identity.node_id}"
     yield place if found.nodes is None else found.log.path
     yield f"{whose}, {offsets_text(found.from_offset, state.end_offset)}"
-    begun, ended = utc_text(found.from_ms), utc_text(found.to_ms)
+    if state.end_offset <= log.start_offset:
+        yield "nothing happened: the log holds no record that can be read"
+        return
+    begun, ended = utc_text(found.from_ms), utc_text(max(found.from_ms, found.to_ms))
     ended = ended[11:] if begun[:11] == ended[:11] else ended
     image = state.image
     level = image.features.metadata_version

@@ -106,7 +106,7 @@ def span_text(span: Span) -> str:
     end = "now" if span.to_offset is None else str(span.to_offset)
     until = "" if span.to_ms is None else utc_text(span.to_ms)
     began = utc_text(span.from_ms) if span.from_ms >= 0 else "-"
-    by = "in the first snapshot" if span.cause is None else f"by {span.cause.offset} {span.cause.type_name}"
+    by = "as it was at the start" if span.cause is None else f"by {span.cause.offset} {span.cause.type_name}"
     place = f"{span.from_offset:>8} .. {end:<8}  {began} .. {until:<24}"
     return f"{place}  {span.entity}  {fields_text(span.fields)}  ({by})"
 

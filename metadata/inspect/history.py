@@ -36,7 +36,8 @@ class Span:
     """One row: an entity's fields from `from_offset` (inclusive) to `to_offset` (exclusive).
 
     Offsets are those of whole batches; times are Unix ms. `cause` is the last record of the batch that made
-    it so, None where the log begins with it (in a snapshot); `ended_by` that of the batch that ended it.
+    it so, None where the rows begin with it (in a snapshot, or at the place that was asked for);
+    `ended_by` that of the batch that ended it.
     `to_offset` and `to_ms` are None while it still holds.
     """
 

@@ -59,25 +59,29 @@ class LostCommitted:
         doubt = "" if self.certain else ", and they were all stopped when this was copied"
         return (
             f"{begin}: {self.path} knew everything below offset {self.offset} to be committed, and"
-            f" {', '.join(self.missing)} {'has' if len(self.missing) == 1 else 'have'} not all of it{doubt}:"
-            " a controller's directory was replaced by an older copy or emptied; `metaquorum log salvage`"
-            f" makes a new quorum of {self.path}; {WHERE}"
+            f" {', '.join(self.missing)} {'does' if len(self.missing) == 1 else 'do'} not have all of it"
+            f"{doubt}: a controller's directory was replaced by an older copy or emptied;"
+            f" `metaquorum log salvage` makes a new quorum of {self.path}; {WHERE}"
         )
 
 
+def known_committed(log: MetadataLog) -> LogPosition:
+    """What the node of a log knew to be committed. A bound that cannot be read counts as none."""
+    if not log.is_directory:
+        return NOTHING
+    try:
+        return load_known_committed(log.disk, log.directory)
+    except StorageError:
+        return NOTHING
+
+
 def holding(log: MetadataLog, end_offset: int, epochs: EpochTable) -> Holding:
-    """A log with what is known of it. A bound that cannot be read counts as none."""
-    known = NOTHING
-    if log.is_directory:
-        try:
-            known = load_known_committed(log.disk, log.directory)
-        except StorageError:
-            known = NOTHING
+    """A log with what is known of it."""
     snapshots = [position.offset for position in log.snapshots()] if log.is_directory else []
     return Holding(
         path=log.path,
         node_id=None if log.identity is None else log.identity.node_id,
-        known=known,
+        known=known_committed(log),
         start_offset=log.start_offset,
         end_offset=max([end_offset, *snapshots]),
         epochs=epochs,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from metadata.inspect.log import InspectError, MetadataLog
+from metadata.inspect.lost import known_committed
 from metadata.inspect.nodes import short_names
 from metadata.inspect.nodes_stream import NodeStream
 from storage.runs import BatchRun
@@ -33,8 +34,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
-    """Where a node's log leaves the others'. EPOCHS: its records from `offset` up to `end_offset` were never
-    committed, as the other one's have a later epoch there; BYTES: same epoch, which Raft rules out."""
+    """Where a node's log leaves the others'. EPOCHS: the other one's records from `offset` on have a later
+    epoch, so those up to `end_offset` were never committed, unless the node knew what lies below `committed`
+    to be: then committed records were lost (0: it knew of none). BYTES: same epoch, which Raft rules out."""
 
     kind: str
     offset: int
@@ -42,6 +44,12 @@ class Departure:
     epoch: int
     other: str
     other_epoch: int
+    committed: int = 0
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether this can never be in a quorum whose nodes keep their directories."""
+        return self.kind == BYTES or self.committed > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +105,7 @@ class NodesReport:
     def is_whole(self) -> bool:
         """No node lost anything, and none contradicts the others about what one leader wrote."""
         return not self.holes and not any(
-            one.lost or one.problems or (one.departure is not None and one.departure.kind == BYTES)
+            one.lost or one.problems or (one.departure is not None and one.departure.is_fault)
             for one in self.nodes
         )
 
@@ -193,6 +201,7 @@ class _Comparison:
                 epoch=epoch,
                 other=self._names[winner.number],
                 other_epoch=latest,
+                committed=_committed_from(self._logs[stream.number], place, epoch),
             )
 
     def _refuse_strangers(self, stream: NodeStream, winner: NodeStream) -> None:
@@ -256,3 +265,9 @@ class _Comparison:
 
 def _content(run: BatchRun) -> bytes:
     return run.data[int(run.places[0]) : int(run.places[-1])]
+
+
+def _committed_from(log: MetadataLog, offset: int, epoch: int) -> int:
+    """Up to where the node knew the records from `offset`, of `epoch`, to be committed; 0: it did not."""
+    known = known_committed(log)
+    return known.offset if known.offset > offset and known.epoch >= epoch else 0

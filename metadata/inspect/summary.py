@@ -158,12 +158,16 @@ class Summary:
         leader = event.entity.rpartition("/")[2]
         before, self._leader = self._leader, leader
         text = f"{leader} leads epoch {event.epoch}"
-        if before is not None and event.span_ms is not None:
+        if event.span_ms is not None:
             word = next((word for rule, word in _ELECTION_WORDS.items() if rule in (event.rule or "")), None)
             if word is None and event.severity == WARNING:
                 word = _ELECTION_WORDS["leader-lost"]
-            text += f", {duration(max(0, event.span_ms))} after "
-            text += "it last wrote" if before == leader else f"{before} {word or 'last wrote'}"
+            told = (
+                "it last wrote"
+                if before == leader
+                else f"{before or 'the one before'} {word or 'last wrote'}"
+            )
+            text += f", {duration(max(0, event.span_ms))} after {told}"
             if self._in_range:
                 self._silence_ms += max(0, event.span_ms)
         self._row("quorum", event, "quorum", text)
@@ -273,7 +277,8 @@ class Summary:
         text = count(len(rows), "election")
         worst = max((row.span_ms or 0 for row in rows), default=0)
         if self._silence_ms:
-            text += f" after {duration(self._silence_ms)} of silence, at most {duration(worst)}"
+            most = f", {duration(worst)} at most" if worst < self._silence_ms else ""
+            text += f", {duration(self._silence_ms)} of silence before them{most}"
         figures = {"elections": len(rows), "silenceMs": self._silence_ms, "longestMs": worst}
         return Section(name="quorum", text=text, rows=_worst(rows), figures=figures)
 

@@ -204,3 +204,19 @@ def test_one_batch_of_a_clock_far_ahead_moves_neither_the_end_nor_a_range(tmp_pa
     last = json.loads(run(home, "--last", "5s", "--json").stdout)
     assert 0 <= last["toTime"] - last["fromTime"] <= 5_000
     assert "clock jumps" not in [one["name"] for one in last["sections"]]
+
+
+def test_a_log_without_a_record_says_so_and_shows_no_times(tmp_path: Path) -> None:
+    (tmp_path / "00000000000000000000.log").write_bytes(b"")
+    result = run(tmp_path / "00000000000000000000.log")
+    assert result.exit_code == 1
+    assert "nothing happened: the log holds no record that can be read" in result.stdout
+    assert "1970" not in result.stdout and "Traceback" not in result.output
+
+
+@pytest.mark.usefixtures("shared_data")
+def test_the_longest_silence_is_one_of_those_in_the_sum() -> None:
+    assert "quorum: 3 elections, 4.1 s of silence before them, 3.2 s at most" in run(GOLDEN).stdout
+    last = json.loads(run(GOLDEN, "--from", 2000, "--json").stdout)
+    quorum = next(section for section in last["sections"] if section["name"] == "quorum")
+    assert quorum["figures"]["longestMs"] <= quorum["figures"]["silenceMs"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from cli.log_nodes import nodes_lines
 from metadata import records as r
 from metadata.image import images_equal
 from metadata.inspect.log import InspectError, MetadataLog, open_log
@@ -17,6 +18,8 @@ from metadata.inspect.states import state_at
 from storage.batch import RecordBatch, encode_batch
 from storage.disk import Disk, join, read_file
 from storage.faulty_disk import FaultyDisk
+from storage.known_committed import FILE_NAME as KNOWN_COMMITTED
+from storage.known_committed import encode as encode_known
 from storage.reader import Damage
 from storage.segment import segment_name
 from storage.types import LogPosition
@@ -228,3 +231,30 @@ def test_whatever_is_cut_and_spoilt_on_each_node_what_is_read_is_the_true_log(se
     assert [base for base, _ in found] == sorted(held)
     assert all(truth[base] == data for base, data in found)
     assert not any(node.departure for node in report.nodes)
+
+
+def test_what_a_node_knew_to_be_committed_is_not_called_never_committed() -> None:
+    """A directory was replaced by an older copy: the later epoch went on without the committed records."""
+    disk = memory_disk()
+    stale: list[Batch] = [*STORY, *((2, [r.NoOpRecord()]) for _ in range(30))]
+    right: list[Batch] = [*STORY, (4, [leads(3002)]), (4, [r.RemoveTopicRecord(bytes(range(16)))])]
+    logs = make(disk, [stale, right, right])
+    write(disk, join(logs[0].directory, KNOWN_COMMITTED), encode_known(LogPosition(2, 20)))
+    report = compare_nodes(logs)
+    departure = report.nodes[0].departure
+    assert departure is not None and departure.is_fault
+    assert (departure.offset, departure.committed) == (15, 20)
+    assert not report.is_whole
+    told = "\n".join(nodes_lines(report))
+    assert "committed records were lost: controller-3000 knew offsets 15 to 19 to be committed" in told
+    assert "never committed" not in told
+
+
+def test_a_bound_below_the_place_where_logs_part_is_no_loss() -> None:
+    disk = memory_disk()
+    stale: list[Batch] = [*STORY, (2, [r.NoOpRecord()])]
+    logs = make(disk, [stale, [*STORY, (4, [leads(3002)])]])
+    write(disk, join(logs[0].directory, KNOWN_COMMITTED), encode_known(LogPosition(2, 15)))
+    report = compare_nodes(logs)
+    assert report.nodes[0].departure is not None and report.nodes[0].departure.committed == 0
+    assert report.is_whole

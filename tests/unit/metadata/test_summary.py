@@ -194,3 +194,22 @@ def test_recorded_idle_intervals(shared_data: Path) -> None:
         assert interval is not None and 480 <= interval <= 560
     old = open_log(PosixDisk(), str(shared_data / "kraft-wild/pre-3.3-no-feature-level/kafka/data"))
     assert idle_interval_ms(old) is None
+
+
+def test_a_silence_before_a_trimmed_logs_first_election_is_in_the_sum() -> None:
+    summary = Summary(None)
+    summary.take(
+        TimelineEvent(
+            offset=2016,
+            epoch=5,
+            time_ms=9_000,
+            kind="election",
+            entity="controller/3001",
+            text="",
+            severity="info",
+            span_ms=3_218,
+        )
+    )
+    quorum = summary.finish()[0]
+    assert quorum.figures == {"elections": 1, "silenceMs": 3_218, "longestMs": 3_218}
+    assert quorum.rows[0].text == "3001 leads epoch 5, 3.2 s after the one before last wrote"

@@ -76,6 +76,13 @@ class ChangeFeed:
         self._start(image)
         self.is_known = True
 
+    def forget(self) -> None:
+        """Records are lost: nothing says what the state is, until `learn` does."""
+        topics = self._engine.builder.topics.freeze()
+        self._later_names = {**self._later_names, **{one.topic_id: one.name for one in topics.all()}}
+        self._start(MetadataImage())
+        self.is_known = False
+
     @property
     def state(self) -> ImageBuilder:
         """The state after the batches so far. For reading only, and only until the next batch."""

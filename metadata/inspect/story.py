@@ -142,6 +142,7 @@ class _Story:
             gap = yield from self._told(timeline, place, learn_at)
             if gap is not None:
                 place, learn_at = gap
+                timeline.forget()
                 continue
             if is_alone:
                 self._tell_alone(start)
@@ -254,8 +255,10 @@ class _Story:
             return None
         behind = (at for at in self._log.snapshots() if at.offset >= base_offset)
         cure = next((at.offset for at in behind if self._log.is_whole(at)), None)
-        until = "" if cure is None else f", up to the snapshot that ends at {cure}"
-        text = f"these records are lost here: what they did is not told, what follows may build on it{until}"
+        after = "what follows may build on it"
+        if cure is not None:
+            after = f"what follows is told by the records alone up to the snapshot that ends at {cure}"
+        text = f"these records are lost here: what they did is not told, and {after}"
         self._seen.limits.coverage.add(
             Uncovered(
                 from_offset=expected, to_offset=base_offset, reason=MISSING, text=text, path=self._log.path

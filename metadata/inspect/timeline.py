@@ -138,6 +138,11 @@ class Timeline:
         if place.offset > self._end[0]:
             self._end = (place.offset, place.epoch, place.timestamp_ms)
 
+    def forget(self) -> None:
+        """Records are lost: records tell what they say by themselves, until `learn`."""
+        self._feed.forget()
+        self._strangers = Strangers(self._namer.topic_name)
+
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> list[TimelineEvent]:
         """Events of one batch, by offset: `records` are (offset, decoded record)."""
         self._told = []

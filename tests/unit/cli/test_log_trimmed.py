@@ -176,3 +176,21 @@ def test_bisect_says_where_it_did_not_ask(tmp_path: Path) -> None:
     assert headers.exit_code == 0 and told["uncovered"] == [] and told["batchBaseOffset"] == 1877
     refused = run("bisect", path, "--check", "all-led", "--to", 2000)
     assert refused.exit_code == 1 and "from offset 2520 on it can" in refused.stderr
+
+
+def test_lost_records_make_no_false_unclean_election(tmp_path: Path) -> None:
+    """The lost batches reassigned partitions; what came next looked unclean to a state that did not know."""
+    path = tmp_path / "node"
+    shutil.copytree(GOLDEN, path)
+    segment = path / "00000000000000001850.log"
+    segment.chmod(0o600)
+    content = bytearray(segment.read_bytes())
+    content[20_000] ^= 0xFF
+    segment.write_bytes(content)
+    found = run("timeline", path, "--severity", "critical")
+    assert found.exit_code == 1
+    assert "told by the records alone up to the snapshot that ends at 2280" in found.stderr
+    unclean = [line.split()[0] for line in found.stdout.splitlines() if "unclean election" in line]
+    assert unclean == ["1921"]
+    whole = run("timeline", GOLDEN, "--severity", "critical", "--from", 2280)
+    assert found.stdout.endswith(whole.stdout[-200:])

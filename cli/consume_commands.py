@@ -88,14 +88,14 @@ class StartType(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this; may be repeated."
 )
-@click.option("--max-messages", type=click.IntRange(min=1), help="End after so many.")
+@click.option("--max-messages", type=click.IntRange(min=1), help="End after this many messages.")
 @click.option(
     "--until-end/--follow",
     default=False,
     help="End where the topic ends now, or wait for more (the default).",
 )
 @click.option(
-    "--idle-timeout", type=click.FloatRange(min=0.1), help="End when nothing comes for so many seconds."
+    "--idle-timeout", type=click.FloatRange(min=0.1), help="End when nothing comes for this many seconds."
 )
 @click.option("--key", "with_key", is_flag=True, help="Print the key and a tab before the value.")
 @click.option("--offsets", "with_offsets", is_flag=True, help="Print partition:offset and a tab first.")

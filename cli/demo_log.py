@@ -42,7 +42,7 @@ def show_our_log(
     """
     paths = [str(layout.metadata_log(node)) for node in layout.controllers]
     longest = max(paths, key=lambda path: sum(len(data) for data in _segments(path)))
-    click.echo(f"\n== What the log of the quorum tells ({longest})")
+    click.echo(f"\n== What the log of the quorum says ({longest})")
     problems: list[str] = []
     told = [at for at in log_timeline.events(longest, problems.append) if at.severity != DETAIL]
     for event in told:

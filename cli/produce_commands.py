@@ -112,9 +112,9 @@ class Account:
     "--compression", type=click.Choice([each.value for each in Codec]), default="none", show_default=True
 )
 @click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many messages a second."
+    "--rate", type=click.FloatRange(min=0, min_open=True), help="At most this many messages per second."
 )
-@click.option("--count", type=click.IntRange(min=1), help="Generate so many messages; nothing is read.")
+@click.option("--count", type=click.IntRange(min=1), help="Generate this many messages instead of reading the input.")
 @click.option("--size", type=click.IntRange(0, 1024 * 1024), help="Bytes of a generated one.  [default: 100]")
 @click.option(
     "--delivery-timeout",

@@ -114,7 +114,9 @@ class Account:
 @click.option(
     "--rate", type=click.FloatRange(min=0, min_open=True), help="At most this many messages per second."
 )
-@click.option("--count", type=click.IntRange(min=1), help="Generate this many messages instead of reading the input.")
+@click.option(
+    "--count", type=click.IntRange(min=1), help="Generate this many messages instead of reading the input."
+)
 @click.option("--size", type=click.IntRange(0, 1024 * 1024), help="Bytes of a generated one.  [default: 100]")
 @click.option(
     "--delivery-timeout",

@@ -118,6 +118,14 @@ def test_divergence_is_told_by_epoch_and_its_end(
     assert replica.partition.high_watermark == 0, "who diverges has acknowledged nothing"
 
 
+def test_the_first_epoch_of_all_is_compared_like_any_other() -> None:
+    replica = grown({0: 0, 3: 5})
+    answer = replica.fetch_as(2, 8, last=0)
+    assert isinstance(answer, FetchedPartition) and answer.diverging == LogPosition(0, 5)
+    assert isinstance(replica.fetch_as(2, 5, last=0), ReadPlan)
+    assert isinstance(replica.fetch_as(2, 8, last=-1), ReadPlan), "nothing to compare with"
+
+
 def test_an_epoch_from_before_the_log_is_out_of_range() -> None:
     replica = grown({5: 3}, start=3)
     answer = replica.fetch_as(2, 4, last=2)

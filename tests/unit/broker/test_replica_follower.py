@@ -89,6 +89,16 @@ def test_its_high_watermark_is_the_leaders_up_to_its_own_end() -> None:
     assert outcome.step is FollowerStep.NOTHING and replica.partition.high_watermark == 1
 
 
+@pytest.mark.parametrize("told", [0, 1, 2, 3])
+def test_the_lag_is_what_is_missing_and_never_less_than_nothing(told: int) -> None:
+    replica = follower()
+    replica.take_answer(
+        part(records=batch(base_offset=0, leader_epoch=1), high_watermark=told), position(replica)
+    )
+    replica.settle()
+    assert replica.partition.lag == max(0, told - 1)
+
+
 def test_answers_to_older_questions_change_nothing() -> None:
     replica = follower()
     asked = position(replica)

@@ -6,10 +6,16 @@ import random
 
 import pytest
 
+from broker.lifecycle import ProcessState
 from broker.replica.config import ReplicaConfig
 from broker.replica.directories import Directory
 from broker.replica.isr import NEVER_MS, FollowerProgress
+from broker.replica.known_brokers import KnownBrokers
 from broker.targets import ControllerTargets
+from metadata.errors import ErrorCode
+from metadata.image import BrokerRegistration, Endpoint, ImageBuilder, MetadataImage
+from metadata.requests import BrokerHeartbeatRequest
+from tests.unit.broker.test_session import DIRECTORY, beat, error, running
 
 
 def targets(current: int) -> ControllerTargets:
@@ -116,3 +122,77 @@ def test_defaults_are_kafkas() -> None:
     assert config.producer_id_expiration_ms == 86_400_000
     assert config.replica_high_watermark_checkpoint_interval_ms == 5000
     assert config.log_retention_check_interval_ms == 300_000
+
+
+# ---- other brokers, by the newest image ------------------------------------------------------------
+
+
+def test_a_leader_is_reached_at_its_first_listener_whole() -> None:
+    builder = ImageBuilder(MetadataImage())
+    listeners = (Endpoint("DATA", "inside", 9001, 0), Endpoint("PUBLIC", "outside", 9002, 0))
+    for broker_id, endpoints in ((1, listeners), (2, listeners[::-1]), (3, ())):
+        builder.put_broker(
+            BrokerRegistration(
+                broker_id=broker_id,
+                epoch=7 + broker_id,
+                incarnation_id=bytes(16),
+                endpoints=endpoints,
+                fenced=False,
+            )
+        )
+    known = KnownBrokers()
+    assert known.endpoint(1) is None and known.epoch(1) is None and not known.may_join_isr(1)
+    known.image = builder.freeze()
+    found = [known.endpoint(broker_id) for broker_id in (1, 2, 3, 4)]
+    assert found == [("inside", 9001), ("outside", 9002), None, None]
+    assert [known.epoch(broker_id) for broker_id in (1, 2, 3, 4)] == [8, 9, 10, None]
+
+
+# ---- a session's counts ----------------------------------------------------------------------------
+
+
+def test_kafkas_numbers_of_process_states() -> None:
+    assert {state.name: state.value for state in ProcessState} == {
+        "NOT_RUNNING": 0,
+        "STARTING": 1,
+        "RECOVERY": 2,
+        "RUNNING": 3,
+        "PENDING_CONTROLLED_SHUTDOWN": 6,
+        "SHUTTING_DOWN": 7,
+    }
+
+
+@pytest.mark.parametrize("failures", [1, 2, 5])
+def test_failures_in_a_row_end_with_the_first_answer(failures: int) -> None:
+    at = running()
+    for count in range(1, failures + 1):
+        at.until_sent()
+        at.fail()
+        assert at.session.failures == count
+    at.until_sent()
+    at.answer(beat())
+    assert at.session.failures == 0
+    at.until_sent()
+    at.fail()
+    assert at.session.failures == 1, "an earlier row does not count"
+
+
+def test_a_registration_that_stays_wrong_is_sent_again_ever_more_rarely() -> None:
+    """After 1, 2, 4, 8 and 16 heartbeats, then after every 16; a right one ends that."""
+    at = running()
+    beats, sent_after = 0, []
+    at.take(at.session.registration_read(at.now_ms, directories=frozenset(), leaving=False))
+    for _ in range(80):
+        request = at.until_sent().request
+        if isinstance(request, BrokerHeartbeatRequest):
+            beats += 1
+            at.answer(beat())
+        else:
+            sent_after.append(beats)
+            at.answer(error(ErrorCode.THROTTLING_QUOTA_EXCEEDED))
+        at.take(at.session.registration_read(at.now_ms, directories=frozenset(), leaving=False))
+    assert sent_after == [0, 1, 2, 4, 8, 16, 32, 48, 64]
+    at.take(at.session.registration_read(at.now_ms, directories=frozenset((DIRECTORY,)), leaving=False))
+    for _ in range(40):
+        assert isinstance(at.until_sent().request, BrokerHeartbeatRequest)
+        at.answer(beat())

@@ -178,7 +178,10 @@ class _Found:
         if self.start is None or self.start.is_end:
             return self.log.start_offset, self.seen.first_ms or 0
         if self.start.time_ms is not None:
-            return self.at_end.end_offset if first is None else first[0], self.start.time_ms
+            if self.seen.first_ms is not None and self.start.time_ms <= self.seen.first_ms:
+                return self.log.start_offset, self.seen.first_ms  # the log begins later
+            place = clock_of(self.log).place(self.start.time_ms, first=True)[0]
+            return self.at_end.end_offset if place.offset is None else place.offset, self.start.time_ms
         offset = max(self.start.offset or 0, self.log.start_offset)
         found = batch_at(self.log, offset)
         if found is None:

@@ -220,3 +220,12 @@ def test_the_longest_silence_is_one_of_those_in_the_sum() -> None:
     last = json.loads(run(GOLDEN, "--from", 2000, "--json").stdout)
     quorum = next(section for section in last["sections"] if section["name"] == "quorum")
     assert quorum["figures"]["longestMs"] <= quorum["figures"]["silenceMs"]
+
+
+@pytest.mark.usefixtures("shared_data")
+def test_a_range_that_begins_before_the_log_is_all_of_the_log() -> None:
+    lines = run(GOLDEN, "--last", "10min").stdout.splitlines()
+    assert lines[1].endswith("offsets 0 to 4757")
+    assert lines[2].startswith("2026-11-21T03:08:15.918Z to 03:16:58.108Z (8 min 42 s)")
+    idle = run(GOLDEN, "--last", "1s").stdout.splitlines()
+    assert re.search(r"offsets 475\d to 4757$", idle[1]), idle[1]

@@ -118,6 +118,7 @@ def batch_problem(
     min_epoch: int = 0,
     verify_crc: bool = True,
     check_count: bool = True,
+    gaps: bool = False,
 ) -> str | None:
     """What is wrong with the batch at `position`, as "expected X, found Y"; None when it is whole and right.
 
@@ -137,16 +138,24 @@ def batch_problem(
         actual = crc32c(memoryview(buf)[position + CRC_START : position + header.size_bytes])
         if actual != header.crc:
             return f"expected CRC {header.crc:#010x}, found {actual:#010x}"
-    return next(iter(header_problems(header, expected_offset, min_epoch, check_count=check_count)), None)
+    problems = header_problems(header, expected_offset, min_epoch, check_count=check_count, gaps=gaps)
+    return next(iter(problems), None)
 
 
 def header_problems(
-    header: BatchHeader, expected_offset: int | None, min_epoch: int, *, check_count: bool = True
+    header: BatchHeader,
+    expected_offset: int | None,
+    min_epoch: int,
+    *,
+    check_count: bool = True,
+    gaps: bool = False,
 ) -> list[str]:
-    """Everything wrong in a header whose bytes are all there; empty when nothing is."""
+    """Everything wrong in a header whose bytes are all there; empty when nothing is. With `gaps` offsets may
+    be missing, before the batch and in it."""
     problems: list[str] = []
-    if expected_offset is not None and header.base_offset != expected_offset:
-        problems.append(f"expected base offset {expected_offset}, found {header.base_offset}")
+    base = header.base_offset
+    if expected_offset is not None and (base < expected_offset if gaps else base != expected_offset):
+        problems.append(f"expected base offset {expected_offset}{' or above' * gaps}, found {base}")
     if header.base_offset < 0 or header.last_offset_delta < 0:
         problems.append(
             f"expected offsets from 0 up, found {header.base_offset} + {header.last_offset_delta}"
@@ -154,8 +163,10 @@ def header_problems(
     if header.leader_epoch < min_epoch:
         problems.append(f"expected leader epoch {min_epoch} or higher, found {header.leader_epoch}")
     expected = header.last_offset_delta + 1
-    if check_count and header.records_count != expected:
-        problems.append(f"expected {expected} records by the last offset delta, found {header.records_count}")
+    count = header.records_count
+    if check_count and count != expected and not (gaps and 0 <= count < expected):
+        most = "at most " * gaps
+        problems.append(f"expected {most}{expected} records by the last offset delta, found {count}")
     return problems
 
 

@@ -60,6 +60,10 @@ class EpochTable:
         index = bisect_right(self.entries, offset, key=lambda entry: entry[1])
         return self.entries[index - 1][0] if index else None
 
+    def between(self, above: int, up_to: int) -> Iterable[tuple[int, int]]:
+        """The entries of epochs above `above`, up to `up_to`."""
+        return (entry for entry in self.entries if above < entry[0] <= up_to)
+
     def end_offset_for(self, epoch: int, log_end: int) -> LogPosition | None:
         """The largest epoch not above `epoch`, and where it ends: the start of the next one, or `log_end`.
 

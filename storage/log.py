@@ -332,7 +332,7 @@ class SegmentedLog:
         if end_offset == self.end_offset:
             return end_offset
         keep = self._segment_for(end_offset)
-        position, end = keep.locate(end_offset) if keep.size else (0, keep.base_offset)
+        position, end = keep.cut_place(end_offset) if keep.size else (0, keep.base_offset)
         with self._io:
             self.generation += 1
             try:

@@ -64,9 +64,12 @@ def examine(
     point: RecoveryPoint | None,
     bases: list[int],
     open_segment: Callable[[int], Segment],
+    *,
+    gaps: bool = False,
 ) -> Examined:
     """Verifies everything above the recovery point (without one: everything) and changes nothing. `bases`:
-    base offsets of the segments that are there, rising.
+    base offsets of the segments that are there, rising. With `gaps` offsets may be missing, as a cleaner
+    leaves a compacted log; the bytes still have to be whole.
 
     An epoch table that cannot be read or that does not reach back to the log's start is made anew out of the
     whole log. Raises CorruptLogError for damage below the point or before a later valid batch, DiskError.
@@ -81,8 +84,8 @@ def examine(
         for base in bases:
             examined.segments.append(open_segment(base))
         if bases:
-            _scan(examined, trusted)
-        _check_reached(examined, point)
+            _scan(examined, trusted, gaps)
+        _check_reached(examined, point, gaps)
     except BaseException:
         examined.close()
         raise
@@ -136,7 +139,7 @@ def _stored_epochs(disk: Disk, directory: str, examined: Examined) -> EpochTable
     return examined.stored_epochs or EpochTable()
 
 
-def _scan(examined: Examined, trusted: RecoveryPoint | None) -> None:
+def _scan(examined: Examined, trusted: RecoveryPoint | None, gaps: bool) -> None:
     first = examined.segments[0].base_offset
     from_segment, position = (trusted.segment, trusted.position) if trusted else (first, 0)
     examined.end_offset = trusted.offset if trusted else first
@@ -145,25 +148,35 @@ def _scan(examined: Examined, trusted: RecoveryPoint | None) -> None:
     for segment in examined.segments:
         if segment.base_offset < from_segment:
             continue
-        if examined.torn is None and previous is not None and segment.base_offset != examined.end_offset:
+        base, end = segment.base_offset, examined.end_offset
+        if examined.torn is None and previous is not None and (base < end if gaps else base != end):
             expected = f"expected the log to go on here, and {segment.path} begins at {segment.base_offset}"
             examined.torn = TornTail(previous, previous.size, expected)
         if examined.torn is not None:
             _refuse_if_valid(segment, 0, examined.torn, examined.end_offset)
             continue
-        _scan_segment(examined, segment, position if previous is None else 0)
+        _scan_segment(examined, segment, position if previous is None else 0, gaps)
         previous = segment
 
 
-def _scan_segment(examined: Examined, segment: Segment, position: int) -> None:
+def _scan_segment(examined: Examined, segment: Segment, position: int, gaps: bool) -> None:
+    known = examined.stored_epochs or EpochTable()
+
     def note(window_position: int, hops: list[Hop]) -> None:
         segment.note(window_position, hops)
         for _, base, following, epoch in hops:
+            if base > examined.end_offset and epoch > examined.epochs.last_epoch:
+                # Epochs that begin where records are missing: only the file knows of them.
+                for each, start in known.between(examined.epochs.last_epoch, epoch):
+                    if examined.end_offset <= start <= base:
+                        examined.epochs = examined.epochs.append(each, start)
             examined.epochs = examined.epochs.append(epoch, base)
             examined.end_offset = following
 
     epoch = max(examined.epochs.last_epoch, examined.start_epoch)
-    scan = scan_file(segment.file, position, examined.end_offset, epoch, note)
+    scan = scan_file(segment.file, position, examined.end_offset, epoch, note, gaps=gaps)
+    if scan.problem is None:
+        examined.end_offset = max(examined.end_offset, segment.base_offset)
     if scan.problem is not None:
         examined.torn = TornTail(segment, scan.end, scan.problem)
         _refuse_if_valid(segment, scan.end + 1, examined.torn, examined.end_offset)
@@ -171,7 +184,7 @@ def _scan_segment(examined: Examined, segment: Segment, position: int) -> None:
 
 def _refuse_if_valid(segment: Segment, position: int, torn: TornTail, end_offset: int) -> None:
     # Any epoch counts: a damaged epoch that reads too high must not hide the good batches behind it.
-    found = find_valid_batch(segment.file, position, end_offset)
+    found = find_valid_batch(segment.file, position, max(end_offset, segment.base_offset))
     if found is None:
         return
     where, header = found
@@ -180,11 +193,16 @@ def _refuse_if_valid(segment: Segment, position: int, torn: TornTail, end_offset
     raise CorruptLogError(torn.segment.path, torn.position, end_offset, expected, _ADVICE)
 
 
-def _check_reached(examined: Examined, point: RecoveryPoint | None) -> None:
+def _check_reached(examined: Examined, point: RecoveryPoint | None, gaps: bool) -> None:
     """Where the scan began below the point (no epoch table), damage before the point is still corruption."""
     if point is None or examined.end_offset >= point.offset:
         return
     torn = examined.torn
+    if gaps and (
+        torn is None or (torn.segment.base_offset, torn.position) >= (point.segment, point.position)
+    ):
+        examined.end_offset = point.offset  # what was cut there left no record before it
+        return
     path = torn.segment.path if torn else examined.segments[-1].path
     position = torn.position if torn else examined.segments[-1].size
     expected = f"expected a log synced up to offset {point.offset}" + (f" ({torn.problem})" if torn else "")

@@ -111,7 +111,8 @@ class PartitionLog(PooledLog):
                 f"{self.directory}: a reset to offset {point.offset} had been cut short and was finished"
             )
             return
-        found = examine(self._disk, self.directory, point, segment_bases(names), self._existing_segment)
+        bases = segment_bases(names)
+        found = examine(self._disk, self.directory, point, bases, self._existing_segment, gaps=True)
         self._segments = found.segments
         torn = found.torn is not None
         repair(self._disk, self.directory, found, on_warning, sync=False)
@@ -210,6 +211,7 @@ class PartitionLog(PooledLog):
             expected_offset=self.end_offset,
             min_epoch=self.last_position.epoch,
             verify_crc=False,
+            gaps=True,
         )
         if walk.problem is not None or not walk.hops:
             raise BatchError(
@@ -376,7 +378,7 @@ class PartitionLog(PooledLog):
             return end_offset
         with self._lookup:
             keep = self._segment_for(end_offset)
-            end = keep.locate(end_offset)[1] if keep.size else keep.base_offset
+            end = keep.cut_place(end_offset)[1] if keep.size else keep.base_offset
             with self._io:
                 self._shape += 1
                 self._drop_snapshots(end + 1)
@@ -429,10 +431,10 @@ class PartitionLog(PooledLog):
         for segment in self._segments:
             last = segment is self._segments[-1]
             end = self.end_offset if last else self._segments[count + 1].base_offset
-            if end > below_offset or not segment.size:
+            if end > below_offset or (last and not segment.size):
                 break
             over_size = retention_bytes >= 0 and size - retention_bytes >= segment.size
-            if not over_size and not self._is_old(segment, retention_ms, wall_ms):
+            if segment.size and not over_size and not self._is_old(segment, retention_ms, wall_ms):
                 break
             size -= segment.size
             count += 1

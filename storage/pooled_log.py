@@ -127,8 +127,9 @@ class PooledLog(SegmentedLog):
             to_offset = min(to_offset, self.end_offset)
             if from_offset >= to_offset:
                 return None
-            segment = cast(TimedSegment, self._segment_for(from_offset))
-            position, base = segment.locate(from_offset)
+            segment, position, base = self._first_batch(from_offset)
+            if base >= to_offset:
+                return None
             limit = self._end_position(segment, to_offset)
             stop = limit
             if limit - position > max_bytes:
@@ -140,12 +141,24 @@ class PooledLog(SegmentedLog):
             segment.pooled.hold()
             return _Span(segment, position, stop, base, self.generation)
 
+    def _first_batch(self, offset: int) -> tuple[TimedSegment, int, int]:
+        """The first one that reaches `offset`, which may lie behind segments that hold nothing (any more):
+        its segment, position and base offset; the log's end where there is none."""
+        for one in self._segments[max(0, self._slot(offset)) :]:
+            segment = cast(TimedSegment, one)
+            position, base = segment.locate(max(offset, segment.base_offset))
+            if position < segment.size:
+                return segment, position, base
+        return segment, position, self.end_offset
+
     def _end_position(self, segment: TimedSegment, to_offset: int) -> int:
         end = self.end_offset if segment.sealed_end is None else segment.sealed_end
         if to_offset >= end:
             return segment.size
         position, base = segment.locate(to_offset)
-        return position if base == to_offset else position + self._header_at(segment, position).size_bytes
+        if position == segment.size or base >= to_offset:
+            return position
+        return position + self._header_at(segment, position).size_bytes
 
     def _header_at(self, segment: Segment, position: int) -> BatchHeader:
         try:
@@ -159,7 +172,7 @@ class PooledLog(SegmentedLog):
             raise OffsetOutOfRange(span.base, self.start_offset, self.end_offset)
         segment = span.segment
         if span.base < self.trusted_from:
-            walk = walk_batches(data, expected_offset=span.base, min_epoch=0)
+            walk = walk_batches(data, expected_offset=span.base, min_epoch=0, gaps=True)
             if walk.problem is not None or not walk.hops:
                 place = span.position + walk.end
                 offset = walk.hops[-1][2] if walk.hops else span.base
@@ -194,9 +207,9 @@ class PooledLog(SegmentedLog):
                 raise CorruptLogError(
                     segment.path, position, header.base_offset, str(error), _ADVICE
                 ) from None
-            if first is not None or header.base_offset >= start:
+            if first is not None or header.next_offset >= below_offset:
                 return first
-            start = header.next_offset  # only records of it that were deleted are young enough
+            start = header.next_offset  # only records of it that are gone are young enough
 
     def _find_batch(
         self, timestamp_ms: int, start: int, below_offset: int
@@ -204,10 +217,10 @@ class PooledLog(SegmentedLog):
         """The first one that is not older and not wholly below `start`."""
         for one in self._segments:
             segment = cast(TimedSegment, one)
-            if segment.base_offset >= below_offset or not segment.size:
+            if segment.base_offset >= below_offset:
                 return None
             end = self.end_offset if segment.sealed_end is None else segment.sealed_end
-            if end <= start or segment.newest_timestamp_ms() < timestamp_ms:
+            if end <= start or not segment.size or segment.newest_timestamp_ms() < timestamp_ms:
                 continue
             position, _ = segment.locate(max(start, segment.offset_before(timestamp_ms)))
             while position < segment.size:
@@ -223,6 +236,8 @@ class PooledLog(SegmentedLog):
 def _first_record(batch: RecordBatch, timestamp_ms: int, start: int, below_offset: int) -> FoundRecord | None:
     header = batch.header
     whole = FoundRecord(max(header.base_offset, start), header.max_timestamp_ms, header.leader_epoch)
+    if not header.records_count:
+        return None
     if header.is_log_append_time:
         return whole
     try:

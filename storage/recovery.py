@@ -141,8 +141,11 @@ def scan_file(
     next_offset: int,
     epoch: int,
     on_hops: Callable[[int, list[Hop]], None],
+    *,
+    gaps: bool = False,
 ) -> Scan:
-    """Walks `file` from `position`, where offset `next_offset` must begin, to its end or its first problem.
+    """Walks `file` from `position`, where offset `next_offset` must begin (with `gaps`: at the lowest), to
+    its end or its first problem.
 
     `on_hops(window position, hops)` is told every batch that passed. Memory: one window, or one batch.
     """
@@ -150,7 +153,7 @@ def scan_file(
     window = WINDOW_BYTES
     while position < size:
         buf = file.read_at(position, min(window, size - position))
-        walk = walk_batches(buf, expected_offset=next_offset, min_epoch=epoch)
+        walk = walk_batches(buf, expected_offset=next_offset, min_epoch=epoch, gaps=gaps)
         if walk.hops:
             on_hops(position, walk.hops)
             next_offset, epoch = walk.hops[-1][2], walk.hops[-1][3]
@@ -203,7 +206,7 @@ def _valid_at(file: DiskFile, buf: bytes, index: int, position: int, min_offset:
     # Offsets of one file differ by less than 2^31, as in Kafka; that rules out nearly every chance hit early.
     if not min_offset <= header.base_offset < min_offset + (1 << 31):
         return None
-    if header.last_offset_delta < 0 or header.records_count < 1:
+    if header.last_offset_delta < 0 or header.records_count < 0:
         return None
     needed = header.batch_length + LENGTH_OVERHEAD_BYTES
     if not HEADER_BYTES <= needed <= min(file.size() - position - index, MAX_READABLE_BATCH_BYTES):

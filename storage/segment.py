@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from .batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, hop_headers, parse_header
@@ -71,6 +71,8 @@ class Segment:
         self._offsets = array("q", [base_offset])
         self._positions = array("q", [0])
         self._first_timestamp_ms: int | None = None
+        # Whether offsets may be missing: a partition's log that a cleaner compacted.
+        self._gaps = False
 
     def close(self) -> None:
         """Closes the file."""
@@ -111,24 +113,43 @@ class Segment:
             self._first_timestamp_ms = None
 
     def locate(self, offset: int) -> tuple[int, int]:
-        """(position, base offset) of the batch that contains `offset`, which lies in this segment.
+        """(position, base offset) of the batch that contains `offset`, which lies in this segment. Where
+        offsets may be missing, it is the first batch that reaches `offset`; where none does, the segment's
+        size and the offset after the last batch.
 
-        Hops from the nearest known batch before it and remembers some of those it passes. Raises
-        CorruptLogError when the headers do not lead there.
+        Raises CorruptLogError when the headers do not lead there.
         """
-        slot = bisect_right(self._offsets, offset) - 1
+        return self._seek(offset, bisect_right(self._offsets, offset) - 1)[:2]
+
+    def cut_place(self, offset: int) -> tuple[int, int]:
+        """(position, log's end) where a log is cut that is to end at `offset`: after the last batch that lies
+        wholly below. Raises CorruptLogError."""
+        slot = max(0, bisect_left(self._offsets, offset) - 1)
+        position, base, before = self._seek(offset, slot)
+        return position, min(base, offset) if before is None else before
+
+    def _seek(self, offset: int, slot: int) -> tuple[int, int, int | None]:
+        """As `locate`, from the known batch in `slot` on, and the offset after the batch before the one that
+        is found (None: not seen). Remembers some of those it passes."""
         position, floor = self._positions[slot], self._offsets[slot]
         expected = floor if slot == 0 else None
         last_known = position
         new_offsets, new_positions = array("q"), array("q")
-        found: tuple[int, int] | None = None
+        found: tuple[int, int, int | None] | None = None
         while found is None:
+            if self._gaps and position == self.size:
+                found = position, floor + 1 if expected is None else expected, expected
+                break
             buf = self._read_window(position)
             hops = hop_headers(buf)
             if not hops:
                 self._fail(position, floor, f"a batch header on the way to offset {offset}")
             for at, base, following, _ in hops:
-                if following <= base or (base > floor if expected is None else base != expected):
+                if following <= base or (
+                    base > floor
+                    if expected is None
+                    else base != expected and not (self._gaps and base > expected)
+                ):
                     wanted = floor if expected is None else expected
                     text = f"base offset {wanted}, found {base} up to {following}"
                     self._fail(position + at, wanted, text)
@@ -137,7 +158,7 @@ class Segment:
                     new_positions.append(position + at)
                     last_known = position + at
                 if offset < following:
-                    found = (position + at, base)
+                    found = position + at, base, expected
                     break
                 expected = following
             last = hops[-1][0]

@@ -61,6 +61,7 @@ class TimedSegment(Segment):
         super().__init__(
             disk, directory, base_offset, index_interval_bytes=index_interval_bytes, file=self.pooled
         )
+        self._gaps = True
         self.sealed_end: int | None = None
         self._disk = disk
         self._directory = directory
@@ -207,16 +208,25 @@ class TimedSegment(Segment):
             self._large = int.from_bytes(buf[8:12], "big") >= _LARGE_BATCH_BYTES
         return buf
 
-    def locate(self, offset: int) -> tuple[int, int]:
-        """As of every segment, with the help of the index file, which is left aside if it leads astray."""
-        self._load()
+    def _seek(self, offset: int, slot: int) -> tuple[int, int, int | None]:
+        """As of every segment, but the index file is left aside if it leads astray."""
         try:
-            return super().locate(offset)
+            return super()._seek(offset, slot)
         except CorruptLogError:
             if len(self._offsets) == 1:
                 raise
             self._drop()
-            return super().locate(offset)
+            return super()._seek(offset, 0)
+
+    def locate(self, offset: int) -> tuple[int, int]:
+        """As of every segment, with the help of the index file."""
+        self._load()
+        return super().locate(offset)
+
+    def cut_place(self, offset: int) -> tuple[int, int]:
+        """As of every segment, with the help of the index file."""
+        self._load()
+        return super().cut_place(offset)
 
     def boundary(self, position: int, limit: int) -> int:
         """The last start of a batch, or end of the segment, that is not above `limit`, from the batch at

@@ -27,11 +27,18 @@ class Walk(NamedTuple):
 
 
 def walk_batches(
-    buf: bytes, *, expected_offset: int, min_epoch: int, verify_crc: bool = True, limit: int | None = None
+    buf: bytes,
+    *,
+    expected_offset: int,
+    min_epoch: int,
+    verify_crc: bool = True,
+    limit: int | None = None,
+    gaps: bool = False,
 ) -> Walk:
     """Checks length, magic, CRC, contiguous offsets from `expected_offset` on, epochs that never fall, and
     record counts of every batch in `buf`; stops at the first that is cut off or wrong, or that would pass
-    `limit` bytes (the first batch always may)."""
+    `limit` bytes (the first batch always may). With `gaps` offsets only rise, and batches may lack records:
+    what a cleaner leaves of a compacted log."""
     view = memoryview(buf)
     unpack = _CHECKED.unpack_from
     size = len(buf)
@@ -46,10 +53,10 @@ def walk_batches(
             magic != MAGIC
             or length < MIN_LENGTH
             or after > size
-            or base != expected_offset
+            or (base != expected_offset and not (gaps and base > expected_offset))
             or batch_epoch < epoch
             or delta < 0
-            or count != delta + 1
+            or (count != delta + 1 and not (gaps and 0 <= count <= delta))
             or (verify_crc and crc32c(view[position + CRC_START : after]) != crc)
         ):
             break
@@ -62,6 +69,6 @@ def walk_batches(
     if position == size:
         return Walk(hops, position, None)
     problem = batch_problem(
-        buf, position, expected_offset=expected_offset, min_epoch=epoch, verify_crc=verify_crc
+        buf, position, expected_offset=expected_offset, min_epoch=epoch, verify_crc=verify_crc, gaps=gaps
     )
     return Walk(hops, position, problem)

@@ -100,7 +100,9 @@ class Following:
         log = self._log
         step = FollowerStep.NOTHING
         if part.records:
-            walk = walk_batches(part.records, expected_offset=log.end, min_epoch=log.epochs.last_epoch)
+            walk = walk_batches(
+                part.records, expected_offset=log.end, min_epoch=log.epochs.last_epoch, gaps=True
+            )
             problem = walk.problem
             if problem is None and walk.hops[-1][3] > self.epoch:
                 problem = f"expected leader epochs up to {self.epoch}, found {walk.hops[-1][3]}"

@@ -95,7 +95,7 @@ STORAGE_BUGS = (
         breaks="damage that a valid batch follows is corruption, never a torn tail",
         source="DESIGN: recovery",
         file="storage/log_open.py",
-        old="found = find_valid_batch(segment.file, position, end_offset)",
+        old="found = find_valid_batch(segment.file, position, max(end_offset, segment.base_offset))",
         new="found = None",
         caught_by=(UNIT,),
     ),

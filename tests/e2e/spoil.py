@@ -56,11 +56,6 @@ def unknown_key(site: Site) -> tuple[str, ...]:
     return ("metadata.log.segment.byte is not a known key", "did you mean metadata.log.segment.bytes?")
 
 
-def key_of_the_other_role(site: Site) -> tuple[str, ...]:
-    site.set(broker_heartbeat_interval_ms="100")
-    return ("broker.heartbeat.interval.ms", "this is a controller")
-
-
 def no_number(site: Site) -> tuple[str, ...]:
     site.set(metadata_max_idle_interval_ms="soon")
     return ("metadata.max.idle.interval.ms", "soon")
@@ -201,11 +196,6 @@ def quorum_state_from_the_future(site: Site) -> tuple[str, ...]:
 def bootstrap_garbled(site: Site) -> tuple[str, ...]:
     (site.data / "bootstrap.checkpoint").write_bytes(b"\x13\x37" * 60)
     return (str(site.data / "bootstrap.checkpoint"),)
-
-
-def epochs_garbled(site: Site) -> tuple[str, ...]:
-    (site.log / "leader-epoch-checkpoint").write_text("0\n1\nnonsense\n")
-    return (str(site.log / "leader-epoch-checkpoint"),)
 
 
 def recovery_point_garbled(site: Site) -> tuple[str, ...]:

@@ -87,7 +87,6 @@ def refused(site: Site, *parts: str) -> str:
     "spoil",
     [
         spoil.unknown_key,
-        spoil.key_of_the_other_role,
         spoil.no_number,
         spoil.not_a_voter,
         spoil.voter_twice,
@@ -132,7 +131,6 @@ def test_the_other_role_s_file(make_site: Callable[[str], Site]) -> None:
         spoil.quorum_state_missing,
         spoil.quorum_state_from_the_future,
         spoil.bootstrap_garbled,
-        spoil.epochs_garbled,
         spoil.recovery_point_garbled,
         spoil.second_half_of_the_log_missing,
         spoil.log_missing,

@@ -140,7 +140,14 @@ LAYERS: dict[str, Layer] = {
             name="inspect",
             target=90,
             files=("metadata/inspect/*.py",),
-            tests=("tests/unit/metadata", "tests/properties/test_time_travel.py"),
+            tests=(
+                "tests/unit/metadata",
+                "tests/properties/test_time_travel.py",
+                *(
+                    f"tests/unit/cli/test_log_{name}.py"
+                    for name in ("answers", "nodes", "places", "repair_commands", "summary", "trimmed")
+                ),
+            ),
         ),
     )
 }

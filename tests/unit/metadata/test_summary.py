@@ -9,6 +9,7 @@ import pytest
 
 from metadata import records as r
 from metadata.image.types import NO_LEADER
+from metadata.inspect.event_groups import duration
 from metadata.inspect.log import ReadBatch, open_log
 from metadata.inspect.points import Point
 from metadata.inspect.states import steps
@@ -116,6 +117,20 @@ def test_the_recorded_scenario_in_sections(shared_data: Path) -> None:
     assert found["brokers"].text == "9 fences of 4: 5 in order, 3 no heartbeat, 1 unclear"
     worst = found["leaderless"].rows[0]
     assert (worst.offset, worst.entity, worst.span_ms) == (1290, "topic/t06/9", 99_517)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_the_line_of_a_section_says_the_figures_that_json_has(shared_data: Path, name: str) -> None:
+    told = summed(shared_data / name)
+    timed = 0
+    for section in told.values():
+        figures = section.figures
+        if "totalMs" not in figures or "count" not in figures:
+            continue
+        assert str(figures["count"]) in section.text
+        assert (duration(figures["totalMs"]) in section.text) == bool(figures["totalMs"])
+        timed += bool(figures["totalMs"])
+    assert timed or not {"total outages", "gaps in time"} & told.keys()
 
 
 def of(story: Story, start: Point | None = None) -> dict[str, Section]:

@@ -227,7 +227,7 @@ def batch_record_spans(batch: RecordBatch) -> list[tuple[int, int]]:
                 body = position + 2
                 end = body + (((data[position + 1] << 7) | (first & 0x7F)) >> 1)
             prefix = _PREFIXES[delta] if delta < _CACHED_PREFIXES else _value_prefix(delta)
-            if not starts_with(prefix, body) or (first >= 0x80 and data[position + 1] >= 0x80):
+            if first & 1 or not starts_with(prefix, body) or (first >= 0x80 and data[position + 1] >= 0x80):
                 position, start, end = _value_span(data, position, delta)
                 add((start, end))
                 continue
@@ -261,7 +261,7 @@ def _value_span(data: bytes, position: int, delta: int) -> tuple[int, int, int]:
     """(end of the record, start and end of its value); raises IndexError or BatchError."""
     byte = data[position]
     if byte < 0x80:
-        length = byte >> 1
+        length = byte >> 1 if not byte & 1 else -1
         position += 1
     else:
         length, position = decode_varint(data, position)

@@ -60,6 +60,7 @@ _STATE_TESTS = (
                 "replay_limits",
                 "replay_meanings",
                 "replay_recorded_logs",
+                "replay_time",
                 "replica_counts",
             ),
             *("snapshot_bytes", "snapshot_files"),

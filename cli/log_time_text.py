@@ -152,7 +152,7 @@ def entity_tables(rows: Iterable[tuple[str, Fields]], width: int | None = None) 
 
 _USUAL_WIDTH = 80
 _FEW = 20
-"""So many entities are shown a line a field."""
+"""Up to this many entities are shown with one line per field."""
 
 
 def _is_better_below(columns: tuple[str, ...], cells: list[list[str]], width: int | None) -> bool:

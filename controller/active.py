@@ -29,7 +29,7 @@ from controller.sessions import Session, Sessions
 from controller.settings import Surroundings, decide_settings
 from controller.tokens import expired_tokens
 from controller.topics import decide_create_topics, decide_delete_topics, refuse_all
-from controller.work import ElectLeaders, ForgetEligible, MoveLeaders, RemoveBroker, Work
+from controller.work import ElectLeaders, ForgetEligible, RemoveBroker, Work
 from controller.workbench import Port, Workbench, busy
 from metadata.errors import ApiError, ErrorCode
 from metadata.image import BrokersImage, MetadataImage
@@ -255,7 +255,6 @@ class ActiveController:
         """A broker that was taken for one that stops does not: it may lead what nobody leads, and the next
         time that it leaves, its moves are waited for anew."""
         session.moves_end_offset = None
-        self._bench.work.pop((MoveLeaders, broker_id), None)
         if not fenced:
             self._bench.add(ElectLeaders(broker_id=broker_id))
 

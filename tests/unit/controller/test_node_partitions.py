@@ -320,3 +320,33 @@ def test_a_stale_broker_is_refused_as_a_whole() -> None:
     epoch = quorum.start_broker(1)
     answer = quorum.call(AlterPartitionRequest(broker_id=1, broker_epoch=epoch - 1, partitions=()))
     assert isinstance(answer, ApiError) and answer.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_the_only_replica_on_a_new_disk_waits_for_an_unclean_election_and_is_remembered_no_longer() -> None:
+    quorum = quorum_of()
+    quorum.register(1, 1, directories=(A,))
+    quorum.heartbeat(1)
+    topic = quorum.create("t", (1,))
+    assert quorum.partition(topic).directories == (A,)
+    quorum.heartbeat(1, want_fence=True, want_shutdown=True)
+    registered = quorum.register(1, 2, directories=(B,))
+    assert isinstance(registered, RegisterBrokerResponse)
+    quorum.heartbeat(1)
+    lies = AssignReplicasToDirsRequest(
+        broker_id=1,
+        broker_epoch=registered.broker_epoch,
+        assignments=(ReplicaAssignment(directory_id=B, topic_id=topic, partition=0),),
+    )
+
+    def assigned() -> ErrorCode:
+        answer = quorum.call(lies)
+        assert isinstance(answer, AssignReplicasToDirsResponse)
+        return answer.results[0].error
+
+    known = quorum.leader.node.sessions.begun_anew
+    assert assigned() is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert quorum.partition(topic).leader == -1 and known == {(topic, 0, 1): B}
+    quorum.call(ElectLeadersRequest(unclean=True, partitions=(("t", 0),)))
+    found = quorum.partition(topic)
+    assert (found.leader, found.isr, found.directories, found.leader_recovery_state) == (1, (1,), (B,), 1)
+    assert assigned() is ErrorCode.NONE and known == {}

@@ -51,7 +51,6 @@ class BrokerConfig:
             "metadata.log.max.record.bytes.between.snapshots": (
                 self.metadata_log_max_record_bytes_between_snapshots
             ),
-            "metadata.log.max.snapshot.interval.ms": self.metadata_log_max_snapshot_interval_ms,
             "metadata.read.max.bytes": self.metadata_read_max_bytes,
         }
         lines = [f"{key} is {value}: set it to 1 or more" for key, value in positive.items() if value < 1]

@@ -106,7 +106,8 @@ class MetadataFollower:
         """
         provenance = self._state.image.provenance
         due = self._bytes_since_snapshot >= self._config.metadata_log_max_record_bytes_between_snapshots
-        due = due or now_ms >= self._snapshot_deadline_ms()
+        deadline_ms = self._snapshot_deadline_ms()
+        due = due or (deadline_ms is not None and now_ms >= deadline_ms)
         if not due or not self._may_write_snapshot():
             return None
         self._snapshot_in_flight = True
@@ -128,8 +129,10 @@ class MetadataFollower:
         """When `snapshot_due` must be asked at the latest."""
         return self._snapshot_deadline_ms() if self._may_write_snapshot() else None
 
-    def _snapshot_deadline_ms(self) -> int:
-        return self._snapshot_ms + self._config.metadata_log_max_snapshot_interval_ms
+    def _snapshot_deadline_ms(self) -> int | None:
+        """None: its age is no reason for a snapshot."""
+        interval_ms = self._config.metadata_log_max_snapshot_interval_ms
+        return self._snapshot_ms + interval_ms if interval_ms > 0 else None
 
     def _may_write_snapshot(self) -> bool:
         new = self.applied_offset > self._snapshot_end

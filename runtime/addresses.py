@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 from controller.raft.config import Voter
 from runtime.errors import ConfigError
@@ -16,13 +17,15 @@ from storage.uuids import uuid_from_text
 PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1}
 _SASL = ("SASL_PLAINTEXT", "SASL_SSL")
 
+_NOWHERE = frozenset({"0.0.0.0", "::"})
+
 _LISTENER = re.compile(r"^([A-Za-z][A-Za-z0-9_-]*)://(\[[0-9a-fA-F:]+\]|[^:/\[\]]*):(\d+)$")
 _VOTER = re.compile(r"^(\d+)@(\[[0-9a-fA-F:]+\]|[^:@\[\]]+):(\d+)(?::([A-Za-z0-9_-]+))?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One address; `protocol` PLAINTEXT or SSL."""
+    """One address; `protocol` PLAINTEXT or SSL. An empty `host`: every interface of this machine."""
 
     name: str
     host: str
@@ -114,7 +117,7 @@ def parse_listeners(key: str, entries: tuple[str, ...], protocols: Mapping[str, 
     listeners: list[Listener] = []
     for entry in entries:
         match = _LISTENER.match(entry)
-        if match is None or not match[2]:
+        if match is None:
             raise ConfigError(
                 f"{key} has {entry!r}: write NAME://host:port, for example PLAINTEXT://127.0.0.1:9092"
             )
@@ -127,12 +130,16 @@ def parse_listeners(key: str, entries: tuple[str, ...], protocols: Mapping[str, 
             )
         )
     names = [listener.name for listener in listeners]
-    ports = [(listener.host, listener.port) for listener in listeners]
     if len(set(names)) != len(names):
         raise ConfigError(f"{key} uses a name twice: give each listener its own")
-    if len(set(ports)) != len(ports):
+    if any(_collide(one, other) for one, other in combinations(listeners, 2)):
         raise ConfigError(f"{key} uses an address twice: give each listener its own port")
     return tuple(listeners)
+
+
+def _collide(one: Listener, other: Listener) -> bool:
+    everywhere = not one.host or not other.host
+    return one.port == other.port and (everywhere or one.host == other.host)
 
 
 def parse_metrics_listener(text: str | None, taken: tuple[Listener, ...]) -> Listener | None:
@@ -149,7 +156,7 @@ def parse_metrics_listener(text: str | None, taken: tuple[Listener, ...]) -> Lis
         name="http", host=match[2].strip("[]") or "127.0.0.1", port=port, protocol="PLAINTEXT"
     )
     for other in taken:
-        if (other.host, other.port) == (listener.host, listener.port):
+        if _collide(other, listener):
             raise ConfigError(
                 f"metrics.listener has the address of the listener {other.name}: give it a port of its own"
             )
@@ -157,9 +164,15 @@ def parse_metrics_listener(text: str | None, taken: tuple[Listener, ...]) -> Lis
 
 
 def check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener, ...]) -> None:
-    """Raises ConfigError for an advertised name that nobody listens under."""
+    """Raises ConfigError for an advertised name that nobody listens under, and for an address that leads
+    nobody here."""
     known = {listener.name for listener in listeners}
-    for listener in advertised:
+    for listener in advertised or listeners:
+        if listener.host in _NOWHERE:
+            raise ConfigError(
+                f"{listener.name}://{listener.host}:{listener.port} cannot be advertised: it leads nowhere;"
+                " name this broker's own host in advertised.listeners"
+            )
         if listener.name not in known:
             raise ConfigError(
                 f"advertised.listeners has {listener.name}, which listeners does not have: use the same names"

@@ -22,6 +22,7 @@ from runtime.errors import ConfigError, StartError
 END_OF_STREAM: Final[object] = EOF
 """What `read` of a stream returns at its end."""
 
+_EVERYWHERE = "::"
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 _COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -136,7 +137,7 @@ def open_channel(
     host: str, port: int, tls: TlsMaterial | None, *, message_max_bytes: int = MAX_MESSAGE_BYTES
 ) -> grpc.aio.Channel:
     """A channel to one address; nothing is connected before the first call."""
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    target = _target(host, port)
     options = (*_CHANNEL_OPTIONS, *_message_options(message_max_bytes))
     if tls is None:
         return grpc.aio.insecure_channel(target, options=options)
@@ -157,9 +158,10 @@ def _message_options(max_bytes: int) -> tuple[tuple[str, int], ...]:
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, tls: TlsMaterial | None) -> int:
-    """Binds the port (0: any) and returns it; raises StartError, in one line, if it cannot be had."""
+    """Binds the port (0: any) and returns it; raises StartError, in one line, if it cannot be had. An empty
+    `host`: every interface, of IPv6 and IPv4 (gRPC takes the latter alone where there is no IPv6)."""
     _check_port_is_free(host, port)
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    target = _target(host or _EVERYWHERE, port)
     try:
         if tls is None:
             return server.add_insecure_port(target)
@@ -168,8 +170,14 @@ def bind(server: grpc.aio.Server, host: str, port: int, tls: TlsMaterial | None)
         raise StartError(f"cannot listen on {target}: {error}; choose another port in `listeners`") from error
 
 
+def _target(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _check_port_is_free(host: str, port: int) -> None:
     """gRPC's own error does not say why, so the kernel is asked first."""
+    if not host:
+        host = _EVERYWHERE if socket.has_dualstack_ipv6() else "0.0.0.0"
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:

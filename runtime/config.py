@@ -7,7 +7,7 @@ Owns the rules that span keys and the values that the cores are built from. Ever
 from __future__ import annotations
 
 import random
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -76,6 +76,10 @@ class NodeConfig:
         """The value of an integer key."""
         return cast(int, self.values[name])
 
+    def bound(self, name: str) -> int | None:
+        """The value of an integer key of which -1 says that there is no bound: None."""
+        return _unbounded(self.values[name])
+
     def text(self, name: str) -> str:
         """The value of a text key that has a default."""
         return cast(str, self.values[name])
@@ -110,7 +114,9 @@ class NodeConfig:
                 )
                 for each in self.advertised
             ),
-            delegation_token_secret_key=cast("str | None", self.values["delegation.token.secret.key"]),
+            # Without a character it is no secret: there are no tokens then, as with Kafka.
+            delegation_token_secret_key=cast("str | None", self.values["delegation.token.secret.key"])
+            or None,
             delegation_token_max_lifetime_ms=self.number("delegation.token.max.lifetime.ms"),
             delegation_token_expiry_time_ms=self.number("delegation.token.expiry.time.ms"),
             delegation_token_expiry_check_interval_ms=self.number(
@@ -138,6 +144,14 @@ class NodeConfig:
             return None
         key = self.text("broker.id.binding.key")
         return self.advertised[0].host if key == "host" else key
+
+    def with_host_name(self, host_name: Callable[[], str]) -> NodeConfig:
+        """The same, where what is advertised without a host has this machine's name (as Kafka does it)."""
+        if all(each.host for each in self.advertised):
+            return self
+        host = host_name()
+        advertised = tuple(each if each.host else replace(each, host=host) for each in self.advertised)
+        return replace(self, advertised=advertised)
 
     def with_node_id(self, node_id: int) -> NodeConfig:
         """The same with an id that was found, not configured. Raises ConfigError for a controller's id."""
@@ -329,7 +343,10 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     _check_membership(role, node_id, voters)
     protocols = parse_protocols(cast("tuple[str, ...]", values["listener.security.protocol.map"]))
     listeners = parse_listeners("listeners", cast("tuple[str, ...]", values["listeners"]), protocols)
-    controller_name = cast("tuple[str, ...]", values["controller.listener.names"])[0]
+    controller_names = cast("tuple[str, ...]", values["controller.listener.names"])
+    if not controller_names:
+        raise ConfigError("controller.listener.names is empty: name the controllers' listener, or remove it")
+    controller_name = controller_names[0]
     if role == CONTROLLER and [each.name for each in listeners] != [controller_name]:
         raise ConfigError(
             f"listeners of a controller must be one called {controller_name} (controller.listener.names): "
@@ -338,7 +355,8 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     advertised = parse_listeners(
         "advertised.listeners", cast("tuple[str, ...]", values["advertised.listeners"]), protocols
     )
-    check_advertised(listeners, advertised)
+    if role == BROKER:
+        check_advertised(listeners, advertised)
     log_dirs = tuple(Path(each) for each in cast("tuple[str, ...]", values["log.dirs"]))
     if len(set(log_dirs)) != len(log_dirs):
         raise ConfigError("log.dirs names a directory twice: remove one")
@@ -368,7 +386,9 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     )
     _check_tls(config)
     if role == BROKER:
-        (config.with_node_id(0) if node_id == UNKNOWN_NODE_ID else config).broker("", (), ())
+        known = config.with_node_id(0) if node_id == UNKNOWN_NODE_ID else config
+        # What this machine is called is asked when the process starts.
+        known.with_host_name(lambda: "localhost").broker("", (), ())
         config.replicas()
     return config
 
@@ -385,6 +405,13 @@ def _check_membership(role: str, node_id: int, voters: tuple[Voter, ...]) -> Non
 
 
 def _tls_files(values: Mapping[str, Value]) -> TlsFiles:
+    for store in ("ssl.keystore", "ssl.truststore"):
+        kind = values[f"{store}.type"]
+        if values[f"{store}.location"] and kind != "pem":
+            raise ConfigError(
+                f"{store}.type={kind} is not read here: name a PEM file in {store}.location and leave the "
+                "type out"
+            )
     keystore = cast("str | None", values["ssl.keystore.location"])
     truststore = cast("str | None", values["ssl.truststore.location"])
     return TlsFiles(

@@ -79,7 +79,8 @@ def _default(key: Key) -> str:
 def _allowed(key: Key) -> str:
     match key.kind:
         case "int":
-            return f"{key.minimum} to {key.maximum}" + (f" {key.unit}" if key.unit else "")
+            others = "".join(f", or {value}" for value in key.also)
+            return f"{key.minimum} to {key.maximum}" + (f" {key.unit}" if key.unit else "") + others
         case "choice":
             return ", ".join(f"`{choice}`" for choice in key.choices)
         case "list":

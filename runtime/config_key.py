@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 class Key:
     """One setting. `default` None: required when `required`, else unset. `unit` is for humans.
 
-    `own`: Kafka has no such key.
+    `own`: Kafka has no such key. `also`: numbers outside of the range that are taken, too.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Key:
     choices: tuple[str, ...] = ()
     required: bool = False
     own: bool = False
+    also: tuple[int, ...] = ()
 
     def parse(self, raw: str) -> Value:
         """The value of `raw`; raises ConfigError saying what is allowed."""
@@ -57,12 +58,13 @@ class Key:
 
     def _parse_int(self, raw: str) -> int:
         unit = f" {self.unit}" if self.unit else ""
-        allowed = f"give a whole number from {self.minimum} to {self.maximum}{unit}"
+        others = "".join(f", or {value}" for value in self.also)
+        allowed = f"give a whole number from {self.minimum} to {self.maximum}{unit}{others}"
         try:
             value = int(raw)
         except ValueError:
             raise ConfigError(f"{self.name}={raw} is not a number: {allowed}") from None
-        if not self.minimum <= value <= self.maximum:
+        if not self.minimum <= value <= self.maximum and value not in self.also:
             raise ConfigError(f"{self.name}={value} is out of range: {allowed}")
         return value
 

@@ -46,14 +46,16 @@ _NODE = (
         "listeners",
         "list",
         None,
-        "Where this process listens, as `NAME://host:port`. A controller has one listener.",
+        "Where this process listens, as `NAME://host:port`; without a host on every interface, so that "
+        "whoever reaches this machine reaches it. A controller has one listener.",
         required=True,
     ),
     Key(
         "advertised.listeners",
         "list",
         (),
-        "What a broker registers instead of `listeners`, by the same names.",
+        "What a broker registers instead of `listeners`, by the same names; without a host: the name of "
+        "this machine.",
         roles=(BROKER,),
     ),
     Key("controller.listener.names", "list", ("CONTROLLER",), "The name of the controllers' listener."),
@@ -384,6 +386,8 @@ _BROKER = (
     ),
 )
 
+_ONLY_PEM = "Only PEM is read; Kafka's other types may stand here as long as no file is named."
+
 _SECURITY = (
     Key(
         "ssl.keystore.location",
@@ -392,14 +396,14 @@ _SECURITY = (
         "A PEM file with the private key (not encrypted) and the certificate chain of this node. Needed by a "
         "listener whose protocol is SSL; a client shows it where it is asked to.",
     ),
-    Key("ssl.keystore.type", "choice", "pem", "Only PEM.", choices=("pem",)),
+    Key("ssl.keystore.type", "choice", "pem", _ONLY_PEM, choices=("pem", "jks", "pkcs12")),
     Key(
         "ssl.truststore.location",
         "text",
         None,
         "A PEM file with the CA certificates that the other side's certificate must be signed by.",
     ),
-    Key("ssl.truststore.type", "choice", "pem", "Only PEM.", choices=("pem",)),
+    Key("ssl.truststore.type", "choice", "pem", _ONLY_PEM, choices=("pem", "jks", "pkcs12")),
     Key(
         "ssl.client.auth",
         "choice",

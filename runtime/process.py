@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -42,7 +43,7 @@ def run_process(
     """Runs `serve` until it ends; the exit code. Bad input is one line on standard error and exit code 1.
     `node_id`: what the command line says of it."""
     try:
-        config = load_config(Path(config_path), role, node_id)
+        config = load_config(Path(config_path), role, node_id).with_host_name(socket.getfqdn)
         take_native_lines([listener.port for listener in config.listeners])
         set_up_logging(config.text("log.format"), config.text("log.level"), role=role, node_id=config.node_id)
         if config.passed_over:

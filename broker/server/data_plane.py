@@ -73,7 +73,7 @@ class DataPlane:
         self.requests = DataRequests(
             driver.submit,
             driver.post,
-            produced_max_bytes=config.number("queued.max.request.bytes"),
+            produced_max_bytes=config.bound("queued.max.request.bytes"),
             statistics=statistics,
         )
         self._peers = PeerFetches(

@@ -37,7 +37,7 @@ class DataRequests:
         submit: Callable[[DataEvent], bool],
         post: Callable[[DataEvent], None],
         *,
-        produced_max_bytes: int,
+        produced_max_bytes: int | None,
         statistics: NodeStatistics | None = None,
     ) -> None:
         self._submit = submit
@@ -78,7 +78,8 @@ class DataRequests:
         if len(self._waiting) >= WAITING_MAX:
             return busy(f"{WAITING_MAX} requests wait for an answer")
         # One request that is larger than the bound is taken when it is alone.
-        if self.produced_bytes and self.produced_bytes + size > self._produced_max_bytes:
+        bound = self._produced_max_bytes
+        if bound is not None and self.produced_bytes and self.produced_bytes + size > bound:
             return busy(f"it holds {self.produced_bytes} bytes of producers (queued.max.request.bytes)")
         return None
 

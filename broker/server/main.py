@@ -201,7 +201,9 @@ class BrokerProcess:
             set_log_context(self._log_context)
             self._data.start()
             self.driver.start()
-            ports = ", ".join(f"{each.name} {each.host}:{each.port}" for each in self._config.listeners)
+            ports = ", ".join(
+                f"{each.name} {each.host or 'every interface'}:{each.port}" for each in self._config.listeners
+            )
             _log.info("broker %d listens on %s", self._config.node_id, ports)
             ending = await self.driver.wait()
         finally:

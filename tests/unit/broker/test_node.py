@@ -268,6 +268,14 @@ def test_a_broker_writes_a_snapshot_when_the_interval_is_over_and_something_is_n
     assert len(world.of(WriteSnapshot)) == 2
 
 
+def test_an_interval_of_none_is_no_reason_for_a_snapshot() -> None:
+    """0, which Kafka takes for never."""
+    world = running(metadata_log_max_snapshot_interval_ms=0)
+    world.controller.write(topic(1))
+    world.run(180_000)
+    assert world.of(WriteSnapshot) == []
+
+
 def test_a_restart_from_a_snapshot_publishes_only_after_its_own_registration() -> None:
     first = running()
     first.controller.write(topic(1))

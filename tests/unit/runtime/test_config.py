@@ -89,6 +89,32 @@ def test_a_brokers_file(tmp_path: Path) -> None:
     assert config.retention.max_ms is None
 
 
+def test_a_listener_without_a_host(tmp_path: Path) -> None:
+    """Kafka's usual form: it listens on every interface, and is known by the name of the machine."""
+    config = load_config(written(tmp_path, BROKER, listeners="PLAINTEXT://:9092")).with_host_name(
+        lambda: "b7"
+    )
+    assert [(each.host, each.port) for each in config.listeners] == [("", 9092)]
+    assert [(each.host, each.port) for each in config.broker("c", (), ()).endpoints] == [("b7", 9092)]
+    config = load_config(written(tmp_path, CONTROLLER, listeners="CONTROLLER://:9093"))
+    named = config.with_host_name(lambda: "c1").controller("c", ())
+    assert named.endpoints == (ControllerEndpoint("CONTROLLER", "c1", 9093, 0),)
+
+
+def test_a_host_that_is_named_is_kept(tmp_path: Path) -> None:
+    def nobody() -> str:
+        raise AssertionError("the name of the machine is asked for")
+
+    path = written(tmp_path, BROKER, listeners="A://:1", advertised__listeners="A://here:1")
+    config = load_config(path).with_host_name(nobody)
+    assert [each.host for each in config.advertised] == ["here"]
+
+
+def test_a_brokers_id_may_be_known_by_the_machine(tmp_path: Path) -> None:
+    path = written(tmp_path, BROKER, listeners="A://:1", broker__id__generation__enable="true")
+    assert load_config(path).with_host_name(lambda: "b7").binding_key == "b7"
+
+
 def test_every_raft_setting_has_its_key(tmp_path: Path) -> None:
     """A key for a field that was forgotten in the mapping would change nothing."""
     plain = load_config(written(tmp_path, CONTROLLER)).raft
@@ -119,11 +145,14 @@ BAD = [
     (CONTROLLER, {"process__roles": "controller,broker"}, "a process has one role here"),
     (CONTROLLER, {"process__roles": "worker"}, "choose controller or broker"),
     (CONTROLLER, {"listeners": "CONTROLLER://127.0.0.1:99999"}, "a port is a number from 1 to 65535"),
-    (CONTROLLER, {"listeners": "CONTROLLER://:9093"}, "write NAME://host:port"),
     (CONTROLLER, {"listeners": "127.0.0.1:9093"}, "write NAME://host:port"),
     (CONTROLLER, {"listeners": "PLAINTEXT://127.0.0.1:9093"}, "must be one called CONTROLLER"),
     (BROKER, {"listeners": "A://h:1,A://h:2"}, "uses a name twice"),
     (BROKER, {"listeners": "A://h:1,B://h:1"}, "uses an address twice"),
+    (BROKER, {"listeners": "A://:1,B://h:1"}, "uses an address twice"),
+    (BROKER, {"listeners": "A://0.0.0.0:1"}, "A://0.0.0.0:1 cannot be advertised"),
+    (BROKER, {"listeners": "A://:1", "advertised__listeners": "A://[::]:1"}, "cannot be advertised"),
+    (BROKER, {"controller__listener__names": ""}, "controller.listener.names is empty"),
     (BROKER, {"listeners": ""}, "listeners is missing"),
     (BROKER, {"advertised__listeners": "OTHER://h:1"}, "which listeners does not have"),
     (CONTROLLER, {"controller__quorum__voters": "1@h:1,1@h:2"}, "has node 1 twice"),
@@ -167,7 +196,12 @@ BAD = [
     ),
     (CONTROLLER, {"listener__security__protocol__map": "CONTROLLER:SSL"}, "ssl.keystore.location is missing"),
     (CONTROLLER, {"ssl__client__auth": "required"}, "needs ssl.truststore.location"),
-    (CONTROLLER, {"ssl__keystore__type": "JKS"}, "choose one of pem"),
+    (
+        CONTROLLER,
+        {"ssl__keystore__type": "JKS", "ssl__keystore__location": "/a.jks"},
+        "ssl.keystore.type=jks is not read here",
+    ),
+    (BROKER, {"queued__max__request__bytes": "-2"}, "bytes, or -1"),
 ]
 
 

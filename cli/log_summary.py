@@ -259,18 +259,19 @@ _TOLD = {
     CRITICAL: ("unclean elections", "total outages", "leaderless"),
     WARNING_SEVERITY: ("gaps in time", "directories failed", "under min isr", "quorum", "brokers"),
 }
-"""Sections that the verdict names, by the severity that it has."""
+"""Sections that the verdict names first, by the severity that it has."""
 
 
 def _verdict(summary: Summary) -> str:
-    named = _TOLD.get(summary.severity, ())
-    bad = [
-        f"{section.name} ({len(rows)})"
+    first = _TOLD.get(summary.severity, ())
+    bad = {
+        section.name: len(rows)
         for section in summary.sections
-        if section.name in named
-        and (rows := [row for row in section.rows if row.severity == summary.severity])
-    ]
-    return f"worst: {summary.severity}" + (f": {', '.join(bad)}" if bad else "")
+        if first and (rows := [row for row in section.rows if row.severity == summary.severity])
+    }
+    order = sorted(bad, key=lambda name: name not in first)
+    named = ", ".join(f"{name} ({bad[name]})" for name in order)
+    return f"worst: {summary.severity}" + (f": {named}" if named else "")
 
 
 class _Times:

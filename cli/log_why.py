@@ -23,7 +23,8 @@ from cli.log_options import (
     tell_unknown,
 )
 from cli.log_source import open_path
-from cli.output import json_line, json_option, secret_text, secrets_option, utc_text
+from cli.output import json_line, json_option, secret_text, secrets_option, shows_secrets, utc_text
+from metadata.inspect.event_groups import count
 from metadata.inspect.explain import explain
 from metadata.inspect.points import END, Point
 from metadata.inspect.targets import Target, parse_target
@@ -68,7 +69,9 @@ def why(
     complaints = Complaints()
     log = open_path(path)
     try:
-        found = explain(log, target, at or END, complaints, past_corruption=past_corruption)
+        found = explain(
+            log, target, at or END, complaints, past_corruption=past_corruption, secrets=shows_secrets()
+        )
     finally:
         clear_progress(log)
     links = found.links[-last:] if last else found.links
@@ -95,7 +98,7 @@ def explanation_lines(found: Explanation, links: list[Link]) -> list[str]:
         lines.append(f"{place}  {_changes(link)}".rstrip())
         lines += [f"{'':10}{cause.rule}: {cause.text}" for cause in link.causes]
     if hidden:
-        lines.append(f"{hidden} earlier records are not shown")
+        lines.append(f"{count(hidden, 'earlier record')} {'is' if hidden == 1 else 'are'} not shown")
     if found.links:
         lines.append(NOBODY_NAMED)
     return lines
@@ -106,7 +109,9 @@ def headline(found: Explanation) -> str:
     link = found.last
     if link is None:
         return f"{found.target}: no record is about it"
-    if found.exists is None:
+    if found.exists is None and found.target.entity.startswith("controller/"):
+        state = "has no registration in this log; the last record about it is"
+    elif found.exists is None:
         state = "is not known as a whole here; the last record about it is"
     elif not found.exists:
         state = "does not exist since"

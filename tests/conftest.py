@@ -32,6 +32,12 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _ignored_here)
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Scripts (tests/raft) and stories (tests/stories) hold recorded output: review differences like code."""
+    parser.addoption("--rewrite", action="store_true", help="write the recorded output of tests/*/*.txt anew")
+
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 

@@ -32,32 +32,37 @@ def election_causes(
         found.append(_leader_gone(leader_before, voted, silence_ms, metadata_version))
     if epoch_before is not None and epoch > epoch_before + 1:
         skipped = f"{epoch_before + 1}" if epoch == epoch_before + 2 else f"{epoch_before + 1} to {epoch - 1}"
-        text = f"nobody won epoch {skipped}, or its winner committed nothing"
+        which = (
+            f"epoch {skipped}, or its winner" if skipped.isdigit() else f"epochs {skipped}, or the winners"
+        )
+        text = f"nobody won {which} committed nothing"
         found.append(Cause(rule="epochs-skipped", text=text))
     return tuple(found)
 
 
 def _leader_gone(leader: int, voted: bool, silence_ms: int | None, metadata_version: int) -> Cause:
-    who = f"controller {leader}, which led before,"
     if silence_ms is not None and 0 <= silence_ms < FETCH_TIMEOUT_MS:
-        text = f"{who} wrote until {silence_ms} ms before: it resigned, or was started again at once"
+        text = (
+            f"controller {leader}, which led before, wrote until {silence_ms} ms before: it resigned, or was"
+            " started again at once"
+        )
         return Cause(rule="leader-resigned", text=text)
     silent = silence_ms is not None and silence_ms >= FETCH_TIMEOUT_MS
     if silent and not voted and metadata_version >= NOOP_LEVEL:
         text = (
-            f"{who} fell silent and did not vote: it failed, was cut off, or was stopped when nobody was"
-            " there to follow it"
+            f"controller {leader}, which led before, fell silent and did not vote: it failed, was cut off, or"
+            " was stopped when nobody was there to follow it"
         )
         return Cause(rule="leader-lost", text=text)
     if silence_ms is None:
-        why = "what was written before is not known"
+        why = "; what it wrote last is not known"
     elif not silent:
-        why = "the clock of its successor is behind its own"
+        why = ", and the clock of its successor is behind its own"
     elif voted:
-        why = "it was silent before, and voted for its successor"
+        why = ", was silent, and voted for its successor"
     else:
-        why = "below metadata.version 3.3-IV1 a leader writes nothing when idle"
-    text = f"{who} is followed, and {why}; " + cannot_tell(
+        why = "; below metadata.version 3.3-IV1 a leader writes nothing when idle"
+    text = f"controller {leader} led before{why}; " + cannot_tell(
         ("it resigned", "its own log says that it shuts down or resigns"),
         ("it failed or was cut off", "the logs of the others say that the fetch timeout passed"),
     )

@@ -130,7 +130,7 @@ def leader_events(
         text = f"{listed([step.name for step in steps])}: {_leader(old)} -> {_leader(new)}"
         span_ms = None
         begun = [spans.led_again[step.key][1] for step in steps if step.key in spans.led_again]
-        if begun:
+        if begun and new != NO_LEADER:
             span_ms = spans.time_ms - min(begun)
             least = "at least " if any(step.key in spans.at_least for step in steps) else ""
             text += f", {least}{duration(span_ms)} without a leader"
@@ -146,10 +146,23 @@ def leader_events(
         yield Grouped(steps[0].offset, kind, entity, text, severity, rule, _paths(steps), suspect, span_ms)
 
 
+def unled_events(batch: BatchChanges) -> Iterator[Grouped]:
+    """Partitions that had no leader from the start."""
+    steps = [
+        step
+        for step in batch.partitions
+        if step.before is None and step.after is not None and step.after.leader == NO_LEADER
+    ]
+    if steps:
+        paths = _paths(steps)
+        text = f"{listed([step.name for step in steps])}: created without a leader"
+        yield Grouped(steps[0].offset, "leaderless", paths[0], text, "critical", "created", paths)
+
+
 def isr_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]]) -> Iterator[Grouped]:
     """ISRs that shrank (by broker and cause) and grew (by broker)."""
     left: dict[tuple[int, str | None], list[PartitionStep]] = {}
-    joined: dict[int, list[PartitionStep]] = {}
+    joined: dict[tuple[int, str | None], list[PartitionStep]] = {}
     for step in batch.partitions:
         if step.before is None or step.after is None or step.before.isr == step.after.isr:
             continue
@@ -159,17 +172,25 @@ def isr_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]]) -> 
                 left.setdefault((broker, own.get(broker)), []).append(step)
         for broker in step.after.isr:
             if broker not in step.before.isr:
-                joined.setdefault(broker, []).append(step)
+                joined.setdefault((broker, _joined_by(broker, step, causes[step.offset])), []).append(step)
     for (broker, rule), steps in left.items():
         text = f"broker {broker} left {_isr_of(steps)}"
         severity = "warning" if rule in ("replica-lagged", "lagged-or-stopping") else "detail"
         suspect = broker if rule in LIKE_A_SPLIT_FENCE else None
         entity = f"broker/{broker}"
         yield Grouped(steps[0].offset, "isr shrank", entity, text, severity, rule, _paths(steps), suspect)
-    for broker, steps in joined.items():
+    for (broker, rule), steps in joined.items():
         text = f"broker {broker} joined {_isr_of(steps)}"
-        rule = "replica-caught-up"
         yield Grouped(steps[0].offset, "isr grew", f"broker/{broker}", text, "detail", rule, _paths(steps))
+
+
+def _joined_by(broker: int, step: PartitionStep, causes: tuple[Cause, ...]) -> str | None:
+    """A new leader from outside the ISR is in it without having caught up."""
+    before, after = step.before, step.after
+    elected = before is not None and after is not None and before.leader != broker == after.leader
+    if elected and all(cause.rule != "replica-caught-up" for cause in causes):
+        return _leader_rule(causes)
+    return "replica-caught-up"
 
 
 def _isr_of(steps: list[PartitionStep]) -> str:

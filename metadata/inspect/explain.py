@@ -30,11 +30,13 @@ def explain(
     on_problem: OnProblem | None = None,
     *,
     past_corruption: bool = False,
+    secrets: bool = False,
 ) -> Explanation:
     """The chain of records up to `point` that made `target` what it is there.
 
-    Stops where records are missing, after telling `on_problem`, unless `past_corruption`. Raises InspectError
-    for a target that no record is about, and for a place that the log does not reach.
+    Stops where records are missing, after telling `on_problem`, unless `past_corruption`. With `secrets`,
+    causes tell the values of secret settings. Raises InspectError for a target that no record is about, and
+    for a place that the log does not reach.
     """
     point, shown = settle(log, point)
     base, known = log.start_offset, known_from(log)
@@ -48,10 +50,10 @@ def explain(
         image = None
         if base and not log.is_checkpoint:
             image = state_at(log, Point(offset=base), on_problem, past_corruption=past_corruption).image
-        chain = Chain(target, image)
+        chain = Chain(target, image, secrets=secrets)
     else:
         names = log.namer().names()
-        chain = Chain(target, nothing_known(base).image, is_known=False, names=names)
+        chain = Chain(target, nothing_known(base).image, is_known=False, names=names, secrets=secrets)
         walk.feed(chain, base, known)
         if known is not None and not walk.is_over:
             chain.learn(state_at(log, Point(offset=known), past_corruption=True).image)

@@ -10,6 +10,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
+from metadata import records as r
+from metadata.batches import DecodedRecord
 from metadata.inspect.concern import Concern
 from metadata.inspect.coverage import Coverage, before_the_log, before_the_state, known_from
 from metadata.inspect.diff import Cause, all_touched
@@ -175,8 +177,13 @@ class _Follower:
         }
 
     def _is_partial(self, path: str) -> bool:
-        is_one_key = self._wanted.cut(path, {"": None}) is None  # a key of it was asked for
-        return self._is_alone and path.startswith(_OF_MANY_KEYS) and not is_one_key
+        is_whole = self._wanted.key_of(path) is None
+        return self._is_alone and path.startswith(_OF_MANY_KEYS) and is_whole
+
+    def _is_other(self, path: str, decoded: DecodedRecord) -> bool:
+        """Whether one key of a resource was asked for, and the record sets another one."""
+        key, record = self._wanted.key_of(path), decoded.record
+        return key is not None and isinstance(record, r.ConfigRecord) and record.name != key
 
     def take_over(self, before: _Follower) -> None:
         """Goes on with the rows that are open in `before` and that hold here, too."""
@@ -188,7 +195,7 @@ class _Follower:
     def step(self, step: Step) -> Iterator[Span]:
         """Rows that the batch ended."""
         for path, decoded in all_touched(step):
-            if self._wanted.has(path) and not self._is_partial(path):
+            if self._wanted.has(path) and not self._is_partial(path) and not self._is_other(path, decoded):
                 self._waiting[path] = Cause.of(step, decoded)
         if step.state_after.transaction is not None or not self._waiting:
             return

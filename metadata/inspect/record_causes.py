@@ -11,21 +11,23 @@ from metadata.inspect.record_texts import acl_text, quota_text, scram_text
 from metadata.secrets import setting_shown
 
 
-def record_causes(record: object, *, said: str = "", is_idle: bool = False) -> tuple[Cause, ...]:
+def record_causes(
+    record: object, *, said: str = "", is_idle: bool = False, secrets: bool = False
+) -> tuple[Cause, ...]:
     """Never empty. `said` is what is known of the thing that a removal names by its id only; `is_idle`: the
-    record found everything as it says."""
-    rule, text = _cause(record, said)
+    record found everything as it says; with `secrets`, values of secret settings are not redacted."""
+    rule, text = _cause(record, said, secrets)
     if is_idle:
         return (Cause(rule="changed-nothing", text=f"{text}, which was so already: it changed nothing"),)
     return (Cause(rule=rule, text=text),)
 
 
-def _cause(record: object, said: str) -> tuple[str, str]:
+def _cause(record: object, said: str, secrets: bool) -> tuple[str, str]:
     match record:
         case r.ConfigRecord(value=None, name=name):
             return "removed", f"{name} was removed"
         case r.ConfigRecord(name=name, value=str(value)):
-            return "set", f"{name} was set to {setting_shown(name, value)}"
+            return "set", f"{name} was set to {value if secrets else setting_shown(name, value)}"
         case r.ClientQuotaRecord(remove=gone):
             return "removed" if gone else "set", quota_text(record)
         case r.FeatureLevelRecord(name=name, feature_level=level):
@@ -38,6 +40,10 @@ def _cause(record: object, said: str) -> tuple[str, str]:
             return "deleted", "the topic was deleted"
         case r.ControllerRecord(controller_id=node):
             return "set", f"controller {node} registered"
+        case r.ProducerIdsRecord(broker_id=broker, next_producer_id=following):
+            return "set", f"broker {broker} was given ids below {following}"
+        case r.ZkMigrationStateRecord(zk_migration_state=state):
+            return "set", f"ZooKeeper migration state {state}"
         case r.UserScramCredentialRecord(iterations=iterations):
             return "set", f"{scram_text(record)} set, {iterations} iterations"
         case r.RemoveUserScramCredentialRecord():

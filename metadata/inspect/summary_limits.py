@@ -68,7 +68,7 @@ def cannot_tell(
     if interval_ms is None:
         lines.append("whether nobody led for a while: idle controllers wrote nothing into it")
     if gaps:
-        lines.append(f"what happened in the {count(gaps, 'gap')}: nobody wrote")
+        lines.append(f"what happened in the {count(gaps, 'gap') if gaps > 1 else 'gap'}: nobody wrote")
     if uncertain:
         lines.append(f"whether {count(uncertain, 'fence')} followed an orderly stop or a silence")
     if not _has_default_min_isr(image):

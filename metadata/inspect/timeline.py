@@ -159,8 +159,10 @@ class Timeline:
         self._partitions(scene)
         self._tell_grouped(self._strangers.events(changes))
         self._topics(changes)
+        refused = {error.offset for error in changes.refused}
         for offset, record in changes.records:
-            self._single(offset, record)
+            if offset not in refused:
+                self._single(offset, record)
         self._configs(changes)
         self._refused(changes)
         self._end = (changes.records[-1][0] + 1, epoch, time_ms)
@@ -342,7 +344,8 @@ class Timeline:
             and (not only_leaders or step.after.leader == NO_LEADER or was_unclean(step.before, step.after))
         }
         spans = self._spans.batch(scene.batch)
-        events = list(groups.leader_events(scene.batch, causes, spans)) if causes else []
+        events = list(groups.unled_events(scene.batch))
+        events += groups.leader_events(scene.batch, causes, spans) if causes else ()
         if not only_leaders:
             events += groups.isr_events(scene.batch, causes)
             events += groups.reassignment_events(scene.batch)

@@ -74,16 +74,17 @@ class Wanted:
             return True
         if any(is_below(name, self.path) for name in aliases(entity)):
             return True
-        return self._field(entity) is not None
+        return self.key_of(entity) is not None
 
     def cut(self, entity: str, fields: Fields | None) -> Fields | None:
         """The wanted fields of an entity; None where nothing of it is there."""
-        field = None if fields is None else self._field(entity)
+        field = None if fields is None else self.key_of(entity)
         if fields is None or field is None:
             return fields
         return {field: fields[field]} if field in fields else None
 
-    def _field(self, entity: str) -> str | None:
+    def key_of(self, entity: str) -> str | None:
+        """The one key of a resource (by its canonical path) that was asked for; None where all of it was."""
         if self.path is not None and self.path.startswith("config/") and entity.startswith("config/"):
             above, _, field = self.path.rpartition("/")
             if above == entity:

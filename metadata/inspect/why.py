@@ -32,7 +32,7 @@ from metadata.inspect.entities import EntityNamer, is_below
 from metadata.inspect.log import InspectError
 from metadata.inspect.places import Limits
 from metadata.inspect.record_texts import acl_text, quota_who
-from metadata.inspect.split_fences import LIKE_A_SPLIT_FENCE
+from metadata.inspect.split_fences import LIKE_A_SPLIT_FENCE, SLICE_MIN
 from metadata.inspect.states import inside_transaction
 from metadata.inspect.strangers import said_fields
 from metadata.inspect.suggest import suggestion
@@ -94,10 +94,13 @@ class Chain:
         *,
         is_known: bool = True,
         names: Mapping[bytes, str] | None = None,
+        secrets: bool = False,
     ) -> None:
         """`image` is the state at the log's start; with `is_known` False it is empty, and records tell what
-        they say by themselves until `learn`. `names` are those of topics as a later snapshot tells them."""
+        they say by themselves until `learn`. `names` are those of topics as a later snapshot tells them. With
+        `secrets`, causes tell the values of secret settings."""
         self._target = target
+        self._secrets = secrets
         self._feed = ChangeFeed(image, is_known=is_known, names=names)
         known = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
         self._namer = EntityNamer({**(names or {}), **known})
@@ -115,6 +118,7 @@ class Chain:
         self._quorum_before: dict[str, Any] = {}
         self._settings: set[tuple[str, str]] = set()
         self._concern = self._concern_of()
+        self._slices: set[int] = set()
         if image is not None and is_known:
             self._begin(image)
 
@@ -231,6 +235,8 @@ class Chain:
         for step in changes.partitions:
             if (step.topic, step.index) != wanted:
                 continue
+            if len(changes.partitions) >= SLICE_MIN:
+                self._slices.add(step.offset)
             before = {} if step.before is None else partition_tree(step.before)
             after = {} if step.after is None else partition_tree(step.after)
             if step.before is None:
@@ -364,7 +370,8 @@ class Chain:
                 return (Cause(rule="created", text=f"partition {index} on {list(replicas)}"),)
         found_there = changes.found.get(offset)
         said = acl_text(found_there) if isinstance(found_there, Acl) else ""
-        return record_causes(record, said=said, is_idle=offset in changes.idle or self._took_nothing(record))
+        is_idle = offset in changes.idle or self._took_nothing(record)
+        return record_causes(record, said=said, is_idle=is_idle, secrets=self._secrets)
 
     def _took_nothing(self, record: object) -> bool:
         """Whether a topic's removal found nothing of the settings that were asked about."""
@@ -389,6 +396,8 @@ class Chain:
             link = self._links[at]
             if changes.time_ms - link.time_ms > SPLIT_MS:
                 return
+            if link.offset not in self._slices:
+                continue
             told = tuple(
                 _split_fence(cause, gone[cause.broker_id].offset)
                 if cause.broker_id in gone and cause.rule in LIKE_A_SPLIT_FENCE
@@ -448,6 +457,8 @@ class Chain:
     def _exists(self, now: dict[str, Any] | None) -> bool | None:
         """Whether it is there. None where records alone cannot tell: what they took away may have been one of
         several."""
+        if now is None and self._kind == "controller":
+            return None  # one that leads need not have registered: older versions do not
         if now is not None or self._feed.is_known or self._target.entity.count("/") != 1:
             return now is not None
         return None if self._kind in ("config", "quota") else False

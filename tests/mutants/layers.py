@@ -143,6 +143,7 @@ LAYERS: dict[str, Layer] = {
             files=("metadata/inspect/*.py",),
             tests=(
                 "tests/unit/metadata",
+                "tests/stories",
                 "tests/properties/test_time_travel.py",
                 *(
                     f"tests/unit/cli/test_log_{name}.py"

@@ -19,7 +19,7 @@ SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 def test_script(path: Path, request: pytest.FixtureRequest) -> None:
     recorded = path.read_text(encoding="utf-8")
     actual = run_script(recorded)
-    if request.config.getoption("--rewrite", default=False):
+    if request.config.getoption("--rewrite"):
         path.write_text(actual, encoding="utf-8")
         return
     assert actual == recorded, f"{path.name} differs; review with: pytest tests/raft --rewrite && git diff"

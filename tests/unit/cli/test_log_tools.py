@@ -120,7 +120,7 @@ def test_why_has_a_headline_and_can_begin_with_the_newest() -> None:
     assert [line.split()[0] for line in records if not line.startswith("          ")] == ["60", "873"]
     newest = run("log", "why", GOLDEN, "topic/t00/0.leader", "--at", "898", "--newest-first", "--last", "1")
     assert newest.stdout.splitlines()[1].split()[0] == "873"
-    assert newest.stdout.splitlines()[-2] == "1 earlier records are not shown"
+    assert newest.stdout.splitlines()[-2] == "1 earlier record is not shown"
     at_time = run("log", "why", GOLDEN, "topic/t00/0.leader", "--at", "2026-11-21T03:11:33Z", "--json")
     answer = json.loads(at_time.stdout)
     assert (answer["value"], answer["exists"], answer["records"][-1]["offset"]) == (-1, True, 873)

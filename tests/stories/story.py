@@ -1,0 +1,299 @@
+"""Runs one story: commands write a metadata log record by record, and ask the log tools what they make of it.
+
+Owns the commands and how answers are shown. A batch is a Python expression of `records_of` names; an answer
+is what `metaquorum log` prints, its JSON as `key=value` so that a reviewer can read every field.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from cli.main import main
+from metadata.replay import ReplayState, replay_all
+from metadata.snapshot import snapshot_batches
+from storage.batch import RecordBatch, encode_batch, iter_batches
+from storage.disk import Disk
+from storage.meta_properties import MetaProperties, store_meta_properties
+from storage.posix_disk import PosixDisk
+from storage.quorum_state import QuorumState, store_quorum_state
+from storage.segment import segment_name
+from storage.snapshots import snapshot_name
+from storage.types import LogPosition
+from tests.stories.records_of import Records
+from tests.unit.metadata.made_logs import CLUSTER, START_MS
+
+METADATA = "__cluster_metadata-0"
+INLINE = 60
+"""Longer objects get lines of their own."""
+SAME_IN_EVERY_ANSWER = ("askedByText",)
+STEP_MS = 100
+"""From one batch to the next, unless a story waits."""
+
+
+def run_story(text: str, home: Path) -> str:
+    """Comments and commands stay; what stands below each command is replaced by what it does now."""
+    story = Story(home)
+    output: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("> "):
+            output += [line, *story.run(line[2:])]
+        elif line.startswith("#") or not line.strip():
+            output.append(line)
+    return "\n".join(output) + "\n"
+
+
+class Story:
+    """One method a command. The log that is written is that of the node named last, `n` at first."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._disk: Disk = PosixDisk()
+        self._records = Records()
+        self._offset = 0
+        self._epoch = 1
+        self._time_ms = START_MS
+        self._segment = 0
+        self._name = ""
+        self.do_node("n")
+
+    def run(self, command: str) -> list[str]:
+        name, _, rest = command.partition(" ")
+        if name == "log":
+            return self._ask(shlex.split(rest))
+        method: Callable[[str], None] = getattr(self, f"do_{name}")
+        method(rest.strip())
+        return []
+
+    # ---- what is written -------------------------------------------------------------------------
+
+    @property
+    def _directory(self) -> Path:
+        return self._home / self._name / METADATA
+
+    def do_node(self, rest: str) -> None:
+        """node NAME [ID]: another node's directory; its log goes on where the one before it stands."""
+        name, _, node_id = rest.partition(" ")
+        self._name = name
+        if not self._directory.exists():
+            self._directory.mkdir(parents=True)
+            number = int(node_id or 3000)
+            identity = MetaProperties(
+                cluster_id=CLUSTER, node_id=number, directory_id=b"made" + number.to_bytes(12, "big")
+            )
+            store_meta_properties(self._disk, str(self._home / name), identity)
+        self._segment = max((int(path.stem) for path in self._directory.glob("*.log")), default=self._offset)
+
+    def do_copy(self, rest: str) -> None:
+        """copy NAME ID: another node with the same log so far, written to from now on."""
+        source = self._directory
+        self.do_node(rest)
+        for path in source.iterdir():
+            (self._directory / path.name).write_bytes(path.read_bytes())
+        self.do_node(self._name)
+
+    def do_to(self, rest: str) -> None:
+        """to NAME: go on with the log of that node, at its end."""
+        self._name = rest
+        batches = self._batches()
+        self._segment = max(int(path.stem) for path in self._directory.glob("*.log"))
+        self._offset, self._epoch = batches[-1].header.next_offset, batches[-1].header.leader_epoch
+
+    def do_add(self, rest: str) -> None:
+        """add RECORDS: one batch (see `records_of`)."""
+        values = self._records.values(rest, self._offset)
+        self._write(values, None)
+
+    def do_raw(self, rest: str) -> None:
+        """raw HEX...: one batch of values as they are."""
+        self._write([bytes.fromhex(word) for word in rest.split()], None)
+
+    def do_leads(self, rest: str) -> None:
+        """leads ID [EPOCH] [votes=ID,ID]: another leader, of the next epoch unless it is given."""
+        words = rest.split()
+        plain = [word for word in words if "=" not in word]
+        votes = next((word.partition("=")[2] for word in words if "=" in word), None)
+        if len(plain) > 1:
+            self._epoch = int(plain[1])
+        elif self._offset:
+            self._epoch += 1
+        keys, values = self._records.leader_change(int(plain[0]), votes)
+        self._write(values, keys)
+
+    def do_control(self, rest: str) -> None:
+        """control RECORD: a batch with another control record."""
+        keys, values = self._records.control(rest)
+        self._write(values, keys)
+
+    def do_idle(self, rest: str) -> None:
+        """idle N [MS]: batches with a NoOpRecord, 500 ms apart or as given."""
+        words = rest.split()
+        for _ in range(int(words[0])):
+            self._time_ms += (int(words[1]) if len(words) > 1 else 500) - STEP_MS
+            self.do_add("NoOp()")
+
+    def do_wait(self, rest: str) -> None:
+        """wait MS: the next batch comes so much later (or, below 0, is stamped so much earlier)."""
+        self._time_ms += int(rest)
+
+    def do_stray(self, rest: str) -> None:
+        """stray MS RECORDS: one batch whose stamp is so far off."""
+        off, _, records = rest.partition(" ")
+        self._time_ms += int(off)
+        self.do_add(records)
+        self._time_ms -= int(off)
+
+    def do_skip(self, rest: str) -> None:
+        """skip N: the next batch stands so many offsets later."""
+        self._offset += int(rest)
+
+    def do_roll(self, rest: str) -> None:
+        """roll: the next batch begins a segment."""
+        self._segment = self._offset
+
+    def do_snapshot(self, rest: str) -> None:
+        """snapshot [OFFSET]: of the state at the log's end, or before that offset."""
+        end = int(rest or self._offset)
+        batches = [one for one in self._batches() if one.header.next_offset <= end]
+        image = replay_all(ReplayState(), batches, on_error=lambda error: None).image
+        position = LogPosition(batches[-1].header.leader_epoch, end)
+        content = b"".join(snapshot_batches(image, position=position))
+        (self._directory / snapshot_name(position)).write_bytes(content)
+
+    def do_trim(self, rest: str) -> None:
+        """trim OFFSET: segments and snapshots that end at or before it are gone."""
+        bases = sorted(int(path.stem) for path in self._directory.glob("*.log"))
+        for base, following in pairwise(bases):
+            if following <= int(rest):
+                (self._directory / segment_name(base)).unlink()
+        for path in self._directory.glob("*.checkpoint"):
+            if int(path.stem.split("-")[0]) < int(rest):
+                path.unlink()
+
+    def do_flip(self, rest: str) -> None:
+        """flip OFFSET: the batch that begins there is damaged in its last byte."""
+        path, content, batch = self._found(int(rest))
+        content[batch.position + len(batch.data) - 1] ^= 0xFF
+        path.write_bytes(content)
+
+    def do_lose(self, rest: str) -> None:
+        """lose OFFSET: the batch that begins there is cut out of its file."""
+        path, content, batch = self._found(int(rest))
+        del content[batch.position : batch.position + len(batch.data)]
+        path.write_bytes(content)
+
+    def do_cut(self, rest: str) -> None:
+        """cut N: the last N bytes of the last segment are gone."""
+        path = self._directory / segment_name(self._segment)
+        path.write_bytes(path.read_bytes()[: -int(rest)])
+
+    def do_knows(self, rest: str) -> None:
+        """knows EPOCH: the node's quorum-state."""
+        state = QuorumState(epoch=int(rest), voters=(3000, 3001, 3002))
+        store_quorum_state(self._disk, str(self._directory), state)
+
+    def _write(self, values: list[bytes], keys: list[bytes] | None) -> None:
+        data = encode_batch(
+            base_offset=self._offset,
+            leader_epoch=self._epoch,
+            timestamp_ms=self._time_ms,
+            values=values,
+            keys=keys,
+            is_control=keys is not None,
+        )
+        with (self._directory / segment_name(self._segment)).open("ab") as file:
+            file.write(data)
+        self._offset += len(values)
+        self._time_ms += STEP_MS
+
+    def _batches(self) -> list[RecordBatch]:
+        found: list[RecordBatch] = []
+        for path in sorted(self._directory.glob("*.log")):
+            found += [
+                one for one in iter_batches(path.read_bytes(), file=str(path)) if isinstance(one, RecordBatch)
+            ]
+        return found
+
+    def _found(self, offset: int) -> tuple[Path, bytearray, RecordBatch]:
+        (batch,) = (one for one in self._batches() if one.header.base_offset == offset)
+        path = Path(batch.file)
+        return path, bytearray(path.read_bytes()), batch
+
+    # ---- what is asked ---------------------------------------------------------------------------
+
+    def _ask(self, words: list[str]) -> list[str]:
+        """The tools' own words; `n` stands for the node's directory."""
+        names = {path.name for path in self._home.iterdir()}
+        args = [self._placed(word, names) for word in words]
+        result = CliRunner().invoke(main, ["log", *args], catch_exceptions=False)
+        lines = []
+        for line in result.stdout.splitlines():
+            lines += _shown(line) if "--json" in words else [line]
+        lines += [f"! {line}" for line in result.stderr.splitlines()]
+        if result.exit_code:
+            lines.append(f"exit code {result.exit_code}")
+        return [f"  {line.replace(f'{self._home}/', '')}".rstrip() for line in lines]
+
+    def _placed(self, word: str, names: set[str]) -> str:
+        name, at, place = word.partition("@")
+        return f"{self._home / name}{at}{place}" if name in names else word
+
+
+def _shown(line: str) -> list[str]:
+    """One line of JSON as lines that a person can review, without what is null or empty."""
+    try:
+        return list(_lines(json.loads(line), ""))
+    except ValueError:
+        return [line]
+
+
+def _lines(value: Any, indent: str) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{indent}{_flat(value)}"
+        return
+    plain, below = [], []
+    for key, one in value.items():
+        if one is None or one in ([], {}):
+            continue
+        text = _flat(one)
+        if key in SAME_IN_EVERY_ANSWER:
+            continue
+        if len(text) <= INLINE or not _is_nested(one):
+            plain.append(f"{key}={text}")
+            continue
+        parts = one if isinstance(one, list) else [one]
+        below.append(f"{indent}  {key}:")
+        for part in parts:
+            below += _lines(part, f"{indent}    ")
+    if plain:
+        yield f"{indent}{' '.join(plain)}"
+    yield from below
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and isinstance(value[0], dict))
+
+
+def _flat(value: Any) -> str:
+    """A time of the story is shown as ms after its beginning."""
+    match value:
+        case bool() | None:
+            return json.dumps(value)
+        case int() if abs(value - START_MS) < 10**10:
+            return f"T{value - START_MS:+d}"
+        case str():
+            return value if re.fullmatch(r"[\w/.:+-]+", value) else f'"{value}"'
+        case list():
+            return "[" + ",".join(map(_flat, value)) + "]"
+        case dict():
+            return (
+                "{" + " ".join(f"{key}={_flat(one)}" for key, one in value.items() if one is not None) + "}"
+            )
+    return str(value)

@@ -39,7 +39,7 @@ def _number(kind: type[IntEnum], word: str) -> int:
 def _filter_options(command: F) -> F:
     for option in (
         click.option("--resource-type", type=_words(ResourceType), default="any", show_default=True),
-        click.option("--resource-name", metavar="NAME", help="Any by default."),
+        click.option("--resource-name", metavar="NAME", help="Default: any."),
         click.option(
             "--pattern-type",
             type=_words(PatternType),
@@ -47,8 +47,8 @@ def _filter_options(command: F) -> F:
             show_default=True,
             help="match: every entry that applies to the name.",
         ),
-        click.option("--principal", metavar="User:NAME", help="Any by default."),
-        click.option("--host", metavar="ADDRESS", help="Any by default."),
+        click.option("--principal", metavar="User:NAME", help="Default: any."),
+        click.option("--host", metavar="ADDRESS", help="Default: any."),
         click.option("--operation", type=_words(Operation), default="any", show_default=True),
         click.option("--permission", type=_words(Permission), default="any", show_default=True),
     ):
@@ -89,13 +89,15 @@ def acls() -> None:
 @client_options
 @click.argument("principals", nargs=-1, required=True, metavar="User:NAME...")
 @click.option("--resource-type", type=_words(ResourceType, "any"), required=True)
-@click.option("--resource-name", metavar="NAME", help="Not needed for the cluster; * stands for all.")
+@click.option(
+    "--resource-name", metavar="NAME", help="Name of the resource; * means all. Omit it for the cluster."
+)
 @click.option(
     "--pattern-type",
     type=_words(PatternType, "any", "match"),
     default="literal",
     show_default=True,
-    help="prefixed: all names that begin like this.",
+    help="prefixed: all names with this prefix.",
 )
 @click.option(
     "--operation",
@@ -106,7 +108,7 @@ def acls() -> None:
     show_default=True,
 )
 @click.option("--host", "hosts", multiple=True, default=["*"], show_default=True, metavar="ADDRESS")
-@click.option("--deny", is_flag=True, help="Deny instead of allowing.")
+@click.option("--deny", is_flag=True, help="Deny the operations instead of allowing them.")
 @json_option
 def add(
     options: ClientOptions,
@@ -119,9 +121,9 @@ def add(
     deny: bool,
     as_json: bool,
 ) -> int:
-    """Allow the principals operations on a resource: an entry for each principal, operation and host."""
+    """Allow principals operations on a resource. Adds one entry per principal, operation and host."""
     if resource_name is None and resource_type != "cluster":
-        raise click.UsageError("give --resource-name; * stands for all")
+        raise click.UsageError("give --resource-name; * means all")
     wanted = [
         Acl(
             resource_type=_number(ResourceType, resource_type),
@@ -144,10 +146,10 @@ def add(
 @acls.command("list")
 @client_options
 @_filter_options
-@click.option("--stale", is_flag=True, help="As the node asked has it, without asking the others.")
+@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
 @json_option
 def list_(options: ClientOptions, stale: bool, as_json: bool, **words: str | None) -> None:
-    """List the entries that the options mean; all of them by default."""
+    """List the entries that match the options. Default: all entries."""
     with options.open() as cluster:
         found = cluster.settings(lambda settings: settings.list_acls(_filter(words), stale=stale))
     if as_json:
@@ -159,16 +161,21 @@ def list_(options: ClientOptions, stale: bool, as_json: bool, **words: str | Non
 @acls.command()
 @client_options
 @_filter_options
-@click.option("--all", "everything", is_flag=True, help="Needed to remove entries without naming any.")
-@click.option("--dry-run", is_flag=True, help="Say which would be removed, and remove none.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Remove every entry. Required when no other option selects entries.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, without removing it.")
 @json_option
 def remove(
     options: ClientOptions, everything: bool, dry_run: bool, as_json: bool, **words: str | None
 ) -> int:
-    """Remove every entry that the options mean."""
+    """Remove every entry that matches the options."""
     wanted = _filter(words)
     if wanted == AclFilter() and not everything:
-        raise click.UsageError("this means every entry; say which, or give --all")
+        raise click.UsageError("no option selects entries; give one, or --all to remove every entry")
     with options.open() as cluster:
         results = cluster.settings(lambda settings: settings.delete_acls([wanted], validate_only=dry_run))
     result = results[0]
@@ -182,5 +189,5 @@ def remove(
         resource = f"{ResourceType(acl.resource_type).name} {acl.resource_name}"
         click.echo(f"{'would remove' if dry_run else 'removed'}: {resource} ({acl_entry(acl)})")
     if not result.acls:
-        click.echo("no entry is meant by this")
+        click.echo("no entry matches")
     return 0

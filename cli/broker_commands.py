@@ -16,7 +16,7 @@ BROKER_ID = click.IntRange(min=0)
 
 @click.group()
 def brokers() -> None:
-    """List, describe and unregister brokers, and say which key has which broker id."""
+    """List, describe and unregister brokers; manage which key is bound to which broker id."""
 
 
 for _command in (bindings, bind, unbind):
@@ -41,7 +41,7 @@ def list_(options: ClientOptions, as_json: bool) -> None:
 @click.argument("broker_id", type=BROKER_ID)
 @json_option
 def describe(options: ClientOptions, broker_id: int, as_json: bool) -> None:
-    """Show everything that is known of the broker BROKER_ID."""
+    """Show everything known about the broker BROKER_ID."""
     with options.open() as cluster:
         found = next((broker for broker in cluster.brokers() if broker.broker_id == broker_id), None)
     if found is None:
@@ -55,20 +55,24 @@ def describe(options: ClientOptions, broker_id: int, as_json: bool) -> None:
 @brokers.command()
 @client_options
 @click.argument("broker_id", type=BROKER_ID)
-@click.option("--force", is_flag=True, help="Also when it runs; it will then register again by itself.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Unregister the broker even if it runs; it then registers again by itself.",
+)
 @json_option
 def unregister(options: ClientOptions, broker_id: int, force: bool, as_json: bool) -> None:
-    """Remove the registration of the broker BROKER_ID, which should not run any more.
+    """Unregister the broker BROKER_ID. Stop the broker first.
 
-    A broker that serves is refused without --force: it would lose its leaderships and come back. Replicas
-    stay assigned to the broker: they are counted and named first, and have to be moved.
+    A broker that still serves is refused without --force: it would lose its leaderships and register again.
+    Replicas stay assigned to the broker until they are moved; the command counts and names them first.
     """
     with options.open() as cluster:
         known = next((each for each in cluster.brokers() if each.broker_id == broker_id), None)
         if known is not None and not known.fenced and not force:
             raise Failure(
-                f"broker {broker_id} runs and serves: it would register again by itself; stop it first,"
-                " or use --force"
+                f"broker {broker_id} still serves and would register again by itself; stop it first, or "
+                "use --force"
             )
         left = left_behind(cluster.describe_topics(()), broker_id) if known is not None else LeftBehind()
         if left.replicas:

@@ -21,7 +21,7 @@ BROKER_ID = click.IntRange(min=0)
 @client_options
 @table_options
 def bindings(options: ClientOptions, as_json: bool) -> None:
-    """List which key has which broker id, and the ids that partitions name and nobody has."""
+    """List the key bound to each broker id, and the ids that partitions name but no broker has."""
     with options.open() as cluster:
         found = cluster.call(list_broker_ids)
     if as_json:
@@ -31,7 +31,7 @@ def bindings(options: ClientOptions, as_json: bool) -> None:
     if found.missing_ids:
         click.echo(f"missing ids: {', '.join(map(str, found.missing_ids))}")
     for claim in found.claims:
-        click.echo(f"id {claim.broker_id} is handed out ({claim.source.value}) and not registered yet")
+        click.echo(f"id {claim.broker_id} is handed out ({claim.source.value}) but not registered yet")
 
 
 @click.command()
@@ -40,7 +40,8 @@ def bindings(options: ClientOptions, as_json: bool) -> None:
 @click.argument("broker_id", type=BROKER_ID)
 @json_option
 def bind(options: ClientOptions, key: str, broker_id: int, as_json: bool) -> None:
-    """Give KEY to BROKER_ID: whoever starts with this key and no id is that broker. Its other keys go."""
+    """Bind KEY to BROKER_ID: a broker that starts with this key and no id gets that id. Replaces the id's
+    other bindings."""
     with options.open() as cluster:
         cluster.call(lambda client: bind_broker_id(client, key, broker_id))
     if as_json:
@@ -54,13 +55,13 @@ def bind(options: ClientOptions, key: str, broker_id: int, as_json: bool) -> Non
 @click.argument("key", type=KEY)
 @json_option
 def unbind(options: ClientOptions, key: str, as_json: bool) -> None:
-    """Forget which broker id KEY has."""
+    """Remove the binding of KEY to a broker id."""
     with options.open() as cluster:
         cluster.call(lambda client: unbind_broker_id(client, key))
     if as_json:
         echo_json({"key": key, "bound": False})
     else:
-        click.echo(f"{key} is bound no more")
+        click.echo(f"{key} is no longer bound")
 
 
 def listing_json(found: BrokerIdListing) -> dict[str, Any]:

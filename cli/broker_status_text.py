@@ -32,7 +32,7 @@ def status_text(answer: BrokerAnswer) -> str:
 
 def _behind(status: BrokerStatus) -> str:
     if status.high_watermark < 0:
-        return "the high watermark is not known"
+        return "the high watermark is unknown"
     return f"{max(0, status.high_watermark - status.applied_offset)} behind the high watermark"
 
 

@@ -105,7 +105,7 @@ class ClientOptions:
             return self.bootstrap
         directory = Path(DEFAULT_DIRECTORY)
         if not (directory / MANIFEST).is_file():
-            raise Failure("no cluster was named; give --bootstrap host:port of a controller")
+            raise Failure("no cluster to connect to; give --bootstrap host:port of a controller")
         return open_layout(directory).bootstrap
 
 
@@ -117,19 +117,25 @@ def client_options(command: F) -> F:
         "-b",
         envvar="METAQUORUM_BOOTSTRAP",
         metavar="HOST:PORT,...",
-        help="Controllers of the cluster; the local cluster's by default.",
+        help="Controllers to connect to. Default: those of the local cluster.",
     )
     @click.option(
         "--timeout",
         type=click.FloatRange(min=0.1),
         default=DEFAULT_TIMEOUT_S,
         show_default=True,
-        help="Seconds to wait for an answer.",
+        help="Request timeout in seconds.",
     )
     @click.option(
-        "--truststore", type=click.Path(path_type=Path), help="PEM file with the cluster's CA: TLS."
+        "--truststore",
+        type=click.Path(path_type=Path),
+        help="PEM file with the CA certificates of the cluster; enables TLS.",
     )
-    @click.option("--keystore", type=click.Path(path_type=Path), help="PEM file with our key and chain.")
+    @click.option(
+        "--keystore",
+        type=click.Path(path_type=Path),
+        help="PEM file with the client's private key and certificate chain.",
+    )
     @functools.wraps(command)
     def wrapped(
         *args: Any,

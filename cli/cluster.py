@@ -74,7 +74,7 @@ class LocalCluster:
 
     def _why_not_serving(self, node: Node) -> str:
         if self.processes.pid(node) is None:
-            return "it does not run"
+            return "it is not running"
         asked_ms = int(ASK_TIMEOUT_S * 1000)
         return self.client.call(lambda _: health_problem((HOST, node.port), timeout_ms=asked_ms))
 
@@ -103,7 +103,7 @@ class LocalCluster:
         for node in self._started:
             code = self.processes.exit_code(node)
             if code is not None:
-                raise Failure(f"{node.name} ended with exit code {code}: {self.processes.last_line(node)}")
+                raise Failure(f"{node.name} exited with code {code}: {self.processes.last_line(node)}")
 
     def forget(self, node: Node) -> None:
         """From here on, the node's process may end without `wait_until` complaining."""

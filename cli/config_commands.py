@@ -24,7 +24,7 @@ resource_type = click.argument("kind", metavar="TYPE", type=click.Choice(list(_T
 def configs() -> None:
     """Describe and change configurations.
 
-    TYPE is topic, broker or client-metrics. The broker called `default` stands for all brokers.
+    TYPE is topic, broker or client-metrics. The broker name `default` means all brokers.
     """
 
 
@@ -37,8 +37,10 @@ def _resource(kind: str, name: str) -> ConfigResource:
 @client_options
 @resource_type
 @click.argument("names", nargs=-1, metavar="[NAME...]")
-@click.option("--all", "all_keys", is_flag=True, help="Also what was not set, with the value in force.")
-@click.option("--stale", is_flag=True, help="As the node asked has it, without asking the others.")
+@click.option(
+    "--all", "all_keys", is_flag=True, help="Include keys that are not set, with the value in effect."
+)
+@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
 @json_option
 def describe(
     options: ClientOptions, kind: str, names: tuple[str, ...], all_keys: bool, stale: bool, as_json: bool
@@ -111,10 +113,12 @@ def _json(described: ConfigDescription) -> dict[str, object]:
 @resource_type
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key.")
-@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Go back to the default.")
-@click.option("--append", "appends", multiple=True, metavar="KEY=PART,...", help="Add to a list.")
-@click.option("--subtract", "subtracts", multiple=True, metavar="KEY=PART,...", help="Take from a list.")
-@click.option("--validate-only", is_flag=True, help="Say whether it could be done, and do nothing.")
+@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Reset a key to its default.")
+@click.option("--append", "appends", multiple=True, metavar="KEY=PART,...", help="Append values to a list.")
+@click.option(
+    "--subtract", "subtracts", multiple=True, metavar="KEY=PART,...", help="Remove values from a list."
+)
+@click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
 @json_option
 def alter(
     options: ClientOptions,
@@ -127,7 +131,7 @@ def alter(
     validate_only: bool,
     as_json: bool,
 ) -> int:
-    """Change the configuration of NAME...; keys that are not named stay as they are."""
+    """Change the configuration of NAME...; other keys keep their values."""
     ops = tuple(
         [ConfigOp(kind=OpKind.SET, name=key, value=value) for key, value in pairs(sets, "setting")]
         + [ConfigOp(kind=OpKind.DELETE, name=key) for key in deletes]
@@ -135,10 +139,10 @@ def alter(
         + [ConfigOp(kind=OpKind.SUBTRACT, name=key, value=value) for key, value in pairs(subtracts, "part")]
     )
     if not ops:
-        raise click.UsageError("nothing is to change; give --set, --delete, --append or --subtract")
+        raise click.UsageError("there is nothing to change; give --set, --delete, --append or --subtract")
     changes = [ConfigChange(resource=_resource(kind, name), ops=ops) for name in names]
     with options.open() as cluster:
         results = cluster.settings(
             lambda settings: settings.alter_configs(changes, validate_only=validate_only)
         )
-    return report(results, "could be changed" if validate_only else "changed", as_json)
+    return report(results, "can be changed" if validate_only else "changed", as_json)

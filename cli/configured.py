@@ -32,8 +32,8 @@ def read_node_config(path: str) -> NodeConfig:
     config = load_config(Path(path))
     if config.node_id == UNKNOWN_NODE_ID:
         raise ConfigError(
-            f"{path}: broker.id.generation.enable=true and no node.id: this broker formats its directories "
-            "itself when it starts; set node.id to format them now"
+            f"{path} has broker.id.generation.enable=true and no node.id: this broker formats its "
+            "directories when it starts; set node.id to format them now"
         )
     directories = list(config.log_dirs)
     if config.metadata_log_dir not in directories:

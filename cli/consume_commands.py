@@ -64,8 +64,9 @@ class StartType(click.ParamType):  # type: ignore[type-arg]
             point = parse_point(value)
         except ValueError:
             self.fail(
-                f"{value!r} is no place in a topic; write earliest, latest, an offset as 4321, or a time as"
-                " 2026-11-21T03:07:57Z, 2026-11-21 or @ and milliseconds since 1970",
+                f"{value!r} is not a place in a topic; write earliest, latest, an offset such as 4321, or "
+                "a time such as 2026-11-21T03:07:57Z, 2026-11-21 or @ followed by milliseconds since "
+                "1970",
                 param,
                 ctx,
             )
@@ -83,34 +84,42 @@ class StartType(click.ParamType):  # type: ignore[type-arg]
     type=StartType(),
     default="earliest",
     show_default=True,
-    help="Where to begin, in each.",
+    help="Where to start reading each partition.",
 )
 @click.option(
-    "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this; may be repeated."
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Read only this partition; may be repeated.",
 )
-@click.option("--max-messages", type=click.IntRange(min=1), help="End after this many messages.")
+@click.option("--max-messages", type=click.IntRange(min=1), help="Stop after this many messages.")
 @click.option(
     "--until-end/--follow",
     default=False,
-    help="End where the topic ends now, or wait for more (the default).",
+    help="Stop at the current end of the topic, or wait for more (the default).",
 )
 @click.option(
-    "--idle-timeout", type=click.FloatRange(min=0.1), help="End when nothing comes for this many seconds."
+    "--idle-timeout", type=click.FloatRange(min=0.1), help="Stop after this many seconds without a message."
 )
-@click.option("--key", "with_key", is_flag=True, help="Print the key and a tab before the value.")
-@click.option("--offsets", "with_offsets", is_flag=True, help="Print partition:offset and a tab first.")
+@click.option("--key", "with_key", is_flag=True, help="Print the key and a tab before each value.")
+@click.option(
+    "--offsets", "with_offsets", is_flag=True, help="Print partition:offset and a tab before each line."
+)
 @click.option(
     "--out-of-range",
     type=click.Choice([each.value for each in OutOfRange]),
     default="fail",
     show_default=True,
-    help="Where to go on when the place is not in the log.",
+    help="Where to continue when the position is not in the log.",
 )
 @click.option(
-    "--skip-cut", is_flag=True, help="Go on after a log was cut by an unclean election, instead of ending."
+    "--skip-cut",
+    is_flag=True,
+    help="Continue when an unclean election truncated the log, instead of stopping.",
 )
 @progress_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def consume(
     options: ClientOptions,
     topic: str,
@@ -126,9 +135,10 @@ def consume(
     progress: bool | None,
     as_json: bool,
 ) -> None:
-    """Print the records of TOPIC, a value a line, those of one partition in order.
+    """Print the records of TOPIC, one value per line. Records of one partition stay in order.
 
-    Without another end it waits for more until it is interrupted. A null is printed as null.
+    Waits for new records until interrupted, unless an option says when to stop. A null value is printed as
+    null.
     """
     if progress is None and sys.stdout.isatty():
         progress = False
@@ -183,8 +193,8 @@ async def _ends(consumer: Consumer, plan: Plan) -> dict[tuple[str, int], int]:
     if beyond and plan.config.out_of_range is OutOfRange.FAIL:
         (topic, partition), at = min(beyond.items())
         raise Failure(
-            f"OFFSET_OUT_OF_RANGE: offset {at} is not in the log of {topic}-{partition}, which ends at"
-            f" {ends[topic, partition]}; begin there or before, at earliest or at latest"
+            f"OFFSET_OUT_OF_RANGE: offset {at} is not in the log of {topic}-{partition}, which ends at "
+            f"{ends[topic, partition]}; start there or before, at earliest or at latest"
         )
     if beyond:
         moved = Start(StartKind(plan.config.out_of_range.value))

@@ -54,11 +54,14 @@ TOPICS = (
 
 @click.command()
 @click.option(
-    "--directory", "-d", type=click.Path(path_type=Path), help="Where to run; a temporary one by default."
+    "--directory",
+    "-d",
+    type=click.Path(path_type=Path),
+    help="Directory to run in. Default: a temporary one.",
 )
-@click.option("--keep", is_flag=True, help="Keep the directory, also when everything went well.")
+@click.option("--keep", is_flag=True, help="Keep the directory even if every step succeeds.")
 def demo(directory: Path | None, keep: bool) -> None:
-    """Start a quorum, kill parts of it, and show what its log says about it. Ends by itself."""
+    """Start a quorum, break parts of it, and show what its log says. Ends by itself."""
     began = time.monotonic()
     home = directory or Path(tempfile.mkdtemp(prefix="metaquorum-demo-"))
     layout = create(
@@ -85,7 +88,7 @@ def demo(directory: Path | None, keep: bool) -> None:
     finally:
         if not keep_directory:
             shutil.rmtree(home, ignore_errors=True)
-    click.echo(f"\nAll steps happened, in {time.monotonic() - began:.1f} s.")
+    click.echo(f"\nAll steps succeeded in {time.monotonic() - began:.1f} s.")
 
 
 @contextlib.contextmanager
@@ -182,9 +185,9 @@ class _Story:
         _step(f"kill -9 of {victim.name}, which leads {leaders.count(victim.node_id)} partitions of orders")
         began = time.monotonic()
         self._cluster.kill(victim)
-        self._wait(lambda: self._state(victim) == "fenced", f"{victim.name} to be fenced")
+        self._wait(lambda: self._state(victim) == "fenced", f"fencing of {victim.name}")
         fenced_s = time.monotonic() - began
-        self._wait(lambda: not self._leads(victim), f"other brokers to lead what {victim.name} led")
+        self._wait(lambda: not self._leads(victim), f"new leaders for the partitions of {victim.name}")
         _done(f"fenced after {fenced_s:.1f} s (its session lasts 3 s); other brokers lead its partitions")
         self.expected.append(("broker fenced", f"broker/{victim.node_id}"))
         return victim
@@ -194,8 +197,8 @@ class _Story:
         began = time.monotonic()
         self._cluster.start(controller)
         self._cluster.start(broker)
-        self._wait(lambda: self._state(broker) == "running", f"{broker.name} to be unfenced")
-        self._wait(lambda: self._caught_up(controller), f"{controller.name} to catch up")
+        self._wait(lambda: self._state(broker) == "running", f"unfencing of {broker.name}")
+        self._wait(lambda: self._caught_up(controller), f"catch-up of {controller.name}")
         _done(
             f"{broker.name} is unfenced and {controller.name} has caught up,"
             f" after {time.monotonic() - began:.1f} s"
@@ -213,9 +216,9 @@ class _Story:
     def _flows(self) -> None:
         """Waits until messages come through that had not come before."""
         before = self.traffic.passed
-        self._wait(lambda: self.traffic.passed > before + 2 * KEYS, "messages to come through")
+        self._wait(lambda: self.traffic.passed > before + 2 * KEYS, "messages to arrive")
         click.echo(
-            f"   orders: {self.traffic.passed} messages written and read so far, and more come through"
+            f"   orders: {self.traffic.passed} messages written and read so far, and more are arriving"
         )
 
     def _lose_a_directory(self) -> Node:
@@ -227,18 +230,18 @@ class _Story:
         led = [self._led_from(hurt, each) for each in ids]
         lost = led.index(max(led))
         path = self._layout.log_dirs(hurt)[lost]
-        _step(f"{path.name} of {hurt.name} is lost: {led[lost]} leaders of orders lie there")
+        _step(f"{path.name} of {hurt.name} is lost, with {led[lost]} leaders of orders")
         began = time.monotonic()
         path.rename(path.with_name(f"{path.name}.lost"))
-        self._wait(lambda: not self._led_from(hurt, ids[lost]), "other brokers to lead what lay there")
+        self._wait(lambda: not self._led_from(hurt, ids[lost]), "new leaders for its partitions")
         moved_s = time.monotonic() - began
-        self._wait(lambda: self._is_told(hurt, ids[lost]), "the directory to be known as offline")
-        _check(self._state(hurt) == "running", f"{hurt.name} does not run any more")
+        self._wait(lambda: self._is_told(hurt, ids[lost]), "the directory to be reported as offline")
+        _check(self._state(hurt) == "running", f"{hurt.name} is no longer running")
         kept = led[1 - lost]
         _done(
-            f"found and reported, and its partitions are led elsewhere after {moved_s:.1f} s;"
-            f" {hurt.name} runs on with its other directory, where it led {kept} and leads"
-            f" {self._led_from(hurt, ids[1 - lost])}"
+            f"found and reported; other brokers lead its partitions after {moved_s:.1f} s. {hurt.name} "
+            f"continues with its other directory, where it led {kept} and leads "
+            f"{self._led_from(hurt, ids[1 - lost])}"
         )
         self._lost = path
         self.expected.append(("directory failed", f"broker/{hurt.node_id}"))
@@ -252,18 +255,20 @@ class _Story:
         )
         apply_plan(plan)
         self._cluster.start(hurt)
-        self._wait(lambda: self._state(hurt) == "running", f"{hurt.name} to be unfenced")
-        self._wait(self._all_in_sync, "every replica of orders to be in sync again")
+        self._wait(lambda: self._state(hurt) == "running", f"unfencing of {hurt.name}")
+        self._wait(self._all_in_sync, "all replicas of orders to be in sync again")
         seconds = time.monotonic() - began
-        _done(f"what had lain there was copied from the leaders: all in sync after {seconds:.1f} s")
+        _done(f"the lost replicas were copied from their leaders: all in sync after {seconds:.1f} s")
 
     def _count(self) -> None:
-        _step("The producer stops, the consumer reads to the end: is every message there once, and in order?")
+        _step(
+            "The producer stops and the consumer reads to the end: is every message there once and in order?"
+        )
         account = self.traffic.finish(STEP_TIMEOUT_S)
         _done(
-            f"{account.written_total} written = {account.acknowledged} acknowledged ="
-            f" {account.read_total} read once and in order;"
-            f" the longest way from writing to reading took {account.longest_s:.1f} s"
+            f"{account.written_total} written = {account.acknowledged} acknowledged = {account.read_total} "
+            f"read once and in order; the slowest message took {account.longest_s:.1f} s from write to "
+            "read"
         )
 
     def _controlled_shutdown(self, leaving: Node) -> None:
@@ -276,13 +281,13 @@ class _Story:
         outcome = self._cluster.stop(leaving)
         _check(outcome == "stopped", f"{leaving.name} did not stop by itself: {outcome}")
         code = self._cluster.processes.exit_code(leaving)
-        _check(code == 0, f"{leaving.name} ended with exit code {code}")
+        _check(code == 0, f"{leaving.name} exited with code {code}")
         seconds = time.monotonic() - began
-        self._wait(lambda: self._state(leaving) == "fenced", f"{leaving.name} to be fenced")
+        self._wait(lambda: self._state(leaving) == "fenced", f"fencing of {leaving.name}")
         _check(not self._leads(leaving), f"{leaving.name} still leads a partition")
         _done(
-            f"its leaderships moved first, then it stopped, after {seconds:.1f} s;"
-            " every partition of orders has a leader"
+            f"its leaderships moved, then it stopped, after {seconds:.1f} s; every partition of orders has "
+            "a leader"
         )
         for topic in self._describe("orders"):
             _check(
@@ -296,7 +301,10 @@ class _Story:
     def _delete_a_topic(self) -> None:
         _step("Deleting the topic payments")
         results = self._cluster.client.delete_topics(("payments",))
-        _check(all(result.error == ErrorCode.NONE for result in results), f"it was refused: {results}")
+        _check(
+            all(result.error == ErrorCode.NONE for result in results),
+            f"the deletion was refused: {results}",
+        )
         names = {topic.info.name for topic in self._cluster.client.topics()}
         _check(names == {"orders", "after-failover"}, f"the topics are now {sorted(names)}")
         _done("it is gone")
@@ -308,7 +316,7 @@ class _Story:
         self.last_brokers = self._cluster.client.brokers()
 
     def _stop(self) -> None:
-        _step("Stopping everything in order: brokers, standby controllers, the active one")
+        _step("Stopping everything in order: brokers, standby controllers, active controller")
         outcomes = self._cluster.stop_all(STEP_TIMEOUT_S)
         _check("killed" not in outcomes.values(), f"a process did not stop by itself: {outcomes}")
         for node in self._layout.nodes:
@@ -317,7 +325,7 @@ class _Story:
                 code == 0,
                 f"{node.name} ended with exit code {code}: {self._cluster.processes.last_line(node)}",
             )
-        _done("every process ended with exit code 0")
+        _done("every process exited with code 0")
 
     # ---- looking from outside --------------------------------------------------------------------
 
@@ -393,4 +401,4 @@ def _done(text: str) -> None:
 
 def _check(happened: bool, problem: str) -> None:
     if not happened:
-        raise Failure(f"the demo expected something else: {problem}")
+        raise Failure(f"the demo did not see what it expected: {problem}")

@@ -56,8 +56,8 @@ def show_our_log(
         raise Failure(found.problems[0])
     _check_image(found.image, topics, brokers)
     click.echo(
-        f"   {len(paths)} controllers hold the same log; replayed to offset {found.end_offset} it gives"
-        " the topics and brokers that the active controller answered"
+        f"   {len(paths)} controllers hold the same log; replayed to offset {found.end_offset}, it gives "
+        "the topics and brokers that the active controller reported"
     )
 
 
@@ -66,7 +66,7 @@ def _check_order(told: list[tuple[str, str]], expected: list[tuple[str, str]]) -
     left = iter(told)
     for step in expected:
         if step not in left:
-            raise Failure(f"the log does not tell of {step[0]} {step[1]} where it should")
+            raise Failure(f"the log does not show {step[0]} {step[1]} where it should")
 
 
 def _segments(path: str) -> list[bytes]:
@@ -88,7 +88,7 @@ def _check_image(
     replayed = {topic.name for topic in image.topics.all()}
     if replayed != names:
         raise Failure(
-            f"the replayed log has the topics {sorted(replayed)}, the controller answered {sorted(names)}"
+            f"the replayed log has the topics {sorted(replayed)}, the controller reported {sorted(names)}"
         )
     for topic in topics:
         ours = image.topics.partitions_of(topic.info.topic_id)
@@ -110,9 +110,9 @@ def show_kafkas_log() -> None:
     segment, checkpoint = KAFKA_DATA / KAFKA_SEGMENT, KAFKA_DATA / KAFKA_CHECKPOINT
     click.echo(f"\n== A log that Apache Kafka 3.7.0 wrote ({segment})")
     if not segment.is_file():
-        raise Failure(f"{segment} is absent; install metaquorum anew")
+        raise Failure(f"{segment} is missing; reinstall metaquorum")
     compared = sum(_compare_with_dump(path) for path in (segment, checkpoint))
-    click.echo(f"   {compared} records decoded: each is field by field what Kafka's own dump tool printed")
+    click.echo(f"   {compared} records decoded; every field matches the output of Kafka's own dump tool")
     replayed = log_state.load(str(segment), Point(offset=176))
     snapshot = log_state.load(str(checkpoint), Point())
     for found in (replayed, snapshot):
@@ -122,8 +122,8 @@ def show_kafkas_log() -> None:
         raise Failure("the replayed log and Kafka's snapshot at offset 176 differ")
     image = replayed.image
     click.echo(
-        f"   replayed to offset 176 it gives what Kafka's snapshot there holds: {len(image.brokers)} brokers,"
-        f" {len(image.topics)} topics, {image.topics.partition_count} partitions"
+        f"   replayed to offset 176, it gives exactly Kafka's snapshot: {len(image.brokers)} brokers, "
+        f"{len(image.topics)} topics, {image.topics.partition_count} partitions"
     )
     problems: list[str] = []
     told = [at for at in log_timeline.events(str(segment), problems.append) if at.severity != DETAIL]

@@ -125,8 +125,8 @@ class Traffic:
         for command, process in self._processes.items():
             if process.poll() is not None and not self._stop.is_set():
                 said = (self._directory / f"{command}.log").read_text().strip().splitlines()
-                last = said[-1] if said else "it said nothing"
-                raise Failure(f"metaquorum {command} ended with exit code {process.returncode}: {last}")
+                last = said[-1] if said else "it printed nothing"
+                raise Failure(f"metaquorum {command} exited with code {process.returncode}: {last}")
 
     @staticmethod
     def _last_output(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
@@ -134,7 +134,9 @@ class Traffic:
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise Failure(f"the producer still waits for acknowledgements after {timeout_s:.0f} s") from None
+            raise Failure(
+                f"the producer is still waiting for acknowledgements after {timeout_s:.0f} s"
+            ) from None
         return b"" if process.stdout is None else process.stdout.read()
 
     # --- the threads
@@ -169,7 +171,7 @@ class Traffic:
             key, _, value = line.decode().rstrip("\n").partition("\t")
             expected = account.read.get(key, 0)
             if value != f"{key}:{expected}":
-                self._problem = f"of key {key} message {expected} was to come, and {value!r} came"
+                self._problem = f"key {key}: expected message {expected}, got {value!r}"
                 return
             waited_s = time.monotonic() - self._written_s.pop((key, expected))
             account.longest_s = max(account.longest_s, waited_s)
@@ -180,6 +182,6 @@ def _difference(account: Account) -> str:
     keys: Mapping[str, int] = account.written
     apart = [key for key in keys if account.read.get(key, 0) != account.written[key]]
     if not apart:
-        return "every key has as many read as written"
+        return "as many messages were read as written for every key"
     key = apart[0]
-    return f"of key {key} {account.written[key]} were written and {account.read.get(key, 0)} read"
+    return f"key {key}: {account.written[key]} messages written, {account.read.get(key, 0)} read"

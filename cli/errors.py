@@ -77,9 +77,7 @@ def as_failure(error: Exception) -> Failure | None:
         case OSError():
             return Failure(os_error_text(error))
         case UnicodeDecodeError():
-            return Failure(
-                f"the file is not text in UTF-8 ({one_line(error)}); check that it is the right file"
-            )
+            return Failure(f"the file is not UTF-8 text ({one_line(error)}); check that it is the right file")
     return None
 
 

@@ -19,10 +19,10 @@ def features() -> None:
 
 @features.command()
 @client_options
-@click.option("--stale", is_flag=True, help="As the node asked has it, without asking the others.")
+@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
 @json_option
 def describe(options: ClientOptions, stale: bool, as_json: bool) -> None:
-    """Show each feature: the levels that are supported, and the one that is finalized."""
+    """Show each feature with its supported and finalized levels."""
     with options.open() as cluster:
         offset, found = cluster.settings(lambda settings: settings.describe_features(stale=stale))
     if as_json:
@@ -49,10 +49,10 @@ def describe(options: ClientOptions, stale: bool, as_json: bool) -> None:
 @features.command()
 @client_options
 @click.argument("levels", nargs=-1, required=True, metavar="FEATURE=LEVEL...")
-@click.option("--validate-only", is_flag=True, help="Say whether it could be done, and do nothing.")
+@click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
 @json_option
 def upgrade(options: ClientOptions, levels: tuple[str, ...], validate_only: bool, as_json: bool) -> int:
-    """Raise features to a LEVEL: a number, or for metadata.version a release such as 3.7."""
+    """Upgrade features. LEVEL is a number, or for metadata.version a release such as 3.7."""
     return _update(options, levels, LevelChange.UPGRADE, validate_only, as_json)
 
 
@@ -60,14 +60,16 @@ def upgrade(options: ClientOptions, levels: tuple[str, ...], validate_only: bool
 @client_options
 @click.argument("levels", nargs=-1, required=True, metavar="FEATURE=LEVEL...")
 @click.option(
-    "--unsafe", is_flag=True, help="Even where metadata could be lost; refused so far, as in Kafka."
+    "--unsafe",
+    is_flag=True,
+    help="Downgrade even if metadata would be lost. Not supported yet, as in Kafka.",
 )
-@click.option("--validate-only", is_flag=True, help="Say whether it could be done, and do nothing.")
+@click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
 @json_option
 def downgrade(
     options: ClientOptions, levels: tuple[str, ...], unsafe: bool, validate_only: bool, as_json: bool
 ) -> int:
-    """Lower features to a LEVEL, where nothing is lost by it."""
+    """Downgrade features to a LEVEL if no metadata is lost."""
     change = LevelChange.UNSAFE_DOWNGRADE if unsafe else LevelChange.SAFE_DOWNGRADE
     return _update(options, levels, change, validate_only, as_json)
 

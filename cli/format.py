@@ -82,7 +82,7 @@ def _check(plan: FormatPlan) -> None:
     if not plan.directories:
         raise Failure("no directory to format; give --directory, or log.dirs in the configuration")
     if len({Path(one).absolute() for one in plan.directories}) != len(plan.directories):
-        raise Failure("a directory is named twice; name each once")
+        raise Failure("a directory is named twice; name each one once")
     try:
         if is_reserved_directory(uuid_from_text(plan.cluster_id)):
             raise ValueError(f"{plan.cluster_id} is a reserved id")
@@ -116,23 +116,21 @@ def _identity_to_keep(plan: FormatPlan, directory: str) -> MetaProperties | None
         present = load_meta_properties(disk, directory)
         if present.cluster_id != plan.cluster_id:
             raise Failure(
-                f"{directory} belongs to cluster {present.cluster_id}, not {plan.cluster_id};"
-                " give another directory, or empty this one if nobody needs it"
+                f"{directory} belongs to cluster {present.cluster_id}, not {plan.cluster_id}; give another "
+                "directory, or empty this one if it is no longer needed"
             )
         if present.node_id != plan.node_id:
             raise Failure(
                 f"{directory} belongs to node {present.node_id}, not {plan.node_id}; give another directory"
             )
         if not plan.ignore_formatted:
-            raise Failure(
-                f"{directory} is formatted already; use --ignore-formatted to leave it as it is and go on"
-            )
+            raise Failure(f"{directory} is already formatted; use --ignore-formatted to leave it unchanged")
         return present
     others = [name for name in disk.list_directory(directory) if name not in _HARMLESS]
     if others:
         raise Failure(
-            f"{directory} has no {META_PROPERTIES} but is not empty ({others[0]} is in it);"
-            " move that away or give another directory"
+            f"{directory} has no {META_PROPERTIES} but is not empty (it contains {others[0]}); move that "
+            "away or give another directory"
         )
     return None
 

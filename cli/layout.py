@@ -162,15 +162,16 @@ def open_layout(directory: Path) -> Layout:
         ) from error
     if manifest.version != MANIFEST_VERSION:
         raise Failure(
-            f"{path} has version {manifest.version}, this program knows {MANIFEST_VERSION}; use a newer one"
+            f"{path} has version {manifest.version}, and this release supports {MANIFEST_VERSION}; use a "
+            "newer release"
         )
     layout = Layout(directory=directory.resolve(), manifest=manifest)
     for node in layout.nodes:
         found = existing_cluster_id(layout.data(node))
         if found is not None and found != manifest.cluster_id:
             raise Failure(
-                f"{layout.data(node)} belongs to cluster {found}, but {path} is of"
-                f" cluster {manifest.cluster_id}; give another --directory"
+                f"{layout.data(node)} belongs to cluster {found}, but {path} belongs to cluster "
+                f"{manifest.cluster_id}; give another --directory"
             )
     return layout
 

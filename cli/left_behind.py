@@ -51,7 +51,7 @@ def left_behind_text(left: LeftBehind, broker_id: int) -> str:
     stay = "1 replica stays" if count == 1 else f"{count} replicas stay"
     lonely = ""
     if left.alone:
-        lonely = f"; without any other replica: {_named(left.alone)}"
+        lonely = f"; the only replica of {_named(left.alone)}"
     return (
         f"{stay} assigned to broker {broker_id} and under-replicated: {_named(left.replicas)}{lonely}; move"
         f" them to other brokers: metaquorum partitions plan --drain {broker_id}, then partitions reassign"

@@ -19,28 +19,38 @@ DIRECTORY = click.option(
     type=click.Path(path_type=Path),
     default=DEFAULT_DIRECTORY,
     show_default=True,
-    help="Where the cluster lives.",
+    help="Directory of the cluster.",
 )
 
 
 @click.group()
 def local() -> None:
-    """A whole cluster of processes on this machine."""
+    """Run a whole cluster on this machine."""
 
 
 @local.command()
 @DIRECTORY
-@click.option("--controllers", type=click.IntRange(1, 9), help="How many controllers; 3 for a new cluster.")
-@click.option("--brokers", type=click.IntRange(0, 50), help="How many brokers; 3 for a new cluster.")
-@click.option("--cluster-id", help="The cluster's id; drawn at random for a new cluster.")
-@click.option("--free-ports", "any_port", is_flag=True, help="A new cluster takes ports that are free now.")
+@click.option(
+    "--controllers",
+    type=click.IntRange(1, 9),
+    help="Number of controllers. A new cluster has 3 by default.",
+)
+@click.option(
+    "--brokers", type=click.IntRange(0, 50), help="Number of brokers. A new cluster has 3 by default."
+)
+@click.option("--cluster-id", help="Cluster id. A new cluster gets a random one by default.")
+@click.option("--free-ports", "any_port", is_flag=True, help="Use currently free ports for a new cluster.")
 @click.option(
     "--watch",
     is_flag=True,
-    help="Stay and show a live status; Ctrl-C stops, in order, what this command started.",
+    help="Show a live status. Ctrl-C shuts down, in order, what this command started.",
 )
 @click.option(
-    "--timeout", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Seconds to be ready."
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    help="Startup timeout in seconds.",
 )
 def up(
     directory: Path,
@@ -51,7 +61,7 @@ def up(
     watch: bool,
     timeout: float,
 ) -> None:
-    """Start the cluster in --directory, making it first if there is none."""
+    """Start the cluster in --directory, creating it if there is none."""
     layout = _layout(directory, controllers, brokers, cluster_id, any_port)
     with LocalCluster(layout) as cluster:
         try:
@@ -95,8 +105,8 @@ def _layout(
 @DIRECTORY
 @table_options
 def status(directory: Path, as_json: bool) -> int:
-    """Show the processes of the cluster, and what ended one of them. Exit code 1 if one of them does not run,
-    or if committed records were lost."""
+    """Show the processes of the cluster, and why any of them ended. Exit code 1 if a process is not running
+    or committed records were lost."""
     layout = open_layout(directory)
     with LocalCluster(layout) as cluster:
         lost = cluster.lost_committed()
@@ -135,7 +145,7 @@ def status(directory: Path, as_json: bool) -> int:
 @local.command()
 @DIRECTORY
 def down(directory: Path) -> int:
-    """Stop the cluster in order: brokers (controlled shutdown), standby controllers, the active one."""
+    """Stop the cluster in order: brokers (controlled shutdown), standby controllers, active controller."""
     layout = open_layout(directory)
     with LocalCluster(layout) as cluster:
         outcomes = cluster.stop_all()

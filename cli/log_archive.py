@@ -117,7 +117,7 @@ def _unpack(archive: str, directory: str) -> None:
             for number, member in enumerate(packed):
                 if number >= MAX_MEMBERS:
                     raise Failure(
-                        f"{archive} holds more than {MAX_MEMBERS} names; unpack what is needed of it"
+                        f"{archive} holds more than {MAX_MEMBERS} names; unpack the part that you need"
                     )
                 _refuse_unsafe(archive, member)
                 if not member.isfile():
@@ -127,7 +127,7 @@ def _unpack(archive: str, directory: str) -> None:
                     taker.take(member.name, content, member.size)
     except _BROKEN as error:
         raise Failure(
-            f"{archive} is no whole archive ({error}); fetch it again, or unpack it by hand"
+            f"{archive} is not a complete archive ({error}); copy it again, or unpack it by hand"
         ) from error
     taker.require_some()
 
@@ -135,15 +135,15 @@ def _unpack(archive: str, directory: str) -> None:
 def _refuse_unsafe(archive: str, member: tarfile.TarInfo) -> None:
     parts = member.name.split("/")
     if member.name.startswith("/") or ".." in parts or "\0" in member.name:
-        raise Failure(f"{archive} holds {member.name!r}, a name that leads out of it; nothing of it is read")
+        raise Failure(f"{archive} holds {member.name!r}, a path outside the archive; none of it is read")
     if member.issym() or member.islnk():
         raise Failure(
-            f"{archive} holds a link, {member.name!r}; nothing of it is read: pack the files themselves"
-            " (tar --dereference --hard-dereference)"
+            f"{archive} holds a link, {member.name!r}; none of it is read: pack the files themselves (tar "
+            "--dereference --hard-dereference)"
         )
     if not (member.isfile() or member.isdir()):
         raise Failure(
-            f"{archive} holds {member.name!r}, which is neither file nor directory; nothing of it is read"
+            f"{archive} holds {member.name!r}, which is neither a file nor a directory; none of it is read"
         )
 
 
@@ -152,8 +152,8 @@ def _unpack_one(archive: str, taker: _Taker) -> None:
     name = os.path.basename(archive)[: -len(".gz")]
     if not archive.lower().endswith(".gz") or not _is_of_log(name):
         raise Failure(
-            f"{archive} holds no tar, and its name is not that of a segment or checkpoint with .gz behind"
-            " (00000000000000000000.log.gz)"
+            f"{archive} is not a tar archive, and its name is not a segment's or checkpoint's name plus "
+            ".gz (00000000000000000000.log.gz)"
         )
     with gzip.open(archive) as content:
         taker.take(f"{METADATA_DIRECTORY}/{name}", content, 0)
@@ -209,13 +209,13 @@ class _Taker:
         wanted = self._written_bytes + more_bytes
         if wanted > MAX_BYTES:
             raise Failure(
-                f"the metadata logs in {self._archive} are over {MAX_BYTES >> 30} GiB; unpack it and give the"
-                " directory"
+                f"the metadata logs in {self._archive} are larger than {MAX_BYTES >> 30} GiB; unpack it "
+                "and give the directory"
             )
         if shutil.disk_usage(self._directory).free - more_bytes < SPARE_BYTES:
             raise Failure(
-                f"{self._archive} does not fit into {tempfile.gettempdir()}: set TMPDIR to a larger disk, or"
-                " unpack it and give the directory"
+                f"{self._archive} does not fit into {tempfile.gettempdir()}: set TMPDIR to a directory on "
+                "a larger disk, or unpack it and give the directory"
             )
 
 

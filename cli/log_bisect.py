@@ -40,12 +40,18 @@ CHECK = Checked("check", str, log_complete.checks)
 
 @click.command(cls=LiveCommand, name="bisect")
 @click.argument("path", type=PATH, required=False)
-@click.option("--check", "check_name", type=CHECK, metavar="NAME", help="A named check; --list shows them.")
+@click.option("--check", "check_name", type=CHECK, metavar="NAME", help="A named check; see --list.")
 @click.option("--predicate", metavar="EXPR", help="A Python expression that is true while all is well.")
-@click.option("--monotone", is_flag=True, help="Once false, EXPR stays false: search by halving snapshots.")
-@click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Begin with the state here.")
-@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Look no further.")
-@click.option("--all-changes", is_flag=True, help="Show the whole state diff, however long.")
+@click.option(
+    "--monotone",
+    is_flag=True,
+    help="Once false, EXPR stays false; allows a binary search over the snapshots.",
+)
+@click.option(
+    "--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Start with the state at this place."
+)
+@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Stop at this place.")
+@click.option("--all-changes", is_flag=True, help="Show the whole state diff, regardless of its length.")
 @click.option("--list", "list_names", is_flag=True, help="List the checks and the names that EXPR may use.")
 @past_corruption_option
 @secrets_option
@@ -62,9 +68,9 @@ def bisect_command(
     past_corruption: bool,
     as_json: bool,
 ) -> int:
-    """Find the first offset at which a check turns false, with the record and what it changed.
+    """Find the first offset at which a check turns false; show the record and what it changed.
 
-    Exit code 0: found; 12: it never turns false, and all of the log was looked at and understood.
+    Exit code 0: found. 12: the check never turns false, and the whole log was read and understood.
     """
     if list_names:
         _list()
@@ -108,15 +114,15 @@ def _unreached(log: MetadataLog, found: Bisection, end: Point | None) -> Iterato
     if end.offset is not None and end.offset > found.end_offset and log.end_offset < end.offset:
         yield f"{log.path} ends at offset {log.end_offset}, before {end.offset}"
     elif not found.batches and found.method != BINARY:
-        yield "no batch lies between --from and --to: nothing but the state at --from was looked at"
+        yield "no batch lies between --from and --to: only the state at --from was checked"
 
 
 def _check(name: str | None, predicate: str | None, monotone: bool) -> Check:
     if (name is None) == (predicate is None):
-        raise click.UsageError("give either --check NAME or --predicate EXPR; --list shows what there is")
+        raise click.UsageError("give either --check NAME or --predicate EXPR; see --list")
     if name is not None:
         if monotone:
-            raise click.UsageError("--monotone goes with --predicate; checks turn false and true again")
+            raise click.UsageError("--monotone needs --predicate: named checks can turn true again")
         try:
             return named_check(name)
         except ValueError as error:
@@ -140,9 +146,9 @@ def bisection_lines(found: Bisection, limit: int | None) -> list[str]:
     step = found.step
     if step is None:
         if found.always_false:
-            return [*lines, f"false from the first state on, at offset {found.from_offset}: {found.check}"]
+            return [*lines, f"false from the first state, at offset {found.from_offset}: {found.check}"]
         if found.never_defined:
-            asks = "neither true nor false in any state, it asks for what is not there"
+            asks = "never true nor false, because it refers to something that does not exist"
             return [*lines, f"{asks}: {found.check}"]
         return [*lines, f"never turns false up to offset {found.end_offset - 1}: {found.check}"]
     offset = step.offset if found.record is None else found.record.offset
@@ -175,7 +181,7 @@ def _change_line(change: EntityChange) -> str:
 
 def _method(found: Bisection) -> str:
     where = offsets_text(found.from_offset, found.end_offset)
-    looked = f"{found.batches} batches looked at"
+    looked = f"{found.batches} batches checked"
     if found.method == BINARY:
         return (
             f"{found.method} over {found.snapshots} snapshots ({found.loaded} loaded), then {looked};"

@@ -36,16 +36,16 @@ _SHOWN_OF_A_RULE = 5
 
 @click.command(cls=LiveCommand)
 @click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
-@click.option("--strict", is_flag=True, help="Warnings count as errors.")
-@click.option("--all", "show_all", is_flag=True, help="Show every finding, however many of one rule.")
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
+@click.option("--all", "show_all", is_flag=True, help="Show every finding of every rule.")
 @past_corruption_option
 @json_option
 def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption: bool, as_json: bool) -> int:
-    """Check every invariant over the log at PATH, and its snapshots against it.
+    """Check every invariant over the log at PATH, and check the log against its snapshots.
 
-    With the logs of several nodes of one quorum: also that they are one log (same offset and epoch, same
-    bytes) and that their snapshots agree; names the first difference by offset and entity. Says which node
-    knew records to be committed that the others lost.
+    Given the logs of several nodes of one quorum, also checks that they are one log (same offset and epoch,
+    same bytes) and that their snapshots agree. Names the first difference by offset and entity, and any node
+    that knew records to be committed which the others lost.
     """
     logs = open_paths(paths)
     seen: set[str] = set()
@@ -128,7 +128,7 @@ def _log_line(one: LogReport) -> str:
     parts = [offsets_text(one.start_offset, one.end_offset), f"epoch {one.epoch}"]
     if not one.log.is_checkpoint:
         parts += [f"{one.batches} batches", f"{one.records} records", f"{one.snapshots} snapshots compared"]
-    more = f", {one.dropped} findings more" if one.dropped else ""
+    more = f", {one.dropped} more findings" if one.dropped else ""
     count = len(one.problems)
     damage = f", {count} {'problem' if count == 1 else 'problems'}" if one.problems else ""
     return f"{one.log.path}: {', '.join(parts)}: {errors} errors, {warnings} warnings{damage}{more}"

@@ -48,7 +48,8 @@ from storage.reader import Damage
 
 @click.group()
 def log() -> None:
-    """Read any KRaft metadata log: ours or Apache Kafka's, running or not. What is read is never changed."""
+    """Read any KRaft metadata log, metaquorum's or Apache Kafka's, while its node runs or not. Only `repair`
+    and `salvage` write, and only to new directories."""
     # Records come and go by the thousand and make no cycles: the collector need not look at each batch.
     gc.set_threshold(50_000, 20, 50)
 
@@ -71,16 +72,24 @@ log.add_command(check)
 @json_option
 @secrets_option
 @click.option(
-    "--type", "types", type=TYPE, multiple=True, help="Only this record type (topic, partition-change...)."
+    "--type",
+    "types",
+    type=TYPE,
+    multiple=True,
+    help="Only records of this type (topic, partition-change...).",
 )
 @click.option(
-    "--entity", "entities", type=ENTITY, multiple=True, help="Only what is about broker/3, topic/orders/7..."
+    "--entity",
+    "entities",
+    type=ENTITY,
+    multiple=True,
+    help="Only records about this entity: broker/3, topic/orders/7...",
 )
 @click.option("--from-offset", type=click.IntRange(min=0), help="First offset to show.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="Last offset to show.")
-@click.option("--from-time", type=TIME, help="Nothing before this time (ISO 8601, UTC, or ms since 1970).")
-@click.option("--to-time", type=TIME, help="Nothing after this time.")
-@click.option("--follow", is_flag=True, help="Go on with what is appended, until Ctrl-C or --to-offset.")
+@click.option("--from-time", type=TIME, help="First time to show (ISO 8601, UTC, or ms since 1970).")
+@click.option("--to-time", type=TIME, help="Last time to show.")
+@click.option("--follow", is_flag=True, help="Keep printing new records until Ctrl-C or --to-offset.")
 def dump(
     paths: tuple[str, ...],
     as_json: bool,
@@ -92,7 +101,8 @@ def dump(
     to_time: int | None,
     follow: bool,
 ) -> int:
-    """Print the records of PATHs: node or __cluster_metadata-0 directories, segments, checkpoints."""
+    """Print the records of each PATH: a node's directory, a __cluster_metadata-0 directory, a segment or a
+    checkpoint."""
     if follow and len(paths) != 1:
         raise click.UsageError("--follow takes exactly one PATH")
     selection = Selection(
@@ -128,12 +138,12 @@ def _tell_clusters(log: MetadataLog, clusters: dict[str, str]) -> None:
     clusters[cluster_id] = log.path
     if len(clusters) == 2:
         text = " and ".join(f"{path} ({known})" for known, path in clusters.items())
-        click.echo(f"metaquorum: {text} are of different clusters", err=True)
+        click.echo(f"metaquorum: {text} belong to different clusters", err=True)
 
 
 _CURE = (
-    "; the next batch is shown as it was read. A damaged base offset is put right by: metaquorum log state"
-    " --past-corruption (in the answer), metaquorum log repair --past-corruption --to NEW (in a new log)"
+    "; the next batch is shown as read. To correct a damaged base offset: metaquorum log state "
+    "--past-corruption (in the answer), metaquorum log repair --past-corruption --to NEW (in a new log)"
 )
 _LINES_AT_ONCE = 1000
 """Lines that are written together, at most this many and those of one batch."""
@@ -264,8 +274,8 @@ class _Printer:
     def exit_code(self) -> int:
         if self._unknown:
             click.echo(
-                f"metaquorum: {self._unknown} records are of a type or version that this program does not"
-                " know; they are shown as they were read",
+                f"metaquorum: {self._unknown} records have a type or version that this release does not "
+                "know; they are shown as read",
                 err=True,
             )
         if self._damaged:

@@ -25,24 +25,28 @@ _REPLICAS = ("BROKER", "DIRECTORY", "REPLICA", "ROLE", "SIZE", "START", "HIGH WA
 
 @click.group("log-dirs")
 def log_dirs() -> None:
-    """Look at brokers' log directories; give one up."""
+    """Describe brokers' log directories; take one offline."""
 
 
 @log_dirs.command()
 @client_options
 @click.option(
-    "--broker", "brokers", type=click.IntRange(min=0), multiple=True, help="Only this; may be repeated."
+    "--broker",
+    "brokers",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Show only this broker; may be repeated.",
 )
-@click.option("--topic", "topics", multiple=True, help="List its replicas; may be repeated.")
+@click.option("--topic", "topics", multiple=True, help="List the replicas of this topic; may be repeated.")
 @click.option("--replicas", is_flag=True, help="List the replicas of all topics.")
 @table_options
 def describe(
     options: ClientOptions, brokers: tuple[int, ...], topics: tuple[str, ...], replicas: bool, as_json: bool
 ) -> int:
-    """Show the log directories of all brokers: state, sizes, and how many replicas they hold and lead.
+    """Show the log directories of all brokers: state, sizes, replicas and leaders.
 
-    Sizes are in bytes. Of a directory that is offline the replicas are those that the metadata log says
-    lie there, if the broker knows its id. The exit code is 1 when a broker did not answer.
+    Sizes are in bytes. For an offline directory, the replicas are those that the metadata log places there,
+    if the broker knows its id. Exit code 1 if a broker does not answer.
     """
     with options.open() as cluster:
         addresses = _addresses(cluster.brokers(), brokers)
@@ -188,23 +192,28 @@ def _as_json(answer: BrokerDirectories) -> dict[str, Any]:
 @log_dirs.command("mark-offline")
 @client_options
 @click.option(
-    "--broker", "broker_id", type=click.IntRange(min=0), required=True, help="Whose directory it is."
+    "--broker",
+    "broker_id",
+    type=click.IntRange(min=0),
+    required=True,
+    help="Broker that owns the directory.",
 )
 @click.argument("directory", metavar="PATH|ID")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bool, as_json: bool) -> None:
-    """Give up the log directory PATH|ID of a broker, as if it had failed.
+    """Take the log directory PATH|ID of a broker offline, as if it had failed.
 
-    Its replicas are led and read elsewhere at once. The directory comes back when the broker is restarted
-    with it in order. A broker whose last directory it is stops.
+    Other brokers take over its leaderships at once. The directory comes back when the broker restarts with
+    the directory in good order. A broker stops when its last directory goes offline.
     """
     request = _which(directory)
     with options.open() as cluster:
         address = _addresses(cluster.brokers(), (broker_id,))[broker_id]
     if not yes:
         _confirm(
-            f"Give up {directory} of broker {broker_id}? Its replicas are offline until that is restarted"
+            f"Take {directory} of broker {broker_id} offline? Its replicas stay offline until the broker "
+            "restarts"
         )
     try:
         answer = asyncio.run(
@@ -212,8 +221,8 @@ def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bo
         )
     except LinkError as error:
         raise Failure(
-            f"broker {broker_id} did not answer ({one_line(error)}); see what became of it:"
-            " metaquorum log-dirs describe"
+            f"broker {broker_id} did not answer ({one_line(error)}); see the outcome with: metaquorum "
+            "log-dirs describe"
         ) from error
     if as_json:
         echo_json(
@@ -224,7 +233,7 @@ def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bo
             }
         )
     else:
-        done = "was offline before" if answer.was_offline else "is offline now"
+        done = "was already offline" if answer.was_offline else "is now offline"
         click.echo(f"broker {broker_id}: {directory} {done}")
 
 
@@ -236,7 +245,7 @@ def _confirm(question: str) -> None:
         click.echo(err=True)
         meant = False
     if not meant:
-        raise Failure("nothing was done; --yes does it without a question")
+        raise Failure("nothing was done; use --yes to skip the question")
 
 
 def _which(directory: str) -> MarkLogDirOfflineRequest:
@@ -247,6 +256,6 @@ def _which(directory: str) -> MarkLogDirOfflineRequest:
         return MarkLogDirOfflineRequest(directory_id=uuid_from_text(directory))
     except (ValueError, StorageError) as error:
         raise Failure(
-            f"{directory!r} is no directory's id and, without a slash, no path; take either from:"
-            " metaquorum log-dirs describe"
+            f"{directory!r} is neither a directory id nor a path with a slash; take either from: "
+            "metaquorum log-dirs describe"
         ) from error

@@ -67,24 +67,24 @@ def _options() -> list[click.Option]:
         click.Option(
             ["--bootstrap", "-b"],
             metavar="HOST:PORT,...",
-            help="Read the log of the quorum that runs there, instead of PATH.",
+            help="Read the log of a running quorum instead of PATH.",
         ),
         click.Option(
             ["--timeout", "timeout_s"],
             type=click.FloatRange(min=0.1),
             default=_TIMEOUT_S,
             show_default=True,
-            help="With --bootstrap: seconds to wait for one answer.",
+            help="With --bootstrap: request timeout in seconds.",
         ),
         click.Option(
             ["--truststore"],
             type=click.Path(path_type=Path),
-            help="With --bootstrap: PEM file with the cluster's CA: TLS.",
+            help="With --bootstrap: PEM file with the CA certificates of the cluster; enables TLS.",
         ),
         click.Option(
             ["--keystore"],
             type=click.Path(path_type=Path),
-            help="With --bootstrap: PEM file with our key and chain.",
+            help="With --bootstrap: PEM file with the client's private key and certificate chain.",
         ),
     ]
 
@@ -115,7 +115,7 @@ def live_directory(
 def live_line(found: LiveLog) -> str:
     """What was read, and from whom."""
     host, port = found.address
-    snapshot = "" if found.snapshot is None else f", with the snapshot of offset {found.snapshot.offset}"
+    snapshot = "" if found.snapshot is None else f", with the snapshot at offset {found.snapshot.offset}"
     return (
         f"read {offsets_text(found.start_offset, found.end_offset)}{snapshot}, of cluster"
         f" {found.cluster_id} from controller {found.leader_id} at {host}:{port}, leader of epoch"

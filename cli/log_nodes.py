@@ -28,7 +28,7 @@ def open_merged(paths: Sequence[str]) -> tuple[MetadataLog, NodesReport | None]:
         return logs[0], None
     single = next((log for log in logs if log.is_checkpoint), None)
     if single is not None:
-        raise InspectError(f"{single.path} is one state, not a history; leave it out, or give it alone")
+        raise InspectError(f"{single.path} is a single state, not a history; leave it out, or give it alone")
     where = ", ".join(paths)
     require_one_quorum(logs, where)
     report = compare_nodes(logs)

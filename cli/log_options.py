@@ -72,7 +72,7 @@ POINT = Checked("offset|time", parse_point)
 PATH = click.Path(path_type=str)
 
 past_corruption_option = click.option(
-    "--past-corruption", is_flag=True, help="Go on behind records that are missing or damaged."
+    "--past-corruption", is_flag=True, help="Continue past missing or damaged records."
 )
 
 
@@ -117,8 +117,8 @@ def tell_unknown(count: int, what: str = "changed nothing here") -> None:
     if count:
         records, they = ("record is", "it") if count == 1 else ("records are", "they")
         click.echo(
-            f"metaquorum: {count} {records} of a type or version that this program does not know;"
-            f" {they} {what}",
+            f"metaquorum: {count} {records} of a type or version that this release does not know; {they} "
+            f"{what}",
             err=True,
         )
 

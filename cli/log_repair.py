@@ -29,24 +29,29 @@ SHOWN_DIFFERENCES = 50
 
 @click.command()
 @click.argument("path", type=PATH)
-@click.option("--to", "target", type=PATH, help="The new directory; it must not exist, or be empty.")
+@click.option("--to", "target", type=PATH, help="The new directory. It must be empty or not exist.")
 @click.option(
     "--drop",
     "dropped",
     type=click.IntRange(min=0),
     multiple=True,
     metavar="OFFSET",
-    help="Take out the record at this offset; may be repeated.",
+    help="Remove the record at this offset; may be repeated.",
 )
-@click.option("--drop-failing", is_flag=True, help="Take out every record that cannot be applied.")
+@click.option("--drop-failing", is_flag=True, help="Remove every record that cannot be applied.")
 @click.option(
-    "--past-corruption", is_flag=True, help="Go on behind lost bytes: from a snapshot, or with NoOpRecords."
+    "--past-corruption",
+    is_flag=True,
+    help="Continue past lost bytes, from a snapshot or with NoOpRecords in their place.",
 )
 @click.option(
-    "--end-at", type=click.IntRange(min=0), metavar="OFFSET", help="Leave out this offset and all behind it."
+    "--end-at",
+    type=click.IntRange(min=0),
+    metavar="OFFSET",
+    help="Drop this offset and everything after it.",
 )
-@click.option("--cluster-id", help="The cluster's id, where meta.properties does not say it.")
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--cluster-id", help="The cluster id, if meta.properties does not have it.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, without writing it.")
 @json_option
 def repair(
     path: str,
@@ -59,14 +64,14 @@ def repair(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Write the log at PATH anew without a poison record, past lost bytes, or up to an offset.
+    """Rewrite the log at PATH without a poison record, past lost bytes, or up to an offset.
 
-    PATH is a node's directory or the __cluster_metadata-0 in it; not a byte of it is changed. What is taken
-    out becomes a NoOpRecord, so every other record keeps its offset.
+    PATH is a node's directory or the __cluster_metadata-0 in it, and stays unchanged. A NoOpRecord replaces
+    each removed record, so every other record keeps its offset.
     """
     if not (dropped or drop_failing or past_corruption or end_at is not None):
         raise click.UsageError(
-            "say what to repair: --drop OFFSET, --drop-failing, --past-corruption or --end-at OFFSET"
+            "give a repair: --drop OFFSET, --drop-failing, --past-corruption or --end-at OFFSET"
         )
     if target is None and not dry_run:
         raise click.UsageError("give --to DIRECTORY for the new log, or --dry-run")
@@ -96,7 +101,7 @@ def with_cluster(source: NodeFiles, given: str | None, *, writes: bool) -> NodeF
     identity = source.identity
     known = None if identity is None else identity.cluster_id
     if given is not None and known not in (None, given):
-        raise Failure(f"{source.home} is of cluster {known}, not {given}; leave out --cluster-id")
+        raise Failure(f"{source.home} belongs to cluster {known}, not {given}; leave out --cluster-id")
     if identity is None or source.identity_problem is None:
         return source
     found = replace(identity, cluster_id=known or given)
@@ -113,7 +118,7 @@ def refuse_inside(target: str, *sources: str) -> None:
         there = os.path.realpath(source)
         common = os.path.commonpath((wanted, there))
         if there in (wanted, common):
-            raise Failure(f"{target} lies in {source}, which must stay as it is; give a directory elsewhere")
+            raise Failure(f"{target} is inside {source}, which must not change; give a directory elsewhere")
 
 
 def state_changes(source: NodeFiles, report: RepairReport) -> list[EntityChange]:
@@ -139,12 +144,15 @@ def _show(report: RepairReport, changes: list[EntityChange], target: str | None)
         click.echo(f"metaquorum: {line}", err=True)
     if len(report.remaining) > SHOWN_REMAINING:
         click.echo(
-            f"metaquorum: {len(report.remaining) - SHOWN_REMAINING} more records cannot be applied (--json"
-            " names them); --drop-failing takes all of them out",
+            f"metaquorum: {len(report.remaining) - SHOWN_REMAINING} more records cannot be applied (--json "
+            "names them); --drop-failing removes all of them",
             err=True,
         )
     if len(report.newer) > SHOWN_REMAINING:
-        click.echo(f"metaquorum: {len(report.newer) - SHOWN_REMAINING} more are of a newer release", err=True)
+        click.echo(
+            f"metaquorum: {len(report.newer) - SHOWN_REMAINING} more were written by a newer release",
+            err=True,
+        )
     end = f"{offsets_text(report.start_offset, report.end.offset)}, epoch {report.end.epoch}"
     snapshots = f"{len(report.kept_snapshots)} snapshots"
     if target is None:
@@ -152,10 +160,10 @@ def _show(report: RepairReport, changes: list[EntityChange], target: str | None)
     else:
         click.echo(f"wrote {target}: {end}, {snapshots}")
         click.echo(
-            "every controller must have this log: repair each one's directory alike, or make new ones with"
-            f" metaquorum log salvage {target}"
+            "every controller needs this log: repair each controller's directory in the same way, or "
+            f"create new ones with metaquorum log salvage {target}"
         )
-        click.echo("remove __cluster_metadata-0 of every broker: what a broker has is the old log")
+        click.echo("remove __cluster_metadata-0 from every broker: it is the old log")
 
 
 def _json(report: RepairReport, changes: list[EntityChange], target: str | None) -> dict[str, Any]:

@@ -32,19 +32,19 @@ from storage.uuids import random_uuid, uuid_to_text
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
-@click.option("--to", "target", type=PATH, help="Where to write: a folder for each new voter is made in it.")
+@click.option("--to", "target", type=PATH, help="Output directory; gets one subdirectory per new voter.")
 @click.option(
-    "--voters", metavar="ID@HOST:PORT,...", help="The new voter set; a directory id may follow each port."
+    "--voters", metavar="ID@HOST:PORT,...", help="The new voter set. A directory id may follow each port."
 )
-@click.option("--cluster-id", help="The cluster's id, where no survivor's meta.properties says it.")
+@click.option("--cluster-id", help="The cluster id, if no survivor's meta.properties has it.")
 @table_options
 def salvage(
     paths: tuple[str, ...], target: str | None, voters: str | None, cluster_id: str | None, as_json: bool
 ) -> int:
-    """Rank what is left of a quorum, say what may be missing, and write directories for new voters.
+    """Rank the surviving logs of a quorum, say what may be missing, and write directories for new voters.
 
-    PATHs are the directories of surviving nodes, brokers too: they follow the same log. Without --voters and
-    --to nothing is written. Stop every node before; the old controllers must never run again.
+    Each PATH is the directory of a surviving node. Brokers count too: they follow the same log. Without
+    --voters and --to, nothing is written. Stop every node first; the old controllers must never run again.
     """
     if (target is None) != (voters is None):
         raise click.UsageError(
@@ -93,10 +93,10 @@ def _new_voters(text: str) -> list[NewVoter]:
 def _cluster(ranking: Ranking, given: str | None) -> str:
     known = ranking.cluster_id
     if known is not None and given is not None and given != known:
-        raise Failure(f"the directories are of cluster {known}, not {given}; leave out --cluster-id")
+        raise Failure(f"the directories belong to cluster {known}, not {given}; leave out --cluster-id")
     cluster = known or given
     if cluster is None:
-        raise Failure("no meta.properties says which cluster this is; give --cluster-id")
+        raise Failure("no meta.properties has the cluster id; give --cluster-id")
     return cluster
 
 
@@ -139,18 +139,18 @@ def _role(ranking: Ranking, one: Survivor) -> str:
 def _show_written(ranking: Ranking, voters: list[NewVoter], homes: list[str], image: MetadataImage) -> None:
     best = ranking.best
     click.echo(
-        f"wrote the log of {best.files.home}, up to offset {best.end.offset - 1}: {len(image.brokers)}"
-        f" brokers, {len(image.topics)} topics, {image.topics.partition_count} partitions; elections begin"
-        f" behind epoch {ranking.first_epoch}"
+        f"wrote the log of {best.files.home}, up to offset {best.end.offset - 1}: {len(image.brokers)} "
+        f"brokers, {len(image.topics)} topics, {image.topics.partition_count} partitions; elections "
+        f"begin after epoch {ranking.first_epoch}"
     )
     for home in homes:
         click.echo(f"  {home}")
-    click.echo("put this into the configuration of every controller and every broker, then start them:")
+    click.echo("add this to the configuration of every controller and every broker, then start them:")
     click.echo(f"  controller.quorum.voters={voters_line(voters)}")
     click.echo("never start the old controllers again")
     click.echo(
-        "a broker whose metadata log goes further, or that has an unrepaired one, must lose it: remove its"
-        " __cluster_metadata-0, and it fetches this one"
+        "if a broker's metadata log is longer than this one, or was not repaired, remove its "
+        "__cluster_metadata-0; the broker then fetches this log"
     )
 
 

@@ -89,7 +89,7 @@ class Selection:
         where = " in that range" if bounds else ""
         if not wanted:
             return "the log holds none in that range"
-        return f"{' and '.join(wanted)} never occurs{where}; leave out a filter to see what does"
+        return f"{' and '.join(wanted)} never occurs{where}; remove a filter to see what does"
 
     def past(self, next_offset: int) -> bool:
         """Whether every wanted offset lies before `next_offset`. Time says nothing: clocks run backwards."""

@@ -59,8 +59,8 @@ def open_path(path: str, *, progress: bool = True) -> MetadataLog:
         names = short_names(logs)
         chosen = names[logs.index(log)]
         click.echo(
-            f"metaquorum: {path} holds the logs of {len(logs)} nodes ({', '.join(names)}): this is that of"
-            f" {chosen}, whose end is the newest; give another one's directory to see that",
+            f"metaquorum: {path} holds the logs of {len(logs)} nodes ({', '.join(names)}); this is the log "
+            f"of {chosen}, which has the newest end; give another node's directory to see its log",
             err=True,
         )
     return _with_progress(log) if progress else log

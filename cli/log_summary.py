@@ -56,7 +56,7 @@ def parse_span_ms(text: str) -> int:
     """Milliseconds from `12h`, `90min`, `1d12h`. Raises ValueError, saying the form."""
     parts = re.findall(r"(\d+)(ms|min|[dhms])", text)
     if not parts or "".join(f"{number}{unit}" for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is no length of time; write 12h, 90min, 45s or 1d12h")
+        raise ValueError(f"{text!r} is not a duration; write 12h, 90min, 45s or 1d12h")
     return sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
 
 
@@ -66,11 +66,13 @@ SPAN = Checked("span", parse_span_ms)
 @click.command(cls=LiveCommand)
 @click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
 @click.option(
-    "--last", "last_ms", type=SPAN, metavar="12h", help="Only so long before the log's last record."
+    "--last", "last_ms", type=SPAN, metavar="12h", help="Only this long before the log's last record."
 )
-@click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Nothing before this place.")
-@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Nothing from this place on.")
-@click.option("--all", "show_all", is_flag=True, help="All rows of every section, not the worst few.")
+@click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only from this place on.")
+@click.option(
+    "--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only up to this place, exclusive."
+)
+@click.option("--all", "show_all", is_flag=True, help="Show all rows of every section, not only the worst.")
 @json_option
 def summary(
     paths: tuple[str, ...],
@@ -80,17 +82,17 @@ def summary(
     show_all: bool,
     as_json: bool,
 ) -> int:
-    """Sum up what happened: who led, which brokers and partitions were gone and for how long, what changed.
+    """Summarize what happened: leaders, unavailable brokers and partitions and for how long, and changes.
 
-    The worst of each comes with its time and the offset to look closer at with `log why` and `log timeline`.
-    The logs of several nodes are compared and told as one.
+    The worst of each comes with its time and its offset, for a closer look with `log why` and `log timeline`.
+    The logs of several nodes are compared and merged into one.
     """
     if last_ms is not None and start is not None:
         raise click.UsageError("give --last or --from, not both")
     complaints = Complaints()
     log, nodes = open_merged(paths)
     if log.is_checkpoint:
-        raise Failure(f"{log.path} is one state, not a history; give the log that it was made from")
+        raise Failure(f"{log.path} is a single state, not a history; give the log that it was made from")
     if nodes is not None:
         tell_nodes(nodes, complaints)
     try:
@@ -218,7 +220,7 @@ def _screen(found: _Found, place: str, show_all: bool) -> Iterator[str]:
     if worst is not None:
         yield f"next: metaquorum log why {place} {worst.entity} --at {worst.offset}+"
     if hidden:
-        yield "      --all shows all rows"
+        yield "      use --all to show all rows"
 
 
 def _wrapped(text: str, width: int | None) -> list[str]:
@@ -238,7 +240,7 @@ def _head(found: _Found, place: str) -> Iterator[str]:
     yield place if found.nodes is None else found.log.path
     yield f"{whose}, {offsets_text(found.from_offset, state.end_offset)}"
     if state.end_offset <= log.start_offset:
-        yield "nothing happened: the log holds no record that can be read"
+        yield "the log holds no readable record"
         return
     begun, ended = utc_text(found.from_ms), utc_text(max(found.from_ms, found.to_ms))
     ended = ended[11:] if begun[:11] == ended[:11] else ended

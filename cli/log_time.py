@@ -53,7 +53,7 @@ _BY_ALIAS = ("user", "client-id", "ip", "client-metrics", "migration", "transact
 
 
 def _format_option(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    return click.option("--format", "form", type=click.Choice(names), help=f"One of {', '.join(names)}.")
+    return click.option("--format", "form", type=click.Choice(names), help="Output format.")
 
 
 @click.command(cls=LiveCommand)
@@ -63,7 +63,7 @@ def _format_option(*names: str) -> Callable[[Callable[..., int]], Callable[..., 
     "--at",
     type=POINT,
     metavar="OFFSET|OFFSET+|TIME",
-    help="State before this offset, after this record (4321+), or at this time.",
+    help="Show the state before this offset, after this record (4321+), or at this time.",
 )
 @click.option("--below", type=ENTITY, hidden=True, help="The same as ENTITY.")
 @secrets_option
@@ -79,11 +79,11 @@ def state(
     as_json: bool,
     past_corruption: bool,
 ) -> int:
-    """Show the image that the log at PATH makes, whole or only ENTITY (broker/3, topic/orders/7, quorum...).
+    """Show the state that the log at PATH builds, or only ENTITY (broker/3, topic/orders/7, quorum...).
 
-    It is made from the nearest snapshot plus the records after it. A record batch is atomic: a place inside
-    one is shown as of its beginning, and a line says so. The exit code is 1 where something was damaged, and
-    3 where records are of a type or version that this program does not know.
+    The state is the nearest snapshot plus the records after it. A record batch is atomic: a place inside a
+    batch is shown as of its start, and a line says so. Exit code 1: something is damaged. 3: some records
+    have a type or version that this release does not know.
     """
     log = open_path(path)
     try:
@@ -192,14 +192,14 @@ class _Side:
 @click.argument("places", nargs=-1, required=True, metavar="[PATH] A B [ENTITY]")
 @secrets_option
 @json_option
-@click.option("--across-clusters", is_flag=True, help="Compare logs of two clusters.")
+@click.option("--across-clusters", is_flag=True, help="Allow a comparison of two different clusters.")
 @past_corruption_option
 def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_corruption: bool) -> int:
-    """Show what differs between A and B, and the record that made each difference.
+    """Show what differs between A and B, and the record behind each difference.
 
-    After PATH, A and B are offsets (4321+: after that record) or times of that log (`end` is its end).
-    Without it they are two logs: directories, nodes, segments or checkpoints, each alone or as LOG@OFFSET,
-    LOG@OFFSET+ or LOG@TIME. The exit code is 0 where nothing differs and 10 where something does.
+    With PATH, A and B are offsets (4321+ is after that record) or times in that log; `end` is its end.
+    Without PATH, A and B are two logs: directories, nodes, segments or checkpoints, alone or as LOG@OFFSET,
+    LOG@OFFSET+ or LOG@TIME. Exit code 0: no difference. 10: a difference.
     """
     old, new, entity = _sides(places)
     complain = Complaints()
@@ -249,7 +249,9 @@ def _sides(places: tuple[str, ...]) -> tuple[_Side, _Side, str | None]:
         if point is not None:
             other = _point(places[2])
             if other is None:
-                raise click.UsageError(f"{places[2]!r} is no offset and no time; give B as A is given")
+                raise click.UsageError(
+                    f"{places[2]!r} is neither an offset nor a time; write B in the same form as A"
+                )
             log = open_path(places[0])
             return _Side(log, point), _Side(log, other), _entity(places[3:])
     if len(places) < 2:
@@ -292,8 +294,10 @@ def _echo_all(lines: Iterable[str]) -> None:
 @click.command(cls=LiveCommand)
 @click.argument("path", type=PATH)
 @click.argument("entity", required=False, type=ENTITY)
-@click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Begin with the state here.")
-@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="End here.")
+@click.option(
+    "--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Start with the state at this place."
+)
+@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Stop at this place.")
 @secrets_option
 @json_option
 @past_corruption_option
@@ -305,10 +309,11 @@ def history(
     as_json: bool,
     past_corruption: bool,
 ) -> int:
-    """Show what ENTITY was over time: a row from the batch that made it so to the one that changed it.
+    """Show the states of ENTITY over time, one row from the batch that made each state to the batch that
+    changed it.
 
-    ENTITY may be a branch (topic/orders, broker): every entity below it has rows of its own. Rows come in the
-    order in which they ended, those that still hold last.
+    ENTITY may be a branch (topic/orders, broker): every entity below it then has its own rows. Rows are
+    sorted by their end; current states come last.
     """
     log = open_path(path)
     complain = Complaints()
@@ -327,8 +332,8 @@ def history(
     tell_limits(limits.coverage, limits.shown, json_lines=as_json)
     if not shown and not complain.count and entity is not None and not limits.coverage:
         if start is not None or end is not None:
-            raise Failure(f"{log.path} holds no row of {entity} between --from and --to; give other places")
-        hint = suggestion_from(log, entity) or f"; see what there is with: metaquorum log state {path}"
+            raise Failure(f"{log.path} has no row for {entity} between --from and --to; give other places")
+        hint = suggestion_from(log, entity) or f"; list what it holds with: metaquorum log state {path}"
         raise Failure(f"{log.path} never holds {entity}{hint}")
     tell_unknown(limits.unknown)
     return log_exit_code(

@@ -40,7 +40,7 @@ def fields_text(fields: Fields) -> str:
 def cause_text(cause: Cause | None) -> str:
     """Offset, time, epoch and type of the record."""
     if cause is None:
-        return "by a record before the oldest snapshot, or not in this log: a snapshot holds what it did"
+        return "by a record that is not in this log, or precedes the oldest snapshot, which holds its effect"
     return f"offset {cause.offset}  {utc_text(cause.time_ms)}  epoch {cause.epoch}  {cause.type_name}"
 
 

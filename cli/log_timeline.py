@@ -59,17 +59,19 @@ _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "br
     "entities",
     type=ENTITY,
     multiple=True,
-    help="Only what is about broker/3, topic/orders/7, quorum...",
+    help="Only events about this entity: broker/3, topic/orders/7, quorum...",
 )
-@click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Nothing before this place.")
-@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Nothing from this place on.")
+@click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only from this place on.")
+@click.option(
+    "--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only up to this place, exclusive."
+)
 @click.option(
     "--gap",
     "gap_s",
     type=click.FloatRange(min=0.001),
     default=GAP_MS / 1000,
     show_default=True,
-    help="Seconds of silence that are an event.",
+    help="Report silences of at least this many seconds.",
 )
 @json_option
 def timeline(
@@ -81,9 +83,10 @@ def timeline(
     gap_s: float,
     as_json: bool,
 ) -> int:
-    """Tell what happened: elections, fences, leaders lost and found, reassignments, directories, settings.
+    """Show what happened: elections, fences, leaders lost and found, reassignments, directories, settings.
 
-    The logs of several nodes (PATHs, a directory of nodes, an archive) are compared and told as one.
+    The logs of several nodes (several PATHs, a directory of nodes, an archive) are compared and merged into
+    one.
     """
     complaints = Complaints()
     log, nodes = open_merged(paths)
@@ -114,7 +117,7 @@ def timeline(
         about = f" about {' or '.join(entities)}" if entities else ""
         where = "" if start is None and end is None else " in that range"
         hints = "".join(suggestion_from(log, one) for one in entities)
-        reached = [f"no event was shown: none of severity {severity} or above{about}{where}{hints}"]
+        reached = [f"no event of severity {severity} or above{about}{where}{hints}"]
     for line in reached:
         click.echo(f"metaquorum: {line}", err=True)
     tell_limits(seen.limits.coverage, seen.limits.shown, json_lines=as_json)

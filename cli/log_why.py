@@ -33,9 +33,7 @@ from metadata.secrets import Redacted
 
 TARGET = Checked("entity", parse_target, log_complete.targets)
 
-NOBODY_NAMED = (
-    "who asked for it is in no record: see the request and authorizer logs of the active controller"
-)
+NOBODY_NAMED = "no record says who asked for it: see the request and authorizer logs of the active controller"
 """Records hold what was decided. Said with every chain, since that is what people look for next."""
 
 
@@ -46,10 +44,10 @@ NOBODY_NAMED = (
     "--at",
     type=POINT,
     metavar="OFFSET|OFFSET+|TIME",
-    help="As it was before this offset, after this record (4321+), or at this time.",
+    help="Explain the state before this offset, after this record (4321+), or at this time.",
 )
-@click.option("--newest-first", is_flag=True, help="The last record first.")
-@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last N records.")
+@click.option("--newest-first", is_flag=True, help="Show the last record first.")
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Show only the last N records.")
 @past_corruption_option
 @secrets_option
 @json_option
@@ -62,9 +60,9 @@ def why(
     past_corruption: bool,
     as_json: bool,
 ) -> int:
-    """Tell why ENTITY is as it is: topic/orders/7.leader, broker/3, config/topic/orders, quorum...
+    """Explain the state of ENTITY: topic/orders/7.leader, broker/3, config/topic/orders, quorum...
 
-    Each record that made it so, and the causes that can be derived from the log.
+    Shows each record that led to it, and the causes that follow from the log.
     """
     complaints = Complaints()
     log = open_path(path)
@@ -108,7 +106,7 @@ def headline(found: Explanation) -> str:
     """`topic/orders/7.leader is -1 since 838 (2026-...): broker 1 was fenced at 889 ..., the ISR was [1]`."""
     link = found.last
     if link is None:
-        return f"{found.target}: no record is about it"
+        return f"no record is about {found.target}"
     if found.exists is None and found.target.entity.startswith("controller/"):
         state = "has no registration in this log; the last record about it is"
     elif found.exists is None:

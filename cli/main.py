@@ -20,11 +20,11 @@ from cli.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USAGE, as_failure
 from cli.interrupts import quiet_interrupts
 
 _COMMANDS: dict[str, tuple[str, str]] = {
-    "storage": ("cli.storage_commands:storage", "Format directories and look at their identity."),
-    "controller": ("cli.server_commands:controller", "Run a controller; ask controllers how they are."),
-    "broker": ("cli.server_commands:broker", "Run a broker; ask brokers how they are."),
-    "local": ("cli.local_commands:local", "A whole cluster of processes on this machine."),
-    "quorum": ("cli.quorum_commands:quorum", "Look at the quorum and move its leadership."),
+    "storage": ("cli.storage_commands:storage", "Format storage directories and show their identity."),
+    "controller": ("cli.server_commands:controller", "Run a controller; show the status of controllers."),
+    "broker": ("cli.server_commands:broker", "Run a broker; show the status of brokers."),
+    "local": ("cli.local_commands:local", "Run a whole cluster on this machine."),
+    "quorum": ("cli.quorum_commands:quorum", "Describe the quorum and transfer its leadership."),
     "brokers": ("cli.broker_commands:brokers", "List, describe and unregister brokers."),
     "configs": ("cli.config_commands:configs", "Describe and change configurations."),
     "features": ("cli.feature_commands:features", "Describe, upgrade and downgrade feature levels."),
@@ -32,15 +32,18 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "users": ("cli.user_commands:users", "Set, delete and list SCRAM credentials."),
     "quotas": ("cli.quota_commands:quotas", "Change and describe client quotas."),
     "tokens": ("cli.token_commands:tokens", "Create, renew, expire and list delegation tokens."),
-    "producer-ids": ("cli.producer_commands:producer_ids", "Hand blocks of producer ids to brokers."),
+    "producer-ids": ("cli.producer_commands:producer_ids", "Allocate blocks of producer ids to brokers."),
     "topics": ("cli.topic_commands:topics", "Create, list, describe and delete topics."),
     "partitions": ("cli.partition_commands:partitions", "Elect leaders, add partitions, move replicas."),
     "produce": ("cli.produce_commands:produce", "Write lines or generated messages to a topic."),
     "consume": ("cli.consume_commands:consume", "Print the records of a topic."),
-    "log-dirs": ("cli.log_dir_commands:log_dirs", "Look at brokers' log directories; give one up."),
-    "log": ("cli.log_commands:log", "Read any KRaft metadata log: records, and the state they make."),
-    "pipeline": ("cli.pipeline_commands:pipeline", "Tables, audits and a report over the logs of a fleet."),
-    "demo": ("cli.demo_command:demo", "Start a quorum, hurt it, and show what its log says about it."),
+    "log-dirs": ("cli.log_dir_commands:log_dirs", "Describe brokers' log directories; take one offline."),
+    "log": ("cli.log_commands:log", "Read any KRaft metadata log: its records and the state they build."),
+    "pipeline": (
+        "cli.pipeline_commands:pipeline",
+        "Build tables, audits and a report from the logs of a fleet.",
+    ),
+    "demo": ("cli.demo_command:demo", "Start a quorum, break parts of it, and show what its log says."),
 }
 
 
@@ -114,7 +117,7 @@ def _report(error: Exception) -> int:
 @click.version_option(package_name="metaquorum")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """A metadata quorum, and tools that look inside any KRaft metadata log."""
+    """Run a metadata quorum; inspect any KRaft metadata log."""
     if os.environ.get("NO_COLOR"):
         context.color = False  # https://no-color.org; what is printed through `rich` looks itself
 
@@ -122,8 +125,8 @@ def main(context: click.Context) -> None:
 @main.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of a SHELL: eval "$(metaquorum completion bash)"."""
+    """Print the completion script for SHELL. Use it as: eval "$(metaquorum completion bash)"."""
     found = get_completion_class(shell)
     if found is None:
-        raise click.UsageError(f"no completion for {shell}")
+        raise click.UsageError(f"there is no completion for {shell}")
     click.echo(found(main, {}, "metaquorum", "_METAQUORUM_COMPLETE").source())

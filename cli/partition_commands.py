@@ -16,7 +16,7 @@ from runtime.partitions_client import create_partitions, elect_leaders
 
 @click.group()
 def partitions() -> None:
-    """Elect leaders of partitions, add partitions to topics, and move replicas."""
+    """Elect leaders, add partitions to topics, and move replicas."""
 
 
 for _command in (plan, reassign, reassignments):
@@ -29,11 +29,15 @@ for _command in (plan, reassign, reassignments):
     "--election",
     type=click.Choice(["preferred", "unclean"]),
     required=True,
-    help="Back to the first replica, or from any live one: what only others had is lost then.",
+    help=(
+        "preferred: the first replica. unclean: any live replica, which loses records that only others have."
+    ),
 )
-@click.option("--topic", help="The topic; all of its partitions without --partition.")
-@click.option("--partition", "indexes", type=click.IntRange(min=0), multiple=True, help="One of the topic's.")
-@click.option("--all", "everywhere", is_flag=True, help="Every partition that is not led as wanted.")
+@click.option("--topic", help="The topic; all of its partitions unless --partition is given.")
+@click.option(
+    "--partition", "indexes", type=click.IntRange(min=0), multiple=True, help="One partition of --topic."
+)
+@click.option("--all", "everywhere", is_flag=True, help="Every partition that needs such an election.")
 @json_option
 def elect(
     options: ClientOptions,
@@ -43,11 +47,11 @@ def elect(
     everywhere: bool,
     as_json: bool,
 ) -> int:
-    """Elect leaders: of one topic's partitions, or of all that need it."""
+    """Elect leaders, for the partitions of one topic or for all that need it."""
     if everywhere == (topic is not None):
-        raise click.UsageError("say which partitions: either --all, or --topic with or without --partition")
+        raise click.UsageError("give either --all, or --topic with or without --partition")
     if indexes and topic is None:
-        raise click.UsageError("--partition needs --topic: indexes are a topic's own")
+        raise click.UsageError("--partition needs --topic")
     with options.open() as cluster:
         chosen: list[tuple[str, int]] | None = None
         if topic is not None and indexes:
@@ -90,20 +94,20 @@ def _report(results: tuple[ElectionResult, ...], as_json: bool) -> int:
         else:
             click.echo(f"{name}: {each.message}")
     if not results and not as_json:
-        click.echo("nothing is to be done: every partition is led as wanted")
+        click.echo("nothing to do: no partition needs such an election")
     return EXIT_FAILED if failed else 0
 
 
 @partitions.command()
 @client_options
 @click.argument("topic")
+@click.option("--count", type=click.IntRange(min=1), required=True, help="New total number of partitions.")
 @click.option(
-    "--count", type=click.IntRange(min=1), required=True, help="How many there are to be in the end."
+    "--replica-assignment",
+    metavar="0:1,1:2",
+    help="Brokers of each added partition, preferred leader first.",
 )
-@click.option(
-    "--replica-assignment", metavar="0:1,1:2", help="Brokers of each added partition, the leader first."
-)
-@click.option("--validate-only", is_flag=True, help="Say whether it could be done, and do nothing.")
+@click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
 @json_option
 def add(
     options: ClientOptions,
@@ -120,5 +124,5 @@ def add(
         response = cluster.call(
             lambda client: create_partitions(client, [wanted], validate_only=validate_only)
         )
-    done = f"could have {count} partitions" if validate_only else f"has {count} partitions"
+    done = f"can have {count} partitions" if validate_only else f"has {count} partitions"
     return report_topics(response.results, done, as_json)

@@ -47,19 +47,31 @@ def load_fleet(tables: Path) -> Fleet:
     type=click.Choice((*SEVERITIES, NEVER)),
     default="warning",
     show_default=True,
-    help="Exit code 11 from this severity on.",
+    help="Exit with code 11 for findings of this severity or above.",
 )
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Findings to print.")
 @click.option(
-    "--flaps", type=click.IntRange(min=2), default=3, show_default=True, help="Fences that make a burst."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Maximum number of findings to print.",
 )
-@click.option("--flap-window", type=click.IntRange(min=1), default=600, show_default=True, help="In seconds.")
+@click.option(
+    "--flaps",
+    type=click.IntRange(min=2),
+    default=3,
+    show_default=True,
+    help="Number of fences that make a burst.",
+)
+@click.option(
+    "--flap-window", type=click.IntRange(min=1), default=600, show_default=True, help="Window in seconds."
+)
 @click.option(
     "--slow-failover",
     type=click.IntRange(min=0),
     default=30,
     show_default=True,
-    help="In seconds.",
+    help="Seconds after which a failover is slow.",
 )
 @table_options
 def audit(
@@ -73,19 +85,19 @@ def audit(
     slow_failover: int,
     as_json: bool,
 ) -> int:
-    """Print what deserves attention in TABLES, the folder that `pipeline ingest` wrote."""
+    """Print findings from TABLES, the directory that `pipeline ingest` wrote."""
     fleet = load_fleet(tables)
     unknown = set(clusters) - {one.cluster for one in fleet.clusters}
     if unknown:
         raise click.ClickException(
-            f"no cluster {sorted(unknown)[0]} in {tables}; leave --cluster out to see all"
+            f"there is no cluster {sorted(unknown)[0]} in {tables}; leave out --cluster to see all"
         )
     limits = Limits(flaps=flaps, flap_window_ms=flap_window * 1000, slow_failover_ms=slow_failover * 1000)
     found = findings(fleet, limits, frozenset(kinds))
     chosen = [one for one in fleet.clusters if not clusters or one.cluster in clusters]
     found = [one for one in found if not clusters or one.cluster in clusters]
     for name in fleet.missing:
-        click.echo(f"metaquorum: there is no table {name}: what it would tell is not judged", err=True)
+        click.echo(f"metaquorum: there is no table {name}: its findings are missing", err=True)
     if as_json:
         echo_json({**summary(chosen), "findings": found})
     else:
@@ -137,7 +149,7 @@ def _print(clusters: list[ClusterFacts], found: list[Finding], limit: int) -> No
         f"{numbers['records']} records"
     )
     if not found:
-        click.echo("nothing to report")
+        click.echo("no findings")
         return
     columns = ("SEVERITY", "FINDING", "CLUSTER", "SUBJECT", "SINCE", "UNTIL", "COUNT", "SECONDS", "WHAT")
     echo_table(

@@ -10,10 +10,10 @@ import importlib
 import click
 
 _COMMANDS: dict[str, tuple[str, str]] = {
-    "ingest": ("cli.pipeline_ingest:ingest", "Bring tables up to what logs hold, with Spark."),
-    "audit": ("cli.pipeline_audit:audit", "Say what in the tables deserves attention."),
-    "report": ("cli.pipeline_report:report", "Write one HTML page about the fleet."),
-    "generate": ("cli.pipeline_generate:generate", "Write a synthetic fleet of logs with known truth."),
+    "ingest": ("cli.pipeline_ingest:ingest", "Update tables from logs, with Spark."),
+    "audit": ("cli.pipeline_audit:audit", "Print findings from the tables."),
+    "report": ("cli.pipeline_report:report", "Write an HTML report about the fleet."),
+    "generate": ("cli.pipeline_generate:generate", "Write a synthetic fleet of logs with known incidents."),
 }
 
 
@@ -38,4 +38,4 @@ class _Group(click.Group):
 
 @click.group(cls=_Group)
 def pipeline() -> None:
-    """Metadata logs of whole fleets: tables with Spark, audits, a report."""
+    """Build tables (with Spark), audits and a report from the metadata logs of a fleet."""

@@ -21,47 +21,57 @@ _SHOWN = 20
 
 
 @click.command()
-@click.option("--out", type=FilePath(), required=True, help="New directory: clusters/ and truth/.")
-@click.option("--clusters", type=int, default=4, show_default=True, help="Clusters of the fleet.")
 @click.option(
-    "--records", type=int, default=100_000, show_default=True, help="Records of all clusters together."
+    "--out", type=FilePath(), required=True, help="New output directory; gets clusters/ and truth/."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="The same numbers give the same bytes.")
-@click.option("--brokers", type=int, help="Brokers a cluster (default: by the records, 4 to 30).")
-@click.option("--partitions", type=int, help="Partitions a cluster (default: by the records, up to 4000).")
+@click.option("--clusters", type=int, default=4, show_default=True, help="Number of clusters.")
+@click.option(
+    "--records", type=int, default=100_000, show_default=True, help="Number of records over all clusters."
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Random seed; the same options give the same bytes.",
+)
+@click.option("--brokers", type=int, help="Brokers per cluster. Default: 4 to 30, by the number of records.")
+@click.option(
+    "--partitions", type=int, help="Partitions per cluster. Default: up to 4000, by the number of records."
+)
 @click.option(
     "--nodes",
     type=int,
     default=1,
     show_default=True,
-    help="Controllers a cluster whose logs are written; all but the first are a few batches behind.",
+    help="Controller logs per cluster; all but the first are a few batches behind.",
 )
 @click.option(
     "--incident",
     "kinds",
     type=click.Choice(KINDS),
     multiple=True,
-    help="Only these incidents (may be repeated; default: all).",
+    help="Only this incident; may be repeated. Default: all.",
 )
 @click.option(
     "--damaged-every",
     type=int,
     default=4,
     show_default=True,
-    help="Every so manieth cluster's log ends in damaged bytes; 0: none.",
+    help="Damage the tail of every Nth cluster's log; 0: none.",
 )
-@click.option("--snapshots", type=int, default=2, show_default=True, help="Checkpoints of each log.")
+@click.option("--snapshots", type=int, default=2, show_default=True, help="Snapshots per log.")
 @click.option(
     "--segment-bytes",
     type=click.IntRange(min=10_000),
     default=8 << 20,
     show_default=True,
-    help="Segment size.",
+    help="Segment size in bytes.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes (default: one a processor).")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes. Default: one per processor.")
 @table_options
 def generate(out: Path, kinds: tuple[str, ...], jobs: int | None, as_json: bool, **numbers: Any) -> int:
-    """Write a synthetic fleet: logs in Kafka's format below OUT/clusters, what is true below OUT/truth."""
+    """Write a synthetic fleet: logs in Kafka's format to OUT/clusters, the expected facts to OUT/truth."""
     from pipeline.fleet.files import write_fleet
 
     try:

@@ -59,19 +59,23 @@ class Progress:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATHS...", type=FilePath())
-@click.option("--out", type=FilePath(file_okay=False), required=True, help="Folder of the tables.")
+@click.option("--out", type=FilePath(file_okay=False), required=True, help="Directory of the tables.")
 @click.option(
-    "--master", default=None, help=f"Spark's master, as in local[4] or spark://host:7077 [{DEFAULT_MASTER}]."
+    "--master",
+    default=None,
+    help=f"Spark master, such as local[4] or spark://host:7077. Default: {DEFAULT_MASTER}.",
 )
-@click.option("--cluster", default=None, help="Name the cluster of all PATHS, whatever meta.properties says.")
+@click.option(
+    "--cluster", default=None, help="Cluster name for all PATHS, instead of the id in meta.properties."
+)
 @table_options
 def ingest(
     paths: tuple[Path, ...], out: Path, master: str | None, cluster: str | None, as_json: bool
 ) -> None:
-    """Bring the tables in the folder --out up to what the logs below PATHS hold.
+    """Update the tables in the directory --out from the logs under PATHS.
 
-    A path is a segment, a log's directory, a node's directory, or a folder above many of them. A later run
-    over logs that grew reads only what is new. The logs are never changed; damage is in the table damage.
+    A path is a segment, a log directory, a node's directory, or a directory above many of them. A later run
+    reads only what the logs have gained. The logs are never changed. Damage is listed in the table `damage`.
     """
     progress = Progress()
     try:

@@ -20,7 +20,8 @@ from pipeline.report.page import page
 @click.option("--out", type=FilePath(dir_okay=False), required=True, help="The HTML file.")
 @click.option("--title", default="Metadata quorum report", show_default=True, help="Title of the page.")
 def report(tables: Path, out: Path, title: str) -> int:
-    """Write one HTML page about TABLES, the folder that `pipeline ingest` wrote: it needs no network."""
+    """Write an HTML report about TABLES, the directory that `pipeline ingest` wrote. The page needs no
+    network."""
     fleet = load_fleet(tables)
     text = page(fleet, findings(fleet, Limits()), title=title, tables=str(tables))
     try:

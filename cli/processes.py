@@ -50,7 +50,7 @@ class Processes:
         running = self.pid(node)
         if running is not None:
             raise Failure(
-                f"{node.name} is running already (pid {running}); stop it with: metaquorum local down"
+                f"{node.name} is already running (pid {running}); stop it with: metaquorum local down"
             )
         command = [sys.executable, "-m", "cli", node.role, "run", str(self._layout.config(node))]
         with private_file(self._layout.log_file(node)).open("ab") as output:
@@ -90,7 +90,7 @@ class Processes:
     def kill(self, node: Node) -> None:
         """SIGKILL, and waits until it is gone. Raises Failure if it is not."""
         if self.signal(node, signal.SIGKILL) and not self.wait_gone(node, KILL_WAIT_S):
-            raise Failure(f"{node.name} does not end after SIGKILL; look at it with ps")
+            raise Failure(f"{node.name} did not end after SIGKILL; inspect it with ps")
         self._layout.pid_file(node).unlink(missing_ok=True)
 
     def stop(self, node: Node, wait_s: float = STOP_WAIT_S) -> str:
@@ -118,8 +118,8 @@ class Processes:
         try:
             lines = self._layout.log_file(node).read_text(errors="replace").splitlines()
         except OSError:
-            return "(it wrote nothing)"
-        return next((line for line in reversed(lines) if line.strip()), "(it wrote nothing)")
+            return "(no output)"
+        return next((line for line in reversed(lines) if line.strip()), "(no output)")
 
     def ending(self, node: Node) -> str | None:
         """The last line of a node's process that ended without being stopped from here; None: it runs, or was

@@ -84,46 +84,52 @@ class Account:
 @client_options
 @click.argument("topic")
 @click.option(
-    "--partition", type=click.IntRange(min=0), help="The partition; else by key, or one after another."
+    "--partition",
+    type=click.IntRange(min=0),
+    help="Partition to write to. Default: by key, or round-robin.",
 )
-@click.option("--key-separator", metavar="TEXT", help="A line is key, TEXT, value.")
+@click.option("--key-separator", metavar="TEXT", help="Split each line into key and value at TEXT.")
 @click.option(
     "--acks",
     type=click.Choice(list(_ACKS)),
     default="all",
     show_default=True,
-    help="Whose acknowledgement counts: all in-sync replicas', the leader's, nobody's.",
+    help="Required acknowledgements: all in-sync replicas (all), the leader (1), none (0).",
 )
 @click.option(
     "--batch-bytes",
     type=click.IntRange(1, 4 * 1024 * 1024),
     default=65536,
     show_default=True,
-    help="Of a batch.",
+    help="Maximum batch size in bytes.",
 )
 @click.option(
     "--linger-ms",
     type=click.IntRange(0, 60_000),
     default=5,
     show_default=True,
-    help="How long a batch that is not full waits for more.",
+    help="How long an incomplete batch waits for more messages.",
 )
 @click.option(
     "--compression", type=click.Choice([each.value for each in Codec]), default="none", show_default=True
 )
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum messages per second.")
 @click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), help="At most this many messages per second."
+    "--count",
+    type=click.IntRange(min=1),
+    help="Generate this many messages instead of reading standard input.",
 )
 @click.option(
-    "--count", type=click.IntRange(min=1), help="Generate this many messages instead of reading the input."
+    "--size",
+    type=click.IntRange(0, 1024 * 1024),
+    help="Size of each generated message in bytes.  [default: 100]",
 )
-@click.option("--size", type=click.IntRange(0, 1024 * 1024), help="Bytes of a generated one.  [default: 100]")
 @click.option(
     "--delivery-timeout",
     type=click.FloatRange(min=0.1),
     default=120.0,
     show_default=True,
-    help="Seconds until a message without acknowledgement has failed.",
+    help="Seconds until an unacknowledged message fails.",
 )
 @progress_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -143,10 +149,10 @@ def produce(
     progress: bool | None,
     as_json: bool,
 ) -> int:
-    """Write messages to TOPIC: the lines of standard input, or with --count generated ones.
+    """Write messages to TOPIC: the lines of standard input, or generated messages with --count.
 
-    Messages are stored once and in order, whatever is sent again. The summary counts those that were
-    acknowledged; the exit code is 1 when any was not.
+    Messages are stored once and in order, even after retries. The summary counts acknowledged messages. Exit
+    code 1 if any message was not acknowledged.
     """
     if size is not None and count is None:
         raise click.UsageError("--size is for generated messages; add --count")
@@ -180,7 +186,7 @@ def produce(
         raise problem
     if account.failed:
         they = "it" if account.failed == 1 else "they"
-        doubt = f"; {they} may be stored all the same" if account.maybe_stored else ""
+        doubt = f"; {they} may be stored nevertheless" if account.maybe_stored else ""
         were = "message was" if account.failed == 1 else "messages were"
         raise Failure(f"{account.failed} {were} not acknowledged: {account.problem}{doubt}")
     return 0 if account.ended_by is None else _ENDINGS[account.ended_by]

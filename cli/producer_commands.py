@@ -11,18 +11,16 @@ from cli.output import echo_json, json_option
 
 @click.group()
 def producer_ids() -> None:
-    """Hand blocks of producer ids to brokers."""
+    """Allocate blocks of producer ids to brokers."""
 
 
 @producer_ids.command()
 @client_options
 @click.argument("broker_id", type=click.IntRange(min=0))
-@click.option(
-    "--epoch", type=click.IntRange(min=0), help="The broker's epoch; the registered one by default."
-)
+@click.option("--epoch", type=click.IntRange(min=0), help="The broker epoch. Default: the registered one.")
 @json_option
 def allocate(options: ClientOptions, broker_id: int, epoch: int | None, as_json: bool) -> None:
-    """Hand the next block to BROKER_ID. Ids are never handed out twice."""
+    """Allocate the next block to BROKER_ID. No id is allocated twice."""
     with options.open() as cluster:
         if epoch is None:
             epoch = next((each.epoch for each in cluster.brokers() if each.broker_id == broker_id), None)

@@ -13,16 +13,16 @@ from cli.quorum_text import replication_json, replication_text, status_json, sta
 
 @click.group()
 def quorum() -> None:
-    """Look at the quorum and move its leadership."""
+    """Describe the quorum and transfer its leadership."""
 
 
 @quorum.command()
 @client_options
-@click.option("--replication", is_flag=True, help="Every voter and observer, instead of the summary.")
-@click.option("--human-readable", is_flag=True, help="With --replication: times as 'N ms ago'.")
+@click.option("--replication", is_flag=True, help="Show every voter and observer instead of the summary.")
+@click.option("--human-readable", is_flag=True, help="With --replication: show times as 'N ms ago'.")
 @json_option
 def describe(options: ClientOptions, replication: bool, human_readable: bool, as_json: bool) -> None:
-    """Print what the active controller knows of the quorum."""
+    """Describe the quorum, as the active controller knows it."""
     with options.open() as cluster:
         found = cluster.quorum()
     now_ms = time.time_ns() // 1_000_000
@@ -39,11 +39,11 @@ def describe(options: ClientOptions, replication: bool, human_readable: bool, as
 @quorum.command()
 @client_options
 @click.option(
-    "--to", "target", type=click.IntRange(min=0), help="The voter that is to lead; else the furthest."
+    "--to", "target", type=click.IntRange(min=0), help="Voter to elect. Default: the most caught-up voter."
 )
 @json_option
 def transfer(options: ClientOptions, target: int | None, as_json: bool) -> None:
-    """Make the active controller resign in favour of another voter, and wait for the new one."""
+    """Transfer leadership to another voter, and wait until it leads."""
     with options.open() as cluster:
         before = cluster.quorum()
         cluster.transfer(target)

@@ -55,7 +55,7 @@ def quotas() -> None:
 @_entity_options
 @click.option("--set", "sets", multiple=True, metavar="KEY=NUMBER", help="Set a quota.")
 @click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Remove a quota.")
-@click.option("--validate-only", is_flag=True, help="Say whether it could be done, and do nothing.")
+@click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
 @json_option
 def alter(
     options: ClientOptions,
@@ -68,39 +68,39 @@ def alter(
     """Change the quotas of a user, a client-id, both together, or an ip."""
     entity = _entity(words)
     if not entity:
-        raise click.UsageError("say whose quotas; give --user, --client-id or --ip, or a default")
+        raise click.UsageError("name an entity: give --user, --client-id or --ip, or a default")
     ops = [QuotaOp(key=key, value=_value(key, text)) for key, text in pairs(sets, "quota")]
     ops += [QuotaOp(key=key, value=None) for key in deletes]
     if not ops:
-        raise click.UsageError("nothing is to change; give --set or --delete")
+        raise click.UsageError("there is nothing to change; give --set or --delete")
     change = QuotaChange(entity=entity, ops=tuple(ops))
     with options.open() as cluster:
         results = cluster.settings(
             lambda settings: settings.alter_quotas([change], validate_only=validate_only)
         )
-    return report(results, "could be changed" if validate_only else "changed", as_json)
+    return report(results, "can be changed" if validate_only else "changed", as_json)
 
 
 def _value(key: str, text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise click.UsageError(f"{key}={text} is no number") from error
+        raise click.UsageError(f"{key}={text} is not a number") from error
 
 
 @quotas.command()
 @client_options
 @_entity_options
-@click.option("--any-user", is_flag=True, help="Whoever has quotas by user.")
-@click.option("--any-client-id", is_flag=True, help="Whoever has quotas by client-id.")
-@click.option("--any-ip", is_flag=True, help="Whoever has quotas by ip.")
+@click.option("--any-user", is_flag=True, help="Every entity with a user.")
+@click.option("--any-client-id", is_flag=True, help="Every entity with a client-id.")
+@click.option("--any-ip", is_flag=True, help="Every entity with an ip.")
 @click.option("--strict", is_flag=True, help="Only entities of exactly these types.")
-@click.option("--stale", is_flag=True, help="As the node asked has it, without asking the others.")
+@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
 @json_option
 def describe(
     options: ClientOptions, strict: bool, stale: bool, as_json: bool, **words: str | bool | None
 ) -> None:
-    """Show quotas, all of them by default."""
+    """Show quotas. Default: all."""
     parts: list[tuple[str, str | EllipsisType | None]] = list(_entity(words))
     for kind in _KINDS:
         if words[f"any_{kind.replace('-', '_')}"]:

@@ -20,7 +20,7 @@ _DIGITS = 3
 progress_option = click.option(
     "--progress/--no-progress",
     default=None,
-    help="Say on standard error how far it is; by default on a terminal.",
+    help="Show progress on standard error. Default: only on a terminal.",
 )
 
 

@@ -34,11 +34,15 @@ PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command()
 @client_options
 @click.option("--plan", "path", type=PLAN_FILE, required=True, help="JSON, as `partitions plan` prints it.")
-@click.option("--dry-run", is_flag=True, help="Say what would move and what would be refused; do nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show what would move and what would be refused, without moving anything.",
+)
 @click.option("--keep-factor", is_flag=True, help="Refuse moves that change a replication factor.")
 @json_option
 def reassign(options: ClientOptions, path: Path, dry_run: bool, keep_factor: bool, as_json: bool) -> int:
-    """Move replicas to where a plan says. Moves that are under way are replaced."""
+    """Move replicas as a plan says. Replaces ongoing reassignments of the same partitions."""
     planned = read_plan(path.read_text(encoding="utf-8"), str(path))
     request = AlterReassignmentsRequest(
         wanted=tuple(
@@ -57,13 +61,19 @@ def reassign(options: ClientOptions, path: Path, dry_run: bool, keep_factor: boo
 
 @click.command()
 @client_options
-@click.option("--cancel", "names", metavar="TOPIC-PARTITION", multiple=True, help="Return to what it was.")
-@click.option("--cancel-all", is_flag=True, help="Cancel every reassignment that is under way.")
+@click.option(
+    "--cancel",
+    "names",
+    metavar="TOPIC-PARTITION",
+    multiple=True,
+    help="Cancel the reassignment of this partition; may be repeated.",
+)
+@click.option("--cancel-all", is_flag=True, help="Cancel every ongoing reassignment.")
 @table_options
 def reassignments(options: ClientOptions, names: tuple[str, ...], cancel_all: bool, as_json: bool) -> int:
-    """List the reassignments that are under way and what they wait for, or cancel some."""
+    """List ongoing reassignments and what they wait for, or cancel some."""
     if names and cancel_all:
-        raise click.UsageError("say which to cancel: either --cancel-all, or --cancel for each of some")
+        raise click.UsageError("give either --cancel-all, or --cancel for each partition")
     with options.open() as cluster:
         found = cluster.call(list_reassignments)
         if not names and not cancel_all:
@@ -78,13 +88,13 @@ def reassignments(options: ClientOptions, names: tuple[str, ...], cancel_all: bo
 
 @click.command()
 @client_options
-@click.option("--drain", "broker_id", type=click.IntRange(min=0), help="Empty this broker.")
-@click.option("--spread", "evenly", is_flag=True, help="The same number of replicas for every broker.")
-@click.option("--topic", "topics", multiple=True, help="Only partitions of this topic; all without it.")
+@click.option("--drain", "broker_id", type=click.IntRange(min=0), help="Move all replicas off this broker.")
+@click.option("--spread", "evenly", is_flag=True, help="Spread replicas evenly over all brokers.")
+@click.option("--topic", "topics", multiple=True, help="Only partitions of this topic. Default: all.")
 def plan(options: ClientOptions, broker_id: int | None, evenly: bool, topics: tuple[str, ...]) -> None:
-    """Print a plan for `partitions reassign`; how much it moves goes to standard error."""
+    """Print a plan for `partitions reassign`, and its size on standard error."""
     if evenly == (broker_id is not None):
-        raise click.UsageError("say what to plan: either --drain BROKER or --spread")
+        raise click.UsageError("give either --drain BROKER or --spread")
     with options.open() as cluster:
         current = _current(cluster, topics)
         brokers = cluster.brokers()
@@ -132,10 +142,10 @@ def read_plan(text: str, where: str) -> Assignment:
     try:
         found = json.loads(text)
     except ValueError as error:
-        text = f"{where} is no JSON ({error}): write a plan as `metaquorum partitions plan` does"
+        text = f"{where} is not JSON ({error}): write a plan as `metaquorum partitions plan` does"
         raise Failure(text) from None
     if not isinstance(found, dict) or found.get("version") != PLAN_VERSION:
-        raise Failure(f'{where} is no plan: it must be an object with "version": {PLAN_VERSION}')
+        raise Failure(f'{where} is not a plan: it must be an object with "version": {PLAN_VERSION}')
     partitions = found.get("partitions")
     if not isinstance(partitions, list) or not partitions:
         raise Failure(f'{where} names no partitions: give a list of them as "partitions"')
@@ -174,14 +184,14 @@ def _is_index(value: Any) -> bool:
 def _named(text: str) -> tuple[str, int]:
     topic, _, index = text.rpartition("-")
     if not topic or not index.isascii() or not index.isdigit():
-        raise click.UsageError(f"{text!r} names no partition: write TOPIC-PARTITION, like events-0")
+        raise click.UsageError(f"{text!r} is not a partition: write TOPIC-PARTITION, such as events-0")
     return topic, int(index)
 
 
 def size_text(size: PlanSize) -> str:
     """How much a plan moves, in one line."""
     if not size.partitions:
-        return "nothing moves: replicas are already where they are wanted"
+        return "nothing to move: the replicas are already in place"
     arriving = ", ".join(f"broker {one}: {count}" for one, count in size.arriving.items()) or "nowhere"
     return f"{size.partitions} partitions change, {size.replicas} replicas are copied (to {arriving})"
 
@@ -205,7 +215,7 @@ def _show(found: tuple[OngoingReassignment, ...], as_json: bool) -> None:
     elif found:
         echo_table(COLUMNS, [_row(one) for one in found])
     else:
-        click.echo("no reassignment is under way")
+        click.echo("there is no ongoing reassignment")
 
 
 def _row(one: OngoingReassignment) -> tuple[object, ...]:
@@ -239,7 +249,7 @@ def _report(results: tuple[ReassignmentResult, ...], done: str, size: PlanSize |
         else:
             click.echo(f"metaquorum: {name}: {one.error.name}: {one.message or 'refused'}", err=True)
     if not results:
-        click.echo("no reassignment is under way")
+        click.echo("there is no ongoing reassignment")
     elif size is not None:
         click.echo(size_text(size))
     return EXIT_FAILED if refused else 0

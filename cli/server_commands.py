@@ -18,13 +18,13 @@ CONFIG = click.Path(path_type=str)
 
 @click.group()
 def controller() -> None:
-    """Run a controller, or ask controllers how they are."""
+    """Run a controller, or show the status of controllers."""
 
 
 @controller.command("run")
 @click.argument("config", type=CONFIG)
 def run_controller(config: str) -> int:
-    """Run the controller that the file CONFIG describes, until SIGTERM or Ctrl-C."""
+    """Run a controller with the configuration file CONFIG, until SIGTERM or Ctrl-C."""
     from controller.server.main import run
 
     return run(config)
@@ -34,7 +34,7 @@ def run_controller(config: str) -> int:
 @client_options
 @json_option
 def status(options: ClientOptions, as_json: bool) -> int:
-    """Print what each controller knows of itself, whether or not it leads; exit code 1 if one is silent."""
+    """Show the status of each controller, active or not. Exit code 1 if one does not answer."""
     answers = options.nodes()
     if as_json:
         echo_json([node_json(answer) for answer in answers])
@@ -45,14 +45,14 @@ def status(options: ClientOptions, as_json: bool) -> int:
 
 @click.group()
 def broker() -> None:
-    """Run a broker, or ask brokers how they are."""
+    """Run a broker, or show the status of brokers."""
 
 
 @broker.command("run")
 @click.argument("config", type=CONFIG)
-@click.option("--node-id", type=click.IntRange(min=0), help="The broker's id, if CONFIG leaves it out.")
+@click.option("--node-id", type=click.IntRange(min=0), help="The broker id, if CONFIG does not set it.")
 def run_broker(config: str, node_id: int | None) -> int:
-    """Run the broker that the file CONFIG describes, until SIGTERM or Ctrl-C."""
+    """Run a broker with the configuration file CONFIG, until SIGTERM or Ctrl-C."""
     from broker.server.main import run
 
     return run(config, node_id)
@@ -63,9 +63,10 @@ def run_broker(config: str, node_id: int | None) -> int:
 @click.argument("addresses", nargs=-1, metavar="[HOST:PORT...]")
 @json_option
 def broker_status(options: ClientOptions, addresses: tuple[str, ...], as_json: bool) -> int:
-    """Print what each broker knows of itself; exit code 1 if one is silent.
+    """Show the status of each broker. Exit code 1 if one does not answer.
 
-    Without HOST:PORT the controllers are asked for the registered brokers, and these at their first listener.
+    Without HOST:PORT, asks the controllers for the registered brokers and connects to the first listener of
+    each.
     """
     answers = options.broker_nodes(addresses)
     if as_json:

@@ -43,6 +43,6 @@ def pairs(texts: Sequence[str], what: str) -> list[tuple[str, str]]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise click.UsageError(f"{text!r} is no {what}; write key=value")
+            raise click.UsageError(f"{text!r} is not a {what}; write key=value")
         found.append((key, value))
     return found

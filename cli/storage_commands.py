@@ -27,29 +27,43 @@ CONFIG_PATH = click.Path(path_type=str)
 
 @click.group()
 def storage() -> None:
-    """Format directories and look at their identity."""
+    """Format storage directories and show their identity."""
 
 
 @storage.command("format")
 @click.option(
-    "--config", "-c", type=CONFIG_PATH, help="The node's configuration: takes its id and directories."
+    "--config", "-c", type=CONFIG_PATH, help="Configuration file of the node; gives its id and directories."
 )
-@click.option("--cluster-id", "-t", required=True, help="The cluster's id, the same on every node.")
-@click.option("--directory", "-d", "directories", multiple=True, help="A directory (instead of --config).")
-@click.option("--node-id", type=click.IntRange(min=0), help="The node's id (instead of --config).")
+@click.option("--cluster-id", "-t", required=True, help="Cluster id, the same on every node.")
 @click.option(
-    "--directory-id", "directory_ids", multiple=True, help="The id of each --directory; else at random."
+    "--directory",
+    "-d",
+    "directories",
+    multiple=True,
+    help="Directory, instead of --config; may be repeated.",
+)
+@click.option("--node-id", type=click.IntRange(min=0), help="Node id, instead of --config.")
+@click.option(
+    "--directory-id", "directory_ids", multiple=True, help="Id of each --directory. Default: random."
 )
 @click.option(
     "--new-cluster",
     is_flag=True,
-    help="Take this voter's directory id from controller.quorum.voters. Only before a cluster's first start.",
+    help=(
+        "Take this voter's directory id from controller.quorum.voters. Use only before the first start "
+        "of a cluster."
+    ),
 )
 @click.option("--release-version", "-r", default=DEFAULT_RELEASE, show_default=True, help="metadata.version.")
 @click.option(
-    "--feature", "-f", "features", multiple=True, metavar="NAME=LEVEL", help="Another feature's level."
+    "--feature",
+    "-f",
+    "features",
+    multiple=True,
+    metavar="NAME=LEVEL",
+    help="Level of another feature; may be repeated.",
 )
-@click.option("--ignore-formatted", "-g", is_flag=True, help="Leave formatted directories as they are.")
+@click.option("--ignore-formatted", "-g", is_flag=True, help="Skip directories that are already formatted.")
 @json_option
 def format_(
     config: str | None,
@@ -63,7 +77,7 @@ def format_(
     ignore_formatted: bool,
     as_json: bool,
 ) -> None:
-    """Write a node's identity (meta.properties) and the bootstrap records into its directories."""
+    """Write the identity of a node (meta.properties) and the bootstrap records to its directories."""
     node = _node(config, directories, node_id)
     if new_cluster:
         directory_ids = _voter_directory_ids(node, directory_ids)
@@ -89,13 +103,14 @@ def format_(
         elif result.written:
             click.echo(f"formatted {result.directory} at {release_version}, directory id {id_text}")
         else:
-            click.echo(f"{result.directory} is formatted already and stays as it is, directory id {id_text}")
+            click.echo(f"{result.directory} is already formatted and stays unchanged, directory id {id_text}")
     wanted = node.voter_directory_id
     ids = [uuid_to_text(result.directory_id) for result in results if result.directory_id]
     if wanted is not None and ids and wanted not in ids:
         click.echo(
-            f"metaquorum: node {node.node_id} is a voter with directory id {wanted}, which is not {ids[0]}:"
-            " it will observe and not vote; for a cluster that never started, format with --new-cluster",
+            f"metaquorum: node {node.node_id} is a voter with directory id {wanted}, which is not "
+            f"{ids[0]}: it will only observe, not vote; for a cluster that never started, format with "
+            "--new-cluster",
             err=True,
         )
 
@@ -141,8 +156,9 @@ def _refuse_if_running(node: NodeConfig) -> None:
         except (ApiError, Failure):
             return
     raise Failure(
-        f"the cluster runs already (controller {quorum.leader_id} leads in epoch {quorum.leader_epoch});"
-        " format without --new-cluster: with the old directory id committed records could be lost"
+        f"the cluster is already running (controller {quorum.leader_id} leads in epoch "
+        f"{quorum.leader_epoch}); format without --new-cluster: reusing the old directory id could lose "
+        "committed records"
     )
 
 
@@ -153,7 +169,7 @@ def _features(pairs: tuple[str, ...]) -> dict[str, int]:
         if not equals or not name or not level.isascii() or not level.isdigit():
             raise click.UsageError(f"--feature {pair!r} is not NAME=LEVEL, such as transaction.version=1")
         if name == METADATA_VERSION:
-            raise click.UsageError("metadata.version is set with --release-version")
+            raise click.UsageError("set metadata.version with --release-version")
         if name == "kraft.version" and level != "0":
             raise Failure("kraft.version above 0 (dynamic voters) cannot be formatted; leave it out")
         features[name] = _known_level(name, int(level))
@@ -165,20 +181,27 @@ def _known_level(name: str, level: int) -> int:
     feature = next((each for each in KNOWN_FEATURES if each.name == name), None)
     if feature is None:
         known = ", ".join(each.name for each in KNOWN_FEATURES if each.name != METADATA_VERSION)
-        raise Failure(f"--feature {name}: no such feature is known; known are {known}")
+        raise Failure(f"--feature {name}: there is no such feature; choose one of {known}")
     if not feature.min_level <= level <= feature.max_level:
         raise Failure(
-            f"--feature {name}={level}: this release knows levels {feature.min_level} to {feature.max_level}"
+            f"--feature {name}={level}: this release supports levels {feature.min_level} to "
+            f"{feature.max_level}"
         )
     return level
 
 
 @storage.command()
-@click.option("--config", "-c", type=CONFIG_PATH, help="The node's configuration.")
-@click.option("--directory", "-d", "directories", multiple=True, help="A directory (instead of --config).")
+@click.option("--config", "-c", type=CONFIG_PATH, help="Configuration file of the node.")
+@click.option(
+    "--directory",
+    "-d",
+    "directories",
+    multiple=True,
+    help="Directory, instead of --config; may be repeated.",
+)
 @table_options
 def info(config: str | None, directories: tuple[str, ...], as_json: bool) -> int:
-    """Show whose directories these are. Exit code 1 if one is not formatted or cannot be read."""
+    """Show which node and cluster directories belong to. Exit code 1 if one is unformatted or unreadable."""
     if config is not None:
         directories = (*read_node_config(config).directories, *directories)
     if not directories:
@@ -212,5 +235,5 @@ def info(config: str | None, directories: tuple[str, ...], as_json: bool) -> int
 
 @storage.command("random-uuid")
 def random_uuid() -> None:
-    """Print a random id, for a cluster or a directory."""
+    """Print a random id for a cluster or a directory."""
     click.echo(uuid_to_text(draw_uuid(random.SystemRandom())))

@@ -13,7 +13,12 @@ from metadata.requests_settings import CreateTokenRequest, ExpireTokenRequest, R
 from runtime.settings_client import ANONYMOUS
 
 requester_option = click.option(
-    "--as", "requester", default=ANONYMOUS, show_default=True, metavar="User:NAME", help="Who asks."
+    "--as",
+    "requester",
+    default=ANONYMOUS,
+    show_default=True,
+    metavar="User:NAME",
+    help="Principal that makes the request.",
 )
 hmac_option = click.option("--hmac", "hmac_text", required=True, metavar="BASE64", help="The token's secret.")
 
@@ -26,11 +31,23 @@ def tokens() -> None:
 @tokens.command()
 @client_options
 @requester_option
-@click.option("--owner", metavar="User:NAME", help="Whose token it is; the one who asks by default.")
 @click.option(
-    "--renewer", "renewers", multiple=True, metavar="User:NAME", help="May renew and expire it too."
+    "--owner",
+    metavar="User:NAME",
+    help="Owner of the token. Default: the principal that makes the request.",
 )
-@click.option("--max-life-ms", type=click.IntRange(min=1), help="At most the controllers' own limit.")
+@click.option(
+    "--renewer",
+    "renewers",
+    multiple=True,
+    metavar="User:NAME",
+    help="Principal that may also renew and expire the token; may be repeated.",
+)
+@click.option(
+    "--max-life-ms",
+    type=click.IntRange(min=1),
+    help="Maximum lifetime in ms; cannot exceed the controllers' limit.",
+)
 @json_option
 def create(
     options: ClientOptions,
@@ -40,7 +57,7 @@ def create(
     max_life_ms: int | None,
     as_json: bool,
 ) -> None:
-    """Create a token and show its secret, once."""
+    """Create a token and show its secret. It is not shown again."""
     request = CreateTokenRequest(
         requester=requester, owner=owner, renewers=renewers, max_lifetime_ms=max_life_ms
     )
@@ -71,12 +88,16 @@ def create(
 @client_options
 @requester_option
 @hmac_option
-@click.option("--period-ms", type=click.IntRange(min=1), help="How long from now; the controllers' default.")
+@click.option(
+    "--period-ms",
+    type=click.IntRange(min=1),
+    help="New lifetime in ms from now. Default: the controllers' default.",
+)
 @json_option
 def renew(
     options: ClientOptions, requester: str, hmac_text: str, period_ms: int | None, as_json: bool
 ) -> None:
-    """Let a token live longer, at most as long as it was created for."""
+    """Extend the lifetime of a token, up to the maximum it was created with."""
     request = RenewTokenRequest(requester=requester, hmac=_hmac(hmac_text), period_ms=period_ms)
     with options.open() as cluster:
         answer = cluster.settings(lambda settings: settings.renew_token(request))
@@ -87,12 +108,14 @@ def renew(
 @client_options
 @requester_option
 @hmac_option
-@click.option("--period-ms", type=click.IntRange(min=0), help="How long from now; at once by default.")
+@click.option(
+    "--period-ms", type=click.IntRange(min=0), help="Expire in this many ms from now. Default: at once."
+)
 @json_option
 def expire(
     options: ClientOptions, requester: str, hmac_text: str, period_ms: int | None, as_json: bool
 ) -> None:
-    """End a token now, or change when it ends."""
+    """Expire a token now, or change when it expires."""
     request = ExpireTokenRequest(requester=requester, hmac=_hmac(hmac_text), period_ms=period_ms)
     with options.open() as cluster:
         answer = cluster.settings(lambda settings: settings.expire_token(request))
@@ -102,7 +125,7 @@ def expire(
 @tokens.command("list")
 @client_options
 @click.option("--owner", "owners", multiple=True, metavar="User:NAME", help="Only tokens of this owner.")
-@click.option("--stale", is_flag=True, help="As the node asked has it, without asking the others.")
+@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
 @table_options
 def list_(options: ClientOptions, owners: tuple[str, ...], stale: bool, as_json: bool) -> None:
     """List the tokens, without their secrets."""
@@ -142,13 +165,13 @@ def _hmac(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise click.UsageError(f"--hmac is no base64: {error}") from error
+        raise click.UsageError(f"--hmac is not base64: {error}") from error
 
 
 def _show_expiry(expiration_timestamp_ms: int | None, as_json: bool) -> None:
     if as_json:
         echo_json({"expirationTimestampMs": expiration_timestamp_ms})
     elif expiration_timestamp_ms is None:
-        click.echo("the token is gone")
+        click.echo("the token has expired")
     else:
         click.echo(f"expires: {utc_text(expiration_timestamp_ms)}")

@@ -22,17 +22,27 @@ def topics() -> None:
 @topics.command()
 @client_options
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--partitions", type=click.IntRange(min=1), help="How many; else the controllers' default.")
 @click.option(
-    "--replication-factor", type=click.IntRange(min=1), help="How many replicas of each; else the default."
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="Number of partitions. Default: the controllers' default.",
 )
 @click.option(
-    "--replica-assignment", metavar="0:1,1:2", help="Brokers of each partition, the preferred leader first."
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    help="Replicas per partition. Default: the controllers' default.",
 )
 @click.option(
-    "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a key on each; may be repeated."
+    "--replica-assignment", metavar="0:1,1:2", help="Brokers of each partition, preferred leader first."
 )
-@click.option("--validate-only", is_flag=True, help="Say whether it could be done, and do nothing.")
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Configuration key to set; may be repeated.",
+)
+@click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
 @json_option
 def create(
     options: ClientOptions,
@@ -49,7 +59,8 @@ def create(
     if replica_assignment is not None:
         if partitions is not None or replication_factor is not None:
             raise click.UsageError(
-                "--replica-assignment already says the partitions and the replication factor"
+                "--replica-assignment already sets the partitions and the replication factor; leave out "
+                "the other options"
             )
         assignments = parse_assignment(replica_assignment)
     wanted = tuple(
@@ -64,7 +75,7 @@ def create(
     )
     with options.open() as cluster:
         results = cluster.create_topics(wanted, validate_only=validate_only)
-    return report_topics(results, "could be created" if validate_only else "created", as_json)
+    return report_topics(results, "can be created" if validate_only else "created", as_json)
 
 
 def config_values(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -85,7 +96,7 @@ def parse_assignment(text: str) -> tuple[tuple[int, ...], ...]:
         lists = ()
     if not lists or any(node < 0 for nodes in lists for node in nodes):
         raise click.UsageError(
-            f"{text!r} is no assignment; write broker ids as 0:1,1:2, one list a partition"
+            f"{text!r} is not an assignment; write broker ids as 0:1,1:2, one list per partition"
         )
     return lists
 
@@ -156,7 +167,8 @@ def list_(options: ClientOptions, as_json: bool) -> None:
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @json_option
 def describe(options: ClientOptions, names: tuple[str, ...], as_json: bool) -> int:
-    """Show the partitions of the topics NAME..., or of all: leader, replicas, in-sync and offline ones."""
+    """Show the partitions of the topics NAME..., or of all topics: leader, replicas, in-sync and offline
+    replicas."""
     with options.open() as cluster:
         chosen = names or tuple(topic.info.name for topic in cluster.topics())
         found = cluster.describe_topics(chosen)

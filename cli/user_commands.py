@@ -23,12 +23,12 @@ mechanism_option = click.option(
 
 @click.group()
 def users() -> None:
-    """Set, delete and list the credentials of users."""
+    """Set, delete and list user credentials."""
 
 
 @users.group()
 def scram() -> None:
-    """SCRAM credentials (RFC 5802)."""
+    """Manage SCRAM credentials (RFC 5802)."""
 
 
 @scram.command("set")
@@ -41,12 +41,12 @@ def scram() -> None:
     default=DEFAULT_ITERATIONS,
     show_default=True,
 )
-@click.option("--password-stdin", is_flag=True, help="Read the password from standard input, one line.")
+@click.option("--password-stdin", is_flag=True, help="Read the password from one line of standard input.")
 @json_option
 def set_(
     options: ClientOptions, user: str, mechanism: str, iterations: int, password_stdin: bool, as_json: bool
 ) -> int:
-    """Give USER a password. The cluster keeps what RFC 5802 derives of it, never the password."""
+    """Set the password of USER. The cluster stores what RFC 5802 derives from it, never the password."""
     if password_stdin:
         password = sys.stdin.readline().rstrip("\r\n")
     else:
@@ -67,7 +67,7 @@ def set_(
 @mechanism_option
 @json_option
 def delete(options: ClientOptions, user: str, mechanism: str, as_json: bool) -> int:
-    """Remove the credential of USER for a mechanism."""
+    """Delete the credential of USER for a mechanism."""
     chosen = _TITLES[mechanism.upper()]
     with options.open() as cluster:
         result = cluster.settings(lambda settings: settings.delete_scram(user, chosen))
@@ -77,10 +77,10 @@ def delete(options: ClientOptions, user: str, mechanism: str, as_json: bool) -> 
 @scram.command("list")
 @client_options
 @click.argument("names", nargs=-1, metavar="[USER...]")
-@click.option("--stale", is_flag=True, help="As the node asked has it, without asking the others.")
+@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
 @json_option
 def list_(options: ClientOptions, names: tuple[str, ...], stale: bool, as_json: bool) -> None:
-    """List users with their mechanisms and iterations; no secret is ever shown."""
+    """List users with their mechanisms and iterations, never with secrets."""
     with options.open() as cluster:
         found = cluster.settings(lambda settings: settings.describe_users(names, stale=stale))
     if as_json:

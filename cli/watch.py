@@ -136,12 +136,12 @@ def _farewell(cluster: LocalCluster) -> str:
     others = [
         node.name for node in cluster.layout.nodes if node.name not in mine and cluster.processes.pid(node)
     ]
-    stopping = "stopping: brokers first, then the standby controllers, then the active one"
+    stopping = "stopping: brokers, then standby controllers, then the active controller"
     if not others:
         return stopping
     left = (
-        f"left alone, since this command did not start them: {', '.join(others)};"
-        f" stop them with: metaquorum local down -d {cluster.layout.directory}"
+        f"still running, because this command did not start them: {', '.join(others)}; stop them with: "
+        f"metaquorum local down -d {cluster.layout.directory}"
     )
     return f"{left}\n{stopping}" if mine else left
 

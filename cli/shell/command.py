@@ -26,15 +26,21 @@ COMMANDS = (*moving.COMMANDS, *looking.COMMANDS, *telling.COMMANDS)
     "point",
     type=POINT,
     default=None,
-    help="Begin at this offset, after this record (4321+), or at this time, not at the end.",
+    help="Start at this offset, after this record (4321+), or at this time. Default: the end.",
 )
-@click.option("--command", "-c", "lines", multiple=True, help="Do this instead of asking; may be repeated.")
+@click.option(
+    "--command",
+    "-c",
+    "lines",
+    multiple=True,
+    help="Run this command instead of prompting; may be repeated.",
+)
 @past_corruption_option
 @secrets_option
 def shell(path: str, point: Point | None, lines: tuple[str, ...], past_corruption: bool) -> int:
     """Step through a log: at, next, prev, until, ls, cat, find, diff, why... `help` lists them.
 
-    Without a terminal, commands are read from standard input, one a line.
+    Without a terminal, reads commands from standard input, one per line.
     """
     session = Session(
         open_path(path),

@@ -40,7 +40,7 @@ class Cursor:
     def found(self) -> FoundState:
         """The state here, as `state_at` gives it."""
         if self._found is None:
-            raise RuntimeError("the cursor stands nowhere yet; seek first")
+            raise RuntimeError("the cursor has no position yet; seek first")
         return self._found
 
     @property
@@ -79,7 +79,9 @@ class Cursor:
     def next(self) -> Step | None:
         """One batch on; None at the end, which a growing log moves."""
         if self.log.is_checkpoint:
-            raise InspectError(f"{self.log.path} is one state, not a history; open the directory of its log")
+            raise InspectError(
+                f"{self.log.path} is a single state, not a history; open the directory of its log"
+            )
         if self._ahead is None:
             self._ahead = steps_from(
                 self.log, self.found, END, self._on_problem, past_corruption=self._past_corruption
@@ -96,7 +98,9 @@ class Cursor:
     def previous(self) -> Step | None:
         """One batch back; the batch that was taken back, None at the beginning."""
         if self.log.is_checkpoint:
-            raise InspectError(f"{self.log.path} is one state, not a history; open the directory of its log")
+            raise InspectError(
+                f"{self.log.path} is a single state, not a history; open the directory of its log"
+            )
         if not self._behind:
             self._refill()
         if not self._behind:

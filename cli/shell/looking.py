@@ -24,7 +24,7 @@ def cd(session: Session, arguments: list[str]) -> Iterator[str]:
     text = _one(arguments, "cd [PATH]")
     path = "" if text is None else session.path(text)
     if path and not session.places.children(path):
-        raise ShellError(f"{path} has nothing below it; cat {path} shows it")
+        raise ShellError(f"{path} has nothing below it; use cat {path}")
     session.here = path
     return iter(())
 
@@ -52,7 +52,7 @@ def cat(session: Session, arguments: list[str]) -> Iterator[str]:
         width = max((len(name) for name in fields), default=0)
         yield from (f"{name.ljust(width)}  {value_text(value)}" for name, value in fields.items())
     elif path in ("", "config"):
-        raise ShellError(f"/{path} is a directory; ls {path} lists it, tree {path} shows all of it")
+        raise ShellError(f"/{path} is a directory; use ls {path} or tree {path}")
     for name in places.children(path):
         inner = places.fields(f"{path}/{name}")
         if inner is not None:
@@ -69,7 +69,7 @@ def tree(session: Session, arguments: list[str]) -> Iterator[str]:
 def find(session: Session, arguments: list[str]) -> Iterator[str]:
     """Entities by name, and by the values of their fields."""
     if not arguments:
-        raise ShellError("find takes a pattern, such as: find orders, find 'topic/*/0', find topic leader=-1")
+        raise ShellError("find needs a pattern, such as: find orders, find 'topic/*/0', find topic leader=-1")
     conditions = [one for one in arguments if "=" in one and "/" not in one.partition("=")[0]]
     patterns = [one.lstrip("/") for one in arguments if one not in conditions]
     wanted = [_condition(one) for one in conditions]
@@ -103,7 +103,7 @@ def _below(session: Session, path: str) -> Iterator[tuple[str, Fields]]:
 
 def _one(arguments: list[str], usage: str) -> str | None:
     if len(arguments) > 1:
-        raise ShellError(f"{' '.join(arguments)!r} is too much; write {usage}")
+        raise ShellError(f"{' '.join(arguments)!r} is one argument too many; write {usage}")
     return arguments[0] if arguments else None
 
 
@@ -114,7 +114,7 @@ COMMANDS = (
     ShellCommand(
         name="cd", usage="cd [PATH]", help="go to a path; .. is one up, / the root", handler=cd, paths=True
     ),
-    ShellCommand(name="pwd", usage="pwd", help="say the path", handler=pwd),
+    ShellCommand(name="pwd", usage="pwd", help="print the current path", handler=pwd),
     ShellCommand(
         name="cat", usage="cat PATH", help="show an entity, or one field of it", handler=cat, paths=True
     ),

@@ -20,7 +20,7 @@ Wanted = Callable[[Step], bool]
 def at(session: Session, arguments: list[str]) -> Iterator[str]:
     """Says where the session stands, or goes elsewhere."""
     if len(arguments) > 1:
-        raise ShellError("at takes one place; write at 4321, at 2026-11-21T03:07:57Z, at start, or at end")
+        raise ShellError("at needs one place; write at 4321, at 2026-11-21T03:07:57Z, at start, or at end")
     if arguments:
         found = session.cursor.seek(session.point(arguments[0]))
         yield from found.notes
@@ -31,10 +31,10 @@ def at(session: Session, arguments: list[str]) -> Iterator[str]:
 def refresh(session: Session, arguments: list[str]) -> Iterator[str]:
     """Fetches what a running quorum committed since; the session stands where it stood."""
     if arguments:
-        raise ShellError("refresh takes no argument")
+        raise ShellError("refresh takes no arguments")
     if session.refresh is None:
         raise ShellError(
-            "only --bootstrap needs it: files are read as they are now; at end goes to their end"
+            "refresh is only for --bootstrap: files are always read as they are now; at end goes to their end"
         )
     yield session.refresh()
 
@@ -98,7 +98,7 @@ def backward(session: Session, arguments: list[str]) -> Iterator[str]:
 def until(session: Session, arguments: list[str]) -> Iterator[str]:
     """On to behind the first batch after which an expression is true."""
     if not arguments:
-        raise ShellError("until takes an expression, such as: until leaderless() > 0")
+        raise ShellError("until needs an expression, such as: until leaderless() > 0")
     try:
         predicate = compile_predicate(arguments[0])
 
@@ -111,7 +111,8 @@ def until(session: Session, arguments: list[str]) -> Iterator[str]:
         raise ShellError(f"{error.reason}, at character {error.column + 1} of {error.source!r}") from None
     if step is None:
         raise ShellError(
-            f"it is never true behind offset {session.cursor.offset}; at start, and search from there"
+            f"it is never true after offset {session.cursor.offset}; to search from the start, write at "
+            "start first"
         )
     yield from step_lines(step)
 
@@ -159,7 +160,7 @@ def _count(arguments: list[str]) -> int:
     if not arguments:
         return 1
     if len(arguments) > 1 or not _is_count(arguments[0]):
-        raise ShellError(f"{' '.join(arguments)!r} is no number of batches; write next, or next 5")
+        raise ShellError(f"{' '.join(arguments)!r} is not a number of batches; write next, or next 5")
     return int(arguments[0])
 
 
@@ -167,21 +168,24 @@ COMMANDS = (
     ShellCommand(
         name="at",
         usage="at [OFFSET|OFFSET+|TIME|start|end|+N|-N]",
-        help="say where this is; go to the state before an offset, after its record (4321+), or at a time",
+        help=(
+            "print the current position; go to the state before an offset, after its record (4321+), or "
+            "at a time"
+        ),
         handler=at,
     ),
     ShellCommand(
         name="next",
         usage="next [N] [ENTITY]",
-        help="on behind the next batch that says something (or is about ENTITY), and show it",
+        help="go past the next batch that changes something (or is about ENTITY), and show it",
         handler=forward,
         paths=True,
     ),
-    ShellCommand(name="step", usage="step [N]", help="on by one batch, idle ones too", handler=single),
+    ShellCommand(name="step", usage="step [N]", help="go past one batch, even an idle one", handler=single),
     ShellCommand(
         name="prev",
         usage="prev [N] [ENTITY]",
-        help="back before the last batch that says something (or is about ENTITY)",
+        help="go back before the last batch that changed something (or is about ENTITY)",
         handler=backward,
         paths=True,
     ),
@@ -194,7 +198,7 @@ COMMANDS = (
     ShellCommand(
         name="until",
         usage="until EXPRESSION",
-        help="on until a Python expression about the state is true: until leaderless() > 0",
+        help="go on until a Python expression about the state is true: until leaderless() > 0",
         handler=until,
         raw=True,
     ),

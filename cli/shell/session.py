@@ -104,7 +104,7 @@ class Session:
             return self.commands[beginning[0]]
         close = beginning or difflib.get_close_matches(name, self.commands, n=2)
         hint = f"did you mean {' or '.join(close)}?" if close else "help lists the commands"
-        raise ShellError(f"no command is called {name}; {hint}")
+        raise ShellError(f"there is no command {name}; {hint}")
 
     # --- what arguments mean
 

@@ -31,7 +31,7 @@ def diff(session: Session, arguments: list[str]) -> Iterator[str]:
     here = cursor.found
     if not points:
         if cursor.last is None:
-            raise ShellError("diff compares with the batch before after a next; or name a place: diff 4321")
+            raise ShellError("after next, diff shows what that batch changed; or name a place: diff 4321")
         old = FoundState(state=cursor.last.state_before, quorum=cursor.last.quorum_before)
         new = here
     else:
@@ -55,7 +55,7 @@ def _shown_as(session: Session, points: list[Point]) -> Iterator[str]:
 def show_history(session: Session, arguments: list[str]) -> Iterator[str]:
     """What an entity was, and from where to where in the log, up to here."""
     if len(arguments) != 1:
-        raise ShellError("history takes one entity, such as: history topic/orders/7")
+        raise ShellError("history needs one entity, such as: history topic/orders/7")
     entity = session.named(arguments[0])
     end = Point(offset=session.cursor.offset)
     rows = history(session.log, Wanted(entity), None, end, past_corruption=session.past_corruption)
@@ -81,7 +81,7 @@ def _caused(cause: Cause) -> str:
 def why(session: Session, arguments: list[str]) -> Iterator[str]:
     """The records that made an entity, or one field of it, what it is here, with their causes."""
     if len(arguments) != 1:
-        raise ShellError("why takes one entity or field, such as: why topic/orders/7.leader")
+        raise ShellError("why needs one entity or field, such as: why topic/orders/7.leader")
     try:
         target = parse_target(_target(session, arguments[0]))
     except ValueError as error:
@@ -106,7 +106,7 @@ def records(session: Session, arguments: list[str]) -> Iterator[str]:
     points, entity = _points_and_entity(session, arguments, "records [A [B]] [ENTITY]")
     if not points and entity is None:
         if session.cursor.last is None:
-            raise ShellError("records shows the batch that next came to; or name a place: records 100 120")
+            raise ShellError("after next, records shows that batch; or name a place: records 100 120")
         yield from _step_records(session.cursor.last, None)
         return
     start = points[0] if points else None
@@ -144,7 +144,7 @@ def show_help(session: Session, arguments: list[str]) -> Iterator[str]:
     """All commands, or one."""
     for name in arguments:
         if name not in session.commands:
-            raise ShellError(f"no command is called {name}; help lists them")
+            raise ShellError(f"there is no command {name}; try help")
     names = arguments or list(session.commands)
     width = max(len(session.commands[name].usage) for name in names)
     for name in names:
@@ -154,7 +154,7 @@ def show_help(session: Session, arguments: list[str]) -> Iterator[str]:
         yield ""
         yield "PATH and ENTITY are topic/orders/7, broker/3, config/topic/orders...; A and B are offsets,"
         yield "4321+ (after that record), times (2026-11-21T03:07:57Z), start, end, here, +N or -N. A place"
-        yield "inside a batch is shown as of its beginning. Any beginning of a name will do."
+        yield "inside a batch is shown as of its start. Commands may be shortened to any prefix."
 
 
 def leave(session: Session, arguments: list[str]) -> Iterator[str]:
@@ -170,7 +170,7 @@ def _points_and_entity(session: Session, arguments: list[str], usage: str) -> tu
     while rest and len(points) < 2 and session.is_point(rest[0]):
         points.append(session.point(rest.pop(0)))
     if len(rest) > 1:
-        raise ShellError(f"{' '.join(rest)!r} is too much; write {usage}")
+        raise ShellError(f"{' '.join(rest)!r} is one argument too many; write {usage}")
     return points, session.named(rest[0]) if rest else None
 
 
@@ -178,21 +178,21 @@ COMMANDS = (
     ShellCommand(
         name="diff",
         usage="diff [A [B]] [ENTITY]",
-        help="what the last batch changed; what differs between A and here, or A and B",
+        help="what the last batch changed; or the difference between A and here, or A and B",
         handler=diff,
         paths=True,
     ),
     ShellCommand(
         name="why",
         usage="why ENTITY[.FIELD]",
-        help="the records that made it what it is here, and their causes",
+        help="the records behind its current state, and their causes",
         handler=why,
         paths=True,
     ),
     ShellCommand(
         name="history",
         usage="history ENTITY",
-        help="what an entity was, from which offset to which, up to here",
+        help="the states of an entity, with their offsets, up to here",
         handler=show_history,
         paths=True,
     ),
@@ -211,6 +211,6 @@ COMMANDS = (
         paths=True,
     ),
     ShellCommand(name="help", usage="help [COMMAND]", help="this list", handler=show_help),
-    ShellCommand(name="exit", usage="exit", help="end the session; so do quit and Ctrl-D", handler=leave),
+    ShellCommand(name="exit", usage="exit", help="end the session (also quit, Ctrl-D)", handler=leave),
     ShellCommand(name="quit", usage="quit", help="the same", handler=leave),
 )

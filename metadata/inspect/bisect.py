@@ -97,7 +97,7 @@ def bisect(
     InspectError for places that the log does not reach, PredicateError for a predicate that fails on a state.
     """
     if log.is_checkpoint:
-        raise InspectError(f"{log.path} is one state, not a history; give the directory of its log")
+        raise InspectError(f"{log.path} is a single state, not a history; give the directory of its log")
     limits = Limits()
     first, shown = (None, None) if start is None else settle(log, start)
     limits.place(shown)

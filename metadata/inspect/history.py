@@ -69,7 +69,7 @@ def history(
     transaction make no row. Raises InspectError for a checkpoint, which is one state, and as `steps` does.
     """
     if log.is_checkpoint:
-        raise InspectError(f"{log.path} is one state, not a history; give the directory of its log")
+        raise InspectError(f"{log.path} is a single state, not a history; give the directory of its log")
     limits = Limits() if limits is None else limits
     first, end = _settled(log, start, limits), _settled(log, end, limits) or END
     limits.coverage.add(before_the_log(log, first))

@@ -259,7 +259,9 @@ def _nearest(log: MetadataLog, point: Point, notes: Notes) -> FoundState:
 def _checkpoint(log: MetadataLog, point: Point, on_problem: OnProblem | None) -> FoundState:
     """The state that a checkpoint file holds. Its name says where in the log it stands."""
     if not point.is_end:
-        raise InspectError(f"{log.path} is one state, not a history; leave out --at, or give its directory")
+        raise InspectError(
+            f"{log.path} is a single state, not a history; leave out --at, or give its directory"
+        )
     notes = Notes(on_problem)
     walk = Walk(log, FoundState(state=ReplayState(), snapshot=log.path), notes, past_corruption=True)
     walk.run_to(END)

@@ -149,10 +149,10 @@ def test_a_voter_that_lost_its_directory_does_not_get_its_identity_back(
     changed.write_text("\n".join([*lines, f"log.dirs={lost}"]))
     options = ("storage", "format", "-c", changed, "-t", found["clusterId"])
     refused = run(*options, "--new-cluster", expect=1)
-    assert "the cluster runs already" in refused.stderr
+    assert "the cluster is already running" in refused.stderr
     assert refused.stderr.count("\n") == 1
     assert not lost.exists()
-    assert "it will observe and not vote" in run(*options).stderr
+    assert "it will only observe, not vote" in run(*options).stderr
 
 
 def test_a_live_log_is_dumped_and_replayed(cluster: Path, bootstrap: str) -> None:
@@ -229,7 +229,7 @@ def test_a_watch_stops_what_it_started_and_shows_who_is_down(cluster: Path) -> N
             assert line, process.communicate()
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=100)
-    assert "left alone, since this command did not start them: broker-0, broker-1;" in out
+    assert "still running, because this command did not start them: broker-0, broker-1;" in out
     assert "controller-3002: stopped" in out
     assert [name for name, pid in pids(cluster, expect=1).items() if pid] == ["broker-0", "broker-1"]
     run("local", "up", "-d", cluster)
@@ -294,6 +294,6 @@ def test_a_port_in_use_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", make], check=True, env=ENVIRONMENT)
         result = run("local", "up", "-d", directory, expect=1)
     assert result.stderr.count("\n") == 1
-    assert "controller-3000 ended with exit code 1" in result.stderr
+    assert "controller-3000 exited with code 1" in result.stderr
     assert "cannot listen on 127.0.0.1" in result.stderr
     assert not any(pids(directory, expect=1).values())

@@ -141,7 +141,7 @@ def test_a_log_without_its_beginning_is_read_with_its_snapshot(tmp_path: Path) -
         one.start()
         result = run_cli("log", "shell", "--bootstrap", node.address, "-c", "ls topic", "-c", "records 12 13")
         assert "read offsets 7 to " in result.stderr
-        assert ", with the snapshot of offset 10, " in result.stderr
+        assert ", with the snapshot at offset 10, " in result.stderr
         assert result.stdout.splitlines()[0] == "orders/"
         assert "REMOVE_TOPIC_RECORD" in result.stdout
         one.assert_no_bugs()

@@ -187,7 +187,7 @@ def test_an_emptied_disk_observes_and_says_so(tmp_path: Path) -> None:
         formatted = run_cli(
             "storage", "format", "--config", emptied.config, "--cluster-id", cluster.cluster_id
         )
-        assert "it will observe and not vote" in formatted.stderr
+        assert "it will only observe, not vote" in formatted.stderr
         emptied.start()
 
         def observes() -> bool:

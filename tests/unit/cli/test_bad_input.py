@@ -161,7 +161,7 @@ def test_a_place_that_is_not_there(at: str, part: str) -> None:
 
 
 def test_a_checkpoint_has_no_history() -> None:
-    assert_one_line(run("log", "state", CHECKPOINT, "--at", "5"), "is one state, not a history")
+    assert_one_line(run("log", "state", CHECKPOINT, "--at", "5"), "is a single state, not a history")
 
 
 @pytest.mark.parametrize(

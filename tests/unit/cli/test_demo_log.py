@@ -97,7 +97,7 @@ def test_damage_in_kafkas_log(kafka_data: Path) -> None:
 
 def test_kafkas_log_is_absent(kafka_data: Path) -> None:
     (kafka_data / NAMES[0]).unlink()
-    with pytest.raises(Failure, match="is absent; install metaquorum anew"):
+    with pytest.raises(Failure, match="is missing; reinstall metaquorum"):
         demo_log.show_kafkas_log()
 
 
@@ -118,7 +118,7 @@ def test_our_log_tells_the_story(layout: Layout, capsys: pytest.CaptureFixture[s
     ids=["not there", "not so often", "never happened"],
 )
 def test_a_step_that_did_not_happen(layout: Layout, story: list[tuple[str, str]]) -> None:
-    with pytest.raises(Failure, match="the log does not tell of"):
+    with pytest.raises(Failure, match="the log does not show"):
         demo_log.show_our_log(layout, story, *answered())
 
 

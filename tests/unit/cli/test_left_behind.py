@@ -33,7 +33,7 @@ def test_replicas_are_counted_and_the_first_are_named() -> None:
     )
     assert left_behind_text(left, 1) == (
         "7 replicas stay assigned to broker 1 and under-replicated: orders-0, orders-1, orders-2, orders-3,"
-        " orders-4 and 2 more; without any other replica: single-0; move them to other brokers:"
+        " orders-4 and 2 more; the only replica of single-0; move them to other brokers:"
         " metaquorum partitions plan --drain 1, then partitions reassign"
     )
     assert left_behind_json(left) == {

@@ -133,7 +133,7 @@ def test_a_manifest_from_the_future(layout: Layout) -> None:
     manifest.write_bytes(manifest.read_bytes().replace(b'"version": 1', b'"version": 9'))
     result = run("local", "up", "-d", layout.directory)
     assert result.exit_code == 1
-    assert "has version 9, this program knows 1" in result.stderr
+    assert "has version 9, and this release supports 1" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["status", "down"])

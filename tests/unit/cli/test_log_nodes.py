@@ -68,7 +68,7 @@ def test_one_gzipped_segment_is_read_by_its_name(quorum: Path, tmp_path: Path) -
     shutil.copy(zipped, other)
     refused = run("timeline", other)
     assert refused.exit_code == 1
-    assert "its name is not that of a segment or checkpoint with .gz behind" in refused.stderr
+    assert "its name is not a segment's or checkpoint's name plus .gz" in refused.stderr
 
 
 def test_the_nodes_are_told_and_compared(quorum: Path) -> None:
@@ -94,7 +94,7 @@ def test_several_paths_are_what_their_directory_is(quorum: Path) -> None:
 def test_a_command_over_one_log_says_which_node_it_took(quorum: Path) -> None:
     result = run("state", quorum, "topic", "--json")
     assert result.exit_code == 0
-    assert "this is that of controller-3001, whose end is the newest" in result.stderr
+    assert "this is the log of controller-3001, which has the newest end" in result.stderr
     assert list(json.loads(result.stdout)) == ["orders"]
 
 
@@ -157,14 +157,14 @@ def hostile(tmp_path: Path, member: tarfile.TarInfo, content: bytes = b"") -> Pa
 @pytest.mark.parametrize(
     ("name", "kind", "told"),
     [
-        ("../__cluster_metadata-0/x", tarfile.REGTYPE, "leads out of it"),
-        ("/etc/__cluster_metadata-0/x", tarfile.REGTYPE, "leads out of it"),
-        ("a/../../x", tarfile.REGTYPE, "leads out of it"),
+        ("../__cluster_metadata-0/x", tarfile.REGTYPE, "a path outside the archive"),
+        ("/etc/__cluster_metadata-0/x", tarfile.REGTYPE, "a path outside the archive"),
+        ("a/../../x", tarfile.REGTYPE, "a path outside the archive"),
         ("n/__cluster_metadata-0/00000000000000000000.log", tarfile.SYMTYPE, "holds a link"),
         ("n/__cluster_metadata-0", tarfile.SYMTYPE, "holds a link"),
         ("n/x", tarfile.LNKTYPE, "holds a link"),
-        ("n/x", tarfile.CHRTYPE, "neither file nor directory"),
-        ("n/x", tarfile.FIFOTYPE, "neither file nor directory"),
+        ("n/x", tarfile.CHRTYPE, "neither a file nor a directory"),
+        ("n/x", tarfile.FIFOTYPE, "neither a file nor a directory"),
     ],
 )
 def test_an_archive_that_would_reach_elsewhere_is_refused(
@@ -185,7 +185,7 @@ def test_an_archive_that_does_not_fit_is_refused_before_it_is_unpacked(
 ) -> None:
     archive = packed(quorum, tmp_path / "q.tgz", "w:gz")
     monkeypatch.setattr(log_archive, "SPARE_BYTES", 1 << 60)
-    assert "set TMPDIR to a larger disk" in run("state", archive).stderr
+    assert "set TMPDIR to a directory on a larger disk" in run("state", archive).stderr
     monkeypatch.setattr(log_archive, "SPARE_BYTES", 0)
     monkeypatch.setattr(log_archive, "MAX_BYTES", 10)
     assert "unpack it and give the directory" in run("state", archive).stderr

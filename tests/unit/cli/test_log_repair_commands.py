@@ -111,10 +111,10 @@ def test_a_repair_as_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
-        (("--to", "{new}"), 2, "say what to repair"),
+        (("--to", "{new}"), 2, "give a repair"),
         (("--drop", "12"), 2, "give --to DIRECTORY"),
-        (("--drop", "12", "--to", "{node}"), 1, "must stay as it is"),
-        (("--drop", "12", "--to", "{node}/__cluster_metadata-0/new"), 1, "must stay as it is"),
+        (("--drop", "12", "--to", "{node}"), 1, "must not change"),
+        (("--drop", "12", "--to", "{node}/__cluster_metadata-0/new"), 1, "must not change"),
         (("--drop", "12", "--to", "{full}"), 1, "exists and is not empty"),
         (("--drop", "99", "--to", "{new}"), 1, "no record was found at offset 99"),
         (("--drop", "7", "--to", "{new}"), 1, "--drop-failing"),
@@ -194,7 +194,7 @@ def test_a_directory_id_that_is_given_is_taken(tmp_path: Path) -> None:
         (("--to", "{new}"), 2, "give both --voters"),
         (("--voters", "1@h", "--to", "{new}"), 1, "--voters has '1@h'"),
         (("--voters", "1@h:1,1@h:2", "--to", "{new}"), 1, "node 1 twice"),
-        (("--voters", "1@h:1", "--to", "{node}/new"), 1, "must stay as it is"),
+        (("--voters", "1@h:1", "--to", "{node}/new"), 1, "must not change"),
         (("--voters", "1@h:1", "--to", "{new}", "--cluster-id", "x"), 1, "leave out --cluster-id"),
         (("--voters", "1@h:1", "--to", "{full}"), 1, "exists and is not empty"),
     ],
@@ -290,5 +290,5 @@ def test_repair_takes_the_cluster_id_that_the_directory_lost(tmp_path: Path) -> 
 def test_repair_refuses_the_id_of_another_cluster(tmp_path: Path) -> None:
     node(tmp_path)
     result = run("repair", tmp_path / "node", "--drop", "12", "--dry-run", "--cluster-id", "other")
-    assert f"is of cluster {CLUSTER}, not other" in result.stderr
+    assert f"belongs to cluster {CLUSTER}, not other" in result.stderr
     assert result.exit_code == 1

@@ -107,12 +107,12 @@ def test_until_stops_behind_the_batch_that_made_it_true_and_stays_where_it_never
     made = session(at=Point(offset=0))
     lines(made, "until leaderless() > 0")
     assert made.cursor.offset == 14
-    with pytest.raises(ShellError, match="never true behind offset 14"):
+    with pytest.raises(ShellError, match="never true after offset 14"):
         lines(made, "until len(topics) > 7")
     assert made.cursor.offset == 14
     with pytest.raises(ShellError, match="no name leaderles is known; did you mean leaderless"):
         lines(made, "until leaderles() > 0")
-    with pytest.raises(ShellError, match="until takes an expression"):
+    with pytest.raises(ShellError, match="until needs an expression"):
         lines(made, "until")
 
 
@@ -227,7 +227,7 @@ def test_refresh_fetches_what_is_new_and_moves_nothing() -> None:
     assert lines(made, "step")[0].startswith(f"{stood}")
     lines(made, "at end")
     assert made.cursor.offset == 15
-    with pytest.raises(ShellError, match="only --bootstrap needs it"):
+    with pytest.raises(ShellError, match="refresh is only for --bootstrap"):
         lines(session(), "refresh")
 
 
@@ -244,28 +244,28 @@ def test_help_names_every_command_and_exit_ends() -> None:
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("frob", "no command is called frob; help lists the commands"),
-        ("nxt", "no command is called nxt; did you mean next"),
+        ("frob", "there is no command frob; help lists the commands"),
+        ("nxt", "there is no command nxt; did you mean next"),
         ("c", "did you mean cd or cat"),
         ("cat nowhere", "no nowhere at offset 15; ls shows what there is"),
         ("cat topic/orders/0/colour", "no topic/orders/0/colour at offset 15"),
         ("cat", "is a directory"),
-        ("cd topic/orders/0", "has nothing below it; cat topic/orders/0 shows it"),
+        ("cd topic/orders/0", "has nothing below it; use cat topic/orders/0"),
         ("at", None),
         ("at noon", "is no time"),
-        ("at 1 2", "at takes one place"),
+        ("at 1 2", "at needs one place"),
         ("next 0x", "next 0x"),
-        ("step two", "'two' is no number of batches"),
-        ("ls a b", "is too much; write ls"),
-        ("find", "find takes a pattern"),
-        ("why", "why takes one entity"),
+        ("step two", "'two' is not a number of batches"),
+        ("ls a b", "is one argument too many; write ls"),
+        ("find", "find needs a pattern"),
+        ("why", "why needs one entity"),
         ("why topic/orders/0.colour", "has no field 'colour'"),
-        ("history", "history takes one entity"),
+        ("history", "history needs one entity"),
         ("history broker/99", "there was no broker/99 before offset 15"),
-        ("diff", "diff compares with the batch before after a next"),
-        ("records", "records shows the batch that next came to"),
-        ("diff 1 2 a b", "is too much"),
-        ("help me", "no command is called me"),
+        ("diff", "after next, diff shows what that batch changed"),
+        ("records", "after next, records shows that batch"),
+        ("diff 1 2 a b", "is one argument too many"),
+        ("help me", "there is no command me"),
         ("cat 'x", "close the quote"),
     ],
 )
@@ -381,7 +381,7 @@ def test_every_recorded_log_can_be_walked(path: Path) -> None:
 def test_a_checkpoint_is_one_state(path: Path) -> None:
     result = run(path, "-c", "ls", "-c", "cat feature/metadata.version", "-c", "next")
     assert "feature/" in result.stdout
-    assert "is one state, not a history" in result.stderr
+    assert "is a single state, not a history" in result.stderr
 
 
 TAKE_TERMINAL = (
@@ -432,7 +432,7 @@ def test_a_person_types_completes_interrupts_and_leaves() -> None:
         os.write(parent, b"\x03")
         until("/> ", again=b"\x03")
         os.write(parent, b"frob\n")
-        until("metaquorum: no command is called frob")
+        until("metaquorum: there is no command frob")
         until("/> ")
         os.write(parent, b"\x04")
         assert process.wait(60) == 0

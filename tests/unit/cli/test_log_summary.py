@@ -67,7 +67,7 @@ def test_the_next_command_answers() -> None:
 def test_a_pipe_gets_whole_lines_and_all_rows_if_it_asks() -> None:
     few, everything = run(GOLDEN).stdout, run(GOLDEN, "--all").stdout
     assert "…" not in few and "…" not in everything
-    assert few.splitlines()[-1] == "      --all shows all rows"
+    assert few.splitlines()[-1] == "      use --all to show all rows"
     assert len(everything.splitlines()) > len(few.splitlines())
     assert "all rows" not in everything
 
@@ -124,7 +124,7 @@ def test_lengths_of_time(text: str, ms: int) -> None:
 def test_what_is_no_length_of_time_is_refused(tmp_path: Path, text: str) -> None:
     result = run(tmp_path, "--last", text)
     assert result.exit_code == 2
-    assert "is no length of time; write 12h" in result.stderr
+    assert "is not a duration; write 12h" in result.stderr
 
 
 def test_last_and_from_exclude_each_other(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_checkpoint_is_no_history() -> None:
     (checkpoint, *_) = (GOLDEN / "__cluster_metadata-0").glob("*.checkpoint")
     result = run(checkpoint)
     assert result.exit_code == 1
-    assert "is one state, not a history" in result.stderr
+    assert "is a single state, not a history" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_log_without_a_record_says_so_and_shows_no_times(tmp_path: Path) -> No
     (tmp_path / "00000000000000000000.log").write_bytes(b"")
     result = run(tmp_path / "00000000000000000000.log")
     assert result.exit_code == 1
-    assert "nothing happened: the log holds no record that can be read" in result.stdout
+    assert "the log holds no readable record" in result.stdout
     assert "1970" not in result.stdout and "Traceback" not in result.output
 
 

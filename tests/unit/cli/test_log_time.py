@@ -59,7 +59,7 @@ def test_every_recorded_file_goes_through_every_tool(name: str) -> None:
     history = run("log", "history", "--json", path)
     if checkpoint:
         assert history.exit_code == 1
-        assert "is one state, not a history" in history.stderr
+        assert "is a single state, not a history" in history.stderr
         return
     # A later segment alone begins before the snapshots beside it: a stretch is not covered.
     assert history.exit_code in expected_codes(name, 4 if first_is_later else 0), history.stderr
@@ -102,7 +102,7 @@ def test_logs_of_different_clusters_and_of_different_nodes() -> None:
     same = run("log", "diff", nodes / "kafka1", nodes / "kafka3")
     assert (same.exit_code, same.stdout) == (0, "no difference between offset 2982 and 2989\n")
     dumped = run("log", "dump", GOLDEN, other, "--type", "snapshot-header")
-    assert "are of different clusters" in dumped.stderr
+    assert "belong to different clusters" in dumped.stderr
 
 
 def test_a_state_can_be_asked_for_by_entity_and_form(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_differences_have_an_exit_code(tmp_path: Path) -> None:
     ("args", "code", "text"),
     [
         (("4", "99"), 1, "ends at offset 9, before 99; give 9 or less"),
-        (("4", "yesterday"), 2, "'yesterday' is no offset and no time"),
+        (("4", "yesterday"), 2, "'yesterday' is neither an offset nor a time"),
         (("4", "5", "brokers"), 2, "no entity is called"),
         (("4", "5", "topic", "more"), 2, "one argument too many"),
         ((), 2, "give PATH A B, or two logs"),
@@ -201,7 +201,7 @@ def test_records_from_the_future_are_told_by_the_exit_code(tmp_path: Path) -> No
     maker.batch(feature(7), raw=[FUTURE])
     result = run("log", "state", tmp_path, "feature/metadata.version")
     assert (result.exit_code, result.stdout) == (3, "7\n")
-    assert "1 record is of a type or version that this program does not know" in result.stderr
+    assert "1 record is of a type or version that this release does not know" in result.stderr
 
 
 def test_a_topic_that_is_gone_is_found_by_its_id(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_topic_that_is_gone_is_found_by_its_id(tmp_path: Path) -> None:
     [
         (("--from-offset", "5", "--to-offset", "3"), "--from-offset 5 is past --to-offset 3; swap them"),
         (("--from-time", "5", "--to-time", "3"), "--from-time is past --to-time; swap them"),
-        (("--entity", "broker/3"), "broker/3 never occurs; leave out a filter"),
+        (("--entity", "broker/3"), "broker/3 never occurs; remove a filter"),
         (("--type", "noop", "--to-offset", "4"), "type NO_OP_RECORD never occurs in that range"),
         (("--from-offset", "77"), "the log holds none in that range"),
     ],
@@ -243,7 +243,7 @@ def test_history_from_a_place_behind_the_last_change_is_the_row_that_holds_then(
     result = run("log", "history", log, "topic/orders/1", "--from", "15")
     assert "snapshot" not in result.stdout and "(as it was at the start)" in result.stdout
     result = run("log", "history", log, "topic/payments", "--from", "15")
-    assert result.exit_code == 1 and "holds no row of topic/payments" in result.stderr
+    assert result.exit_code == 1 and "has no row for topic/payments" in result.stderr
 
 
 def test_named_offsets_are_included_at_both_ends(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_lost_requests_and_answers_change_nothing(brokers: Served, run: Run) -> 
         (["log-dirs", "describe", "--broker", "9"], "broker 9 is not registered"),
         (["log-dirs", "describe", "--topic", "absent"], "topic absent does not exist"),
         (["log-dirs", "mark-offline", "--broker", "9", "/x"], "broker 9 is not registered"),
-        (["log-dirs", "mark-offline", "--broker", "0", "nonsense"], "'nonsense' is no directory's id"),
+        (["log-dirs", "mark-offline", "--broker", "0", "nonsense"], "'nonsense' is neither a directory id"),
         (["log-dirs", "mark-offline", "--broker", "0", "/x", "--yes"], "LOG_DIR_NOT_FOUND"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
@@ -162,7 +162,7 @@ def test_what_cannot_be_done_is_said_in_one_line(
 @pytest.mark.parametrize(
     ("command", "text"),
     [
-        (["consume", "t", "--from", "yesterday"], "'yesterday' is no place in a topic"),
+        (["consume", "t", "--from", "yesterday"], "'yesterday' is not a place in a topic"),
         (["produce", "t", "--size", "5"], "add --count"),
         (["produce", "t", "--count", "5", "--key-separator", "x"], "generated messages have no keys"),
         (["produce", "t", "--key-separator", ""], "--key-separator is empty"),
@@ -295,7 +295,7 @@ def test_a_second_interrupt_gives_up_and_counts_what_is_unknown(brokers: Served)
     summary = json.loads(out)
     assert (summary["messages"], summary["failed"], summary["interrupted"]) == (0, 2, True)
     assert child.returncode == 1
-    assert b"2 messages were not acknowledged" in err and b"may be stored all the same" in err
+    assert b"2 messages were not acknowledged" in err and b"may be stored nevertheless" in err
 
 
 def test_two_interrupts_at_once_give_up_too() -> None:
@@ -441,15 +441,15 @@ def test_a_directory_is_given_up_only_when_that_is_meant(brokers: Served, run: R
     brokers.services[0].directories = (good, directory("/d/b", 2, offline="gone"))
     path = ("log-dirs", "mark-offline", "--broker", "0", "/d/a")
     asked = run(*path, given=b"n\n")
-    assert asked.code == 1 and "Give up /d/a of broker 0?" in asked.err
+    assert asked.code == 1 and "Take /d/a of broker 0 offline?" in asked.err
     for refused in (asked, run(*path, given=b"")):
         assert refused.code == 1
-        assert refused.err.endswith("metaquorum: nothing was done; --yes does it without a question\n")
+        assert refused.err.endswith("metaquorum: nothing was done; use --yes to skip the question\n")
     assert brokers.services[0].marked == []
-    assert run(*path, given=b"y\n").out == b"broker 0: /d/a is offline now\n"
+    assert run(*path, given=b"y\n").out == b"broker 0: /d/a is now offline\n"
     by_id = ("log-dirs", "mark-offline", "--broker", "0", uuid_to_text(good.directory_id or b""), "--yes")
     assert json.loads(run(*by_id, "--json").out)["wasOffline"] is False
-    assert b"was offline before" in run(*path[:-1], "/d/b", "--yes").out
+    assert b"was already offline" in run(*path[:-1], "/d/b", "--yes").out
     assert [each.path for each in brokers.services[0].marked] == ["/d/a", None, "/d/b"]
 
 

@@ -107,7 +107,7 @@ def test_every_directory_gets_an_id_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (["-t", CLUSTER, "--node-id", 3000], "is formatted already; use --ignore-formatted"),
+        (["-t", CLUSTER, "--node-id", 3000], "is already formatted; use --ignore-formatted"),
         (["-t", OTHER_CLUSTER, "--node-id", 3000], f"belongs to cluster {CLUSTER}, not {OTHER_CLUSTER}"),
         (
             ["-t", OTHER_CLUSTER, "--node-id", 3000, "-g"],
@@ -159,12 +159,12 @@ def test_ignore_formatted_goes_on_with_the_others(tmp_path: Path) -> None:
         (["-t", "AAAAAAAAAAAAAAAAAAAAAA", "--node-id", 1], 1, "reserved"),
         (["-t", CLUSTER], 2, "give --config FILE, or --directory with --node-id"),
         (["-t", CLUSTER, "--node-id", -1], 2, "-1 is not in the range"),
-        (["-t", CLUSTER, "--node-id", 1, "-r", "2.8"], 1, "'2.8' is no release"),
-        (["-t", CLUSTER, "--node-id", 1, "-r", "3.0-IV1"], 1, "'3.0-IV1' is no release"),
+        (["-t", CLUSTER, "--node-id", 1, "-r", "2.8"], 1, "'2.8' is not a release"),
+        (["-t", CLUSTER, "--node-id", 1, "-r", "3.0-IV1"], 1, "'3.0-IV1' is not a release"),
         (["-t", CLUSTER, "--node-id", 1, "-f", "x"], 2, "'x' is not NAME=LEVEL"),
         (["-t", CLUSTER, "--node-id", 1, "-f", "kraft.version=1"], 1, "kraft.version above 0"),
-        (["-t", CLUSTER, "--node-id", 1, "-f", "group.versio=1"], 1, "no such feature is known"),
-        (["-t", CLUSTER, "--node-id", 1, "-f", "transaction.version=77"], 1, "knows levels 0 to 2"),
+        (["-t", CLUSTER, "--node-id", 1, "-f", "group.versio=1"], 1, "there is no such feature"),
+        (["-t", CLUSTER, "--node-id", 1, "-f", "transaction.version=77"], 1, "supports levels 0 to 2"),
         (["-t", CLUSTER, "--node-id", 1, "--directory-id", "AAAAAAAAAAAAAAAAAAAAAQ"], 1, "reserved"),
         (["--node-id", 1], 2, "Missing option '--cluster-id'"),
     ],
@@ -183,7 +183,7 @@ def test_a_foreign_directory_is_refused_and_not_touched(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     result = format_one(tmp_path)
     assert result.exit_code == 1
-    assert "is not empty (notes.txt is in it)" in result.stderr
+    assert "is not empty (it contains notes.txt)" in result.stderr
     assert contents(tmp_path) == {"notes.txt": b"mine"}
 
 
@@ -220,7 +220,7 @@ def test_formatting_by_configuration_takes_a_random_id_unless_the_cluster_is_new
     path = config(tmp_path / "c.properties", tmp_path / "a")
     result = run("storage", "format", "-t", CLUSTER, "-c", path)
     assert result.exit_code == 0
-    assert "it will observe and not vote" in result.stderr
+    assert "it will only observe, not vote" in result.stderr
     identity = load_meta_properties(PosixDisk(), str(tmp_path / "a"))
     assert identity.node_id == 3000
     assert identity.directory_id != uuid_from_text(DIRECTORY_ID)

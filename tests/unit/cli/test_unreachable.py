@@ -80,7 +80,7 @@ def test_each_silent_controller_is_a_line_of_the_answer(elsewhere: CliRunner) ->
 @pytest.mark.parametrize("command", [*COMMANDS, ["controller", "status"]], ids=" ".join)
 def test_no_cluster_is_named(elsewhere: CliRunner, command: list[str]) -> None:
     result = elsewhere.invoke(main, command, env={"METAQUORUM_BOOTSTRAP": None})
-    assert_one_line(result, "no cluster was named; give --bootstrap")
+    assert_one_line(result, "no cluster to connect to; give --bootstrap")
 
 
 @pytest.mark.parametrize("command", [["quorum", "describe"], ["controller", "status"]], ids=" ".join)
@@ -103,7 +103,7 @@ def test_tls_files_that_are_none(elsewhere: CliRunner, option: str, content: str
 def test_an_assignment_that_is_none(elsewhere: CliRunner, text: str) -> None:
     result = elsewhere.invoke(main, ["topics", "create", "x", "--replica-assignment", text])
     assert result.exit_code == 2
-    assert "is no assignment; write broker ids as 0:1,1:2" in result.stderr
+    assert "is not an assignment; write broker ids as 0:1,1:2" in result.stderr
     assert result.stderr.count("\n") == 1
 
 
@@ -112,4 +112,4 @@ def test_an_assignment_already_says_the_counts(elsewhere: CliRunner) -> None:
         main, ["topics", "create", "x", "--replica-assignment", "0:1", "--partitions", "3"]
     )
     assert result.exit_code == 2
-    assert "already says the partitions" in result.stderr
+    assert "already sets the partitions" in result.stderr

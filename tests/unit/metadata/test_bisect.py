@@ -219,7 +219,7 @@ def test_a_checkpoint_has_no_history() -> None:
     node = make_node(memory_disk())
     add_snapshot(node, 10)
     snapshot = node.log.snapshot(node.log.snapshots()[0])
-    with pytest.raises(InspectError, match="is one state, not a history"):
+    with pytest.raises(InspectError, match="is a single state, not a history"):
         bisect(snapshot, named_check("all-led"))
 
 

@@ -166,9 +166,9 @@ def test_a_checkpoint_is_a_side_without_records_and_has_no_history(tmp_path: Pat
     changes = diff_logs(checkpoint, state_at(checkpoint), log, state_at(log))
     assert [change.entity for change in changes] == ["config/topic/orders", "topic/orders/0"]
     assert all(change.old_cause is None and change.cause is not None for change in changes)
-    with pytest.raises(InspectError, match="is one state, not a history"):
+    with pytest.raises(InspectError, match="is a single state, not a history"):
         list(history(checkpoint))
-    with pytest.raises(InspectError, match="is one state, not a history"):
+    with pytest.raises(InspectError, match="is a single state, not a history"):
         state_at(checkpoint, Point(offset=3))
 
 

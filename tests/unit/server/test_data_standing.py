@@ -64,7 +64,7 @@ async def test_log_dirs_describe_before_and_after_a_directory_is_lost(tmp_path: 
         ]:
             pass
         marked = await command(at.site, "log-dirs", "mark-offline", "--broker", "101", str(at.data), "--yes")
-        assert not marked.exception and "is offline now" in marked.stdout
+        assert not marked.exception and "is now offline" in marked.stdout
         after, warned = await directories(at)
         good, lost = after
         assert (good["online"], lost["online"]) == (True, False)

@@ -141,7 +141,7 @@ async def configured(site: Site) -> None:
     note = "metaquorum: c: note: flush.ms=1: this is kept, and changes nothing yet\n"
     assert (dry.return_value, dry.output) == (
         0,
-        "c: could be created, with flush.ms=1, retention.ms=5\n" + note,
+        "c: can be created, with flush.ms=1, retention.ms=5\n" + note,
     )
     dry = await command(site, *made, "--validate-only", "--json")
     assert json.loads(dry.output)["topicId"] is None

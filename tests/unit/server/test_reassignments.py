@@ -98,7 +98,7 @@ async def test_the_commands(site: Site, tmp_path: Path) -> None:
         path.write_text(text)
         text, _ = run("reassign", "--plan", str(path), "--dry-run")
         assert text.startswith("t-0 would be reassigned\nt-1 would be reassigned\n2 partitions change")
-        assert run("reassignments")[0] == "no reassignment is under way\n"
+        assert run("reassignments")[0] == "there is no ongoing reassignment\n"
         answer = json.loads(run("reassign", "--plan", str(path), "--json")[0])
         assert [one["error"] for one in answer["results"]] == ["NONE", "NONE"]
         assert (answer["partitionsChanged"], answer["replicasCopied"]) == (2, 2)
@@ -129,7 +129,7 @@ async def test_the_commands(site: Site, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[]", '"version": 1'),
         ('{"version": 1, "partitions": []}', "names no partitions"),
         (

@@ -307,7 +307,7 @@ async def test_entries_users_quotas_and_tokens_on_the_command_line(site: Site) -
     secret = ("--as", "User:a", "--hmac", made["hmac"])
     await run(site, "tokens", "renew", *secret, "--period-ms", "1000000")
     assert made["tokenId"] in (await run(site, "tokens", "list")).stdout
-    assert (await run(site, "tokens", "expire", *secret)).stdout == "the token is gone\n"
+    assert (await run(site, "tokens", "expire", *secret)).stdout == "the token has expired\n"
     assert json.loads((await run(site, "tokens", "list", "--json")).stdout) == []
     given = json.loads((await run(site, "producer-ids", "allocate", "101", "--json")).stdout)
     assert given == {"brokerId": 101, "firstProducerId": 0, "count": 1000}

@@ -16,6 +16,7 @@ def main() -> None:
         # it is imported, long before the command line is understood. NONE: our own commands leave it to those
         # that they start.
         os.environ["GRPC_VERBOSITY"] = "INFO"
+        os.environ["GRPC_TRACE"] = ",".join(filter(None, (os.environ.get("GRPC_TRACE"), "handshaker")))
     with quiet_interrupts():
         from cli.main import main as command
     command(prog_name="metaquorum")

@@ -1,13 +1,12 @@
 """What C libraries write to a node's standard error: taken out of its log, and said in the log's own words.
 
-Owns the descriptor and what gRPC's lines mean. Of a TLS handshake that failed gRPC tells nobody but standard
-error, and does not say with whom: the process's sockets do, for a while. Other lines are passed on as they
-are.
+Owns the descriptor and what gRPC's lines mean. gRPC tells nobody but standard error of a TLS handshake that
+failed; its trace of handshakes (`cli.__main__` asks for it, before gRPC is imported) also says with whom. It
+costs some lines for each connection and none for a call. Other lines are passed on as they are.
 """
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import io
 import logging
@@ -15,26 +14,28 @@ import os
 import re
 import sys
 import threading
-import time
-from collections.abc import Callable, Collection
 
-import psutil
+from runtime.refused_callers import RefusedCallers
 
 _log = logging.getLogger(__name__)
 
-AGAIN_S = 10.0
-"""A problem that was told is told again after so long, with how often it came; a client that tries again and
-again must not fill the log."""
-
-_GRPC = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ [\w./-]+:\d+\] (.*)$")
-_HANDSHAKE = re.compile(r"Handshake failed with error SSL_ERROR_SSL: error:\w+:[^:]*:[^:]*:(\w+): ?(.*)")
+_GRPC = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ ([\w./-]+):\d+\] (.*)$")
+_TRACES = frozenset({"handshaker.cc", "channel_trace.h", "ssl_transport_security.cc"})
+_FAILED = re.compile(r"^CallNextHandshakerLocked: error=(?!OK )(.*)$")
+_ARGUMENTS = re.compile(r" shutdown=\w+ index=\d+, args=\{(.*)$")
+_CONTINUED = re.compile(r"^(=== Source Location Trace: ===|src/core/\S+:\d+|)\s*$")
+_PEER = re.compile(r"endpoint_peer_address=(?:ipv[46]|unix):([^,}]+)")
+_OF_A_CLIENT = "grpc.server_uri="
+_SSL_ERROR = re.compile(r"SSL_ERROR_SSL: error:\w+:[^:]*:[^:]*:(\w+): ?(.*?)(?:: OK)?$")
 _PREAMBLE = "All log messages before absl::InitializeLog()"
-_OPEN = ("ESTABLISHED", "LISTEN")
 
 
-def handshake_text(line: str) -> str | None:
-    """What a line of gRPC's about a handshake means; None: it is about something else."""
-    found = _HANDSHAKE.search(line)
+def handshake_text(error: str) -> str | None:
+    """What gRPC's error of a server's handshake means; None: nothing that anybody did wrong, for example a
+    look whether the port is open."""
+    if "missing selected ALPN property" in error:
+        return "it does not offer HTTP/2 (h2 by ALPN)"
+    found = _SSL_ERROR.search(error)
     if found is None:
         return None
     reason, detail = found[1], found[2]
@@ -52,43 +53,41 @@ def handshake_text(line: str) -> str | None:
     return reason.replace("_", " ").lower()
 
 
-class Handshakes:
-    """Says that a handshake failed: one line for a reason, and in AGAIN_S none that is the same."""
+class NativeLines:
+    """Takes line after line. An error is followed, often some lines later, by the arguments that name the
+    peer; gRPC writes both at once, so that no other line comes between."""
 
-    def __init__(self, peers: Callable[[], set[str]], clock: Callable[[], float] = time.monotonic) -> None:
-        self._peers = peers
-        self._clock = clock
-        self._known: set[str] = set()
-        self._told: dict[str, tuple[float, int]] = {}
+    def __init__(self, refused: RefusedCallers) -> None:
+        self._refused = refused
+        self._error: str | None = None
 
-    def failed(self, problem: str) -> None:
-        """With whom, is looked for among the connections that are not open any more since."""
-        now_s = self._clock()
-        told_s, more = self._told.get(problem, (now_s - AGAIN_S, 0))
-        if now_s - told_s < AGAIN_S:
-            self._told[problem] = told_s, more + 1
+    def take(self, line: str) -> None:
+        grpc_line = _GRPC.match(line)
+        if grpc_line is None:
+            if self._error is not None and _ARGUMENTS.match(line):
+                self._failed(self._error, line)
+                self._error = None
+            elif not _CONTINUED.match(line) and _PREAMBLE not in line:
+                _log.warning("standard error: %s", line)
             return
-        found = self._peers()
-        new = sorted(found - self._known)
-        self._known = found
-        who = f" with {', '.join(new[-3:])}" if new else ""
-        often = f" ({more} times more in the last {now_s - told_s:.0f} s)" if more else ""
-        self._told[problem] = now_s, 0
-        _log.warning("TLS handshake%s failed: %s%s", who, problem, often)
+        source, text = grpc_line[1], grpc_line[2]
+        if source not in _TRACES:
+            _log.debug("gRPC: %s", text)
+            return
+        failed = _FAILED.match(text)
+        self._error = failed[1] if failed else None
+        if failed and _ARGUMENTS.search(text):
+            self._failed(text, text)
+
+    def _failed(self, error: str, arguments: str) -> None:
+        """Of its own attempts to connect a node says more elsewhere (`runtime.reach`)."""
+        problem = None if _OF_A_CLIENT in arguments else handshake_text(error)
+        peer = _PEER.search(arguments)
+        if problem is not None and peer is not None:
+            self._refused.tell(peer[1], "TLS handshake with {peer} failed: " + problem)
 
 
-def closed_peers(ports: Collection[int]) -> set[str]:
-    """Who had a connection to one of these ports that is closed, or about to be."""
-    with contextlib.suppress(psutil.Error, OSError):
-        return {
-            f"{each.raddr.ip.removeprefix('::ffff:')}:{each.raddr.port}"
-            for each in psutil.net_connections("tcp")
-            if each.laddr.port in ports and each.raddr and each.status not in _OPEN
-        }
-    return set()
-
-
-def take_native_lines(ports: Collection[int]) -> None:
+def take_native_lines(refused: RefusedCallers) -> None:
     """From now on what is written to descriptor 2 comes here; `sys.stderr` writes where it wrote before.
     Nothing happens where somebody else has taken standard error already (a test)."""
     if sys.stderr is not sys.__stderr__:
@@ -100,23 +99,11 @@ def take_native_lines(ports: Collection[int]) -> None:
     raw = os.fdopen(own, "wb", buffering=0)
     sys.stderr = io.TextIOWrapper(raw, write_through=True, errors="backslashreplace")
     faulthandler.enable(own)
-    handshakes = Handshakes(lambda: closed_peers(ports))
+    native = NativeLines(refused)
 
     def read() -> None:
         with os.fdopen(reading, errors="replace") as lines:
             for line in lines:
-                _pass_on(line.rstrip("\n"), handshakes)
+                native.take(line.rstrip("\n"))
 
     threading.Thread(target=read, name="native-lines", daemon=True).start()
-
-
-def _pass_on(line: str, handshakes: Handshakes) -> None:
-    problem = handshake_text(line)
-    if problem is not None:
-        handshakes.failed(problem)
-        return
-    grpc_line = _GRPC.match(line)
-    if grpc_line is not None:
-        _log.debug("gRPC: %s", grpc_line[1])
-    elif line.strip() and _PREAMBLE not in line:
-        _log.warning("standard error: %s", line)

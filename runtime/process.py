@@ -25,6 +25,8 @@ from runtime.driver import Driver, Ending
 from runtime.errors import ConfigError, StartError
 from runtime.logging import set_up_logging
 from runtime.native_lines import take_native_lines
+from runtime.plain_callers import watch_plain_callers
+from runtime.refused_callers import RefusedCallers
 from storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
@@ -44,8 +46,10 @@ def run_process(
     `node_id`: what the command line says of it."""
     try:
         config = load_config(Path(config_path), role, node_id).with_host_name(socket.getfqdn)
-        take_native_lines([listener.port for listener in config.listeners])
+        refused = RefusedCallers()
+        take_native_lines(refused)
         set_up_logging(config.text("log.format"), config.text("log.level"), role=role, node_id=config.node_id)
+        watch_plain_callers({each.port for each in config.listeners if not each.is_tls}, refused)
         if config.passed_over:
             names = ", ".join(config.passed_over)
             _log.warning("%s: keys of Kafka that change nothing here are passed over: %s", config.path, names)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import socket
 import ssl
@@ -34,9 +35,13 @@ LOOK_S = 2.0
 LOOK_AGAIN_S = 5.0
 """An address that goes on failing is not looked at again before."""
 
-_SAYS_ENOUGH = ("Connection refused", "attempt timed out", "resolution failed", "No route to host")
+_SAYS_ENOUGH = ("Connection refused", "attempt timed out", "No route to host")
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 """The beginning of every HTTP/2 connection: the preface and empty settings."""
+_HTTP2_ANSWERS = b"\x00"
+_TLS_ANSWERS = b"\x15\x16"
+"""First bytes: the length of the settings; an alert or a handshake."""
+_HTTP2_ACKNOWLEDGED = bytes(3) + b"\x04\x01"
 
 
 def status_text(error: grpc.aio.AioRpcError) -> str:
@@ -61,9 +66,21 @@ def _why_unreachable(details: str) -> str:
     return details
 
 
-def _says_enough(error: grpc.aio.AioRpcError) -> bool:
+def _says_enough(error: grpc.aio.AioRpcError, host: str) -> bool:
+    """Of a name with several addresses gRPC says what was wrong with the last one alone: nothing may listen
+    at ::1, and somebody at 127.0.0.1 did not like our certificate."""
     details = error.details() or ""
-    return error.code() is not grpc.StatusCode.UNAVAILABLE or any(each in details for each in _SAYS_ENOUGH)
+    if error.code() is not grpc.StatusCode.UNAVAILABLE or "resolution failed" in details:
+        return True
+    return any(each in details for each in _SAYS_ENOUGH) and _is_one_address(host)
+
+
+def _is_one_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class Reasons:
@@ -78,7 +95,7 @@ class Reasons:
 
     async def of(self, error: grpc.aio.AioRpcError, address: Address) -> str:
         """In one line, without the address."""
-        if _says_enough(error):
+        if _says_enough(error, address[0]):
             return status_text(error)
         found = await self._look(address)
         return f"not reachable ({found})" if found else status_text(error)
@@ -86,7 +103,7 @@ class Reasons:
     def tell(self, who: str, error: grpc.aio.AioRpcError, address: Address) -> None:
         """One warning for each problem with TLS that is behind such an error; nothing for other problems, of
         which whoever asked has words of its own. Returns at once."""
-        if not _says_enough(error) and address not in self._telling:
+        if not _says_enough(error, address[0]) and address not in self._telling:
             task = asyncio.get_running_loop().create_task(self._tell(who, address))
             self._telling[address] = task
             task.add_done_callback(lambda _: self._telling.pop(address, None))
@@ -108,14 +125,17 @@ class Reasons:
 
 def tls_problem(host: str, port: int, tls: TlsMaterial | None) -> str:
     """Which side does not like the other's certificate, or does not speak TLS; empty: that is not it.
-    Connects as a client with `tls` does; takes up to LOOK_S."""
+    Connects as a client with `tls` does; takes up to LOOK_S, without TLS twice that."""
+    if tls is None:
+        # The way without TLS comes first: a node without TLS logs who tries it with.
+        if _takes(host, port, _HTTP2, _HTTP2_ANSWERS) is not False:
+            return ""
+        return SPEAKS_TLS if _takes(host, port, _hello(), _TLS_ANSWERS) else ""
     try:
         connection = socket.create_connection((host, port), timeout=LOOK_S)
     except OSError:
         return ""
     with connection:
-        if tls is None:
-            return SPEAKS_TLS if _speaks_tls(connection) else ""
         try:
             with _context(tls).wrap_socket(connection, server_hostname=host) as wrapped:
                 # What it makes of our certificate shows behind its own part of the handshake (TLS 1.3).
@@ -179,9 +199,27 @@ def _plain(words: str) -> str:
     return words.rsplit("ALERT_", maxsplit=1)[-1].replace("_", " ").lower()
 
 
-def _speaks_tls(connection: socket.socket) -> bool:
-    """Says hello as a TLS client does and looks at the first byte of the answer: a handshake or an alert. The
-    handshake is not gone on with."""
+def _takes(host: str, port: int, beginning: bytes, answers: bytes) -> bool | None:
+    """Whether the other side answers a protocol's beginning in that protocol, with one of these first bytes;
+    None: it cannot be asked, or is silent. What was begun is not gone on with."""
+    answer = b""
+    try:
+        with socket.create_connection((host, port), timeout=LOOK_S) as connection:
+            connection.sendall(beginning)
+            # Who leaves before the settings are acknowledged is taken for somebody who speaks no HTTP/2.
+            while more := connection.recv(4096):
+                answer += more
+                if answer[0] in _TLS_ANSWERS or _HTTP2_ACKNOWLEDGED in answer:
+                    break
+    except ConnectionResetError:
+        return False
+    except OSError:
+        return None
+    return answer != b"" and answer[0] in answers
+
+
+def _hello() -> bytes:
+    """What a TLS client says first."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -189,11 +227,7 @@ def _speaks_tls(connection: socket.socket) -> bool:
     hello = ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         context.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
-    try:
-        connection.sendall(hello.read())
-        return connection.recv(1) in (b"\x15", b"\x16")
-    except OSError:
-        return False
+    return hello.read()
 
 
 def _context(tls: TlsMaterial) -> ssl.SSLContext:

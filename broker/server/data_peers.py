@@ -32,7 +32,7 @@ from runtime import data_codec
 from runtime.channels import END_OF_STREAM, TlsMaterial, open_channel
 from runtime.client import AdminClient, ClientError
 from runtime.partitions_client import alter_partition, assign_replicas
-from runtime.reach import UNREADABLE
+from runtime.reach import UNREADABLE, Reasons
 from runtime.settings_client import SettingsClient
 
 IDLE_STREAMS_MAX = 16
@@ -51,6 +51,7 @@ class PeerFetches:
         self._tls_for = tls_for
         self._message_max_bytes = message_max_bytes
         self._idle: dict[Address, list[_Stream]] = {}
+        self._reasons: dict[Address, Reasons] = {}
         self._calls = Calls()
 
     def send(self, effect: SendFetch) -> None:
@@ -74,6 +75,9 @@ class PeerFetches:
             reason = str(error)
             if isinstance(error, grpc.aio.AioRpcError):
                 reason = f"{error.code().name}: {error.details()}"
+                if address not in self._reasons:
+                    self._reasons[address] = Reasons(self._tls_for(effect))
+                self._reasons[address].tell(f"broker {effect.target}", error, address)
             elif isinstance(error, TimeoutError):
                 reason = f"no answer within {effect.timeout_ms} ms"
             self._report(

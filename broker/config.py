@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from metadata.broker_ids import key_problem
 from metadata.records import BrokerEndpoint, BrokerFeature
+from metadata.replica import MetadataReplicaConfig
+
+OBSERVER_REPLICA = MetadataReplicaConfig(apply_slice_bytes=1024 * 1024)
+"""Nobody waits for the fetches and votes of an observer: it replays in larger steps than a voter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +38,7 @@ class BrokerConfig:
     retry_backoff_max_ms: int = 1_000
     controlled_shutdown_poll_ms: int = 100
     controlled_shutdown_timeout_ms: int = 30_000
-    metadata_log_max_record_bytes_between_snapshots: int = 20 * 1024 * 1024
-    metadata_log_max_snapshot_interval_ms: int = 3_600_000
-    metadata_read_max_bytes: int = 1024 * 1024
+    metadata_replica: MetadataReplicaConfig = OBSERVER_REPLICA
 
     def problems(self) -> list[str]:
         """What is wrong with these values, one line each, naming the key; empty: nothing."""
@@ -48,10 +50,6 @@ class BrokerConfig:
             "retry.backoff.ms": self.retry_backoff_ms,
             "controlled.shutdown.poll.ms": self.controlled_shutdown_poll_ms,
             "controlled.shutdown.timeout.ms": self.controlled_shutdown_timeout_ms,
-            "metadata.log.max.record.bytes.between.snapshots": (
-                self.metadata_log_max_record_bytes_between_snapshots
-            ),
-            "metadata.read.max.bytes": self.metadata_read_max_bytes,
         }
         lines = [f"{key} is {value}: set it to 1 or more" for key, value in positive.items() if value < 1]
         if self.node_id < 0:

@@ -9,7 +9,7 @@ empty, one timer at `next_deadline_ms`.
 from __future__ import annotations
 
 import random
-from typing import assert_never
+from collections.abc import Iterable
 
 from broker.config import BrokerConfig
 from broker.events import (
@@ -19,20 +19,13 @@ from broker.events import (
     Event,
     LifecycleEffect,
     LogRead,
-    LogSynced,
-    LogTrimmed,
     MetadataEvent,
     PublishImage,
-    QuorumStatePersisted,
-    RaftRequestFailed,
     RaftResponseArrived,
     ShutdownRequested,
-    SnapshotLoaded,
-    SnapshotRejected,
-    SnapshotWritten,
     Stop,
+    TrimLog,
 )
-from broker.follower import MetadataFollower
 from broker.replica.events import DataEffect, DataEvent, OfflineDirectoriesChanged
 from broker.replica.manager import ReplicaManager
 from broker.session import BrokerSession
@@ -40,11 +33,11 @@ from broker.status import BrokerStatus
 from controller.raft import effects as raft_effects
 from controller.raft.core import RaftCore
 from controller.raft.effects import RaftEffect
-from controller.raft.gate import EffectGate
 from controller.raft.messages import FetchResponse, RaftError
 from metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
 from metadata.features import LEVEL_DIRECTORIES
 from metadata.image import MetadataImage, Provenance
+from metadata.replica import MetadataReplica
 from metadata.requests import BrokerHeartbeatRequest
 from storage.errors import CommittedLostError, CorruptLogError
 
@@ -72,15 +65,15 @@ class BrokerNode:
         self._config = config
         self._raft = raft
         self._replicas = replicas
-        self._gate = EffectGate()
-        self._follower = MetadataFollower(config, image, now_ms=now_ms)
+        self._metadata = MetadataReplica(raft, image, config.metadata_replica, now_ms=now_ms)
+        self._published = MetadataImage()
         self._incarnation_id = incarnation_id
         self._session = BrokerSession(
             config,
             incarnation_id=incarnation_id,
             voters=voters,
             rng=rng,
-            applied_offset=self._follower.applied_offset,
+            applied_offset=image.provenance.offset,
             previous_broker_epoch=previous_broker_epoch,
             offline_directories=() if replicas is None else replicas.offline_directories,
         )
@@ -97,8 +90,7 @@ class BrokerNode:
         if self._replicas is not None:
             self._data(now_ms, self._replicas.start(now_ms=now_ms, wall_ms=wall_ms))
         if not self._stopped:
-            self._follower.advance(self._raft.high_watermark)
-            self._raft_effects(now_ms, self._raft.start(now_ms))
+            self._raft_effects(now_ms, self._metadata.release(self._raft.start(now_ms)))
         return self._settle(now_ms)
 
     def handle(self, event: Event, *, now_ms: int, wall_ms: int) -> list[Effect]:
@@ -126,7 +118,7 @@ class BrokerNode:
         self._note_time(now_ms, wall_ms)
         self._lifecycle(self._session.tick(now_ms))
         if not self._stopped:
-            self._raft_effects(now_ms, self._raft.tick(now_ms))
+            self._raft_effects(now_ms, self._metadata.release(self._raft.tick(now_ms)))
         if not self._stopped and self._replicas is not None:
             self._data(now_ms, self._replicas.tick(now_ms=now_ms, wall_ms=wall_ms))
         return self._settle(now_ms)
@@ -135,7 +127,7 @@ class BrokerNode:
         """When `tick` is due; None: no timer is needed."""
         if self._stopped:
             return None
-        parts = (self._session, self._raft, self._follower, self._replicas)
+        parts = (self._session, self._metadata, self._replicas)
         deadlines = [part.next_deadline_ms() for part in parts if part is not None]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -147,14 +139,19 @@ class BrokerNode:
         return self._replicas
 
     @property
+    def _image(self) -> MetadataImage:
+        """The visible image: never the inside of an open metadata transaction."""
+        return self._metadata.state.image
+
+    @property
     def provenance(self) -> Provenance:
         """How far this broker has applied the metadata log, and when that was written."""
-        return self._follower.image.provenance
+        return self._image.provenance
 
     @property
     def metadata_version(self) -> int:
         """The finalized level in its image."""
-        return self._follower.image.features.metadata_version
+        return self._image.features.metadata_version
 
     @property
     def vouched_epoch(self) -> int | None:
@@ -173,7 +170,7 @@ class BrokerNode:
         `now_ms` must be read for this call: a process that was paused past its lease has had no tick yet.
         """
         if self._session.serves(now_ms):
-            return self._follower.image, self._follower.applied_offset
+            return self._image, self._image.provenance.offset
         state = self._session.state
         doing = "is shutting down" if state.ended or state.wants_shutdown else "is fenced"
         return ApiError(
@@ -197,8 +194,8 @@ class BrokerNode:
             fenced=not session.serves(now_ms),
             broker_epoch=session.broker_epoch,
             lease_left_ms=None if lease_ms is None else max(0, lease_ms - now_ms),
-            applied_offset=self._follower.applied_offset,
-            high_watermark=self._follower.high_watermark,
+            applied_offset=self._image.provenance.offset,
+            high_watermark=self._raft.high_watermark,
             log_end_offset=self._raft.log_end_offset,
             catch_up_offset=session.catch_up_offset,
             leader_id=self._raft.leader_id,
@@ -211,30 +208,10 @@ class BrokerNode:
 
     def _dispatch(self, event: MetadataEvent, now_ms: int) -> None:
         match event:
+            case LogRead():
+                self._metadata.apply(event)
             case RaftResponseArrived():
                 self._on_raft_response(event, now_ms)
-            case RaftRequestFailed(target=target, correlation_id=at, reason=reason):
-                self._raft_effects(now_ms, self._raft.on_request_failed(now_ms, target, at, reason))
-            case QuorumStatePersisted(token=token):
-                for effect in self._gate.persisted(token):
-                    self._execute(effect)
-                self._raft_effects(now_ms, self._raft.on_quorum_state_persisted(now_ms, token))
-            case LogSynced(end_offset=end_offset):
-                self._raft_effects(now_ms, self._raft.on_log_synced(now_ms, end_offset))
-            case LogTrimmed(log_start_offset=log_start_offset):
-                self._raft_effects(now_ms, self._raft.on_log_trimmed(log_start_offset))
-            case LogRead(from_offset=from_offset, data=data):
-                self._follower.apply(from_offset, data)
-            case SnapshotWritten(position=position):
-                trim = self._follower.snapshot_written(position)
-                self._raft_effects(now_ms, self._raft.on_snapshot_written(now_ms, position))
-                self._out.append(trim)
-            case SnapshotLoaded(position=position, image=image):
-                self._follower.load(position, image, now_ms=now_ms)
-                self._raft_effects(now_ms, self._raft.on_snapshot_loaded(now_ms, position))
-            case SnapshotRejected(position=position, reason=reason):
-                self._out.append(raft_effects.Warn(message=f"a fetched snapshot was dropped: {reason}"))
-                self._raft_effects(now_ms, self._raft.on_snapshot_rejected(now_ms, position))
             case ControllerResponseArrived(source=asked, correlation_id=at, response=response):
                 self._lifecycle(self._session.answered(now_ms, asked, at, response))
             case ControllerRequestFailed(target=target, correlation_id=at, reason=reason):
@@ -242,7 +219,7 @@ class BrokerNode:
             case ShutdownRequested():
                 self._lifecycle(self._session.shut_down(now_ms))
             case _:
-                assert_never(event)
+                self._raft_effects(now_ms, self._metadata.handle(event, now_ms))
 
     def _on_raft_response(self, event: RaftResponseArrived, now_ms: int) -> None:
         response = event.response
@@ -255,9 +232,7 @@ class BrokerNode:
             self._lifecycle(self._session.refuse(now_ms, reason))
             if self._stopped:
                 return
-        self._raft_effects(
-            now_ms, self._raft.on_response(now_ms, event.source, event.correlation_id, response)
-        )
+        self._raft_effects(now_ms, self._metadata.handle(event, now_ms))
         if isinstance(response, FetchResponse) and response.error is RaftError.NONE:
             current = event.source == self._raft.leader_id and response.epoch == self._raft.epoch
             if current and response.high_watermark >= 0:
@@ -286,7 +261,15 @@ class BrokerNode:
         )
         self._lifecycle(effects)
 
-    def _published(self, moved: PublishImage, now_ms: int) -> None:
+    def _publish(self) -> PublishImage | None:
+        """The change since the last publication, if there is one."""
+        image = self._image
+        if image.provenance.offset <= self._published.provenance.offset:
+            return None
+        previous, self._published = self._published, image
+        return PublishImage(image=image, previous=previous, offset=image.provenance.offset)
+
+    def _follow(self, moved: PublishImage, now_ms: int) -> None:
         """The replicas follow before the cluster hears how far this broker is (S4.10, K9)."""
         broker_epoch = self._session.broker_epoch
         if self._replicas is not None and broker_epoch is not None:
@@ -338,42 +321,33 @@ class BrokerNode:
         self._raft.wall_ms = self._wall_ms = wall_ms
         self._now_ms = now_ms
 
-    def _raft_effects(self, now_ms: int, effects: list[RaftEffect]) -> None:
+    def _raft_effects(self, now_ms: int, effects: Iterable[RaftEffect | TrimLog]) -> None:
         for effect in effects:
             match effect:
-                case raft_effects.HighWatermarkChanged(high_watermark=high_watermark):
-                    self._follower.advance(high_watermark)
+                case raft_effects.HighWatermarkChanged():
+                    pass  # `_settle` reads on
                 case raft_effects.RoleChanged(leader_id=leader_id):
                     self._lifecycle(self._session.leader_known(now_ms, leader_id))
                 case raft_effects.WriteSnapshotChunk():
                     self._session.progressed(now_ms)
-                    self._push(effect)
+                    self._out.append(effect)
+                case (
+                    raft_effects.PersistQuorumState()
+                    | raft_effects.AppendLog()
+                    | raft_effects.TruncateLog()
+                    | raft_effects.ResetLog()
+                    | raft_effects.NoteCommitted()
+                    | raft_effects.SendRequest()
+                    | raft_effects.FinishSnapshot()
+                    | raft_effects.Warn()
+                    | TrimLog()
+                ):
+                    self._out.append(effect)
                 case _:
-                    self._push(effect)
-
-    def _push(self, effect: RaftEffect) -> None:
-        for released in self._gate.push([effect]):
-            self._execute(released)
-
-    def _execute(self, effect: RaftEffect) -> None:
-        match effect:
-            case (
-                raft_effects.PersistQuorumState()
-                | raft_effects.AppendLog()
-                | raft_effects.TruncateLog()
-                | raft_effects.ResetLog()
-                | raft_effects.NoteCommitted()
-                | raft_effects.SendRequest()
-                | raft_effects.WriteSnapshotChunk()
-                | raft_effects.FinishSnapshot()
-                | raft_effects.Warn()
-            ):
-                self._out.append(effect)
-            case _:
-                raise InvariantViolation(
-                    f"the Raft core of broker {self._config.node_id} asked for {type(effect).__name__}, which"
-                    " an observer never does: report this with the broker's log"
-                )
+                    raise InvariantViolation(
+                        f"the Raft core of broker {self._config.node_id} asked for {type(effect).__name__},"
+                        " which an observer never does: report this with the broker's log"
+                    )
 
     def _lifecycle(self, effects: list[LifecycleEffect]) -> None:
         for effect in effects:
@@ -391,15 +365,15 @@ class BrokerNode:
     def _settle(self, now_ms: int) -> list[Effect]:
         """What follows from any event: apply further, tell the session, publish, write a snapshot."""
         if not self._stopped:
-            self._lifecycle(self._session.applied(now_ms, self._follower.applied_offset))
+            self._lifecycle(self._session.applied(now_ms, self._image.provenance.offset))
         if not self._stopped:
             parts: tuple[Effect | None, ...] = (
-                self._follower.publish() if self._session.may_publish() else None,
-                self._follower.next_read(),
-                self._follower.snapshot_due(now_ms),
+                self._publish() if self._session.may_publish() else None,
+                self._metadata.next_read(),
+                self._metadata.snapshot_due(now_ms),
             )
             self._out += [effect for effect in parts if effect is not None]
             if isinstance(parts[0], PublishImage):
-                self._published(parts[0], now_ms)
+                self._follow(parts[0], now_ms)
         effects, self._out = self._out, []
         return effects

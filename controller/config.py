@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from metadata.records import ControllerEndpoint, Record
+from metadata.replica import MetadataReplicaConfig
+
+VOTER_REPLICA = MetadataReplicaConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +27,8 @@ class ControllerConfig:
     """broker.metadata.lag.timeout.ms: fenced when behind and applying nothing for so long (S2.21)."""
     metadata_max_idle_interval_ms: int = 500
     """metadata.max.idle.interval.ms: a NoOp record after so much silence (KIP-835); 0: never."""
-    metadata_log_max_record_bytes_between_snapshots: int = 20 * 1024 * 1024
-    """metadata.log.max.record.bytes.between.snapshots: a snapshot after so many bytes of batches."""
-    metadata_log_max_snapshot_interval_ms: int = 3_600_000
-    """metadata.log.max.snapshot.interval.ms: a snapshot at least so often while records arrive; 0: never."""
+    metadata_replica: MetadataReplicaConfig = VOTER_REPLICA
+    """How it follows the metadata log."""
     endpoints: tuple[ControllerEndpoint, ...] = ()
     """Where this controller listens, as it registers it (KIP-919)."""
     delegation_token_secret_key: str | None = field(default=None, repr=False)
@@ -58,12 +59,6 @@ class ControllerConfig:
     """A request that would write more is refused with POLICY_VIOLATION (DESIGN 4)."""
     records_per_slice_max: int = 5_000
     """Fencing, unfencing and the like write at most so many partition changes in one batch and step."""
-    apply_slice_bytes: int = 64 * 1024
-    """A follower reads and replays at most so much of the log in one step (one batch at least), so that its
-    own fetches and votes never wait long."""
-    catch_up_slice_bytes: int = 1024 * 1024
-    """The same while it is more than `catch_up_records` behind: fewer steps, and nobody counts on it yet."""
-    catch_up_records: int = 100_000
     answers_max: int = 10_000
     """Requests that wait for a commit or a read; more are told to come back (THROTTLING_QUOTA_EXCEEDED)."""
     waiting_requests_max: int = 1_000

@@ -1,7 +1,7 @@
 """States of the log as this node has them: the committed one, and those that wait for their commit.
 
-Owns the order between them and the answers that wait with them. Knows no decisions and no Raft: what is
-committed comes as an offset. Everything is bounded by who pushes.
+Owns what is pending and the answers that wait with it; the replica has the committed state. Knows no
+decisions and no Raft: what is committed comes as an offset. Everything is bounded by who pushes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from metadata.errors import ApiError, InvariantViolation
 from metadata.image import MetadataImage
 from metadata.replay import ReplayState
+from metadata.replica import MetadataReplica
 from metadata.requests import ControllerResponse
 
 Reply = tuple[int, ControllerResponse | ApiError]
@@ -31,23 +32,30 @@ class Pending:
 class Ledger:
     """`committed` is below or at the high watermark; `pending` follows it batch by batch, oldest first."""
 
-    def __init__(self, committed: ReplayState) -> None:
-        self.committed = committed
+    def __init__(self, replica: MetadataReplica) -> None:
+        self._replica = replica
         self.pending: deque[Pending] = deque()
-        self.newest: MetadataImage = committed.newest
-        """What the next decision is made on: the last pending image, or the committed one."""
         self.replies_waiting = 0
-        self.committed_bytes = 0
-        """Bytes of batches committed since somebody set this to 0 (the snapshot policy does)."""
 
     @property
-    def newest_state(self) -> ReplayState:
-        return self.pending[-1].state if self.pending else self.committed
+    def committed(self) -> ReplayState:
+        """The replica's state."""
+        return self._replica.state
 
     @property
     def committed_offset(self) -> int:
         """All below it is in the committed state (exclusive), the inside of a transaction included."""
-        return self.committed.end_offset
+        return self._replica.applied_offset
+
+    @property
+    def newest_state(self) -> ReplayState:
+        """What the next batch will follow: the last pending state, or the committed one."""
+        return self.pending[-1].state if self.pending else self._replica.state
+
+    @property
+    def newest(self) -> MetadataImage:
+        """The image that the next decision is made on."""
+        return self.newest_state.newest
 
     def push(self, entry: Pending) -> None:
         """An appended batch. Raises InvariantViolation when it does not follow the newest."""
@@ -57,7 +65,6 @@ class Ledger:
                 f"a batch that ends at {entry.end_offset} cannot follow one that ends at {end}"
             )
         self.pending.append(entry)
-        self.newest = entry.state.newest
         self.replies_waiting += len(entry.replies)
 
     def wait(self, reply: Reply) -> None:
@@ -70,8 +77,7 @@ class Ledger:
         replies: list[Reply] = []
         while self.pending and self.pending[0].end_offset <= high_watermark:
             entry = self.pending.popleft()
-            self.committed = entry.state
-            self.committed_bytes += entry.size_bytes
+            self._replica.advance(entry.state, entry.size_bytes)
             replies += entry.replies
         self.replies_waiting -= len(replies)
         return replies
@@ -81,13 +87,4 @@ class Ledger:
         keys = [key for entry in self.pending for key, _ in entry.replies]
         self.pending.clear()
         self.replies_waiting = 0
-        self.newest = self.committed.newest
         return keys
-
-    def advance(self, state: ReplayState, size_bytes: int) -> None:
-        """A follower replayed committed batches, or loaded a snapshot (`size_bytes` 0)."""
-        if self.pending:
-            raise InvariantViolation("a node with pending batches of its own must not replay others' batches")
-        self.committed = state
-        self.newest = state.newest
-        self.committed_bytes += size_bytes

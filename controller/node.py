@@ -20,18 +20,10 @@ from controller.events import (
     Effect,
     Event,
     LogRead,
-    LogSynced,
-    LogTrimmed,
-    QuorumStatePersisted,
-    RaftRequestAbandoned,
-    RaftRequestArrived,
-    RaftRequestFailed,
     RaftResponseArrived,
-    ReadLog,
     RequestArrived,
     ShutdownRequested,
     SnapshotLoaded,
-    SnapshotRejected,
     SnapshotWritten,
     Stop,
     TrimLog,
@@ -41,22 +33,21 @@ from controller.queries import node_status, not_controller
 from controller.raft import effects as raft_effects
 from controller.raft.core import RaftCore
 from controller.raft.effects import RaftEffect
-from controller.raft.gate import EffectGate
 from controller.raft.messages import RaftError, RaftResponse
 from controller.reception import Reception
 from controller.sessions import Sessions
-from controller.snapshots import SnapshotPolicy
 from controller.status import Counters, NodeStatus
 from metadata.columnar import MIN_RECORDS as COLUMNS_MIN_RECORDS
 from metadata.errors import ApiError, InvariantViolation, ReplayError
 from metadata.image import MetadataImage
 from metadata.records import Record
-from metadata.replay import Replayer, ReplayState, replay, replay_records
+from metadata.replay import replay, replay_records
+from metadata.replica import MetadataReplica, RaftEvent
 from metadata.requests import (
     ControllerResponse,
 )
 from storage.batch import iter_batches
-from storage.errors import CommittedLostError
+from storage.errors import CommittedLostError, CorruptLogError
 from storage.uuids import random_uuid
 
 SHUTDOWN_GRACE_MS = 200
@@ -83,7 +74,7 @@ class ControllerNode:
     `wall_ms` is Unix time, for timestamps only. Effects are to be executed in order. After a `Stop` nothing
     comes out.
 
-    `image` holds everything below `applied_offset`: the newest snapshot on disk, or an empty one and 0.
+    `image` is the newest snapshot on disk, or an empty one; its provenance says where the log goes on.
     """
 
     def __init__(
@@ -91,34 +82,24 @@ class ControllerNode:
         config: ControllerConfig,
         raft: RaftCore,
         image: MetadataImage,
-        applied_offset: int,
         rng: Random,
         now_ms: int,
     ) -> None:
-        if image.provenance.offset != applied_offset:
-            raise ValueError(
-                f"the image ends at offset {image.provenance.offset} and is said to end at {applied_offset}: "
-                "load the snapshot again"
-            )
         self.config = config
         self.raft = raft
-        self.ledger = Ledger(ReplayState(image))
+        self.replica = MetadataReplica(raft, image, config.metadata_replica, now_ms=now_ms)
+        self.ledger = Ledger(self.replica)
         self.sessions = Sessions(config.broker_session_timeout_ms, config.broker_metadata_lag_timeout_ms)
-        self.snapshots = SnapshotPolicy(config, applied_offset, now_ms)
         self.counters = Counters()
         self.active: ActiveController | None = None
         self.stopped = False
         self.now_ms = now_ms
         self.wall_ms = 0
         self.incarnation_id = random_uuid(rng)
-        self._gate = EffectGate()
         self._rng = rng
         self._out: list[Effect] = []
         self._notices: deque[_Notice] = deque()
         self._epoch_start: int | None = None
-        self._data_seen = applied_offset > 0 or bool(image.features.finalized)
-        self._high_watermark = -1
-        self._reading_from: int | None = None
         self._reception = Reception(self)
         self._armed_ms = NOT_YET
         self._stop_at_ms: int | None = None
@@ -129,7 +110,6 @@ class ControllerNode:
     def start(self, now_ms: int, wall_ms: int) -> list[Effect]:
         """The first input."""
         self._begin(now_ms, wall_ms)
-        self._high_watermark = self.raft.high_watermark
         self.absorb(self.raft.start(now_ms))
         self._maybe_read()
         return self._end()
@@ -171,11 +151,9 @@ class ControllerNode:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the latest; never in the past of the last input."""
-        deadlines = [self.raft.next_deadline_ms(), self._stop_at_ms]
+        deadlines = [self.replica.next_deadline_ms(), self._stop_at_ms]
         if self.active is not None and not self.raft.transferring:
             deadlines.append(self.active.next_deadline_ms(self.now_ms))
-        if self.snapshots.in_progress is None:
-            deadlines.append(self.snapshots.next_deadline_ms())
         due = min((deadline for deadline in deadlines if deadline is not None), default=None)
         self._armed_ms = NOT_YET if due is None else due
         return due if due is None else max(due, self.now_ms)
@@ -219,47 +197,35 @@ class ControllerNode:
             self._maybe_stop()
 
     def _on_event(self, event: Event) -> None:
-        now_ms, raft = self.now_ms, self.raft
         match event:
-            case RaftRequestArrived(key=key, request=request):
-                self.absorb(raft.on_request(now_ms, key, request))
-            case LogSynced(end_offset=end_offset):
-                self.absorb(raft.on_log_synced(now_ms, end_offset))
-            case RaftResponseArrived(source=source, correlation_id=correlation_id, response=response):
-                self._note_cluster(source, response)
-                self.absorb(raft.on_response(now_ms, source, correlation_id, response))
-            case RaftRequestFailed(target=target, correlation_id=correlation_id, reason=reason):
-                self.absorb(raft.on_request_failed(now_ms, target, correlation_id, reason))
-            case QuorumStatePersisted(token=token):
-                self._release(self._gate.persisted(token))
-                self.absorb(raft.on_quorum_state_persisted(now_ms, token))
-            case RaftRequestAbandoned(key=key):
-                self.absorb(raft.on_request_abandoned(key))
-            case LogRead(from_offset=from_offset, data=data):
-                self._on_log_read(from_offset, data)
-            case SnapshotWritten():
-                self._on_snapshot_written(event)
-            case SnapshotLoaded():
-                self._on_snapshot_loaded(event)
-            case SnapshotRejected(position=position, reason=reason):
-                self.warn(f"the fetched snapshot {position} is damaged and is fetched again: {reason}")
-                self.absorb(raft.on_snapshot_rejected(now_ms, position))
-            case LogTrimmed(log_start_offset=log_start_offset):
-                self.absorb(raft.on_log_trimmed(log_start_offset))
+            case LogRead():
+                self._on_log_read(event)
             case ShutdownRequested():
                 self._on_shutdown()
             case RequestArrived():
                 self._reception.take(event)
             case _:
-                assert_never(event)
+                self._on_raft_event(event)
+
+    def _on_raft_event(self, event: RaftEvent) -> None:
+        match event:
+            case RaftResponseArrived(source=source, response=response):
+                self._note_cluster(source, response)
+            case SnapshotWritten():
+                self.counters.snapshots_written += 1
+            case SnapshotLoaded():
+                self.counters.snapshots_loaded += 1
+            case _:
+                pass
+        self._release(self.replica.handle(event, self.now_ms))
 
     # ---- raft's effects
 
     def absorb(self, effects: list[RaftEffect]) -> None:
         """What Raft wants done after an input that it was given."""
-        self._release(self._gate.push(effects))
+        self._release(self.replica.release(effects))
 
-    def _release(self, effects: Iterable[RaftEffect]) -> None:
+    def _release(self, effects: Iterable[RaftEffect | TrimLog]) -> None:
         """What goes out goes out in Raft's order; what this node is told is handled after that, in order."""
         idle = not self._notices
         for effect in effects:
@@ -281,8 +247,7 @@ class ControllerNode:
 
     def _on_notice(self, notice: _Notice) -> None:
         match notice:
-            case raft_effects.HighWatermarkChanged(high_watermark=high_watermark):
-                self._high_watermark = high_watermark
+            case raft_effects.HighWatermarkChanged():
                 self._on_high_watermark()
             case raft_effects.RoleChanged():
                 self._on_role(notice)
@@ -308,7 +273,7 @@ class ControllerNode:
     def _on_high_watermark(self) -> None:
         ledger = self.ledger
         if ledger.pending:
-            for key, response in ledger.commit(self._high_watermark):
+            for key, response in ledger.commit(self.raft.high_watermark):
                 self._out.append(Answer(key=key, response=response))
             self._reception.serve_reads()
             self._maybe_snapshot()
@@ -317,61 +282,24 @@ class ControllerNode:
 
     def _maybe_read(self) -> None:
         """Committed batches that this node has not replayed are read, one bounded slice at a time."""
-        applied = self.ledger.committed_offset
-        if self.ledger.pending or self._reading_from is not None or applied >= self._high_watermark:
-            return
-        self._reading_from = applied
-        config = self.config
-        far_behind = self._high_watermark - applied > config.catch_up_records
-        slice_bytes = config.catch_up_slice_bytes if far_behind else config.apply_slice_bytes
-        self._out.append(ReadLog(from_offset=applied, to_offset=self._high_watermark, max_bytes=slice_bytes))
+        effect = None if self.ledger.pending else self.replica.next_read()
+        if effect is not None:
+            self._out.append(effect)
 
-    def _on_log_read(self, from_offset: int, data: bytes) -> None:
-        if from_offset != self._reading_from:
-            return  # asked for before a snapshot took the place of the log
-        self._reading_from = None
-        if not data:
-            self._stop(
-                f"the log holds nothing at offset {from_offset}, which is committed:"
-                " see 'Damaged or lost' in docs/operations.md",
-                failed=True,
-            )
-            return
-        engine = Replayer(self.ledger.committed)
+    def _on_log_read(self, event: LogRead) -> None:
         try:
-            for batch in iter_batches(data, expected_offset=from_offset):
-                self._data_seen = self._data_seen or not batch.header.is_control
-                engine.apply_batch(batch)
-        except ReplayError as error:
+            self.counters.batches_replayed_bytes += self.replica.apply(event)
+        except (ReplayError, CorruptLogError) as error:
             self._stop(f"committed metadata cannot be replayed, {error}", failed=True)
             return
-        self.ledger.advance(engine.state(), len(data))
-        self.counters.batches_replayed_bytes += len(data)
         self._maybe_snapshot()
         self._maybe_activate()
         self._maybe_read()
 
     def _maybe_snapshot(self) -> None:
-        effect = self.snapshots.cut(self.ledger, self.now_ms)
+        effect = self.replica.snapshot_due(self.now_ms)
         if effect is not None:
             self._out.append(effect)
-
-    def _on_snapshot_written(self, event: SnapshotWritten) -> None:
-        if self.snapshots.written(event.position):
-            self.counters.snapshots_written += 1
-            self.absorb(self.raft.on_snapshot_written(self.now_ms, event.position))
-            self._out.append(TrimLog(before_offset=event.position.offset))
-
-    def _on_snapshot_loaded(self, event: SnapshotLoaded[MetadataImage]) -> None:
-        """The log gives way to the snapshot: one new image, and replay goes on from its end."""
-        if event.position.offset > self.ledger.committed_offset:
-            self.ledger.advance(ReplayState(event.image), 0)
-            self.ledger.committed_bytes = 0
-            self._reading_from = None
-            self._data_seen = True
-        self.snapshots.loaded(event.position, self.now_ms)
-        self.counters.snapshots_loaded += 1
-        self.absorb(self.raft.on_snapshot_loaded(self.now_ms, event.position))
 
     # ---- leadership
 
@@ -386,7 +314,7 @@ class ControllerNode:
         self.sessions.clear()
         self.counters.activations += 1
         self.active = ActiveController(self.config, self.ledger, self.sessions, self._rng, self)
-        self.active.activate(self.now_ms, log_is_empty=not self._data_seen)
+        self.active.activate(self.now_ms, log_is_empty=not self.replica.holds_metadata)
         self._reception.serve_waiting()
 
     def _lose_leadership(self) -> None:
@@ -434,7 +362,7 @@ class ControllerNode:
             )
         end_offset = base_offset + len(records)
         ledger.push(Pending(end_offset=end_offset, state=after, size_bytes=len(data), replies=replies))
-        self._data_seen = True
+        self.replica.holds_metadata = True
         self.counters.batches_appended += 1
         self.counters.records_appended += len(records)
         self.absorb(raft.append(self.now_ms, data, wake_observers))

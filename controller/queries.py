@@ -94,7 +94,7 @@ def node_status(node: ControllerNode) -> NodeStatus:
         synced_offset=raft.synced_offset,
         committed_offset=ledger.committed_offset,
         applied_offset=ledger.newest_state.end_offset,
-        last_snapshot_offset=node.snapshots.last_offset,
+        last_snapshot_offset=node.replica.snapshots.last_offset,
         metadata_version=image.features.metadata_version,
         pending_batches=len(ledger.pending),
         answers_waiting=ledger.replies_waiting,

@@ -14,11 +14,12 @@ from typing import cast
 
 import javaproperties
 
-from broker.config import BrokerConfig
+from broker.config import OBSERVER_REPLICA, BrokerConfig
 from broker.replica.config import ReplicaConfig
-from controller.config import ControllerConfig
+from controller.config import VOTER_REPLICA, ControllerConfig
 from controller.raft.config import RaftConfig, Voter
 from metadata.records import BrokerEndpoint, BrokerFeature, ControllerEndpoint, Record
+from metadata.replica import MetadataReplicaConfig
 from metadata.settings.broker_keys import BROKER_SYNONYMS
 from runtime.addresses import (
     PROTOCOL_IDS,
@@ -101,10 +102,7 @@ class NodeConfig:
             broker_session_timeout_ms=self.number("broker.session.timeout.ms"),
             broker_metadata_lag_timeout_ms=self.number("broker.metadata.lag.timeout.ms"),
             metadata_max_idle_interval_ms=self.number("metadata.max.idle.interval.ms"),
-            metadata_log_max_record_bytes_between_snapshots=self.number(
-                "metadata.log.max.record.bytes.between.snapshots"
-            ),
-            metadata_log_max_snapshot_interval_ms=self.number("metadata.log.max.snapshot.interval.ms"),
+            metadata_replica=self._metadata_replica(VOTER_REPLICA),
             endpoints=tuple(
                 ControllerEndpoint(
                     name=each.name,
@@ -130,6 +128,16 @@ class NodeConfig:
             reserved_broker_max_id=self.number("reserved.broker.max.id"),
             broker_id_reuse_grace_ms=self.number("broker.id.reuse.grace.ms"),
             broker_id_gc_interval_ms=self.number("broker.id.gc.interval.ms"),
+        )
+
+    def _metadata_replica(self, defaults: MetadataReplicaConfig) -> MetadataReplicaConfig:
+        """How this node follows the metadata log, whatever its role."""
+        return replace(
+            defaults,
+            metadata_log_max_record_bytes_between_snapshots=self.number(
+                "metadata.log.max.record.bytes.between.snapshots"
+            ),
+            metadata_log_max_snapshot_interval_ms=self.number("metadata.log.max.snapshot.interval.ms"),
         )
 
     @property
@@ -184,10 +192,7 @@ class NodeConfig:
             self_fencing_enable=self.text("broker.self.fencing.enable") == "true",
             controller_request_timeout_ms=self.number("controller.request.timeout.ms"),
             controlled_shutdown_timeout_ms=self.number("controlled.shutdown.timeout.ms"),
-            metadata_log_max_record_bytes_between_snapshots=self.number(
-                "metadata.log.max.record.bytes.between.snapshots"
-            ),
-            metadata_log_max_snapshot_interval_ms=self.number("metadata.log.max.snapshot.interval.ms"),
+            metadata_replica=self._metadata_replica(OBSERVER_REPLICA),
         )
         for problem in config.problems():
             raise ConfigError(f"{self.path}: {problem}")

@@ -116,7 +116,6 @@ class ControllerProcess:
             config.controller(replica.identity.cluster_id, replica.bootstrap),
             self._raft,
             replica.image,
-            replica.image.provenance.offset,
             rng,
             now_ms,
         )

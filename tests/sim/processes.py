@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from broker.config import BrokerConfig
+from broker.config import OBSERVER_REPLICA, BrokerConfig
 from broker.events import (
     ControllerRequestFailed,
     ControllerResponseArrived,
@@ -16,7 +16,7 @@ from broker.events import (
 )
 from broker.node import BrokerNode
 from broker.replica.manager import ReplicaManager
-from controller.config import ControllerConfig
+from controller.config import VOTER_REPLICA, ControllerConfig
 from controller.encoding import encode_leader_change
 from controller.events import Answer
 from controller.node import ControllerNode
@@ -136,7 +136,6 @@ class ControllerProcess(Process):
             self.make_config(),
             self.core,
             image,
-            image.provenance.offset,
             random.Random(host.rng.getrandbits(64)),
             now_ms,
         )
@@ -147,7 +146,10 @@ class ControllerProcess(Process):
             node_id=self.node_id,
             broker_session_timeout_ms=SESSION_TIMEOUT_MS,
             broker_metadata_lag_timeout_ms=8_000,
-            metadata_log_max_record_bytes_between_snapshots=self.host.profile.snapshot_every_bytes,
+            metadata_replica=replace(
+                VOTER_REPLICA,
+                metadata_log_max_record_bytes_between_snapshots=self.host.profile.snapshot_every_bytes,
+            ),
             records_per_slice_max=3,
         )
 
@@ -306,7 +308,10 @@ class BrokerProcess(Process):
             directories=(directory_id(node_id),),
             broker_heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             registration_lease_timeout_ms=SESSION_TIMEOUT_MS,
-            metadata_log_max_record_bytes_between_snapshots=4 * self.host.profile.snapshot_every_bytes,
+            metadata_replica=replace(
+                OBSERVER_REPLICA,
+                metadata_log_max_record_bytes_between_snapshots=4 * self.host.profile.snapshot_every_bytes,
+            ),
             controlled_shutdown_timeout_ms=8_000,
         )
 

@@ -113,10 +113,7 @@ class Machine:
         core = RaftCore(q.raft_config, identity, q.voters, recovered, rng, q.now_ms, encode_leader_change)
         newest = max(self.snapshots, key=lambda position: position.offset, default=None)
         image = MetadataImage() if newest is None else self.snapshots[newest]
-        offset = 0 if newest is None else newest.offset
-        self.node = ControllerNode(
-            replace(q.config, node_id=self.node_id), core, image, offset, rng, q.now_ms
-        )
+        self.node = ControllerNode(replace(q.config, node_id=self.node_id), core, image, rng, q.now_ms)
         self.execute(self.node.start(q.now_ms, q.wall_ms))
 
     def kill(self) -> None:

@@ -15,7 +15,6 @@ from controller.effective import min_isr, rules_of
 from controller.quotas import decide_alter_quotas
 from controller.result import ControllerResult
 from controller.sessions import Sessions
-from controller.snapshots import SnapshotPolicy
 from controller.topics import decide_delete_topics
 from metadata.errors import ErrorCode
 from metadata.image import Acl, ConfigResource, MetadataImage
@@ -37,7 +36,6 @@ from metadata.requests_settings import (
     QuotaChange,
     QuotaOp,
 )
-from storage.types import LogPosition
 from tests.unit.controller.node_quorum import image_of
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
 
@@ -199,16 +197,3 @@ def test_a_broker_that_is_forgotten_is_being_fenced_no_more() -> None:
     assert sessions.get(1) is None
     assert set(sessions.fencing) == {2}
     assert set(sessions.begun_anew) == {(TOPIC, 0, 2)}
-
-
-@pytest.mark.parametrize(
-    ("written", "ended", "counts"),
-    [((3, 10), True, True), ((3, 9), False, True), ((4, 10), False, True), ((3, 5), False, False)],
-)
-def test_only_the_snapshot_that_was_asked_for_ends_the_wait_for_it(
-    written: tuple[int, int], ended: bool, counts: bool
-) -> None:
-    policy = SnapshotPolicy(ControllerConfig(cluster_id="c", node_id=0), 5, 0)
-    policy.in_progress = LogPosition(3, 10)
-    assert policy.written(LogPosition(*written)) == counts
-    assert (policy.in_progress is None) == ended

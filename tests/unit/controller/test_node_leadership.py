@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
+import pytest
 
 from controller.config import ControllerConfig
 from controller.events import Answer, LogRead, RequestArrived
+from controller.ledger import Ledger
 from controller.raft.effects import AppendLog
 from metadata.errors import ApiError, ErrorCode
 from metadata.image import BrokersImage, MetadataImage
@@ -388,8 +390,8 @@ def test_committed_data_that_does_not_replay_stops_the_node_and_says_where() -> 
     data = leader.read(offset, leader.end_offset, 1 << 20)
     # A node that lost its image, not its place: every change of an unknown broker or topic is impossible.
     image = MetadataImage().with_provenance(follower.node.ledger.committed.image.provenance)
-    follower.node.ledger.advance(ReplayState(image), 0)
-    follower.node._reading_from = offset
+    follower.node.replica.state = ReplayState(image)
+    follower.node.replica._reading_from = offset
     follower.inbox.append(LogRead(from_offset=offset, data=data))
     while follower.step():
         pass
@@ -397,7 +399,27 @@ def test_committed_data_that_does_not_replay_stops_the_node_and_says_where() -> 
     assert "offset" in follower.stopped.reason and "UnregisterBrokerRecord" in follower.stopped.reason
 
 
-def test_a_decision_that_does_not_replay_stops_the_node_before_it_is_appended() -> None:
+@pytest.mark.parametrize("damaged", [False, True], ids=["absent", "damaged"])
+def test_a_committed_slice_that_cannot_be_read_stops_the_node_and_says_where(damaged: bool) -> None:
+    quorum = Quorum()
+    quorum.elect()
+    follower = quorum.followers[0]
+    quorum.disconnect(follower.node_id)
+    quorum.start_broker(1)
+    offset = follower.node.ledger.committed_offset
+    data = bytearray(quorum.leader.read(offset, quorum.leader.end_offset, 1 << 20) if damaged else b"")
+    data[40:41] = b"\xff" * damaged
+    follower.node.replica._reading_from = offset
+    follower.inbox.append(LogRead(from_offset=offset, data=bytes(data)))
+    while follower.step():
+        pass
+    assert follower.stopped is not None and follower.stopped.failed
+    assert str(offset) in follower.stopped.reason and "docs/operations.md" in follower.stopped.reason
+
+
+def test_a_decision_that_does_not_replay_stops_the_node_before_it_is_appended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     quorum = Quorum()
     leader = quorum.elect()
     quorum.start_broker(1)
@@ -407,7 +429,8 @@ def test_a_decision_that_does_not_replay_stops_the_node_before_it_is_appended() 
     image = active.ledger.newest
     # Decide on an image that has a broker which the log has not.
     nine = msgspec.structs.replace(image.brokers[1], broker_id=9)
-    active.ledger.newest = replace(image, brokers=BrokersImage({9: nine}, {9: 1}))
+    other = replace(image, brokers=BrokersImage({9: nine}, {9: 1}))
+    monkeypatch.setattr(Ledger, "newest", property(lambda _: other))
     quorum.call(UnregisterBrokerRequest(broker_id=9))
     assert leader.stopped is not None and leader.stopped.failed and "bug" in leader.stopped.reason
     assert leader.end_offset == end

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from controller.config import ControllerConfig
+from controller.config import VOTER_REPLICA, ControllerConfig
 from controller.events import ReadLog, SnapshotLoaded, SnapshotRejected, TrimLog, WriteSnapshot
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import MetadataImage
+from metadata.errors import ApiError, ErrorCode, InvariantViolation
+from metadata.image import MetadataImage, Provenance
 from metadata.records import BeginTransactionRecord, EndTransactionRecord, FeatureLevelRecord, TopicRecord
+from metadata.replica import MetadataReplicaConfig
 from metadata.requests import ReadImageRequest, ReadImageResponse, TransferLeadershipRequest
 from storage.types import LogPosition
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum
@@ -18,10 +19,14 @@ from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum
 BASE = ControllerConfig(cluster_id=CLUSTER, node_id=0)
 
 
-def quorum_of(**changes: object) -> Quorum:
-    quorum = Quorum(config=replace(BASE, **changes))
+def quorum_of(following: MetadataReplicaConfig = VOTER_REPLICA, **changes: object) -> Quorum:
+    quorum = Quorum(config=replace(BASE, metadata_replica=following, **changes))
     quorum.elect()
     return quorum
+
+
+def following(**changes: int) -> MetadataReplicaConfig:
+    return replace(VOTER_REPLICA, **changes)
 
 
 def snapshots_of(machine: Machine) -> list[WriteSnapshot[MetadataImage]]:
@@ -116,7 +121,7 @@ def test_noop_records_can_be_switched_off_and_old_levels_have_none() -> None:
 
 
 def test_a_snapshot_after_so_many_bytes_at_a_committed_batch_boundary() -> None:
-    quorum = quorum_of(metadata_log_max_record_bytes_between_snapshots=1_000)
+    quorum = quorum_of(following(metadata_log_max_record_bytes_between_snapshots=1_000))
     quorum.start_broker(1)
     for n in range(20):
         quorum.create(f"t{n}", (1,))
@@ -136,18 +141,19 @@ def test_a_snapshot_after_so_many_bytes_at_a_committed_batch_boundary() -> None:
 
 
 def test_one_snapshot_at_a_time() -> None:
-    quorum = quorum_of(metadata_log_max_record_bytes_between_snapshots=500)
+    quorum = quorum_of(following(metadata_log_max_record_bytes_between_snapshots=500))
     for machine in quorum.machines.values():
         machine.hold_snapshots = True
     quorum.start_broker(1)
     for n in range(20):
         quorum.create(f"t{n}", (1,))
     assert len(snapshots_of(quorum.leader)) == 1
-    assert quorum.leader.node.snapshots.in_progress == snapshots_of(quorum.leader)[0].position
+    assert quorum.leader.node.replica.snapshots.in_progress == snapshots_of(quorum.leader)[0].position
 
 
 def test_a_snapshot_by_time_only_where_something_happened() -> None:
-    quorum = quorum_of(metadata_log_max_snapshot_interval_ms=10_000, metadata_max_idle_interval_ms=0)
+    every_10_s = following(metadata_log_max_snapshot_interval_ms=10_000)
+    quorum = quorum_of(every_10_s, metadata_max_idle_interval_ms=0)
     quorum.advance(11_000)
     first = snapshots_of(quorum.leader)
     assert len(first) == 1
@@ -159,7 +165,7 @@ def test_a_snapshot_by_time_only_where_something_happened() -> None:
 
 
 def test_no_snapshot_shows_the_inside_of_a_transaction() -> None:
-    quorum = quorum_of(metadata_log_max_record_bytes_between_snapshots=400)
+    quorum = quorum_of(following(metadata_log_max_record_bytes_between_snapshots=400))
     leader = quorum.leader
     quorum.advance(2_000)
     written = len(snapshots_of(leader))
@@ -182,7 +188,7 @@ def _append(machine: Machine, records: list[object]) -> None:
 
 
 def test_a_node_far_behind_takes_the_snapshot_and_goes_on_from_its_end() -> None:
-    quorum = quorum_of(metadata_log_max_record_bytes_between_snapshots=800)
+    quorum = quorum_of(following(metadata_log_max_record_bytes_between_snapshots=800))
     quorum.start_broker(1)
     for machine in quorum.machines.values():
         machine.trim = True
@@ -207,7 +213,7 @@ def test_a_node_far_behind_takes_the_snapshot_and_goes_on_from_its_end() -> None
 
 
 def test_a_restarted_node_starts_from_its_snapshot_and_replays_the_rest() -> None:
-    quorum = quorum_of(metadata_log_max_record_bytes_between_snapshots=800)
+    quorum = quorum_of(following(metadata_log_max_record_bytes_between_snapshots=800))
     quorum.start_broker(1)
     for n in range(10):
         quorum.create(f"t{n}", (1,))
@@ -236,7 +242,8 @@ def test_a_snapshot_that_is_overtaken_changes_nothing() -> None:
 
 
 def test_a_snapshot_that_is_due_inside_a_transaction_waits_without_a_busy_loop() -> None:
-    quorum = quorum_of(metadata_log_max_snapshot_interval_ms=5_000, metadata_max_idle_interval_ms=0)
+    every_5_s = following(metadata_log_max_snapshot_interval_ms=5_000)
+    quorum = quorum_of(every_5_s, metadata_max_idle_interval_ms=0)
     leader = quorum.leader
     _append(leader, [BeginTransactionRecord(name="long")])
     quorum.settle()
@@ -253,7 +260,7 @@ def test_a_snapshot_that_is_due_inside_a_transaction_waits_without_a_busy_loop()
 
 
 def test_committed_batches_are_read_in_bounded_slices_one_at_a_time() -> None:
-    quorum = quorum_of(apply_slice_bytes=600)
+    quorum = quorum_of(following(apply_slice_bytes=600))
     quorum.start_broker(1)
     slow = quorum.followers[0]
     slow.kill()
@@ -284,11 +291,15 @@ def test_every_node_reaches_the_same_image_and_log() -> None:
     assert images[0] == images[1] == images[2]
 
 
-def test_an_image_that_ends_elsewhere_is_refused() -> None:
+def test_a_fetched_snapshot_whose_image_ends_elsewhere_is_refused() -> None:
     quorum = quorum_of()
-    node = quorum.leader.node
-    with pytest.raises(ValueError, match="load the snapshot again"):
-        type(node)(node.config, node.raft, MetadataImage(), 7, node._rng, 0)
+    follower = quorum.followers[0]
+    before = follower.node.ledger.committed
+    elsewhere = MetadataImage().with_provenance(Provenance(999, 1, 0))
+    follower.inbox.append(SnapshotLoaded(position=LogPosition(1, 1_000), image=elsewhere))
+    with pytest.raises(InvariantViolation, match="ends at offset 999"):
+        quorum.settle()
+    assert follower.node.ledger.committed is before
 
 
 def test_status_tells_what_people_look_for() -> None:

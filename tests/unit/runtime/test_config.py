@@ -205,6 +205,31 @@ BAD = [
 ]
 
 
+@pytest.mark.parametrize("pairs", [CONTROLLER, BROKER], ids=["controller", "broker"])
+def test_the_least_value_that_a_key_allows_is_allowed_by_the_node_too(
+    tmp_path: Path, pairs: dict[str, str]
+) -> None:
+    """The range of a key is said once, in its table. A rule between two keys may still refuse."""
+    tried = 0
+    for key in KEYS.values():
+        if pairs["process.roles"] not in key.roles or key.minimum is None or key.name in pairs:
+            continue
+        path = written(tmp_path, {**pairs, key.name: str(key.minimum)})
+        tried += 1
+        try:
+            config = load_config(path)
+            config.controller("c", ()) if pairs is CONTROLLER else config.broker("c", (DIRECTORY,), ())
+        except ConfigError as error:
+            assert f"{key.name} is {key.minimum}: set it to" not in str(error)
+    assert tried > 20
+
+
+def test_a_brokers_metadata_snapshots_may_be_due_by_size_alone(tmp_path: Path) -> None:
+    path = written(tmp_path, BROKER, metadata__log__max__snapshot__interval__ms="0")
+    broker = load_config(path).broker("c", (DIRECTORY,), ())
+    assert broker.metadata_replica.metadata_log_max_snapshot_interval_ms == 0
+
+
 @pytest.mark.parametrize(("pairs", "changes", "text"), BAD, ids=lambda value: str(value)[:40])
 def test_a_bad_file_is_one_clear_line(
     tmp_path: Path, pairs: dict[str, str], changes: dict[str, str | None], text: str

@@ -1,0 +1,217 @@
+"""A node's replica of the metadata log: what Raft commits is read, replayed and cut into snapshots.
+
+Owns the way from Raft's effects to the committed state and back: the gate, which slice of the log is read
+next, what a fetched snapshot replaces, when a snapshot is written and the log before it trimmed. A controller
+and a broker have one each, and nothing of it is said twice. Knows no request, no lease and no decision; all
+state changes go through `metadata.replay`. The one place in this folder that stands on Raft (ADR 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from controller.raft.core import RaftCore
+from controller.raft.effects import RaftEffect, Warn
+from controller.raft.events import (
+    LogRead,
+    LogSynced,
+    LogTrimmed,
+    QuorumStatePersisted,
+    RaftRequestAbandoned,
+    RaftRequestArrived,
+    RaftRequestFailed,
+    RaftResponseArrived,
+    ReadLog,
+    SnapshotLoaded,
+    SnapshotRejected,
+    SnapshotWritten,
+    TrimLog,
+    WriteSnapshot,
+)
+from controller.raft.gate import EffectGate
+from metadata.errors import InvariantViolation
+from metadata.image import MetadataImage
+from metadata.replay import Replayer, ReplayState
+from metadata.snapshot_policy import SnapshotPolicy
+from storage.batch import iter_batches
+from storage.errors import CommittedLostError
+from storage.types import LogPosition
+
+RaftEvent = (
+    RaftRequestArrived
+    | RaftRequestAbandoned
+    | RaftResponseArrived
+    | RaftRequestFailed
+    | QuorumStatePersisted
+    | LogSynced
+    | LogTrimmed
+    | SnapshotWritten
+    | SnapshotLoaded[MetadataImage]
+    | SnapshotRejected
+)
+"""What a node passes on to its replica unseen, or after a look of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataReplicaConfig:
+    """How a node follows the metadata log. Durations in ms, sizes in bytes of record batches."""
+
+    metadata_log_max_record_bytes_between_snapshots: int = 20 * 1024 * 1024
+    """metadata.log.max.record.bytes.between.snapshots: a snapshot after so many bytes."""
+    metadata_log_max_snapshot_interval_ms: int = 3_600_000
+    """metadata.log.max.snapshot.interval.ms: a snapshot at least so often while records arrive; 0: never."""
+    apply_slice_bytes: int = 64 * 1024
+    """At most so much of the log is read and replayed in one step (one batch at least), so that a voter's
+    fetches and votes never wait long."""
+    catch_up_slice_bytes: int = 1024 * 1024
+    """The same while it is more than `catch_up_records` behind: fewer steps, and nobody counts on it yet."""
+    catch_up_records: int = 100_000
+
+
+class MetadataReplica:
+    """The owner calls Raft through `raft` and hands what it wants done to `release`; it asks for `next_read`
+    and `snapshot_due` after everything that may have moved them, and executes what comes out in order.
+
+    `state` holds everything below `applied_offset`: at first the newest snapshot on disk, or an empty image.
+    """
+
+    def __init__(
+        self, raft: RaftCore, image: MetadataImage, config: MetadataReplicaConfig, *, now_ms: int
+    ) -> None:
+        self.raft = raft
+        self.state = ReplayState(image)
+        self.holds_metadata = image.provenance.offset > 0 or bool(image.features.finalized)
+        """False as long as nothing but control records has been replayed or noted."""
+        self.snapshots = SnapshotPolicy(
+            max_bytes=config.metadata_log_max_record_bytes_between_snapshots,
+            interval_ms=config.metadata_log_max_snapshot_interval_ms,
+            last_offset=image.provenance.offset,
+            now_ms=now_ms,
+        )
+        self._config = config
+        self._gate = EffectGate()
+        self._reading_from: int | None = None
+
+    @property
+    def applied_offset(self) -> int:
+        """Everything below is in `state`, the inside of an open transaction included."""
+        return self.state.end_offset
+
+    @property
+    def is_reading(self) -> bool:
+        """A `ReadLog` is under way."""
+        return self._reading_from is not None
+
+    def next_deadline_ms(self) -> int | None:
+        """When Raft has something to do or a snapshot is due by its age."""
+        deadlines = (self.raft.next_deadline_ms(), self.snapshots.next_deadline_ms(self.state))
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    # ---- Raft and the disk
+
+    def release(self, effects: list[RaftEffect]) -> Sequence[RaftEffect]:
+        """What Raft wants done and may be done now, in order."""
+        return self._gate.push(effects)
+
+    def handle(self, event: RaftEvent, now_ms: int) -> Sequence[RaftEffect | TrimLog]:
+        """One input, in the order of arrival; what may be done now, in order."""
+        raft, push = self.raft, self._gate.push
+        match event:
+            case RaftRequestArrived(key=key, request=request):
+                return push(raft.on_request(now_ms, key, request))
+            case LogSynced(end_offset=end_offset):
+                return push(raft.on_log_synced(now_ms, end_offset))
+            case RaftResponseArrived(source=source, correlation_id=at, response=response):
+                return push(raft.on_response(now_ms, source, at, response))
+            case RaftRequestFailed(target=target, correlation_id=at, reason=reason):
+                return push(raft.on_request_failed(now_ms, target, at, reason))
+            case QuorumStatePersisted(token=token):
+                return [*self._gate.persisted(token), *push(raft.on_quorum_state_persisted(now_ms, token))]
+            case RaftRequestAbandoned(key=key):
+                return push(raft.on_request_abandoned(key))
+            case LogTrimmed(log_start_offset=log_start_offset):
+                return push(raft.on_log_trimmed(log_start_offset))
+            case SnapshotWritten(position=position):
+                return self._on_snapshot_written(position, now_ms)
+            case SnapshotLoaded(position=position, image=image):
+                self._load(position, image, now_ms)
+                return push(raft.on_snapshot_loaded(now_ms, position))
+            case SnapshotRejected(position=position, reason=reason):
+                warning = Warn(message=f"the fetched snapshot {position} is damaged: {reason}")
+                return [warning, *push(raft.on_snapshot_rejected(now_ms, position))]
+            case _:
+                assert_never(event)
+
+    def _on_snapshot_written(self, position: LogPosition, now_ms: int) -> Sequence[RaftEffect | TrimLog]:
+        """The snapshot is durable: the log before it may go, as far as retention allows."""
+        if not self.snapshots.written(position):
+            return []
+        effects = self._gate.push(self.raft.on_snapshot_written(now_ms, position))
+        return [*effects, TrimLog(before_offset=position.offset)]
+
+    def _load(self, position: LogPosition, image: MetadataImage, now_ms: int) -> None:
+        """A fetched snapshot replaces everything, as one change; one that ends where this replica is already,
+        or before, changes nothing (the log went on while it was fetched)."""
+        if position.offset > self.applied_offset:
+            place = image.provenance
+            if (place.epoch, place.offset) != (position.epoch, position.offset):
+                raise InvariantViolation(
+                    f"the snapshot {position} gave an image of epoch {place.epoch} that ends at offset"
+                    f" {place.offset}: remove its file, it will be fetched again"
+                )
+            self.state = ReplayState(image)
+            self.holds_metadata = True
+            self._reading_from = None
+        self.snapshots.loaded(position, now_ms)
+
+    # ---- what is committed
+
+    def next_read(self) -> ReadLog | None:
+        """The next slice of committed batches to read, if there is one and no read is under way."""
+        start, end = self.applied_offset, self.raft.high_watermark
+        if self._reading_from is not None or start >= end:
+            return None
+        self._reading_from = start
+        config = self._config
+        far_behind = end - start > config.catch_up_records
+        slice_bytes = config.catch_up_slice_bytes if far_behind else config.apply_slice_bytes
+        return ReadLog(from_offset=start, to_offset=end, max_bytes=slice_bytes)
+
+    def apply(self, event: LogRead) -> int:
+        """Replays a slice; its bytes, or 0 for one that a snapshot has overtaken.
+
+        Raises CommittedLostError when the log holds nothing there, CorruptLogError, and ReplayError for a
+        record that does not fit. The state is unchanged then.
+        """
+        if event.from_offset != self._reading_from:
+            return 0
+        self._reading_from = None
+        if not event.data:
+            raise CommittedLostError(
+                f"the log holds nothing at offset {event.from_offset}, which is committed:"
+                " see 'Damaged or lost' in docs/operations.md"
+            )
+        engine = Replayer(self.state)
+        holds_metadata = self.holds_metadata
+        for batch in iter_batches(event.data, file="the metadata log", expected_offset=event.from_offset):
+            holds_metadata = holds_metadata or not batch.header.is_control
+            engine.apply_batch(batch)
+        self.holds_metadata = holds_metadata
+        self.advance(engine.state(), len(event.data))
+        return len(event.data)
+
+    def advance(self, state: ReplayState, size_bytes: int) -> None:
+        """Batches of so many bytes are committed, and `state` is what comes of them: also how the active
+        controller, which replays before it appends, commits."""
+        self.state = state
+        self.snapshots.replayed(size_bytes)
+
+    def snapshot_due(self, now_ms: int) -> WriteSnapshot[MetadataImage] | None:
+        """The snapshot to write, when one is due."""
+        position = self.snapshots.cut(self.state, now_ms)
+        if position is None:
+            return None
+        image = self.state.image
+        return WriteSnapshot(image=image, position=position, timestamp_ms=image.provenance.timestamp_ms)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metadata.broker_ids import key_problem
-from metadata.records import BrokerEndpoint, BrokerFeature
-from metadata.replica import MetadataReplicaConfig
+from metaquorum.metadata.broker_ids import key_problem
+from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.replica import MetadataReplicaConfig
 
 OBSERVER_REPLICA = MetadataReplicaConfig(apply_slice_bytes=1024 * 1024)
 """Nobody waits for the fetches and votes of an observer: it replays in larger steps than a voter."""

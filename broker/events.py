@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.lifecycle import BrokerState
-from broker.replica.events import DataEffect, DataEvent
-from controller.raft import effects as raft
-from controller.raft.events import (
+from metaquorum.broker.lifecycle import BrokerState
+from metaquorum.broker.replica.events import DataEffect, DataEvent
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.common import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+)
+from metaquorum.raft import effects as raft
+from metaquorum.raft.events import (
     LogRead,
     LogSynced,
     LogTrimmed,
@@ -27,14 +35,6 @@ from controller.raft.events import (
     Stop,
     TrimLog,
     WriteSnapshot,
-)
-from metadata.errors import ApiError
-from metadata.image import MetadataImage
-from metadata.requests import (
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    RegisterBrokerRequest,
-    RegisterBrokerResponse,
 )
 
 __all__ = [

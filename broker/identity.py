@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.meta_properties import MetaProperties
+from metaquorum.storage.files.meta_properties import MetaProperties
 
 
 class IdentityConflict(Exception):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from types import MappingProxyType
 
-from metadata.errors import InvariantViolation
+from metaquorum.metadata.errors import InvariantViolation
 
 
 class ProcessState(IntEnum):

@@ -11,8 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from broker.config import BrokerConfig
-from broker.events import (
+from metaquorum.broker.config import BrokerConfig
+from metaquorum.broker.events import (
     ControllerRequestFailed,
     ControllerResponseArrived,
     Effect,
@@ -26,20 +26,20 @@ from broker.events import (
     Stop,
     TrimLog,
 )
-from broker.replica.events import DataEffect, DataEvent, OfflineDirectoriesChanged
-from broker.replica.manager import ReplicaManager
-from broker.session import BrokerSession
-from broker.status import BrokerStatus
-from controller.raft import effects as raft_effects
-from controller.raft.core import RaftCore
-from controller.raft.effects import RaftEffect
-from controller.raft.messages import FetchResponse, RaftError
-from metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
-from metadata.features import LEVEL_DIRECTORIES
-from metadata.image import MetadataImage, Provenance
-from metadata.replica import MetadataReplica
-from metadata.requests import BrokerHeartbeatRequest
-from storage.errors import CommittedLostError, CorruptLogError
+from metaquorum.broker.replica.events import DataEffect, DataEvent, OfflineDirectoriesChanged
+from metaquorum.broker.replica.manager import ReplicaManager
+from metaquorum.broker.session import BrokerSession
+from metaquorum.broker.status import BrokerStatus
+from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
+from metaquorum.metadata.features import LEVEL_DIRECTORIES
+from metaquorum.metadata.image import MetadataImage, Provenance
+from metaquorum.metadata.replica import MetadataReplica
+from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
+from metaquorum.raft import effects as raft_effects
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.effects import RaftEffect
+from metaquorum.raft.messages import FetchResponse, RaftError
+from metaquorum.storage.errors import CommittedLostError, CorruptLogError
 
 
 class BrokerNode:
@@ -155,7 +155,7 @@ class BrokerNode:
 
     @property
     def vouched_epoch(self) -> int | None:
-        """What an orderly end of this process leaves for the next one (`storage.clean_shutdown`)."""
+        """What an orderly end of this process leaves for the next one (`storage.files.clean_shutdown`)."""
         return self._session.vouched_epoch
 
     def farewell(self) -> tuple[int, BrokerHeartbeatRequest] | None:

@@ -14,20 +14,26 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from broker.config import BrokerConfig
-from broker.events import LifecycleEffect, LifecycleRequest, LifecycleResponse, SendToController, StateChanged
-from broker.lifecycle import BrokerState, Trigger, next_state
-from broker.targets import ControllerTargets, backoff_ms
-from broker.waiting import WaitingLine
-from controller.raft.effects import Warn
-from controller.raft.events import Stop
-from metadata.errors import ApiError, ErrorCode, InvariantViolation
-from metadata.requests import (
+from metaquorum.broker.config import BrokerConfig
+from metaquorum.broker.events import (
+    LifecycleEffect,
+    LifecycleRequest,
+    LifecycleResponse,
+    SendToController,
+    StateChanged,
+)
+from metaquorum.broker.lifecycle import BrokerState, Trigger, next_state
+from metaquorum.broker.targets import ControllerTargets, backoff_ms
+from metaquorum.broker.waiting import WaitingLine
+from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
+from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
+from metaquorum.raft.effects import Warn
+from metaquorum.raft.events import Stop
 
 FATAL_REFUSALS = frozenset(
     {ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION}

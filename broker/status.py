@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.lifecycle import BrokerState, ProcessState
+from metaquorum.broker.lifecycle import BrokerState, ProcessState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

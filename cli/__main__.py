@@ -1,24 +1,24 @@
-"""The `metaquorum` command's beginning, also as `python -m cli`: local clusters start their processes so."""
+"""The entry point of `metaquorum`, and of `python -m metaquorum.cli` for the processes of a local cluster."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from cli.interrupts import quiet_interrupts
+from metaquorum.cli.interrupts import quiet_interrupts
 
 
 def main() -> None:
     """Runs the command line; ends the process."""
     is_node = sys.argv[1:3] in (["controller", "run"], ["broker", "run"])
     if is_node and os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":
-        # A node says in its log what gRPC writes of handshakes (`runtime.native_lines`). gRPC reads this when
-        # it is imported, long before the command line is understood. NONE: our own commands leave it to those
-        # that they start.
+        # A node says in its log what gRPC writes of handshakes (`runtime.rpc.native_lines`). gRPC reads this
+        # when it is imported, long before the command line is understood. NONE: our own commands leave it to
+        # those that they start.
         os.environ["GRPC_VERBOSITY"] = "INFO"
         os.environ["GRPC_TRACE"] = ",".join(filter(None, (os.environ.get("GRPC_TRACE"), "handshaker")))
     with quiet_interrupts():
-        from cli.main import main as command
+        from metaquorum.cli.main import main as command
     command(prog_name="metaquorum")
 
 

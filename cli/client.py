@@ -1,7 +1,7 @@
 """The cluster as the commands see it: blocking calls on the active controller, with a bound on the wait.
 
 Owns the options that say where the cluster is. How the active controller is found, and what is asked again,
-is `runtime.client`'s business.
+is `runtime.client.admin`'s business.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from typing import Any, TypeVar
 
 import click
 
-from cli.errors import Failure, one_line
-from cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
-from metadata.errors import ApiError
-from metadata.image.types import BrokerRegistration
-from metadata.requests import DescribeQuorumResponse, NewTopic, TopicResult
-from runtime.broker_status import BrokerAnswer, describe_broker_nodes
-from runtime.channels import TlsFiles, TlsMaterial
-from runtime.client import (
+from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.local.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.image.types import BrokerRegistration
+from metaquorum.metadata.requests.common import DescribeQuorumResponse, NewTopic, TopicResult
+from metaquorum.runtime.client.admin import (
     Address,
     AdminClient,
     BlockingClient,
@@ -33,8 +31,10 @@ from runtime.client import (
     TopicSummary,
     parse_bootstrap,
 )
-from runtime.node_client import NodeAnswer, describe_nodes
-from runtime.settings_client import SettingsClient
+from metaquorum.runtime.client.broker_status import BrokerAnswer, describe_broker_nodes
+from metaquorum.runtime.client.nodes import NodeAnswer, describe_nodes
+from metaquorum.runtime.client.settings import SettingsClient
+from metaquorum.runtime.rpc.channels import TlsFiles, TlsMaterial
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

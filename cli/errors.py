@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import click
 
-from metadata.errors import ApiError, RecordDecodeError, ReplayError
-from metadata.inspect.log import InspectError
-from runtime.errors import ConfigError, StartError
-from storage.errors import StorageError
+from metaquorum.metadata.errors import ApiError, RecordDecodeError, ReplayError
+from metaquorum.metadata.inspect.log.log import InspectError
+from metaquorum.runtime.errors import ConfigError, StartError
+from metaquorum.storage.errors import StorageError
 
 EXIT_FAILED = 1
 """The command could not do what was asked, or what it read is damaged."""

@@ -16,34 +16,55 @@ import click
 from click.exceptions import NoArgsIsHelpError
 from click.shell_completion import get_completion_class
 
-from cli.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USAGE, as_failure
-from cli.interrupts import quiet_interrupts
+from metaquorum.cli.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USAGE, as_failure
+from metaquorum.cli.interrupts import quiet_interrupts
 
 _COMMANDS: dict[str, tuple[str, str]] = {
-    "storage": ("cli.storage_commands:storage", "Format storage directories and show their identity."),
-    "controller": ("cli.server_commands:controller", "Run a controller; show the status of controllers."),
-    "broker": ("cli.server_commands:broker", "Run a broker; show the status of brokers."),
-    "local": ("cli.local_commands:local", "Run a whole cluster on this machine."),
-    "quorum": ("cli.quorum_commands:quorum", "Describe the quorum and transfer its leadership."),
-    "brokers": ("cli.broker_commands:brokers", "List, describe and unregister brokers."),
-    "configs": ("cli.config_commands:configs", "Describe and change configurations."),
-    "features": ("cli.feature_commands:features", "Describe, upgrade and downgrade feature levels."),
-    "acls": ("cli.acl_commands:acls", "Add, list and remove access control entries."),
-    "users": ("cli.user_commands:users", "Set, delete and list SCRAM credentials."),
-    "quotas": ("cli.quota_commands:quotas", "Change and describe client quotas."),
-    "tokens": ("cli.token_commands:tokens", "Create, renew, expire and list delegation tokens."),
-    "producer-ids": ("cli.producer_commands:producer_ids", "Allocate blocks of producer ids to brokers."),
-    "topics": ("cli.topic_commands:topics", "Create, list, describe and delete topics."),
-    "partitions": ("cli.partition_commands:partitions", "Elect leaders, add partitions, move replicas."),
-    "produce": ("cli.produce_commands:produce", "Write lines or generated messages to a topic."),
-    "consume": ("cli.consume_commands:consume", "Print the records of a topic."),
-    "log-dirs": ("cli.log_dir_commands:log_dirs", "Describe brokers' log directories; take one offline."),
-    "log": ("cli.log_commands:log", "Read any KRaft metadata log: its records and the state they build."),
+    "storage": (
+        "metaquorum.cli.storage.commands:storage",
+        "Format storage directories and show their identity.",
+    ),
+    "controller": (
+        "metaquorum.cli.server_commands:controller",
+        "Run a controller; show the status of controllers.",
+    ),
+    "broker": ("metaquorum.cli.server_commands:broker", "Run a broker; show the status of brokers."),
+    "local": ("metaquorum.cli.local.commands:local", "Run a whole cluster on this machine."),
+    "quorum": ("metaquorum.cli.admin.quorum:quorum", "Describe the quorum and transfer its leadership."),
+    "brokers": ("metaquorum.cli.admin.brokers:brokers", "List, describe and unregister brokers."),
+    "configs": ("metaquorum.cli.admin.configs:configs", "Describe and change configurations."),
+    "features": ("metaquorum.cli.admin.features:features", "Describe, upgrade and downgrade feature levels."),
+    "acls": ("metaquorum.cli.admin.acls:acls", "Add, list and remove access control entries."),
+    "users": ("metaquorum.cli.admin.users:users", "Set, delete and list SCRAM credentials."),
+    "quotas": ("metaquorum.cli.admin.quotas:quotas", "Change and describe client quotas."),
+    "tokens": ("metaquorum.cli.admin.tokens:tokens", "Create, renew, expire and list delegation tokens."),
+    "producer-ids": (
+        "metaquorum.cli.admin.producer_ids:producer_ids",
+        "Allocate blocks of producer ids to brokers.",
+    ),
+    "topics": ("metaquorum.cli.admin.topics:topics", "Create, list, describe and delete topics."),
+    "partitions": (
+        "metaquorum.cli.admin.partitions:partitions",
+        "Elect leaders, add partitions, move replicas.",
+    ),
+    "produce": ("metaquorum.cli.data.produce:produce", "Write lines or generated messages to a topic."),
+    "consume": ("metaquorum.cli.data.consume:consume", "Print the records of a topic."),
+    "log-dirs": (
+        "metaquorum.cli.admin.log_dirs:log_dirs",
+        "Describe brokers' log directories; take one offline.",
+    ),
+    "log": (
+        "metaquorum.cli.log.commands:log",
+        "Read any KRaft metadata log: its records and the state they build.",
+    ),
     "pipeline": (
-        "cli.pipeline_commands:pipeline",
+        "metaquorum.cli.pipeline.commands:pipeline",
         "Build tables, audits and a report from the logs of a fleet.",
     ),
-    "demo": ("cli.demo_command:demo", "Start a quorum, break parts of it, and show what its log says."),
+    "demo": (
+        "metaquorum.cli.local.demo:demo",
+        "Start a quorum, break parts of it, and show what its log says.",
+    ),
 }
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import click
 
-from cli.broker_status_text import status_json, status_text
-from cli.client import ClientOptions, client_options
-from cli.errors import EXIT_FAILED
-from cli.node_text import node_json, node_text
-from cli.output import echo_json, json_option
+from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.errors import EXIT_FAILED
+from metaquorum.cli.text.broker_status import status_json, status_text
+from metaquorum.cli.text.nodes import node_json, node_text
+from metaquorum.cli.text.output import echo_json, json_option
 
 CONFIG = click.Path(path_type=str)
 
@@ -25,7 +25,7 @@ def controller() -> None:
 @click.argument("config", type=CONFIG)
 def run_controller(config: str) -> int:
     """Run a controller with the configuration file CONFIG, until SIGTERM or Ctrl-C."""
-    from controller.server.main import run
+    from metaquorum.controller.server.main import run
 
     return run(config)
 
@@ -53,7 +53,7 @@ def broker() -> None:
 @click.option("--node-id", type=click.IntRange(min=0), help="The broker id, if CONFIG does not set it.")
 def run_broker(config: str, node_id: int | None) -> int:
     """Run a broker with the configuration file CONFIG, until SIGTERM or Ctrl-C."""
-    from broker.server.main import run
+    from metaquorum.broker.server.main import run
 
     return run(config, node_id)
 

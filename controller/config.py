@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from metadata.records import ControllerEndpoint, Record
-from metadata.replica import MetadataReplicaConfig
+from metaquorum.metadata.records.types import ControllerEndpoint, Record
+from metaquorum.metadata.replica import MetadataReplicaConfig
 
 VOTER_REPLICA = MetadataReplicaConfig()
 

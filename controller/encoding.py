@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metadata.codec import encode, encode_control
-from metadata.columnar.bulk import RecordPieces
-from metadata.control_records import LeaderChangeMessage, LeaderVoter
-from metadata.features import write_version
-from metadata.image import METADATA_VERSION
-from metadata.records import FeatureLevelRecord, Record
-from storage.batch import encode_batch, plain_header, seal_batch
+from metaquorum.metadata.columnar.bulk import RecordPieces
+from metaquorum.metadata.features import write_version
+from metaquorum.metadata.image import METADATA_VERSION
+from metaquorum.metadata.records.codec import encode, encode_control
+from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter
+from metaquorum.metadata.records.types import FeatureLevelRecord, Record
+from metaquorum.storage.batches.batch import encode_batch, plain_header, seal_batch
 
 
 def encode_records_batch(

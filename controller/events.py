@@ -3,15 +3,18 @@
 In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, in an order
 that the driver and the simulator keep; everything that had to wait for a disk or for a commit has been
 held back by the node already, so executing an effect needs no further thought. What every node with a
-Raft core is told and asks for is in `controller.raft.events`; it is named here again.
+Raft core is told and asks for is in `raft.events`; it is named here again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.raft import effects as raft
-from controller.raft.events import (
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
+from metaquorum.raft import effects as raft
+from metaquorum.raft.events import (
     LogRead,
     LogSynced,
     LogTrimmed,
@@ -29,9 +32,6 @@ from controller.raft.events import (
     TrimLog,
     WriteSnapshot,
 )
-from metadata.errors import ApiError
-from metadata.image import MetadataImage
-from metadata.requests import ControllerRequest, ControllerResponse
 
 __all__ = [
     "Answer",

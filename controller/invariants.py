@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from controller.node import ControllerNode
-from metadata.errors import InvariantViolation
+from metaquorum.controller.node import ControllerNode
+from metaquorum.metadata.errors import InvariantViolation
 
 
 def check_node(node: ControllerNode) -> None:

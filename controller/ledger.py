@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from metadata.errors import ApiError, InvariantViolation
-from metadata.image import MetadataImage
-from metadata.replay import ReplayState
-from metadata.replica import MetadataReplica
-from metadata.requests import ControllerResponse
+from metaquorum.metadata.errors import ApiError, InvariantViolation
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.replay import ReplayState
+from metaquorum.metadata.replica import MetadataReplica
+from metaquorum.metadata.requests.common import ControllerResponse
 
 Reply = tuple[int, ControllerResponse | ApiError]
 """(request key, what to answer)."""

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import assert_never
 
-from controller.active import ActiveController
-from controller.config import ControllerConfig
-from controller.encoding import encode_records_batch
-from controller.events import (
+from metaquorum.controller.active.active import ActiveController
+from metaquorum.controller.brokers.sessions import Sessions
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.encoding import encode_records_batch
+from metaquorum.controller.events import (
     Answer,
     Effect,
     Event,
@@ -28,27 +29,24 @@ from controller.events import (
     Stop,
     TrimLog,
 )
-from controller.ledger import Ledger, Pending, Reply
-from controller.queries import node_status, not_controller
-from controller.raft import effects as raft_effects
-from controller.raft.core import RaftCore
-from controller.raft.effects import RaftEffect
-from controller.raft.messages import RaftError, RaftResponse
-from controller.reception import Reception
-from controller.sessions import Sessions
-from controller.status import Counters, NodeStatus
-from metadata.columnar import MIN_RECORDS as COLUMNS_MIN_RECORDS
-from metadata.errors import ApiError, InvariantViolation, ReplayError
-from metadata.image import MetadataImage
-from metadata.records import Record
-from metadata.replay import replay, replay_records
-from metadata.replica import MetadataReplica, RaftEvent
-from metadata.requests import (
-    ControllerResponse,
-)
-from storage.batch import iter_batches
-from storage.errors import CommittedLostError, CorruptLogError
-from storage.uuids import random_uuid
+from metaquorum.controller.ledger import Ledger, Pending, Reply
+from metaquorum.controller.queries import node_status, not_controller
+from metaquorum.controller.reception import Reception
+from metaquorum.controller.status import Counters, NodeStatus
+from metaquorum.metadata.columnar import MIN_RECORDS as COLUMNS_MIN_RECORDS
+from metaquorum.metadata.errors import ApiError, InvariantViolation, ReplayError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import Record
+from metaquorum.metadata.replay import replay, replay_records
+from metaquorum.metadata.replica import MetadataReplica, RaftEvent
+from metaquorum.metadata.requests.common import ControllerResponse
+from metaquorum.raft import effects as raft_effects
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.effects import RaftEffect
+from metaquorum.raft.messages import RaftError, RaftResponse
+from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.errors import CommittedLostError, CorruptLogError
+from metaquorum.storage.uuids import random_uuid
 
 SHUTDOWN_GRACE_MS = 200
 """How long a resigned leader waits for its successors to hear of it before it stops."""

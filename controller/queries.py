@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controller.brokers import broker_state
-from controller.lifecycle import BrokerState
-from controller.raft.progress import ReplicaState
-from controller.status import BrokerStatus, NodeStatus
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import BrokerRegistration
-from metadata.requests import DescribeQuorumResponse, ReadImageResponse, ReplicaStatus
+from metaquorum.controller.brokers.brokers import broker_state
+from metaquorum.controller.brokers.lifecycle import BrokerState
+from metaquorum.controller.status import BrokerStatus, NodeStatus
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import BrokerRegistration
+from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReadImageResponse, ReplicaStatus
+from metaquorum.raft.protocol.progress import ReplicaState
 
 if TYPE_CHECKING:
-    from controller.node import ControllerNode
+    from metaquorum.controller.node import ControllerNode
 
 
 def describe_quorum(node: ControllerNode) -> DescribeQuorumResponse:

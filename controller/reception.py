@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, assert_never
 
-from controller.active import WRITE_REQUESTS, WriteRequest
-from controller.events import RequestArrived
-from controller.queries import describe_quorum, furthest_voter, image_response, not_controller
-from controller.read_queue import ReadQueue
-from controller.workbench import busy
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests import (
+from metaquorum.controller.active.active import WRITE_REQUESTS, WriteRequest
+from metaquorum.controller.active.workbench import busy
+from metaquorum.controller.events import RequestArrived
+from metaquorum.controller.queries import describe_quorum, furthest_voter, image_response, not_controller
+from metaquorum.controller.read_queue import ReadQueue
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     DescribeQuorumRequest,
     Done,
@@ -24,7 +24,7 @@ from metadata.requests import (
 )
 
 if TYPE_CHECKING:
-    from controller.node import ControllerNode
+    from metaquorum.controller.node import ControllerNode
 
 
 class Reception:

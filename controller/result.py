@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metadata.errors import ApiError
-from metadata.records import Record
-from metadata.requests import ControllerResponse
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.records.types import Record
+from metaquorum.metadata.requests.common import ControllerResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from controller.lifecycle import BrokerState
-from storage.known_committed import CommittedLoss
+from metaquorum.controller.brokers.lifecycle import BrokerState
+from metaquorum.storage.files.known_committed import CommittedLoss
 
 
 @dataclass(slots=True)

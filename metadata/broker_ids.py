@@ -22,10 +22,9 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from storage.uuids import uuid_from_text, uuid_to_text
-
-from .image import BROKER_RESOURCE, ConfigResource, MetadataImage
-from .records import ConfigRecord
+from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource, MetadataImage
+from metaquorum.metadata.records.types import ConfigRecord
+from metaquorum.storage.uuids import uuid_from_text, uuid_to_text
 
 BINDING_PREFIX = "broker.id.binding."
 CURRENT_PREFIX = "broker.id.current."

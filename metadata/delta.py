@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from .image import (
+from metaquorum.metadata.image import (
     ConfigResource,
     MetadataImage,
     PartitionChanges,

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from metadata import records
-from metadata.errors import UnsupportedVersionError
-from metadata.records import BrokerRegistrationChangeRecord, Record
+from metaquorum.metadata.errors import UnsupportedVersionError
+from metaquorum.metadata.records import types as records
+from metaquorum.metadata.records.types import BrokerRegistrationChangeRecord, Record
 
 METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"

@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from .delta import MetadataDelta, diff
-from .image import METADATA_VERSION, TOPIC_RESOURCE, MetadataImage, TopicsImage
-from .image.columns import (
+from metaquorum.metadata.delta import MetadataDelta, diff
+from metaquorum.metadata.image import METADATA_VERSION, TOPIC_RESOURCE, MetadataImage, TopicsImage
+from metaquorum.metadata.image.columns import (
     CHUNK_SHIFT,
     INDEX,
     LEADER,

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from .delta import MetadataDelta, diff
-from .image import TOPIC_RESOURCE, BrokersImage, ConfigResource, MetadataImage, TopicsImage
-from .image.columns import (
+from metaquorum.metadata.delta import MetadataDelta, diff
+from metaquorum.metadata.image import TOPIC_RESOURCE, BrokersImage, ConfigResource, MetadataImage, TopicsImage
+from metaquorum.metadata.image.columns import (
     CHUNK_MASK,
     CHUNK_SHIFT,
     LEADER,
@@ -27,7 +27,7 @@ from .image.columns import (
     Chunk,
     RowArray,
 )
-from .invariants import (
+from metaquorum.metadata.invariants import (
     COLUMN_RULES,
     ERROR,
     MAX_VIOLATIONS,

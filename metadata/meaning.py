@@ -15,10 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from storage.uuids import uuid_to_text
-
-from .errors import ReplayError
-from .image import (
+from metaquorum.metadata.errors import ReplayError
+from metaquorum.metadata.image import (
     METADATA_VERSION,
     MIGRATING,
     RECOVERED,
@@ -38,7 +36,7 @@ from .image import (
     QuotaEntity,
     ScramCredential,
 )
-from .records import (
+from metaquorum.metadata.records.types import (
     FENCED,
     IN_CONTROLLED_SHUTDOWN,
     UNFENCED,
@@ -65,6 +63,7 @@ from .records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
+from metaquorum.storage.uuids import uuid_to_text
 
 INT32_BITS = 32
 LAST_ZK_MIGRATION_STATE = 4

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from metadata.image import LOST, MIGRATING, UNASSIGNED, BrokerRegistration, PartitionInfo
+from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, BrokerRegistration, PartitionInfo
 
 
 class Brokers(Protocol):

@@ -14,16 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from storage.batch import RecordBatch, batch_record_spans
-from storage.errors import BatchError
-from storage.runs import BatchRun
-
-from . import columnar
-from .codec import decode
-from .errors import RecordDecodeError, ReplayError
-from .image import ImageBuilder, MetadataImage, Provenance
-from .meaning import apply_record
-from .records import AbortTransactionRecord, BeginTransactionRecord, EndTransactionRecord
+from metaquorum.metadata import columnar
+from metaquorum.metadata.errors import RecordDecodeError, ReplayError
+from metaquorum.metadata.image import ImageBuilder, MetadataImage, Provenance
+from metaquorum.metadata.meaning import apply_record
+from metaquorum.metadata.records.codec import decode
+from metaquorum.metadata.records.types import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+)
+from metaquorum.storage.batches.batch import RecordBatch, batch_record_spans
+from metaquorum.storage.batches.runs import BatchRun
+from metaquorum.storage.errors import BatchError
 
 ErrorHandler = Callable[[ReplayError], None]
 """What to do with a record that cannot be applied: return to skip it, raise to stop."""

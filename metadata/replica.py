@@ -12,9 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from controller.raft.core import RaftCore
-from controller.raft.effects import RaftEffect, Warn
-from controller.raft.events import (
+from metaquorum.metadata.errors import InvariantViolation
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.metadata.snapshot_policy import SnapshotPolicy
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.effects import RaftEffect, Warn
+from metaquorum.raft.events import (
     LogRead,
     LogSynced,
     LogTrimmed,
@@ -30,14 +34,10 @@ from controller.raft.events import (
     TrimLog,
     WriteSnapshot,
 )
-from controller.raft.gate import EffectGate
-from metadata.errors import InvariantViolation
-from metadata.image import MetadataImage
-from metadata.replay import Replayer, ReplayState
-from metadata.snapshot_policy import SnapshotPolicy
-from storage.batch import iter_batches
-from storage.errors import CommittedLostError
-from storage.types import LogPosition
+from metaquorum.raft.gate import EffectGate
+from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.errors import CommittedLostError
+from metaquorum.storage.types import LogPosition
 
 RaftEvent = (
     RaftRequestArrived

@@ -11,7 +11,7 @@ import re
 from functools import cache
 from typing import Any
 
-from metadata.schema import RECORD_SCHEMAS, SCHEMA_BY_CLASS, SETTING_VALUE
+from metaquorum.metadata.records.schema import RECORD_SCHEMAS, SCHEMA_BY_CLASS, SETTING_VALUE
 
 REDACTED = "(redacted)"
 

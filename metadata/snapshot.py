@@ -12,27 +12,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from storage.batch import BatchHeader, RecordBatch, encode_batch, iter_batches, seal_batch
-from storage.types import LogPosition
-
-from .codec import decode_control, encode, encode_control
-from .columnar.encode import LONGEST_LIST, PartitionRowsToWrite, encode_records
-from .control_records import SnapshotFooterRecord, SnapshotHeaderRecord
-from .errors import RecordDecodeError, ReplayError, UnsupportedVersionError
-from .features import record_version_for, write_version
-from .image import MIGRATING, MetadataImage, PartitionInfo, Provenance, TopicsImage
-from .image.columns import FLAGS, LISTS, N_ISR, N_REPLICAS, PADDING, RowArray
-from .image.compare import rows_block
-from .image.topics import TopicEntry
-from .records import (
+from metaquorum.metadata.columnar.encode import LONGEST_LIST, PartitionRowsToWrite, encode_records
+from metaquorum.metadata.errors import RecordDecodeError, ReplayError, UnsupportedVersionError
+from metaquorum.metadata.features import record_version_for, write_version
+from metaquorum.metadata.image import MIGRATING, MetadataImage, PartitionInfo, Provenance, TopicsImage
+from metaquorum.metadata.image.columns import FLAGS, LISTS, N_ISR, N_REPLICAS, PADDING, RowArray
+from metaquorum.metadata.image.compare import rows_block
+from metaquorum.metadata.image.topics import TopicEntry
+from metaquorum.metadata.records.codec import decode_control, encode, encode_control
+from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord
+from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
     PartitionRecord,
     TopicRecord,
 )
-from .replay import ErrorHandler, Replayer
-from .snapshot_records import records_after_topics, records_before_topics
+from metaquorum.metadata.replay import ErrorHandler, Replayer
+from metaquorum.metadata.snapshot_records import records_after_topics, records_before_topics
+from metaquorum.storage.batches.batch import BatchHeader, RecordBatch, encode_batch, iter_batches, seal_batch
+from metaquorum.storage.types import LogPosition
 
 BATCH_RECORDS = 4096
 """Records of one batch of a snapshot, at most; also the work between two slices."""

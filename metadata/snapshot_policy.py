@@ -5,8 +5,8 @@ One is written at a time. Knows no files: that a snapshot is written, or was fet
 
 from __future__ import annotations
 
-from metadata.replay import ReplayState
-from storage.types import LogPosition
+from metaquorum.metadata.replay import ReplayState
+from metaquorum.storage.types import LogPosition
 
 
 class SnapshotPolicy:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .features import MIN_FINALIZED_METADATA_VERSION
-from .image import (
+from metaquorum.metadata.features import MIN_FINALIZED_METADATA_VERSION
+from metaquorum.metadata.image import (
     METADATA_VERSION,
     BrokerRegistration,
     ControllerRegistration,
     MetadataImage,
     quota_sort_key,
 )
-from .records import (
+from metaquorum.metadata.records.types import (
     AccessControlEntryRecord,
     BrokerEndpoint,
     BrokerFeature,

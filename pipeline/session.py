@@ -18,13 +18,15 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import metaquorum
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_JAVA = 17
 LOOPBACK = "127.0.0.1"
 DEFAULT_MASTER = "local[*]"
-_PACKAGES = ("pipeline", "metadata", "storage")
+_PACKAGES = (".", "pipeline", "metadata", "storage")
 _INSTALL_JAVA = (
     f"install Java {MIN_JAVA} or 21 (Debian: apt-get install openjdk-17-jre-headless) "
     "and put it into PATH or JAVA_HOME"
@@ -115,7 +117,7 @@ def spark_session(
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    from .source import MetadataLogSource
+    from metaquorum.pipeline.source import MetadataLogSource
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     chosen = (SparkConf().get("spark.master", "") or "") if submitted else (master or DEFAULT_MASTER)
@@ -146,11 +148,11 @@ def ship_packages(session: SparkSession) -> None:
     directory = tempfile.mkdtemp(prefix="metaquorum-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     target = Path(directory) / "metaquorum-packages.zip"
-    root = Path(__file__).resolve().parent.parent
+    root = Path(metaquorum.__file__).parent
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in _PACKAGES:
-            for file in sorted((root / package).rglob("*.py")):
-                name = file.relative_to(root).as_posix()
+            for file in sorted((root / package).glob("*.py" if package == "." else "**/*.py")):
+                name = file.relative_to(root.parent).as_posix()
                 archive.write(file, name)
                 # Compiled too, since a worker cannot keep what it compiles from a zip file; another release
                 # of Python takes the source.

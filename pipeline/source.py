@@ -42,13 +42,13 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from metadata.inspect.points import parse_time_ms
-from pipeline.arrow.selection import Selection, type_named
-from pipeline.logs.damage import Dialect, parse_dialect
-from pipeline.logs.pieces import Piece
-from pipeline.logs.places import LogPlace, NoLogsError, find_logs
-from pipeline.logs.survey import SPLIT_BYTES
-from pipeline.paths import PathError, local_path
+from metaquorum.metadata.inspect.log.points import parse_time_ms
+from metaquorum.pipeline.arrow.selection import Selection, type_named
+from metaquorum.pipeline.logs.damage import Dialect, parse_dialect
+from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.pipeline.logs.places import LogPlace, NoLogsError, find_logs
+from metaquorum.pipeline.logs.survey import SPLIT_BYTES
+from metaquorum.pipeline.paths import PathError, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,7 +105,7 @@ class Options:
 
     def places(self) -> list[LogPlace]:
         """The logs below the paths. Raises NoLogsError."""
-        from storage.posix_disk import PosixDisk
+        from metaquorum.storage.disk.posix import PosixDisk
 
         return find_logs(PosixDisk(), self.paths, self.cluster)
 
@@ -174,7 +174,7 @@ class PiecePartition(InputPartition):
 
     def require(self) -> None:
         """Raises SourceError where this executor cannot read what the driver found."""
-        from pipeline.logs.executors import require_path, unseen, where
+        from metaquorum.pipeline.logs.executors import require_path, unseen, where
 
         path = self.piece.path if self.piece is not None else self.place.path if self.place else None
         try:
@@ -216,7 +216,7 @@ class MetadataLogSource(DataSource):
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from pipeline.arrow.schemas import arrow_schema_of
+        from metaquorum.pipeline.arrow.schemas import arrow_schema_of
 
         return from_arrow_schema(arrow_schema_of(Options(self.options).type))
 
@@ -300,7 +300,7 @@ class MetadataLogReader(DataSourceReader):
 
     @_in_one_line
     def partitions(self) -> Sequence[InputPartition]:
-        from pipeline.logs.cut import damage_places, record_pieces
+        from metaquorum.pipeline.logs.cut import damage_places, record_pieces
 
         if self._nothing:
             return [PiecePartition(None)]
@@ -318,7 +318,7 @@ class MetadataLogReader(DataSourceReader):
         return [PiecePartition(piece) for piece in pieces] or [PiecePartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pipeline.arrow.schemas import damage_batches, record_batches
+        from metaquorum.pipeline.arrow.schemas import damage_batches, record_batches
 
         if not isinstance(partition, PiecePartition):
             raise TypeError(f"a partition of another source: {partition!r}")
@@ -372,13 +372,13 @@ class MetadataLogStreamReader(DataSourceStreamReader):
     @_in_one_line
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
         """Where every log ends now. A log that became shorter, or is gone, stays where it was."""
-        from pipeline.logs.cut import log_ends
+        from metaquorum.pipeline.logs.cut import log_ends
 
         return {**start, **log_ends(self._options.places(), start)}
 
     @_in_one_line
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        from pipeline.logs.cut import pieces_between
+        from metaquorum.pipeline.logs.cut import pieces_between
 
         options = self._options
         found: list[PiecePartition] = []
@@ -393,8 +393,8 @@ class MetadataLogStreamReader(DataSourceStreamReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pipeline.arrow.schemas import record_batches
-        from pipeline.logs.pieces import DamagedError
+        from metaquorum.pipeline.arrow.schemas import record_batches
+        from metaquorum.pipeline.logs.pieces import DamagedError
 
         if not isinstance(partition, PiecePartition) or partition.piece is None:
             return

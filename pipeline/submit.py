@@ -13,9 +13,10 @@ from pathlib import Path
 
 def main() -> int:
     """Runs the ingest; 1 and one line on standard error when it cannot."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from pipeline.logs.places import NoLogsError
-    from pipeline.session import SessionError, spark_session
+    above = Path(__file__).absolute().parents
+    sys.path.insert(0, str(next(root for root in above if (root / "metaquorum" / "__init__.py").exists())))
+    from metaquorum.pipeline.logs.places import NoLogsError
+    from metaquorum.pipeline.session import SessionError, spark_session
 
     parser = argparse.ArgumentParser(description="Metadata logs to tables.")
     parser.add_argument("paths", nargs="+", help="logs, node directories, or folders above them")
@@ -24,9 +25,9 @@ def main() -> int:
     given = parser.parse_args()
     try:
         session = spark_session()
-        from pipeline.ingest.job import ingest
-        from pipeline.ingest.layout import LayoutError
-        from pipeline.paths import PathError
+        from metaquorum.pipeline.ingest.job import ingest
+        from metaquorum.pipeline.ingest.layout import LayoutError
+        from metaquorum.pipeline.paths import PathError
 
         try:
             report = ingest(session, given.paths, given.out, cluster=given.cluster, say=_say)

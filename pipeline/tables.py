@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from metadata.inspect.coverage import MISSING, NOT_IN_LOG, STATE_UNKNOWN
+from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_IN_LOG, STATE_UNKNOWN
 
 if TYPE_CHECKING:
     import pyarrow as pa

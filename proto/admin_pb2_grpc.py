@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from proto import admin_pb2 as proto_dot_admin__pb2
+from metaquorum.proto import admin_pb2 as metaquorum_dot_proto_dot_admin__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in proto/admin_pb2_grpc.py depends on'
+        + ' but the generated code in metaquorum/proto/admin_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,33 +36,33 @@ class AdminStub:
         """
         self.CreateTopics = channel.unary_unary(
                 '/metaquorum.v1.Admin/CreateTopics',
-                request_serializer=proto_dot_admin__pb2.CreateTopicsRequest.SerializeToString,
-                response_deserializer=proto_dot_admin__pb2.TopicsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_admin__pb2.CreateTopicsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
                 _registered_method=True)
         self.DeleteTopics = channel.unary_unary(
                 '/metaquorum.v1.Admin/DeleteTopics',
-                request_serializer=proto_dot_admin__pb2.DeleteTopicsRequest.SerializeToString,
-                response_deserializer=proto_dot_admin__pb2.TopicsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_admin__pb2.DeleteTopicsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
                 _registered_method=True)
         self.UnregisterBroker = channel.unary_unary(
                 '/metaquorum.v1.Admin/UnregisterBroker',
-                request_serializer=proto_dot_admin__pb2.UnregisterBrokerRequest.SerializeToString,
-                response_deserializer=proto_dot_admin__pb2.UnregisterBrokerResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_admin__pb2.UnregisterBrokerRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_admin__pb2.UnregisterBrokerResponse.FromString,
                 _registered_method=True)
         self.DescribeQuorum = channel.unary_unary(
                 '/metaquorum.v1.Admin/DescribeQuorum',
-                request_serializer=proto_dot_admin__pb2.DescribeQuorumRequest.SerializeToString,
-                response_deserializer=proto_dot_admin__pb2.DescribeQuorumResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_admin__pb2.DescribeQuorumRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_admin__pb2.DescribeQuorumResponse.FromString,
                 _registered_method=True)
         self.DescribeNode = channel.unary_unary(
                 '/metaquorum.v1.Admin/DescribeNode',
-                request_serializer=proto_dot_admin__pb2.DescribeNodeRequest.SerializeToString,
-                response_deserializer=proto_dot_admin__pb2.DescribeNodeResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_admin__pb2.DescribeNodeRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_admin__pb2.DescribeNodeResponse.FromString,
                 _registered_method=True)
         self.TransferLeadership = channel.unary_unary(
                 '/metaquorum.v1.Admin/TransferLeadership',
-                request_serializer=proto_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
-                response_deserializer=proto_dot_admin__pb2.TransferLeadershipResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_admin__pb2.TransferLeadershipResponse.FromString,
                 _registered_method=True)
 
 
@@ -110,33 +110,33 @@ def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'CreateTopics': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTopics,
-                    request_deserializer=proto_dot_admin__pb2.CreateTopicsRequest.FromString,
-                    response_serializer=proto_dot_admin__pb2.TopicsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_admin__pb2.CreateTopicsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.SerializeToString,
             ),
             'DeleteTopics': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTopics,
-                    request_deserializer=proto_dot_admin__pb2.DeleteTopicsRequest.FromString,
-                    response_serializer=proto_dot_admin__pb2.TopicsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_admin__pb2.DeleteTopicsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.SerializeToString,
             ),
             'UnregisterBroker': grpc.unary_unary_rpc_method_handler(
                     servicer.UnregisterBroker,
-                    request_deserializer=proto_dot_admin__pb2.UnregisterBrokerRequest.FromString,
-                    response_serializer=proto_dot_admin__pb2.UnregisterBrokerResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_admin__pb2.UnregisterBrokerRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_admin__pb2.UnregisterBrokerResponse.SerializeToString,
             ),
             'DescribeQuorum': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeQuorum,
-                    request_deserializer=proto_dot_admin__pb2.DescribeQuorumRequest.FromString,
-                    response_serializer=proto_dot_admin__pb2.DescribeQuorumResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_admin__pb2.DescribeQuorumRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_admin__pb2.DescribeQuorumResponse.SerializeToString,
             ),
             'DescribeNode': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeNode,
-                    request_deserializer=proto_dot_admin__pb2.DescribeNodeRequest.FromString,
-                    response_serializer=proto_dot_admin__pb2.DescribeNodeResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_admin__pb2.DescribeNodeRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_admin__pb2.DescribeNodeResponse.SerializeToString,
             ),
             'TransferLeadership': grpc.unary_unary_rpc_method_handler(
                     servicer.TransferLeadership,
-                    request_deserializer=proto_dot_admin__pb2.TransferLeadershipRequest.FromString,
-                    response_serializer=proto_dot_admin__pb2.TransferLeadershipResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_admin__pb2.TransferLeadershipRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_admin__pb2.TransferLeadershipResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -164,8 +164,8 @@ class Admin:
             request,
             target,
             '/metaquorum.v1.Admin/CreateTopics',
-            proto_dot_admin__pb2.CreateTopicsRequest.SerializeToString,
-            proto_dot_admin__pb2.TopicsResponse.FromString,
+            metaquorum_dot_proto_dot_admin__pb2.CreateTopicsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -191,8 +191,8 @@ class Admin:
             request,
             target,
             '/metaquorum.v1.Admin/DeleteTopics',
-            proto_dot_admin__pb2.DeleteTopicsRequest.SerializeToString,
-            proto_dot_admin__pb2.TopicsResponse.FromString,
+            metaquorum_dot_proto_dot_admin__pb2.DeleteTopicsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -218,8 +218,8 @@ class Admin:
             request,
             target,
             '/metaquorum.v1.Admin/UnregisterBroker',
-            proto_dot_admin__pb2.UnregisterBrokerRequest.SerializeToString,
-            proto_dot_admin__pb2.UnregisterBrokerResponse.FromString,
+            metaquorum_dot_proto_dot_admin__pb2.UnregisterBrokerRequest.SerializeToString,
+            metaquorum_dot_proto_dot_admin__pb2.UnregisterBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -245,8 +245,8 @@ class Admin:
             request,
             target,
             '/metaquorum.v1.Admin/DescribeQuorum',
-            proto_dot_admin__pb2.DescribeQuorumRequest.SerializeToString,
-            proto_dot_admin__pb2.DescribeQuorumResponse.FromString,
+            metaquorum_dot_proto_dot_admin__pb2.DescribeQuorumRequest.SerializeToString,
+            metaquorum_dot_proto_dot_admin__pb2.DescribeQuorumResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -272,8 +272,8 @@ class Admin:
             request,
             target,
             '/metaquorum.v1.Admin/DescribeNode',
-            proto_dot_admin__pb2.DescribeNodeRequest.SerializeToString,
-            proto_dot_admin__pb2.DescribeNodeResponse.FromString,
+            metaquorum_dot_proto_dot_admin__pb2.DescribeNodeRequest.SerializeToString,
+            metaquorum_dot_proto_dot_admin__pb2.DescribeNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -299,8 +299,8 @@ class Admin:
             request,
             target,
             '/metaquorum.v1.Admin/TransferLeadership',
-            proto_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
-            proto_dot_admin__pb2.TransferLeadershipResponse.FromString,
+            metaquorum_dot_proto_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
+            metaquorum_dot_proto_dot_admin__pb2.TransferLeadershipResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,7 +5,7 @@ Changes that an operator asks of the active controller, and the quorum's own sta
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from proto import admin_pb2 as _admin_pb2
+from metaquorum.proto import admin_pb2 as _admin_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from proto import broker_ids_pb2 as proto_dot_broker__ids__pb2
+from metaquorum.proto import broker_ids_pb2 as metaquorum_dot_proto_dot_broker__ids__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in proto/broker_ids_pb2_grpc.py depends on'
+        + ' but the generated code in metaquorum/proto/broker_ids_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,23 +36,23 @@ class BrokerIdsStub:
         """
         self.Allocate = channel.unary_unary(
                 '/metaquorum.v1.BrokerIds/Allocate',
-                request_serializer=proto_dot_broker__ids__pb2.AllocateBrokerIdRequest.SerializeToString,
-                response_deserializer=proto_dot_broker__ids__pb2.AllocateBrokerIdResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_broker__ids__pb2.AllocateBrokerIdRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_broker__ids__pb2.AllocateBrokerIdResponse.FromString,
                 _registered_method=True)
         self.Bind = channel.unary_unary(
                 '/metaquorum.v1.BrokerIds/Bind',
-                request_serializer=proto_dot_broker__ids__pb2.BindBrokerIdRequest.SerializeToString,
-                response_deserializer=proto_dot_broker__ids__pb2.BindBrokerIdResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_broker__ids__pb2.BindBrokerIdRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_broker__ids__pb2.BindBrokerIdResponse.FromString,
                 _registered_method=True)
         self.Unbind = channel.unary_unary(
                 '/metaquorum.v1.BrokerIds/Unbind',
-                request_serializer=proto_dot_broker__ids__pb2.UnbindBrokerIdRequest.SerializeToString,
-                response_deserializer=proto_dot_broker__ids__pb2.UnbindBrokerIdResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_broker__ids__pb2.UnbindBrokerIdRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_broker__ids__pb2.UnbindBrokerIdResponse.FromString,
                 _registered_method=True)
         self.List = channel.unary_unary(
                 '/metaquorum.v1.BrokerIds/List',
-                request_serializer=proto_dot_broker__ids__pb2.ListBrokerIdsRequest.SerializeToString,
-                response_deserializer=proto_dot_broker__ids__pb2.ListBrokerIdsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_broker__ids__pb2.ListBrokerIdsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_broker__ids__pb2.ListBrokerIdsResponse.FromString,
                 _registered_method=True)
 
 
@@ -88,23 +88,23 @@ def add_BrokerIdsServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Allocate': grpc.unary_unary_rpc_method_handler(
                     servicer.Allocate,
-                    request_deserializer=proto_dot_broker__ids__pb2.AllocateBrokerIdRequest.FromString,
-                    response_serializer=proto_dot_broker__ids__pb2.AllocateBrokerIdResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_broker__ids__pb2.AllocateBrokerIdRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_broker__ids__pb2.AllocateBrokerIdResponse.SerializeToString,
             ),
             'Bind': grpc.unary_unary_rpc_method_handler(
                     servicer.Bind,
-                    request_deserializer=proto_dot_broker__ids__pb2.BindBrokerIdRequest.FromString,
-                    response_serializer=proto_dot_broker__ids__pb2.BindBrokerIdResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_broker__ids__pb2.BindBrokerIdRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_broker__ids__pb2.BindBrokerIdResponse.SerializeToString,
             ),
             'Unbind': grpc.unary_unary_rpc_method_handler(
                     servicer.Unbind,
-                    request_deserializer=proto_dot_broker__ids__pb2.UnbindBrokerIdRequest.FromString,
-                    response_serializer=proto_dot_broker__ids__pb2.UnbindBrokerIdResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_broker__ids__pb2.UnbindBrokerIdRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_broker__ids__pb2.UnbindBrokerIdResponse.SerializeToString,
             ),
             'List': grpc.unary_unary_rpc_method_handler(
                     servicer.List,
-                    request_deserializer=proto_dot_broker__ids__pb2.ListBrokerIdsRequest.FromString,
-                    response_serializer=proto_dot_broker__ids__pb2.ListBrokerIdsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_broker__ids__pb2.ListBrokerIdsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_broker__ids__pb2.ListBrokerIdsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,8 +132,8 @@ class BrokerIds:
             request,
             target,
             '/metaquorum.v1.BrokerIds/Allocate',
-            proto_dot_broker__ids__pb2.AllocateBrokerIdRequest.SerializeToString,
-            proto_dot_broker__ids__pb2.AllocateBrokerIdResponse.FromString,
+            metaquorum_dot_proto_dot_broker__ids__pb2.AllocateBrokerIdRequest.SerializeToString,
+            metaquorum_dot_proto_dot_broker__ids__pb2.AllocateBrokerIdResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -159,8 +159,8 @@ class BrokerIds:
             request,
             target,
             '/metaquorum.v1.BrokerIds/Bind',
-            proto_dot_broker__ids__pb2.BindBrokerIdRequest.SerializeToString,
-            proto_dot_broker__ids__pb2.BindBrokerIdResponse.FromString,
+            metaquorum_dot_proto_dot_broker__ids__pb2.BindBrokerIdRequest.SerializeToString,
+            metaquorum_dot_proto_dot_broker__ids__pb2.BindBrokerIdResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -186,8 +186,8 @@ class BrokerIds:
             request,
             target,
             '/metaquorum.v1.BrokerIds/Unbind',
-            proto_dot_broker__ids__pb2.UnbindBrokerIdRequest.SerializeToString,
-            proto_dot_broker__ids__pb2.UnbindBrokerIdResponse.FromString,
+            metaquorum_dot_proto_dot_broker__ids__pb2.UnbindBrokerIdRequest.SerializeToString,
+            metaquorum_dot_proto_dot_broker__ids__pb2.UnbindBrokerIdResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -213,8 +213,8 @@ class BrokerIds:
             request,
             target,
             '/metaquorum.v1.BrokerIds/List',
-            proto_dot_broker__ids__pb2.ListBrokerIdsRequest.SerializeToString,
-            proto_dot_broker__ids__pb2.ListBrokerIdsResponse.FromString,
+            metaquorum_dot_proto_dot_broker__ids__pb2.ListBrokerIdsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_broker__ids__pb2.ListBrokerIdsResponse.FromString,
             options,
             channel_credentials,
             insecure,

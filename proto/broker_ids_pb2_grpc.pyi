@@ -5,7 +5,7 @@ Broker ids (S0): a newcomer asks who it is, and operators and tools read and wri
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from proto import broker_ids_pb2 as _broker_ids_pb2
+from metaquorum.proto import broker_ids_pb2 as _broker_ids_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

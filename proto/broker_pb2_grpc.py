@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from proto import broker_pb2 as proto_dot_broker__pb2
+from metaquorum.proto import broker_pb2 as metaquorum_dot_proto_dot_broker__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in proto/broker_pb2_grpc.py depends on'
+        + ' but the generated code in metaquorum/proto/broker_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,18 +36,18 @@ class BrokerLifecycleStub:
         """
         self.Register = channel.unary_unary(
                 '/metaquorum.v1.BrokerLifecycle/Register',
-                request_serializer=proto_dot_broker__pb2.RegisterBrokerRequest.SerializeToString,
-                response_deserializer=proto_dot_broker__pb2.RegisterBrokerResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_broker__pb2.RegisterBrokerRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_broker__pb2.RegisterBrokerResponse.FromString,
                 _registered_method=True)
         self.Heartbeat = channel.unary_unary(
                 '/metaquorum.v1.BrokerLifecycle/Heartbeat',
-                request_serializer=proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
-                response_deserializer=proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
                 _registered_method=True)
         self.Heartbeats = channel.stream_stream(
                 '/metaquorum.v1.BrokerLifecycle/Heartbeats',
-                request_serializer=proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
-                response_deserializer=proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
                 _registered_method=True)
 
 
@@ -79,18 +79,18 @@ def add_BrokerLifecycleServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Register': grpc.unary_unary_rpc_method_handler(
                     servicer.Register,
-                    request_deserializer=proto_dot_broker__pb2.RegisterBrokerRequest.FromString,
-                    response_serializer=proto_dot_broker__pb2.RegisterBrokerResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_broker__pb2.RegisterBrokerRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_broker__pb2.RegisterBrokerResponse.SerializeToString,
             ),
             'Heartbeat': grpc.unary_unary_rpc_method_handler(
                     servicer.Heartbeat,
-                    request_deserializer=proto_dot_broker__pb2.BrokerHeartbeatRequest.FromString,
-                    response_serializer=proto_dot_broker__pb2.BrokerHeartbeatResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatResponse.SerializeToString,
             ),
             'Heartbeats': grpc.stream_stream_rpc_method_handler(
                     servicer.Heartbeats,
-                    request_deserializer=proto_dot_broker__pb2.BrokerHeartbeatRequest.FromString,
-                    response_serializer=proto_dot_broker__pb2.BrokerHeartbeatResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -118,8 +118,8 @@ class BrokerLifecycle:
             request,
             target,
             '/metaquorum.v1.BrokerLifecycle/Register',
-            proto_dot_broker__pb2.RegisterBrokerRequest.SerializeToString,
-            proto_dot_broker__pb2.RegisterBrokerResponse.FromString,
+            metaquorum_dot_proto_dot_broker__pb2.RegisterBrokerRequest.SerializeToString,
+            metaquorum_dot_proto_dot_broker__pb2.RegisterBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -145,8 +145,8 @@ class BrokerLifecycle:
             request,
             target,
             '/metaquorum.v1.BrokerLifecycle/Heartbeat',
-            proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
-            proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
+            metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
+            metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -172,8 +172,8 @@ class BrokerLifecycle:
             request_iterator,
             target,
             '/metaquorum.v1.BrokerLifecycle/Heartbeats',
-            proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
-            proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
+            metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
+            metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -197,8 +197,8 @@ class BrokerSelfStub:
         """
         self.DescribeBroker = channel.unary_unary(
                 '/metaquorum.v1.BrokerSelf/DescribeBroker',
-                request_serializer=proto_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
-                response_deserializer=proto_dot_broker__pb2.DescribeBrokerResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_broker__pb2.DescribeBrokerResponse.FromString,
                 _registered_method=True)
 
 
@@ -217,8 +217,8 @@ def add_BrokerSelfServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'DescribeBroker': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeBroker,
-                    request_deserializer=proto_dot_broker__pb2.DescribeBrokerRequest.FromString,
-                    response_serializer=proto_dot_broker__pb2.DescribeBrokerResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_broker__pb2.DescribeBrokerRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_broker__pb2.DescribeBrokerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -247,8 +247,8 @@ class BrokerSelf:
             request,
             target,
             '/metaquorum.v1.BrokerSelf/DescribeBroker',
-            proto_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
-            proto_dot_broker__pb2.DescribeBrokerResponse.FromString,
+            metaquorum_dot_proto_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
+            metaquorum_dot_proto_dot_broker__pb2.DescribeBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,

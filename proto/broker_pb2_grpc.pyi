@@ -5,7 +5,7 @@ What a broker asks of the active controller (KIP-631), and what a broker says of
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from proto import broker_pb2 as _broker_pb2
+from metaquorum.proto import broker_pb2 as _broker_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from proto import data_pb2 as proto_dot_data__pb2
+from metaquorum.proto import data_pb2 as metaquorum_dot_proto_dot_data__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in proto/data_pb2_grpc.py depends on'
+        + ' but the generated code in metaquorum/proto/data_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,43 +36,43 @@ class DataStub:
         """
         self.Produce = channel.unary_unary(
                 '/metaquorum.data.v1.Data/Produce',
-                request_serializer=proto_dot_data__pb2.ProduceRequest.SerializeToString,
-                response_deserializer=proto_dot_data__pb2.ProduceResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_data__pb2.ProduceRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_data__pb2.ProduceResponse.FromString,
                 _registered_method=True)
         self.ProduceStream = channel.stream_stream(
                 '/metaquorum.data.v1.Data/ProduceStream',
-                request_serializer=proto_dot_data__pb2.ProduceRequest.SerializeToString,
-                response_deserializer=proto_dot_data__pb2.ProduceResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_data__pb2.ProduceRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_data__pb2.ProduceResponse.FromString,
                 _registered_method=True)
         self.Fetch = channel.unary_unary(
                 '/metaquorum.data.v1.Data/Fetch',
-                request_serializer=proto_dot_data__pb2.FetchRequest.SerializeToString,
-                response_deserializer=proto_dot_data__pb2.FetchResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_data__pb2.FetchRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_data__pb2.FetchResponse.FromString,
                 _registered_method=True)
         self.FetchStream = channel.stream_stream(
                 '/metaquorum.data.v1.Data/FetchStream',
-                request_serializer=proto_dot_data__pb2.FetchRequest.SerializeToString,
-                response_deserializer=proto_dot_data__pb2.FetchResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_data__pb2.FetchRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_data__pb2.FetchResponse.FromString,
                 _registered_method=True)
         self.ListOffsets = channel.unary_unary(
                 '/metaquorum.data.v1.Data/ListOffsets',
-                request_serializer=proto_dot_data__pb2.ListOffsetsRequest.SerializeToString,
-                response_deserializer=proto_dot_data__pb2.ListOffsetsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_data__pb2.ListOffsetsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_data__pb2.ListOffsetsResponse.FromString,
                 _registered_method=True)
         self.InitProducerId = channel.unary_unary(
                 '/metaquorum.data.v1.Data/InitProducerId',
-                request_serializer=proto_dot_data__pb2.InitProducerIdRequest.SerializeToString,
-                response_deserializer=proto_dot_data__pb2.InitProducerIdResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_data__pb2.InitProducerIdRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_data__pb2.InitProducerIdResponse.FromString,
                 _registered_method=True)
         self.DescribeLogDirs = channel.unary_unary(
                 '/metaquorum.data.v1.Data/DescribeLogDirs',
-                request_serializer=proto_dot_data__pb2.DescribeLogDirsRequest.SerializeToString,
-                response_deserializer=proto_dot_data__pb2.DescribeLogDirsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_data__pb2.DescribeLogDirsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_data__pb2.DescribeLogDirsResponse.FromString,
                 _registered_method=True)
         self.MarkLogDirOffline = channel.unary_unary(
                 '/metaquorum.data.v1.Data/MarkLogDirOffline',
-                request_serializer=proto_dot_data__pb2.MarkLogDirOfflineRequest.SerializeToString,
-                response_deserializer=proto_dot_data__pb2.MarkLogDirOfflineResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_data__pb2.MarkLogDirOfflineRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_data__pb2.MarkLogDirOfflineResponse.FromString,
                 _registered_method=True)
 
 
@@ -135,43 +135,43 @@ def add_DataServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Produce': grpc.unary_unary_rpc_method_handler(
                     servicer.Produce,
-                    request_deserializer=proto_dot_data__pb2.ProduceRequest.FromString,
-                    response_serializer=proto_dot_data__pb2.ProduceResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_data__pb2.ProduceRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_data__pb2.ProduceResponse.SerializeToString,
             ),
             'ProduceStream': grpc.stream_stream_rpc_method_handler(
                     servicer.ProduceStream,
-                    request_deserializer=proto_dot_data__pb2.ProduceRequest.FromString,
-                    response_serializer=proto_dot_data__pb2.ProduceResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_data__pb2.ProduceRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_data__pb2.ProduceResponse.SerializeToString,
             ),
             'Fetch': grpc.unary_unary_rpc_method_handler(
                     servicer.Fetch,
-                    request_deserializer=proto_dot_data__pb2.FetchRequest.FromString,
-                    response_serializer=proto_dot_data__pb2.FetchResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_data__pb2.FetchRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_data__pb2.FetchResponse.SerializeToString,
             ),
             'FetchStream': grpc.stream_stream_rpc_method_handler(
                     servicer.FetchStream,
-                    request_deserializer=proto_dot_data__pb2.FetchRequest.FromString,
-                    response_serializer=proto_dot_data__pb2.FetchResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_data__pb2.FetchRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_data__pb2.FetchResponse.SerializeToString,
             ),
             'ListOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOffsets,
-                    request_deserializer=proto_dot_data__pb2.ListOffsetsRequest.FromString,
-                    response_serializer=proto_dot_data__pb2.ListOffsetsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_data__pb2.ListOffsetsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_data__pb2.ListOffsetsResponse.SerializeToString,
             ),
             'InitProducerId': grpc.unary_unary_rpc_method_handler(
                     servicer.InitProducerId,
-                    request_deserializer=proto_dot_data__pb2.InitProducerIdRequest.FromString,
-                    response_serializer=proto_dot_data__pb2.InitProducerIdResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_data__pb2.InitProducerIdRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_data__pb2.InitProducerIdResponse.SerializeToString,
             ),
             'DescribeLogDirs': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeLogDirs,
-                    request_deserializer=proto_dot_data__pb2.DescribeLogDirsRequest.FromString,
-                    response_serializer=proto_dot_data__pb2.DescribeLogDirsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_data__pb2.DescribeLogDirsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_data__pb2.DescribeLogDirsResponse.SerializeToString,
             ),
             'MarkLogDirOffline': grpc.unary_unary_rpc_method_handler(
                     servicer.MarkLogDirOffline,
-                    request_deserializer=proto_dot_data__pb2.MarkLogDirOfflineRequest.FromString,
-                    response_serializer=proto_dot_data__pb2.MarkLogDirOfflineResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_data__pb2.MarkLogDirOfflineRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_data__pb2.MarkLogDirOfflineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -199,8 +199,8 @@ class Data:
             request,
             target,
             '/metaquorum.data.v1.Data/Produce',
-            proto_dot_data__pb2.ProduceRequest.SerializeToString,
-            proto_dot_data__pb2.ProduceResponse.FromString,
+            metaquorum_dot_proto_dot_data__pb2.ProduceRequest.SerializeToString,
+            metaquorum_dot_proto_dot_data__pb2.ProduceResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -226,8 +226,8 @@ class Data:
             request_iterator,
             target,
             '/metaquorum.data.v1.Data/ProduceStream',
-            proto_dot_data__pb2.ProduceRequest.SerializeToString,
-            proto_dot_data__pb2.ProduceResponse.FromString,
+            metaquorum_dot_proto_dot_data__pb2.ProduceRequest.SerializeToString,
+            metaquorum_dot_proto_dot_data__pb2.ProduceResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -253,8 +253,8 @@ class Data:
             request,
             target,
             '/metaquorum.data.v1.Data/Fetch',
-            proto_dot_data__pb2.FetchRequest.SerializeToString,
-            proto_dot_data__pb2.FetchResponse.FromString,
+            metaquorum_dot_proto_dot_data__pb2.FetchRequest.SerializeToString,
+            metaquorum_dot_proto_dot_data__pb2.FetchResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -280,8 +280,8 @@ class Data:
             request_iterator,
             target,
             '/metaquorum.data.v1.Data/FetchStream',
-            proto_dot_data__pb2.FetchRequest.SerializeToString,
-            proto_dot_data__pb2.FetchResponse.FromString,
+            metaquorum_dot_proto_dot_data__pb2.FetchRequest.SerializeToString,
+            metaquorum_dot_proto_dot_data__pb2.FetchResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -307,8 +307,8 @@ class Data:
             request,
             target,
             '/metaquorum.data.v1.Data/ListOffsets',
-            proto_dot_data__pb2.ListOffsetsRequest.SerializeToString,
-            proto_dot_data__pb2.ListOffsetsResponse.FromString,
+            metaquorum_dot_proto_dot_data__pb2.ListOffsetsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_data__pb2.ListOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -334,8 +334,8 @@ class Data:
             request,
             target,
             '/metaquorum.data.v1.Data/InitProducerId',
-            proto_dot_data__pb2.InitProducerIdRequest.SerializeToString,
-            proto_dot_data__pb2.InitProducerIdResponse.FromString,
+            metaquorum_dot_proto_dot_data__pb2.InitProducerIdRequest.SerializeToString,
+            metaquorum_dot_proto_dot_data__pb2.InitProducerIdResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -361,8 +361,8 @@ class Data:
             request,
             target,
             '/metaquorum.data.v1.Data/DescribeLogDirs',
-            proto_dot_data__pb2.DescribeLogDirsRequest.SerializeToString,
-            proto_dot_data__pb2.DescribeLogDirsResponse.FromString,
+            metaquorum_dot_proto_dot_data__pb2.DescribeLogDirsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_data__pb2.DescribeLogDirsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -388,8 +388,8 @@ class Data:
             request,
             target,
             '/metaquorum.data.v1.Data/MarkLogDirOffline',
-            proto_dot_data__pb2.MarkLogDirOfflineRequest.SerializeToString,
-            proto_dot_data__pb2.MarkLogDirOfflineResponse.FromString,
+            metaquorum_dot_proto_dot_data__pb2.MarkLogDirOfflineRequest.SerializeToString,
+            metaquorum_dot_proto_dot_data__pb2.MarkLogDirOfflineResponse.FromString,
             options,
             channel_credentials,
             insecure,

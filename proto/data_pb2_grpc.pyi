@@ -7,7 +7,7 @@ leaders through the same service. Shapes and codes are those of Kafka's messages
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from proto import data_pb2 as _data_pb2
+from metaquorum.proto import data_pb2 as _data_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

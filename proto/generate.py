@@ -1,7 +1,7 @@
 """Writes the Python code of the .proto files beside it: messages, gRPC stubs and their type stubs.
 
 Run as `python proto/generate.py [OUTPUT]`; without OUTPUT the committed code is replaced. The import
-paths of the generated code begin with `proto.`, so the compiler runs from the folder above.
+paths of the generated code begin with `metaquorum.proto.`, so the compiler reads the files by that path.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+PACKAGE = "metaquorum/proto"
 
 
 def generate(output: Path) -> list[Path]:
-    """Generates into `output`/proto and returns what was written. Raises RuntimeError if protoc refuses."""
+    """Writes below `output`/metaquorum/proto and returns the paths. Raises RuntimeError if protoc refuses."""
     from grpc_tools import protoc  # a development dependency: only needed here
 
-    sources = sorted(path.relative_to(HERE.parent).as_posix() for path in HERE.glob("*.proto"))
+    sources = sorted(f"{PACKAGE}/{path.name}" for path in HERE.glob("*.proto"))
     output.mkdir(parents=True, exist_ok=True)
     arguments = [
         "protoc",
@@ -31,7 +32,7 @@ def generate(output: Path) -> list[Path]:
     ]
     if protoc.main(arguments) != 0:
         raise RuntimeError("protoc refused the .proto files; its own messages above say where")
-    return sorted((output / "proto").glob("*_pb2*.py*"))
+    return sorted((output / PACKAGE).glob("*_pb2*.py*"))
 
 
 def main() -> int:

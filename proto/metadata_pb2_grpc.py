@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from proto import metadata_pb2 as proto_dot_metadata__pb2
+from metaquorum.proto import metadata_pb2 as metaquorum_dot_proto_dot_metadata__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in proto/metadata_pb2_grpc.py depends on'
+        + ' but the generated code in metaquorum/proto/metadata_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,23 +36,23 @@ class MetadataStub:
         """
         self.DescribeCluster = channel.unary_unary(
                 '/metaquorum.v1.Metadata/DescribeCluster',
-                request_serializer=proto_dot_metadata__pb2.DescribeClusterRequest.SerializeToString,
-                response_deserializer=proto_dot_metadata__pb2.DescribeClusterResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeClusterRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeClusterResponse.FromString,
                 _registered_method=True)
         self.ListBrokers = channel.unary_unary(
                 '/metaquorum.v1.Metadata/ListBrokers',
-                request_serializer=proto_dot_metadata__pb2.ListBrokersRequest.SerializeToString,
-                response_deserializer=proto_dot_metadata__pb2.ListBrokersResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_metadata__pb2.ListBrokersRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_metadata__pb2.ListBrokersResponse.FromString,
                 _registered_method=True)
         self.ListTopics = channel.unary_unary(
                 '/metaquorum.v1.Metadata/ListTopics',
-                request_serializer=proto_dot_metadata__pb2.ListTopicsRequest.SerializeToString,
-                response_deserializer=proto_dot_metadata__pb2.ListTopicsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_metadata__pb2.ListTopicsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_metadata__pb2.ListTopicsResponse.FromString,
                 _registered_method=True)
         self.DescribeTopics = channel.unary_unary(
                 '/metaquorum.v1.Metadata/DescribeTopics',
-                request_serializer=proto_dot_metadata__pb2.DescribeTopicsRequest.SerializeToString,
-                response_deserializer=proto_dot_metadata__pb2.DescribeTopicsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeTopicsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeTopicsResponse.FromString,
                 _registered_method=True)
 
 
@@ -88,23 +88,23 @@ def add_MetadataServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'DescribeCluster': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeCluster,
-                    request_deserializer=proto_dot_metadata__pb2.DescribeClusterRequest.FromString,
-                    response_serializer=proto_dot_metadata__pb2.DescribeClusterResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeClusterRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeClusterResponse.SerializeToString,
             ),
             'ListBrokers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListBrokers,
-                    request_deserializer=proto_dot_metadata__pb2.ListBrokersRequest.FromString,
-                    response_serializer=proto_dot_metadata__pb2.ListBrokersResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_metadata__pb2.ListBrokersRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_metadata__pb2.ListBrokersResponse.SerializeToString,
             ),
             'ListTopics': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTopics,
-                    request_deserializer=proto_dot_metadata__pb2.ListTopicsRequest.FromString,
-                    response_serializer=proto_dot_metadata__pb2.ListTopicsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_metadata__pb2.ListTopicsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_metadata__pb2.ListTopicsResponse.SerializeToString,
             ),
             'DescribeTopics': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeTopics,
-                    request_deserializer=proto_dot_metadata__pb2.DescribeTopicsRequest.FromString,
-                    response_serializer=proto_dot_metadata__pb2.DescribeTopicsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeTopicsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeTopicsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,8 +132,8 @@ class Metadata:
             request,
             target,
             '/metaquorum.v1.Metadata/DescribeCluster',
-            proto_dot_metadata__pb2.DescribeClusterRequest.SerializeToString,
-            proto_dot_metadata__pb2.DescribeClusterResponse.FromString,
+            metaquorum_dot_proto_dot_metadata__pb2.DescribeClusterRequest.SerializeToString,
+            metaquorum_dot_proto_dot_metadata__pb2.DescribeClusterResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -159,8 +159,8 @@ class Metadata:
             request,
             target,
             '/metaquorum.v1.Metadata/ListBrokers',
-            proto_dot_metadata__pb2.ListBrokersRequest.SerializeToString,
-            proto_dot_metadata__pb2.ListBrokersResponse.FromString,
+            metaquorum_dot_proto_dot_metadata__pb2.ListBrokersRequest.SerializeToString,
+            metaquorum_dot_proto_dot_metadata__pb2.ListBrokersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -186,8 +186,8 @@ class Metadata:
             request,
             target,
             '/metaquorum.v1.Metadata/ListTopics',
-            proto_dot_metadata__pb2.ListTopicsRequest.SerializeToString,
-            proto_dot_metadata__pb2.ListTopicsResponse.FromString,
+            metaquorum_dot_proto_dot_metadata__pb2.ListTopicsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_metadata__pb2.ListTopicsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -213,8 +213,8 @@ class Metadata:
             request,
             target,
             '/metaquorum.v1.Metadata/DescribeTopics',
-            proto_dot_metadata__pb2.DescribeTopicsRequest.SerializeToString,
-            proto_dot_metadata__pb2.DescribeTopicsResponse.FromString,
+            metaquorum_dot_proto_dot_metadata__pb2.DescribeTopicsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_metadata__pb2.DescribeTopicsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,7 +7,7 @@ serve it alike; also the messages that every service shares (errors, endpoints).
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from proto import metadata_pb2 as _metadata_pb2
+from metaquorum.proto import metadata_pb2 as _metadata_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

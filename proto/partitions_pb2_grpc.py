@@ -3,8 +3,8 @@
 import grpc
 import warnings
 
-from proto import admin_pb2 as proto_dot_admin__pb2
-from proto import partitions_pb2 as proto_dot_partitions__pb2
+from metaquorum.proto import admin_pb2 as metaquorum_dot_proto_dot_admin__pb2
+from metaquorum.proto import partitions_pb2 as metaquorum_dot_proto_dot_partitions__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -19,7 +19,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in proto/partitions_pb2_grpc.py depends on'
+        + ' but the generated code in metaquorum/proto/partitions_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -37,23 +37,23 @@ class PartitionsStub:
         """
         self.CreatePartitions = channel.unary_unary(
                 '/metaquorum.v1.Partitions/CreatePartitions',
-                request_serializer=proto_dot_partitions__pb2.CreatePartitionsRequest.SerializeToString,
-                response_deserializer=proto_dot_admin__pb2.TopicsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_partitions__pb2.CreatePartitionsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
                 _registered_method=True)
         self.ElectLeaders = channel.unary_unary(
                 '/metaquorum.v1.Partitions/ElectLeaders',
-                request_serializer=proto_dot_partitions__pb2.ElectLeadersRequest.SerializeToString,
-                response_deserializer=proto_dot_partitions__pb2.ElectLeadersResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_partitions__pb2.ElectLeadersRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_partitions__pb2.ElectLeadersResponse.FromString,
                 _registered_method=True)
         self.AlterPartition = channel.unary_unary(
                 '/metaquorum.v1.Partitions/AlterPartition',
-                request_serializer=proto_dot_partitions__pb2.AlterPartitionRequest.SerializeToString,
-                response_deserializer=proto_dot_partitions__pb2.AlterPartitionResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_partitions__pb2.AlterPartitionRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_partitions__pb2.AlterPartitionResponse.FromString,
                 _registered_method=True)
         self.AssignReplicasToDirs = channel.unary_unary(
                 '/metaquorum.v1.Partitions/AssignReplicasToDirs',
-                request_serializer=proto_dot_partitions__pb2.AssignReplicasToDirsRequest.SerializeToString,
-                response_deserializer=proto_dot_partitions__pb2.AssignReplicasToDirsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_partitions__pb2.AssignReplicasToDirsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_partitions__pb2.AssignReplicasToDirsResponse.FromString,
                 _registered_method=True)
 
 
@@ -89,23 +89,23 @@ def add_PartitionsServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'CreatePartitions': grpc.unary_unary_rpc_method_handler(
                     servicer.CreatePartitions,
-                    request_deserializer=proto_dot_partitions__pb2.CreatePartitionsRequest.FromString,
-                    response_serializer=proto_dot_admin__pb2.TopicsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_partitions__pb2.CreatePartitionsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.SerializeToString,
             ),
             'ElectLeaders': grpc.unary_unary_rpc_method_handler(
                     servicer.ElectLeaders,
-                    request_deserializer=proto_dot_partitions__pb2.ElectLeadersRequest.FromString,
-                    response_serializer=proto_dot_partitions__pb2.ElectLeadersResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_partitions__pb2.ElectLeadersRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_partitions__pb2.ElectLeadersResponse.SerializeToString,
             ),
             'AlterPartition': grpc.unary_unary_rpc_method_handler(
                     servicer.AlterPartition,
-                    request_deserializer=proto_dot_partitions__pb2.AlterPartitionRequest.FromString,
-                    response_serializer=proto_dot_partitions__pb2.AlterPartitionResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_partitions__pb2.AlterPartitionRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_partitions__pb2.AlterPartitionResponse.SerializeToString,
             ),
             'AssignReplicasToDirs': grpc.unary_unary_rpc_method_handler(
                     servicer.AssignReplicasToDirs,
-                    request_deserializer=proto_dot_partitions__pb2.AssignReplicasToDirsRequest.FromString,
-                    response_serializer=proto_dot_partitions__pb2.AssignReplicasToDirsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_partitions__pb2.AssignReplicasToDirsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_partitions__pb2.AssignReplicasToDirsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -133,8 +133,8 @@ class Partitions:
             request,
             target,
             '/metaquorum.v1.Partitions/CreatePartitions',
-            proto_dot_partitions__pb2.CreatePartitionsRequest.SerializeToString,
-            proto_dot_admin__pb2.TopicsResponse.FromString,
+            metaquorum_dot_proto_dot_partitions__pb2.CreatePartitionsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -160,8 +160,8 @@ class Partitions:
             request,
             target,
             '/metaquorum.v1.Partitions/ElectLeaders',
-            proto_dot_partitions__pb2.ElectLeadersRequest.SerializeToString,
-            proto_dot_partitions__pb2.ElectLeadersResponse.FromString,
+            metaquorum_dot_proto_dot_partitions__pb2.ElectLeadersRequest.SerializeToString,
+            metaquorum_dot_proto_dot_partitions__pb2.ElectLeadersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -187,8 +187,8 @@ class Partitions:
             request,
             target,
             '/metaquorum.v1.Partitions/AlterPartition',
-            proto_dot_partitions__pb2.AlterPartitionRequest.SerializeToString,
-            proto_dot_partitions__pb2.AlterPartitionResponse.FromString,
+            metaquorum_dot_proto_dot_partitions__pb2.AlterPartitionRequest.SerializeToString,
+            metaquorum_dot_proto_dot_partitions__pb2.AlterPartitionResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -214,8 +214,8 @@ class Partitions:
             request,
             target,
             '/metaquorum.v1.Partitions/AssignReplicasToDirs',
-            proto_dot_partitions__pb2.AssignReplicasToDirsRequest.SerializeToString,
-            proto_dot_partitions__pb2.AssignReplicasToDirsResponse.FromString,
+            metaquorum_dot_proto_dot_partitions__pb2.AssignReplicasToDirsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_partitions__pb2.AssignReplicasToDirsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,8 +5,8 @@ Partitions: growth and elections for operators, ISRs and log directories for bro
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from proto import admin_pb2 as _admin_pb2
-from proto import partitions_pb2 as _partitions_pb2
+from metaquorum.proto import admin_pb2 as _admin_pb2
+from metaquorum.proto import partitions_pb2 as _partitions_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from proto import raft_pb2 as proto_dot_raft__pb2
+from metaquorum.proto import raft_pb2 as metaquorum_dot_proto_dot_raft__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in proto/raft_pb2_grpc.py depends on'
+        + ' but the generated code in metaquorum/proto/raft_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -38,8 +38,8 @@ class RaftStub:
         """
         self.Exchange = channel.stream_stream(
                 '/metaquorum.v1.Raft/Exchange',
-                request_serializer=proto_dot_raft__pb2.RaftEnvelope.SerializeToString,
-                response_deserializer=proto_dot_raft__pb2.RaftEnvelope.FromString,
+                request_serializer=metaquorum_dot_proto_dot_raft__pb2.RaftEnvelope.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_raft__pb2.RaftEnvelope.FromString,
                 _registered_method=True)
 
 
@@ -59,8 +59,8 @@ def add_RaftServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Exchange': grpc.stream_stream_rpc_method_handler(
                     servicer.Exchange,
-                    request_deserializer=proto_dot_raft__pb2.RaftEnvelope.FromString,
-                    response_serializer=proto_dot_raft__pb2.RaftEnvelope.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_raft__pb2.RaftEnvelope.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_raft__pb2.RaftEnvelope.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,8 +90,8 @@ class Raft:
             request_iterator,
             target,
             '/metaquorum.v1.Raft/Exchange',
-            proto_dot_raft__pb2.RaftEnvelope.SerializeToString,
-            proto_dot_raft__pb2.RaftEnvelope.FromString,
+            metaquorum_dot_proto_dot_raft__pb2.RaftEnvelope.SerializeToString,
+            metaquorum_dot_proto_dot_raft__pb2.RaftEnvelope.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,7 +5,7 @@ The quorum's own traffic: KIP-595, KIP-630 and KIP-996 over one long-lived strea
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from proto import raft_pb2 as _raft_pb2
+from metaquorum.proto import raft_pb2 as _raft_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

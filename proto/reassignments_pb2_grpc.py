@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from proto import reassignments_pb2 as proto_dot_reassignments__pb2
+from metaquorum.proto import reassignments_pb2 as metaquorum_dot_proto_dot_reassignments__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in proto/reassignments_pb2_grpc.py depends on'
+        + ' but the generated code in metaquorum/proto/reassignments_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,13 +36,13 @@ class ReassignmentsStub:
         """
         self.Alter = channel.unary_unary(
                 '/metaquorum.v1.Reassignments/Alter',
-                request_serializer=proto_dot_reassignments__pb2.AlterReassignmentsRequest.SerializeToString,
-                response_deserializer=proto_dot_reassignments__pb2.AlterReassignmentsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_reassignments__pb2.AlterReassignmentsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_reassignments__pb2.AlterReassignmentsResponse.FromString,
                 _registered_method=True)
         self.List = channel.unary_unary(
                 '/metaquorum.v1.Reassignments/List',
-                request_serializer=proto_dot_reassignments__pb2.ListReassignmentsRequest.SerializeToString,
-                response_deserializer=proto_dot_reassignments__pb2.ListReassignmentsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_reassignments__pb2.ListReassignmentsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_reassignments__pb2.ListReassignmentsResponse.FromString,
                 _registered_method=True)
 
 
@@ -66,13 +66,13 @@ def add_ReassignmentsServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Alter': grpc.unary_unary_rpc_method_handler(
                     servicer.Alter,
-                    request_deserializer=proto_dot_reassignments__pb2.AlterReassignmentsRequest.FromString,
-                    response_serializer=proto_dot_reassignments__pb2.AlterReassignmentsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_reassignments__pb2.AlterReassignmentsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_reassignments__pb2.AlterReassignmentsResponse.SerializeToString,
             ),
             'List': grpc.unary_unary_rpc_method_handler(
                     servicer.List,
-                    request_deserializer=proto_dot_reassignments__pb2.ListReassignmentsRequest.FromString,
-                    response_serializer=proto_dot_reassignments__pb2.ListReassignmentsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_reassignments__pb2.ListReassignmentsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_reassignments__pb2.ListReassignmentsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -100,8 +100,8 @@ class Reassignments:
             request,
             target,
             '/metaquorum.v1.Reassignments/Alter',
-            proto_dot_reassignments__pb2.AlterReassignmentsRequest.SerializeToString,
-            proto_dot_reassignments__pb2.AlterReassignmentsResponse.FromString,
+            metaquorum_dot_proto_dot_reassignments__pb2.AlterReassignmentsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_reassignments__pb2.AlterReassignmentsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -127,8 +127,8 @@ class Reassignments:
             request,
             target,
             '/metaquorum.v1.Reassignments/List',
-            proto_dot_reassignments__pb2.ListReassignmentsRequest.SerializeToString,
-            proto_dot_reassignments__pb2.ListReassignmentsResponse.FromString,
+            metaquorum_dot_proto_dot_reassignments__pb2.ListReassignmentsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_reassignments__pb2.ListReassignmentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

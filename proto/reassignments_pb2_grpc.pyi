@@ -5,7 +5,7 @@ Moving replicas (KIP-455): operators start, cancel and watch reassignments."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from proto import reassignments_pb2 as _reassignments_pb2
+from metaquorum.proto import reassignments_pb2 as _reassignments_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

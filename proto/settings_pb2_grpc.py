@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from proto import settings_pb2 as proto_dot_settings__pb2
+from metaquorum.proto import settings_pb2 as metaquorum_dot_proto_dot_settings__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in proto/settings_pb2_grpc.py depends on'
+        + ' but the generated code in metaquorum/proto/settings_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,58 +36,58 @@ class SettingsStub:
         """
         self.AlterConfigs = channel.unary_unary(
                 '/metaquorum.v1.Settings/AlterConfigs',
-                request_serializer=proto_dot_settings__pb2.AlterConfigsRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.SettingsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.AlterConfigsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.FromString,
                 _registered_method=True)
         self.UpdateFeatures = channel.unary_unary(
                 '/metaquorum.v1.Settings/UpdateFeatures',
-                request_serializer=proto_dot_settings__pb2.UpdateFeaturesRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.SettingsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.UpdateFeaturesRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.FromString,
                 _registered_method=True)
         self.CreateAcls = channel.unary_unary(
                 '/metaquorum.v1.Settings/CreateAcls',
-                request_serializer=proto_dot_settings__pb2.CreateAclsRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.SettingsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.CreateAclsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.FromString,
                 _registered_method=True)
         self.DeleteAcls = channel.unary_unary(
                 '/metaquorum.v1.Settings/DeleteAcls',
-                request_serializer=proto_dot_settings__pb2.DeleteAclsRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.DeleteAclsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.DeleteAclsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.DeleteAclsResponse.FromString,
                 _registered_method=True)
         self.AlterScram = channel.unary_unary(
                 '/metaquorum.v1.Settings/AlterScram',
-                request_serializer=proto_dot_settings__pb2.AlterScramRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.SettingsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.AlterScramRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.FromString,
                 _registered_method=True)
         self.AlterQuotas = channel.unary_unary(
                 '/metaquorum.v1.Settings/AlterQuotas',
-                request_serializer=proto_dot_settings__pb2.AlterQuotasRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.SettingsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.AlterQuotasRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.FromString,
                 _registered_method=True)
         self.CreateToken = channel.unary_unary(
                 '/metaquorum.v1.Settings/CreateToken',
-                request_serializer=proto_dot_settings__pb2.CreateTokenRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.CreateTokenResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.CreateTokenRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.CreateTokenResponse.FromString,
                 _registered_method=True)
         self.RenewToken = channel.unary_unary(
                 '/metaquorum.v1.Settings/RenewToken',
-                request_serializer=proto_dot_settings__pb2.TokenChangeRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.TokenExpiryResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.TokenChangeRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.TokenExpiryResponse.FromString,
                 _registered_method=True)
         self.ExpireToken = channel.unary_unary(
                 '/metaquorum.v1.Settings/ExpireToken',
-                request_serializer=proto_dot_settings__pb2.TokenChangeRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.TokenExpiryResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.TokenChangeRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.TokenExpiryResponse.FromString,
                 _registered_method=True)
         self.AllocateProducerIds = channel.unary_unary(
                 '/metaquorum.v1.Settings/AllocateProducerIds',
-                request_serializer=proto_dot_settings__pb2.AllocateProducerIdsRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.AllocateProducerIdsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.AllocateProducerIdsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.AllocateProducerIdsResponse.FromString,
                 _registered_method=True)
         self.RegisterController = channel.unary_unary(
                 '/metaquorum.v1.Settings/RegisterController',
-                request_serializer=proto_dot_settings__pb2.RegisterControllerRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.RegisterControllerResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.RegisterControllerRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.RegisterControllerResponse.FromString,
                 _registered_method=True)
 
 
@@ -165,58 +165,58 @@ def add_SettingsServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'AlterConfigs': grpc.unary_unary_rpc_method_handler(
                     servicer.AlterConfigs,
-                    request_deserializer=proto_dot_settings__pb2.AlterConfigsRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.SettingsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.AlterConfigsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.SerializeToString,
             ),
             'UpdateFeatures': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateFeatures,
-                    request_deserializer=proto_dot_settings__pb2.UpdateFeaturesRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.SettingsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.UpdateFeaturesRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.SerializeToString,
             ),
             'CreateAcls': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateAcls,
-                    request_deserializer=proto_dot_settings__pb2.CreateAclsRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.SettingsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.CreateAclsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.SerializeToString,
             ),
             'DeleteAcls': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteAcls,
-                    request_deserializer=proto_dot_settings__pb2.DeleteAclsRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.DeleteAclsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.DeleteAclsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.DeleteAclsResponse.SerializeToString,
             ),
             'AlterScram': grpc.unary_unary_rpc_method_handler(
                     servicer.AlterScram,
-                    request_deserializer=proto_dot_settings__pb2.AlterScramRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.SettingsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.AlterScramRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.SerializeToString,
             ),
             'AlterQuotas': grpc.unary_unary_rpc_method_handler(
                     servicer.AlterQuotas,
-                    request_deserializer=proto_dot_settings__pb2.AlterQuotasRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.SettingsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.AlterQuotasRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.SerializeToString,
             ),
             'CreateToken': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateToken,
-                    request_deserializer=proto_dot_settings__pb2.CreateTokenRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.CreateTokenResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.CreateTokenRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.CreateTokenResponse.SerializeToString,
             ),
             'RenewToken': grpc.unary_unary_rpc_method_handler(
                     servicer.RenewToken,
-                    request_deserializer=proto_dot_settings__pb2.TokenChangeRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.TokenExpiryResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.TokenChangeRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.TokenExpiryResponse.SerializeToString,
             ),
             'ExpireToken': grpc.unary_unary_rpc_method_handler(
                     servicer.ExpireToken,
-                    request_deserializer=proto_dot_settings__pb2.TokenChangeRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.TokenExpiryResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.TokenChangeRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.TokenExpiryResponse.SerializeToString,
             ),
             'AllocateProducerIds': grpc.unary_unary_rpc_method_handler(
                     servicer.AllocateProducerIds,
-                    request_deserializer=proto_dot_settings__pb2.AllocateProducerIdsRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.AllocateProducerIdsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.AllocateProducerIdsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.AllocateProducerIdsResponse.SerializeToString,
             ),
             'RegisterController': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterController,
-                    request_deserializer=proto_dot_settings__pb2.RegisterControllerRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.RegisterControllerResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.RegisterControllerRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.RegisterControllerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -244,8 +244,8 @@ class Settings:
             request,
             target,
             '/metaquorum.v1.Settings/AlterConfigs',
-            proto_dot_settings__pb2.AlterConfigsRequest.SerializeToString,
-            proto_dot_settings__pb2.SettingsResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.AlterConfigsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -271,8 +271,8 @@ class Settings:
             request,
             target,
             '/metaquorum.v1.Settings/UpdateFeatures',
-            proto_dot_settings__pb2.UpdateFeaturesRequest.SerializeToString,
-            proto_dot_settings__pb2.SettingsResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.UpdateFeaturesRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -298,8 +298,8 @@ class Settings:
             request,
             target,
             '/metaquorum.v1.Settings/CreateAcls',
-            proto_dot_settings__pb2.CreateAclsRequest.SerializeToString,
-            proto_dot_settings__pb2.SettingsResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.CreateAclsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -325,8 +325,8 @@ class Settings:
             request,
             target,
             '/metaquorum.v1.Settings/DeleteAcls',
-            proto_dot_settings__pb2.DeleteAclsRequest.SerializeToString,
-            proto_dot_settings__pb2.DeleteAclsResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.DeleteAclsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.DeleteAclsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -352,8 +352,8 @@ class Settings:
             request,
             target,
             '/metaquorum.v1.Settings/AlterScram',
-            proto_dot_settings__pb2.AlterScramRequest.SerializeToString,
-            proto_dot_settings__pb2.SettingsResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.AlterScramRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -379,8 +379,8 @@ class Settings:
             request,
             target,
             '/metaquorum.v1.Settings/AlterQuotas',
-            proto_dot_settings__pb2.AlterQuotasRequest.SerializeToString,
-            proto_dot_settings__pb2.SettingsResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.AlterQuotasRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.SettingsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -406,8 +406,8 @@ class Settings:
             request,
             target,
             '/metaquorum.v1.Settings/CreateToken',
-            proto_dot_settings__pb2.CreateTokenRequest.SerializeToString,
-            proto_dot_settings__pb2.CreateTokenResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.CreateTokenRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.CreateTokenResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -433,8 +433,8 @@ class Settings:
             request,
             target,
             '/metaquorum.v1.Settings/RenewToken',
-            proto_dot_settings__pb2.TokenChangeRequest.SerializeToString,
-            proto_dot_settings__pb2.TokenExpiryResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.TokenChangeRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.TokenExpiryResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -460,8 +460,8 @@ class Settings:
             request,
             target,
             '/metaquorum.v1.Settings/ExpireToken',
-            proto_dot_settings__pb2.TokenChangeRequest.SerializeToString,
-            proto_dot_settings__pb2.TokenExpiryResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.TokenChangeRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.TokenExpiryResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -487,8 +487,8 @@ class Settings:
             request,
             target,
             '/metaquorum.v1.Settings/AllocateProducerIds',
-            proto_dot_settings__pb2.AllocateProducerIdsRequest.SerializeToString,
-            proto_dot_settings__pb2.AllocateProducerIdsResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.AllocateProducerIdsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.AllocateProducerIdsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -514,8 +514,8 @@ class Settings:
             request,
             target,
             '/metaquorum.v1.Settings/RegisterController',
-            proto_dot_settings__pb2.RegisterControllerRequest.SerializeToString,
-            proto_dot_settings__pb2.RegisterControllerResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.RegisterControllerRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.RegisterControllerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -539,33 +539,33 @@ class SettingsViewStub:
         """
         self.DescribeConfigs = channel.unary_unary(
                 '/metaquorum.v1.SettingsView/DescribeConfigs',
-                request_serializer=proto_dot_settings__pb2.DescribeConfigsRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.DescribeConfigsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.DescribeConfigsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.DescribeConfigsResponse.FromString,
                 _registered_method=True)
         self.DescribeFeatures = channel.unary_unary(
                 '/metaquorum.v1.SettingsView/DescribeFeatures',
-                request_serializer=proto_dot_settings__pb2.DescribeFeaturesRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.DescribeFeaturesResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.DescribeFeaturesRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.DescribeFeaturesResponse.FromString,
                 _registered_method=True)
         self.ListAcls = channel.unary_unary(
                 '/metaquorum.v1.SettingsView/ListAcls',
-                request_serializer=proto_dot_settings__pb2.ListAclsRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.ListAclsResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.ListAclsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.ListAclsResponse.FromString,
                 _registered_method=True)
         self.DescribeUsers = channel.unary_unary(
                 '/metaquorum.v1.SettingsView/DescribeUsers',
-                request_serializer=proto_dot_settings__pb2.DescribeUsersRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.DescribeUsersResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.DescribeUsersRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.DescribeUsersResponse.FromString,
                 _registered_method=True)
         self.DescribeQuotas = channel.unary_unary(
                 '/metaquorum.v1.SettingsView/DescribeQuotas',
-                request_serializer=proto_dot_settings__pb2.DescribeQuotasRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.DescribeQuotasResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.DescribeQuotasRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.DescribeQuotasResponse.FromString,
                 _registered_method=True)
         self.DescribeTokens = channel.unary_unary(
                 '/metaquorum.v1.SettingsView/DescribeTokens',
-                request_serializer=proto_dot_settings__pb2.DescribeTokensRequest.SerializeToString,
-                response_deserializer=proto_dot_settings__pb2.DescribeTokensResponse.FromString,
+                request_serializer=metaquorum_dot_proto_dot_settings__pb2.DescribeTokensRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_settings__pb2.DescribeTokensResponse.FromString,
                 _registered_method=True)
 
 
@@ -614,33 +614,33 @@ def add_SettingsViewServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'DescribeConfigs': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeConfigs,
-                    request_deserializer=proto_dot_settings__pb2.DescribeConfigsRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.DescribeConfigsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.DescribeConfigsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.DescribeConfigsResponse.SerializeToString,
             ),
             'DescribeFeatures': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeFeatures,
-                    request_deserializer=proto_dot_settings__pb2.DescribeFeaturesRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.DescribeFeaturesResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.DescribeFeaturesRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.DescribeFeaturesResponse.SerializeToString,
             ),
             'ListAcls': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAcls,
-                    request_deserializer=proto_dot_settings__pb2.ListAclsRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.ListAclsResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.ListAclsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.ListAclsResponse.SerializeToString,
             ),
             'DescribeUsers': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeUsers,
-                    request_deserializer=proto_dot_settings__pb2.DescribeUsersRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.DescribeUsersResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.DescribeUsersRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.DescribeUsersResponse.SerializeToString,
             ),
             'DescribeQuotas': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeQuotas,
-                    request_deserializer=proto_dot_settings__pb2.DescribeQuotasRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.DescribeQuotasResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.DescribeQuotasRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.DescribeQuotasResponse.SerializeToString,
             ),
             'DescribeTokens': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeTokens,
-                    request_deserializer=proto_dot_settings__pb2.DescribeTokensRequest.FromString,
-                    response_serializer=proto_dot_settings__pb2.DescribeTokensResponse.SerializeToString,
+                    request_deserializer=metaquorum_dot_proto_dot_settings__pb2.DescribeTokensRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_settings__pb2.DescribeTokensResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -669,8 +669,8 @@ class SettingsView:
             request,
             target,
             '/metaquorum.v1.SettingsView/DescribeConfigs',
-            proto_dot_settings__pb2.DescribeConfigsRequest.SerializeToString,
-            proto_dot_settings__pb2.DescribeConfigsResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.DescribeConfigsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.DescribeConfigsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -696,8 +696,8 @@ class SettingsView:
             request,
             target,
             '/metaquorum.v1.SettingsView/DescribeFeatures',
-            proto_dot_settings__pb2.DescribeFeaturesRequest.SerializeToString,
-            proto_dot_settings__pb2.DescribeFeaturesResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.DescribeFeaturesRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.DescribeFeaturesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -723,8 +723,8 @@ class SettingsView:
             request,
             target,
             '/metaquorum.v1.SettingsView/ListAcls',
-            proto_dot_settings__pb2.ListAclsRequest.SerializeToString,
-            proto_dot_settings__pb2.ListAclsResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.ListAclsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.ListAclsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -750,8 +750,8 @@ class SettingsView:
             request,
             target,
             '/metaquorum.v1.SettingsView/DescribeUsers',
-            proto_dot_settings__pb2.DescribeUsersRequest.SerializeToString,
-            proto_dot_settings__pb2.DescribeUsersResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.DescribeUsersRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.DescribeUsersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -777,8 +777,8 @@ class SettingsView:
             request,
             target,
             '/metaquorum.v1.SettingsView/DescribeQuotas',
-            proto_dot_settings__pb2.DescribeQuotasRequest.SerializeToString,
-            proto_dot_settings__pb2.DescribeQuotasResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.DescribeQuotasRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.DescribeQuotasResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -804,8 +804,8 @@ class SettingsView:
             request,
             target,
             '/metaquorum.v1.SettingsView/DescribeTokens',
-            proto_dot_settings__pb2.DescribeTokensRequest.SerializeToString,
-            proto_dot_settings__pb2.DescribeTokensResponse.FromString,
+            metaquorum_dot_proto_dot_settings__pb2.DescribeTokensRequest.SerializeToString,
+            metaquorum_dot_proto_dot_settings__pb2.DescribeTokensResponse.FromString,
             options,
             channel_credentials,
             insecure,

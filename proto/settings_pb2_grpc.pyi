@@ -7,7 +7,7 @@ and what brokers and controllers ask of the same kind. Changes are a controller'
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from proto import settings_pb2 as _settings_pb2
+from metaquorum.proto import settings_pb2 as _settings_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

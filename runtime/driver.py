@@ -21,8 +21,10 @@ from typing import Any, Protocol
 
 import aiofiles
 
-from controller.raft import effects as raft
-from controller.raft.events import (
+from metaquorum.metadata.errors import InvariantViolation, RecordDecodeError, ReplayError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.raft import effects as raft
+from metaquorum.raft.events import (
     LogRead,
     LogSynced,
     QuorumStatePersisted,
@@ -35,16 +37,14 @@ from controller.raft.events import (
     TrimLog,
     WriteSnapshot,
 )
-from controller.raft.store import ReplicaStore
-from metadata.errors import InvariantViolation, RecordDecodeError, ReplayError
-from metadata.image import MetadataImage
-from runtime.clock import Clock
-from runtime.disk_thread import DiskThread
-from runtime.metrics.node import METADATA, NodeStatistics
-from runtime.transport import RaftTransport
-from storage.errors import CommittedLostError, DiskError, StorageError
-from storage.log import SyncTicket
-from storage.types import LogPosition
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.runtime.clock import Clock
+from metaquorum.runtime.disk_thread import DiskThread
+from metaquorum.runtime.metrics.node import METADATA, NodeStatistics
+from metaquorum.runtime.rpc.transport import RaftTransport
+from metaquorum.storage.errors import CommittedLostError, DiskError, StorageError
+from metaquorum.storage.log.log import SyncTicket
+from metaquorum.storage.types import LogPosition
 
 EVENTS_PER_STEP_MAX = 256
 STEP_MAX_MS = 20

@@ -13,11 +13,11 @@ from itertools import islice
 
 import numpy as np
 
-from metadata.delta import diff
-from metadata.image import BrokersImage, MetadataImage, PartitionInfo, TopicsImage
-from metadata.image.columns import LEADER, LEADER_EPOCH, TOPIC, Chunk
-from metadata.image.types import BrokerRegistration
-from runtime.logging import Source, log_metadata
+from metaquorum.metadata.delta import diff
+from metaquorum.metadata.image import BrokersImage, MetadataImage, PartitionInfo, TopicsImage
+from metaquorum.metadata.image.columns import LEADER, LEADER_EPOCH, TOPIC, Chunk
+from metaquorum.metadata.image.types import BrokerRegistration
+from metaquorum.runtime.logging import Source, log_metadata
 
 SUMMARY_MS = 1_000
 """How often changes of partitions are counted."""

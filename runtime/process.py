@@ -15,19 +15,19 @@ from typing import Any
 
 import uvloop
 
-from controller.raft.events import ShutdownRequested
-from metadata.errors import RecordDecodeError, ReplayError
-from metadata.image import BROKER_RESOURCE
-from metadata.settings.broker_keys import BROKER_SYNONYMS
-from metadata.settings.effects import notes_on
-from runtime.config import UNKNOWN_NODE_ID, NodeConfig, load_config
-from runtime.driver import Driver, Ending
-from runtime.errors import ConfigError, StartError
-from runtime.logging import set_up_logging
-from runtime.native_lines import take_native_lines
-from runtime.plain_callers import watch_plain_callers
-from runtime.refused_callers import RefusedCallers
-from storage.errors import StorageError
+from metaquorum.metadata.errors import RecordDecodeError, ReplayError
+from metaquorum.metadata.image import BROKER_RESOURCE
+from metaquorum.metadata.settings.broker_keys import BROKER_SYNONYMS
+from metaquorum.metadata.settings.effects import notes_on
+from metaquorum.raft.events import ShutdownRequested
+from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, NodeConfig, load_config
+from metaquorum.runtime.driver import Driver, Ending
+from metaquorum.runtime.errors import ConfigError, StartError
+from metaquorum.runtime.logging import set_up_logging
+from metaquorum.runtime.plain_callers import watch_plain_callers
+from metaquorum.runtime.refused_callers import RefusedCallers
+from metaquorum.runtime.rpc.native_lines import take_native_lines
+from metaquorum.storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
 

@@ -14,30 +14,30 @@ from pathlib import Path
 
 import numpy as np
 
-from controller.raft import voter_memory
-from controller.raft.config import Identity
-from controller.raft.store import ReplicaStore
-from metadata.batches import decode_batch
-from metadata.columnar.frames import read_frames
-from metadata.control_records import KRaftVersionRecord, VotersRecord
-from metadata.errors import RecordDecodeError
-from metadata.image import MetadataImage
-from metadata.records import Record
-from metadata.schema import SCHEMA_BY_API_KEY
-from metadata.snapshot import load_snapshot, snapshot_batches
-from runtime.config import NodeConfig
-from runtime.errors import StartError
-from storage.batch import RecordBatch, iter_batches
-from storage.disk import join, read_file
-from storage.errors import FileMissingError, StorageError
-from storage.log import METADATA_DIRECTORY
-from storage.meta_properties import MetaProperties, load_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.quorum_state import FILE_NAME as QUORUM_STATE_FILE
-from storage.quorum_state import load_quorum_state
-from storage.reader import LogReader
-from storage.snapshots import BOOTSTRAP_FILE, latest_snapshot, snapshot_path
-from storage.types import LogPosition
+from metaquorum.metadata.columnar.frames import read_frames
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.records.control import KRaftVersionRecord, VotersRecord
+from metaquorum.metadata.records.schema import SCHEMA_BY_API_KEY
+from metaquorum.metadata.records.types import Record
+from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
+from metaquorum.raft import voter_memory
+from metaquorum.raft.config import Identity
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.runtime.config.node import NodeConfig
+from metaquorum.runtime.errors import StartError
+from metaquorum.storage.batches.batch import RecordBatch, iter_batches
+from metaquorum.storage.disk.interface import join, read_file
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import FileMissingError, StorageError
+from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_properties
+from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE_FILE
+from metaquorum.storage.files.quorum_state import load_quorum_state
+from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE, latest_snapshot, snapshot_path
+from metaquorum.storage.log.log import METADATA_DIRECTORY
+from metaquorum.storage.log.reader import LogReader
+from metaquorum.storage.types import LogPosition
 
 MANY_RECORDS = 16
 """From so many records on a batch is looked at as columns."""

@@ -11,19 +11,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from broker.replica.messages import DataRequest, DataResponse, FetchRequest, FetchResponse, PartitionKey
-from controller.raft.effects import Warn
-from controller.raft.events import Stop
-from metadata.errors import ApiError
-from metadata.requests_partitions import (
+from metaquorum.broker.replica.messages import (
+    DataRequest,
+    DataResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionKey,
+)
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
 )
-from metadata.requests_settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from storage.epochs import EpochTable
-from storage.producers import ProducerTable
+from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from metaquorum.raft.effects import Warn
+from metaquorum.raft.events import Stop
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.partition.producers import ProducerTable
 
 # ---- what is on the disks when the manager is made -----------------------------------------------
 

@@ -5,7 +5,7 @@ Owns nothing but the image to look at (`values.Brokers`). A partition never reme
 
 from __future__ import annotations
 
-from metadata.image import MetadataImage
+from metaquorum.metadata.image import MetadataImage
 
 
 class KnownBrokers:

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from itertools import count
 from typing import assert_never
 
-from broker.replica.assignments import Assignments
-from broker.replica.config import ReplicaConfig
-from broker.replica.controller_calls import ControllerCall
-from broker.replica.controller_talk import ControllerTalk
-from broker.replica.deadlines import Deadlines
-from broker.replica.describe import describe_log_dirs, replica_status
-from broker.replica.events import (
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.controller_requests.assignments import Assignments
+from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.replica.controller_requests.isr_changes import IsrChanges
+from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIds
+from metaquorum.broker.replica.controller_requests.requests import ControllerTalk
+from metaquorum.broker.replica.deadlines import Deadlines
+from metaquorum.broker.replica.events import (
     ControllerAnswered,
     DataEffect,
     DataEvent,
@@ -40,12 +41,9 @@ from broker.replica.events import (
     ReplicaCreated,
     ReplicaRemoved,
 )
-from broker.replica.fetchers import Fetchers
-from broker.replica.fetches import Fetches
-from broker.replica.isr_changes import IsrChanges
-from broker.replica.known_brokers import KnownBrokers
-from broker.replica.lookup import absence
-from broker.replica.messages import (
+from metaquorum.broker.replica.fetchers import Fetchers
+from metaquorum.broker.replica.known_brokers import KnownBrokers
+from metaquorum.broker.replica.messages import (
     CONSUMER,
     DataRequest,
     DataResponse,
@@ -61,19 +59,21 @@ from broker.replica.messages import (
     ProduceRequest,
     ProduceResult,
 )
-from broker.replica.offsets import Offsets
-from broker.replica.partition import Partition
-from broker.replica.placement import Placement
-from broker.replica.producer_ids import ProducerIds
-from broker.replica.produces import Produces
-from broker.replica.status import ReplicaStatus
-from broker.replica.tail import Tail
-from broker.replica.upkeep import Checkpoints, Round, retention_of
-from broker.replica.values import Changes
-from controller.raft.effects import Warn
-from controller.raft.events import Stop
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import MetadataImage
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.tail import Tail
+from metaquorum.broker.replica.partition.values import Changes
+from metaquorum.broker.replica.placement.placement import Placement
+from metaquorum.broker.replica.requests.describe import describe_log_dirs, replica_status
+from metaquorum.broker.replica.requests.fetches import Fetches
+from metaquorum.broker.replica.requests.lookup import absence
+from metaquorum.broker.replica.requests.offsets import Offsets
+from metaquorum.broker.replica.requests.produces import Produces
+from metaquorum.broker.replica.status import ReplicaStatus
+from metaquorum.broker.replica.upkeep import Checkpoints, Round, retention_of
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.raft.effects import Warn
+from metaquorum.raft.events import Stop
 
 _WAKES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metadata.errors import ErrorCode
-from storage.types import LogPosition
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.storage.types import LogPosition
 
 PartitionKey = tuple[bytes, int]
 """(topic id, partition index)."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.replica.events import LogSettings
-from metadata.features import ELR_VERSION
-from metadata.image import MetadataImage
-from metadata.settings.effective import NOTHING, topic_setting
-from metadata.settings.keys import ConfigValueError
-from metadata.settings.topic_keys import TOPIC_KEYS
+from metaquorum.broker.replica.events import LogSettings
+from metaquorum.metadata.features import ELR_VERSION
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.settings.effective import NOTHING, topic_setting
+from metaquorum.metadata.settings.keys import ConfigValueError
+from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
 
 MAX_LONG = 2**63 - 1
 LOG_APPEND_TIME = "LogAppendTime"

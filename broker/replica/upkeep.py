@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from broker.replica.config import ReplicaConfig
-from broker.replica.copies import Copy
-from broker.replica.events import CheckpointHighWatermarks, DataEffect, EnforceRetention
-from broker.replica.messages import PartitionKey
-from broker.replica.partition import Partition
-from broker.replica.placement import Placement
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.events import CheckpointHighWatermarks, DataEffect, EnforceRetention
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.placement.copies import Copy
+from metaquorum.broker.replica.placement.placement import Placement
 
 SLICE_MAX = 200
 SLICE_PAUSE_MS = 20

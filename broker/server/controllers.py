@@ -15,20 +15,20 @@ from typing import Any
 
 import grpc.aio
 
-from broker.events import (
+from metaquorum.broker.events import (
     ControllerRequestFailed,
     ControllerResponseArrived,
     LifecycleResponse,
     SendToController,
 )
-from broker.server.calls import Calls
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests import BrokerHeartbeatRequest
-from proto.broker_pb2_grpc import BrokerLifecycleStub
-from runtime import api_codec
-from runtime.channels import END_OF_STREAM, TlsMaterial, open_channel
-from runtime.raft_client import PeerAddress
-from runtime.reach import UNREADABLE, Reasons
+from metaquorum.broker.server.calls import Calls
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
+from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
+from metaquorum.runtime.api import api as api_codec
+from metaquorum.runtime.rpc.channels import END_OF_STREAM, TlsMaterial, open_channel
+from metaquorum.runtime.rpc.raft_client import PeerAddress
+from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
 
 FAILURES = (
     grpc.aio.AioRpcError,

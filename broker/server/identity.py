@@ -14,25 +14,25 @@ import random
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-from broker.identity import FoundDirectory, IdentityConflict, KnownIdentity, known_identity
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests_broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
-from runtime.broker_ids_client import allocate_broker_id
-from runtime.channels import TlsMaterial
-from runtime.client import AdminClient, ClientError
-from runtime.config import UNKNOWN_NODE_ID, NodeConfig, process_rng
-from runtime.errors import StartError
-from storage.disk import join, parent_of
-from storage.errors import DiskError
-from storage.log_config import METADATA_DIRECTORY
-from storage.meta_properties import (
+from metaquorum.broker.identity import FoundDirectory, IdentityConflict, KnownIdentity, known_identity
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
+from metaquorum.runtime.client.admin import AdminClient, ClientError
+from metaquorum.runtime.client.broker_ids import allocate_broker_id
+from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, NodeConfig, process_rng
+from metaquorum.runtime.errors import StartError
+from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.storage.disk.interface import join, parent_of
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import DiskError
+from metaquorum.storage.files.meta_properties import (
     FILE_NAME,
     MetaProperties,
     load_meta_properties,
     store_meta_properties,
 )
-from storage.posix_disk import PosixDisk
-from storage.uuids import random_uuid
+from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.uuids import random_uuid
 
 ASIDE = ".no-identity"
 """Ending of a metadata log that was found in a directory without meta.properties."""

@@ -14,52 +14,52 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from broker.events import PublishImage, SendToController, StateChanged
-from broker.node import BrokerNode
-from broker.replica.manager import ReplicaManager
-from broker.server.controllers import ControllerCalls
-from broker.server.data_open import OpenData, look_at_directories, open_directories
-from broker.server.data_plane import DataPlane
-from broker.server.data_service import DataService
-from broker.server.disk_faults import configured_faults
-from broker.server.identity import settle_identity
-from broker.server.metrics import BrokerFigures
-from broker.server.status_service import BrokerSelfService
-from controller.raft.core import RaftCore
-from metadata.errors import ApiError, ErrorCode
-from metadata.features import KNOWN_FEATURES
-from metadata.records import BrokerFeature
-from metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
-from proto import metadata_pb2 as pb
-from proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
-from proto.data_pb2_grpc import add_DataServicer_to_server
-from proto.metadata_pb2_grpc import add_MetadataServicer_to_server
-from proto.settings_pb2_grpc import add_SettingsViewServicer_to_server
-from runtime.allocator import keep_freed_buffers
-from runtime.api_codec import Hints
-from runtime.channels import TlsMaterial, bind, new_server
-from runtime.clock import Clock, SystemClock
-from runtime.config import NodeConfig, process_rng
-from runtime.driver import Driver, Ending
-from runtime.health import Health
-from runtime.image_service import ImageRead, MetadataService
-from runtime.logging import set_log_context, set_up_logging
-from runtime.metadata_log import MetadataLines
-from runtime.metrics.node import NodeStatistics
-from runtime.metrics.service import bind_metrics, note_first_snapshot, open_endpoint
-from runtime.process import handle_signals, leave_at_once, run_process
-from runtime.raft_client import PeerAddress, RaftClient
-from runtime.raft_server import GrpcRaftTransport
-from runtime.replica import OpenReplica, SnapshotFiles, check_metadata_directory, open_replica
-from runtime.settings_view import SettingsViewService
-from storage.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
-from storage.errors import DiskError
-from storage.meta_properties import MetaProperties
-from storage.posix_disk import PosixDisk
-from storage.uuids import random_uuid
+from metaquorum.broker.events import PublishImage, SendToController, StateChanged
+from metaquorum.broker.node import BrokerNode
+from metaquorum.broker.replica.manager import ReplicaManager
+from metaquorum.broker.server.controllers import ControllerCalls
+from metaquorum.broker.server.data.disk_faults import configured_faults
+from metaquorum.broker.server.data.open import OpenData, look_at_directories, open_directories
+from metaquorum.broker.server.data.plane import DataPlane
+from metaquorum.broker.server.data.service import DataService
+from metaquorum.broker.server.identity import settle_identity
+from metaquorum.broker.server.metrics import BrokerFigures
+from metaquorum.broker.server.status_service import BrokerSelfService
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import KNOWN_FEATURES
+from metaquorum.metadata.records.types import BrokerFeature
+from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
+from metaquorum.proto import metadata_pb2 as pb
+from metaquorum.proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
+from metaquorum.proto.data_pb2_grpc import add_DataServicer_to_server
+from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
+from metaquorum.proto.settings_pb2_grpc import add_SettingsViewServicer_to_server
+from metaquorum.raft.core import RaftCore
+from metaquorum.runtime.allocator import keep_freed_buffers
+from metaquorum.runtime.api.api import Hints
+from metaquorum.runtime.clock import Clock, SystemClock
+from metaquorum.runtime.config.node import NodeConfig, process_rng
+from metaquorum.runtime.driver import Driver, Ending
+from metaquorum.runtime.logging import set_log_context, set_up_logging
+from metaquorum.runtime.metadata_log import MetadataLines
+from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.runtime.metrics.service import bind_metrics, note_first_snapshot, open_endpoint
+from metaquorum.runtime.process import handle_signals, leave_at_once, run_process
+from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_metadata_directory, open_replica
+from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
+from metaquorum.runtime.rpc.health import Health
+from metaquorum.runtime.rpc.image_service import ImageRead, MetadataService
+from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
+from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport
+from metaquorum.runtime.rpc.settings_view import SettingsViewService
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import DiskError
+from metaquorum.storage.files.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
+from metaquorum.storage.files.meta_properties import MetaProperties
+from metaquorum.storage.uuids import random_uuid
 
 if TYPE_CHECKING:
-    from runtime.metrics.endpoint import MetricsEndpoint
+    from metaquorum.runtime.metrics.endpoint import MetricsEndpoint
 
 STOP_GRACE_S = 0.1
 FAREWELL_TIMEOUT_S = 2.0

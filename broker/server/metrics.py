@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from broker.node import BrokerNode
-from broker.replica.status import ReplicaStatus
-from broker.status import BrokerStatus
-from controller.raft.core import RaftCore
-from runtime.driver import Driver
-from runtime.metrics import catalogue as names
-from runtime.metrics.families import (
+from metaquorum.broker.node import BrokerNode
+from metaquorum.broker.replica.status import ReplicaStatus
+from metaquorum.broker.status import BrokerStatus
+from metaquorum.raft.core import RaftCore
+from metaquorum.runtime.driver import Driver
+from metaquorum.runtime.metrics import catalogue as names
+from metaquorum.runtime.metrics.families import (
     Family,
     applied_age_ms,
     image_families,
@@ -22,9 +22,9 @@ from runtime.metrics.families import (
     quorum_families,
     work_families,
 )
-from runtime.metrics.node import NodeStatistics
-from runtime.metrics.service import node_info
-from runtime.metrics.statistics import TrafficStatistics
+from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.runtime.metrics.service import node_info
+from metaquorum.runtime.metrics.statistics import TrafficStatistics
 
 
 class BrokerFigures:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker.status import BrokerStatus
-from proto import broker_pb2 as pb
-from proto.broker_pb2_grpc import BrokerSelfServicer
-from runtime.broker_status import status_to_pb
+from metaquorum.broker.status import BrokerStatus
+from metaquorum.proto import broker_pb2 as pb
+from metaquorum.proto.broker_pb2_grpc import BrokerSelfServicer
+from metaquorum.runtime.client.broker_status import status_to_pb
 
 
 class BrokerSelfService(BrokerSelfServicer):

@@ -6,15 +6,15 @@ import sys
 
 import click
 
-from cli.log_live import REFRESH, LiveCommand
-from cli.log_options import PATH, POINT, Complaints, past_corruption_option
-from cli.log_source import open_path
-from cli.output import secrets_option
-from cli.shell import looking, moving, telling
-from cli.shell.moving import where
-from cli.shell.session import Session
-from cli.shell.terminal import is_interactive, run_interactive, run_lines
-from metadata.inspect.points import END, Point
+from metaquorum.cli.log.input.live import REFRESH, LiveCommand
+from metaquorum.cli.log.input.options import PATH, POINT, Complaints, past_corruption_option
+from metaquorum.cli.log.input.source import open_path
+from metaquorum.cli.shell import looking, moving, telling
+from metaquorum.cli.shell.moving import where
+from metaquorum.cli.shell.session import Session
+from metaquorum.cli.shell.terminal import is_interactive, run_interactive, run_lines
+from metaquorum.cli.text.output import secrets_option
+from metaquorum.metadata.inspect.log.points import END, Point
 
 COMMANDS = (*moving.COMMANDS, *looking.COMMANDS, *telling.COMMANDS)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from metadata.image import MetadataImage
-from metadata.inspect.log import InspectError, MetadataLog
-from metadata.inspect.points import END, Point
-from metadata.inspect.quorum import QuorumView, quorum_at
-from metadata.inspect.states import FoundState, OnProblem, Step, earliest, state_at, steps_from
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.causes.quorum import QuorumView, quorum_at
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.log.states import FoundState, OnProblem, Step, earliest, state_at, steps_from
 
 KEPT_STEPS = 1000
 KEPT_BYTES = 32 * 1024 * 1024

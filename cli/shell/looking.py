@@ -5,9 +5,9 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator
 
-from cli.log_time_text import fields_text, value_text
-from cli.shell.session import Session, ShellCommand, ShellError
-from metadata.inspect.views import EVERYTHING, Fields, Wanted, entities_below, entities_of
+from metaquorum.cli.log.time_text import fields_text, value_text
+from metaquorum.cli.shell.session import Session, ShellCommand, ShellError
+from metaquorum.metadata.inspect.entities.views import EVERYTHING, Fields, Wanted, entities_below, entities_of
 
 
 def ls(session: Session, arguments: list[str]) -> Iterator[str]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from cli.output import utc_text
-from cli.shell.session import Session, ShellCommand, ShellError
-from cli.shell.text import bounded, change_line, limit_lines, record_line, step_head
-from metadata.inspect.diff import all_touched, changes_between
-from metadata.inspect.entities import is_below
-from metadata.inspect.predicate import Place, PredicateError, Verdict, compile_predicate
-from metadata.inspect.states import Step
-from metadata.inspect.views import aliases
-from metadata.records import NoOpRecord
+from metaquorum.cli.shell.session import Session, ShellCommand, ShellError
+from metaquorum.cli.shell.text import bounded, change_line, limit_lines, record_line, step_head
+from metaquorum.cli.text.output import utc_text
+from metaquorum.metadata.inspect.checks.predicate import Place, PredicateError, Verdict, compile_predicate
+from metaquorum.metadata.inspect.entities.diff import all_touched, changes_between
+from metaquorum.metadata.inspect.entities.entities import is_below
+from metaquorum.metadata.inspect.entities.views import aliases
+from metaquorum.metadata.inspect.log.states import Step
+from metaquorum.metadata.records.types import NoOpRecord
 
 Wanted = Callable[[Step], bool]
 

@@ -1,17 +1,17 @@
 """An image as a tree of directories: what `ls` lists and where `cd` can go. Paths are those of
-`metadata.inspect.views`, with the root above them. Knows images; no log and no terminal."""
+`metadata.inspect.entities.views`, with the root above them. Knows images; no log and no terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from metadata.image import MetadataImage, quota_sort_key
-from metadata.inspect.diff import sort_key
-from metadata.inspect.quorum import QuorumView
-from metadata.inspect.views import Fields, config_path, fields_of, scram_path
-from metadata.tree import quota_path
-from storage.uuids import uuid_to_text
+from metaquorum.metadata.image import MetadataImage, quota_sort_key
+from metaquorum.metadata.inspect.causes.quorum import QuorumView
+from metaquorum.metadata.inspect.entities.diff import sort_key
+from metaquorum.metadata.inspect.entities.views import Fields, config_path, fields_of, scram_path
+from metaquorum.metadata.text.tree import quota_path
+from metaquorum.storage.uuids import uuid_to_text
 
 KINDS = (
     "quorum",

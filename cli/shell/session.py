@@ -12,12 +12,12 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from cli.shell.cursor import Cursor
-from cli.shell.places import KINDS, Places, resolve
-from metadata.inspect.entities import KINDS as ENTITY_KINDS
-from metadata.inspect.log import MetadataLog
-from metadata.inspect.points import END, Point, parse_point
-from metadata.inspect.states import OnProblem
+from metaquorum.cli.shell.cursor import Cursor
+from metaquorum.cli.shell.places import KINDS, Places, resolve
+from metaquorum.metadata.inspect.entities.entities import KINDS as ENTITY_KINDS
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.log.points import END, Point, parse_point
+from metaquorum.metadata.inspect.log.states import OnProblem
 
 COMPLETIONS_MAX = 2000
 """Names that a completion offers at most: nobody reads more, and a cluster may have a million partitions."""

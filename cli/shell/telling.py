@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cli.log_time_text import fields_text
-from cli.log_why import explanation_lines
-from cli.output import utc_text
-from cli.shell.moving import about
-from cli.shell.session import Session, ShellCommand, ShellError
-from cli.shell.text import change_line, limit_lines, record_line, step_head
-from metadata.inspect.diff import Cause, diff_points
-from metadata.inspect.explain import explain
-from metadata.inspect.history import Span, history
-from metadata.inspect.points import END, Point
-from metadata.inspect.states import FoundState, Step, settle, state_at, steps
-from metadata.inspect.story import Seen, events
-from metadata.inspect.targets import parse_target
-from metadata.inspect.timeline import SEVERITIES, at_least
-from metadata.inspect.views import EVERYTHING, Wanted
+from metaquorum.cli.log.time_text import fields_text
+from metaquorum.cli.log.why import explanation_lines
+from metaquorum.cli.shell.moving import about
+from metaquorum.cli.shell.session import Session, ShellCommand, ShellError
+from metaquorum.cli.shell.text import change_line, limit_lines, record_line, step_head
+from metaquorum.cli.text.output import utc_text
+from metaquorum.metadata.inspect.causes.explain import explain
+from metaquorum.metadata.inspect.entities.diff import Cause, diff_points
+from metaquorum.metadata.inspect.entities.history import Span, history
+from metaquorum.metadata.inspect.entities.targets import parse_target
+from metaquorum.metadata.inspect.entities.views import EVERYTHING, Wanted
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.log.states import FoundState, Step, settle, state_at, steps
+from metaquorum.metadata.inspect.timeline.story import Seen, events
+from metaquorum.metadata.inspect.timeline.timeline import SEVERITIES, at_least
 
 
 def diff(session: Session, arguments: list[str]) -> Iterator[str]:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import click
 
-from cli.errors import EXIT_FAILED, as_failure
-from cli.shell.session import Session, ShellError
+from metaquorum.cli.errors import EXIT_FAILED, as_failure
+from metaquorum.cli.shell.session import Session, ShellError
 
 HISTORY_MAX = 1000
 """Lines that the editor remembers, in memory: nothing is written anywhere."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cli.log_time_text import fields_text, value_text
-from cli.output import shows_secrets, utc_text
-from metadata.batches import DecodedRecord
-from metadata.dump import payload_json
-from metadata.inspect.diff import ADDED, REMOVED, Cause, EntityChange
-from metadata.inspect.states import FoundState, Step
+from metaquorum.cli.log.time_text import fields_text, value_text
+from metaquorum.cli.text.output import shows_secrets, utc_text
+from metaquorum.metadata.inspect.entities.diff import ADDED, REMOVED, Cause, EntityChange
+from metaquorum.metadata.inspect.log.states import FoundState, Step
+from metaquorum.metadata.records.batches import DecodedRecord
+from metaquorum.metadata.text.dump import payload_json
 
 SHOWN_OF_STEP = 20
 """Records and changes of one step that are shown; those after them are counted."""

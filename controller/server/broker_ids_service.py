@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.server.services import ControllerImages, ask
-from metadata.errors import ApiError
-from metadata.requests import Done
-from metadata.requests_broker_ids import (
+from metaquorum.controller.server.services import ControllerImages, ask
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.requests.broker_ids import (
     AllocateBrokerIdResponse,
     BindBrokerIdRequest,
     UnbindBrokerIdRequest,
 )
-from proto import broker_ids_pb2 as pb
-from proto import metadata_pb2 as common
-from proto.broker_ids_pb2_grpc import BrokerIdsServicer
-from runtime import broker_ids_codec as codec
-from runtime.api_codec import Hints, error_to_pb
-from runtime.requests import WaitingRequests
+from metaquorum.metadata.requests.common import Done
+from metaquorum.proto import broker_ids_pb2 as pb
+from metaquorum.proto import metadata_pb2 as common
+from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsServicer
+from metaquorum.runtime.api import broker_ids as codec
+from metaquorum.runtime.api.api import Hints, error_to_pb
+from metaquorum.runtime.rpc.requests import WaitingRequests
 
 
 class BrokerIdsService(BrokerIdsServicer):

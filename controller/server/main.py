@@ -11,50 +11,53 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from controller.encoding import encode_leader_change
-from controller.events import Answer
-from controller.node import ControllerNode
-from controller.raft.core import RaftCore
-from controller.raft.events import RaftResponseArrived
-from controller.raft.messages import FetchResponse, RaftError
-from controller.server.broker_ids_service import BrokerIdsService
-from controller.server.metrics import ControllerFigures
-from controller.server.partitions_service import PartitionsService
-from controller.server.reassignments_service import ReassignmentsService
-from controller.server.registration import SelfRegistration
-from controller.server.services import AdminService, BrokerLifecycleService, ControllerImages
-from controller.server.settings_service import SettingsService
-from controller.server.standing import Standing
-from metadata.errors import ApiError, ErrorCode
-from proto.admin_pb2_grpc import add_AdminServicer_to_server
-from proto.broker_ids_pb2_grpc import add_BrokerIdsServicer_to_server
-from proto.broker_pb2_grpc import add_BrokerLifecycleServicer_to_server
-from proto.metadata_pb2_grpc import add_MetadataServicer_to_server
-from proto.partitions_pb2_grpc import add_PartitionsServicer_to_server
-from proto.reassignments_pb2_grpc import add_ReassignmentsServicer_to_server
-from proto.settings_pb2_grpc import add_SettingsServicer_to_server, add_SettingsViewServicer_to_server
-from runtime.api_codec import Hints
-from runtime.channels import TlsMaterial, bind, new_server
-from runtime.client import AdminClient
-from runtime.clock import SystemClock
-from runtime.config import NodeConfig, process_rng
-from runtime.driver import Driver, Ending
-from runtime.health import Health
-from runtime.image_service import MetadataService
-from runtime.logging import set_log_context
-from runtime.metadata_log import MetadataLines
-from runtime.metrics.node import NodeStatistics
-from runtime.metrics.service import bind_metrics, note_first_snapshot, open_endpoint
-from runtime.node_codec import NodeReport
-from runtime.process import handle_signals, run_process
-from runtime.raft_client import PeerAddress, RaftClient
-from runtime.raft_server import GrpcRaftTransport, RaftService, add_raft_service
-from runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
-from runtime.requests import WaitingRequests
-from runtime.settings_view import SettingsViewService
+from metaquorum.controller.encoding import encode_leader_change
+from metaquorum.controller.events import Answer
+from metaquorum.controller.node import ControllerNode
+from metaquorum.controller.server.broker_ids_service import BrokerIdsService
+from metaquorum.controller.server.metrics import ControllerFigures
+from metaquorum.controller.server.partitions_service import PartitionsService
+from metaquorum.controller.server.reassignments_service import ReassignmentsService
+from metaquorum.controller.server.registration import SelfRegistration
+from metaquorum.controller.server.services import AdminService, BrokerLifecycleService, ControllerImages
+from metaquorum.controller.server.settings_service import SettingsService
+from metaquorum.controller.server.standing import Standing
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.proto.admin_pb2_grpc import add_AdminServicer_to_server
+from metaquorum.proto.broker_ids_pb2_grpc import add_BrokerIdsServicer_to_server
+from metaquorum.proto.broker_pb2_grpc import add_BrokerLifecycleServicer_to_server
+from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
+from metaquorum.proto.partitions_pb2_grpc import add_PartitionsServicer_to_server
+from metaquorum.proto.reassignments_pb2_grpc import add_ReassignmentsServicer_to_server
+from metaquorum.proto.settings_pb2_grpc import (
+    add_SettingsServicer_to_server,
+    add_SettingsViewServicer_to_server,
+)
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.events import RaftResponseArrived
+from metaquorum.raft.messages import FetchResponse, RaftError
+from metaquorum.runtime.api.api import Hints
+from metaquorum.runtime.api.node import NodeReport
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.clock import SystemClock
+from metaquorum.runtime.config.node import NodeConfig, process_rng
+from metaquorum.runtime.driver import Driver, Ending
+from metaquorum.runtime.logging import set_log_context
+from metaquorum.runtime.metadata_log import MetadataLines
+from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.runtime.metrics.service import bind_metrics, note_first_snapshot, open_endpoint
+from metaquorum.runtime.process import handle_signals, run_process
+from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
+from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
+from metaquorum.runtime.rpc.health import Health
+from metaquorum.runtime.rpc.image_service import MetadataService
+from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
+from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
+from metaquorum.runtime.rpc.requests import WaitingRequests
+from metaquorum.runtime.rpc.settings_view import SettingsViewService
 
 if TYPE_CHECKING:
-    from runtime.metrics.endpoint import MetricsEndpoint
+    from metaquorum.runtime.metrics.endpoint import MetricsEndpoint
 
 STOP_GRACE_S = 0.1
 """How long calls that are under way may take when the server closes; their answers have been given."""

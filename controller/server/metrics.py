@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from controller.node import ControllerNode
-from runtime.driver import Driver
-from runtime.metrics import catalogue as names
-from runtime.metrics.families import (
+from metaquorum.controller.node import ControllerNode
+from metaquorum.runtime.driver import Driver
+from metaquorum.runtime.metrics import catalogue as names
+from metaquorum.runtime.metrics.families import (
     Family,
     applied_age_ms,
     image_families,
@@ -18,10 +18,10 @@ from runtime.metrics.families import (
     quorum_families,
     work_families,
 )
-from runtime.metrics.node import NodeStatistics
-from runtime.metrics.partition_counts import PartitionCounts
-from runtime.metrics.service import node_info
-from runtime.requests import WaitingRequests
+from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.runtime.metrics.partition_counts import PartitionCounts
+from metaquorum.runtime.metrics.service import node_info
+from metaquorum.runtime.rpc.requests import WaitingRequests
 
 
 class ControllerFigures:

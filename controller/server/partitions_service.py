@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.server.services import ask
-from metadata import requests_partitions as api
-from metadata.errors import ApiError
-from metadata.requests import TopicsResponse
-from proto import admin_pb2 as admin
-from proto import partitions_pb2 as pb
-from proto.partitions_pb2_grpc import PartitionsServicer
-from runtime import partitions_codec as codec
-from runtime.api_codec import Hints, error_to_pb, topics_to_pb
-from runtime.requests import WaitingRequests
+from metaquorum.controller.server.services import ask
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.requests import partitions as api
+from metaquorum.metadata.requests.common import TopicsResponse
+from metaquorum.proto import admin_pb2 as admin
+from metaquorum.proto import partitions_pb2 as pb
+from metaquorum.proto.partitions_pb2_grpc import PartitionsServicer
+from metaquorum.runtime.api import partitions as codec
+from metaquorum.runtime.api.api import Hints, error_to_pb, topics_to_pb
+from metaquorum.runtime.rpc.requests import WaitingRequests
 
 
 class PartitionsService(PartitionsServicer):

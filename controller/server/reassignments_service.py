@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.reassignments import ongoing_reassignments
-from controller.server.services import ControllerImages, ask
-from metadata.errors import ApiError
-from metadata.requests_reassignments import AlterReassignmentsResponse
-from proto import metadata_pb2 as common
-from proto import reassignments_pb2 as pb
-from proto.reassignments_pb2_grpc import ReassignmentsServicer
-from runtime import reassignments_codec as codec
-from runtime.api_codec import Hints, error_to_pb
-from runtime.requests import WaitingRequests
+from metaquorum.controller.partitions.reassignments import ongoing_reassignments
+from metaquorum.controller.server.services import ControllerImages, ask
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.requests.reassignments import AlterReassignmentsResponse
+from metaquorum.proto import metadata_pb2 as common
+from metaquorum.proto import reassignments_pb2 as pb
+from metaquorum.proto.reassignments_pb2_grpc import ReassignmentsServicer
+from metaquorum.runtime.api import reassignments as codec
+from metaquorum.runtime.api.api import Hints, error_to_pb
+from metaquorum.runtime.rpc.requests import WaitingRequests
 
 
 class ReassignmentsService(ReassignmentsServicer):

@@ -1,7 +1,7 @@
 """A controller that does not lead tells the one that does who it is, until the log has it (KIP-919).
 
-Owns when to ask again. What is told, and whether it is due, is `controller.registrations`' business; the
-active controller writes its own registration itself.
+Owns when to ask again. What is told, and whether it is due, is `controller.brokers.registrations`' business;
+the active controller writes its own registration itself.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 import logging
 import random
 
-from controller.node import ControllerNode
-from controller.registrations import own_registration
-from metadata.errors import ApiError
-from metadata.requests_settings import RegisterControllerRequest
-from runtime.backoff import Backoff, BackoffPolicy
-from runtime.client import AdminClient, ClientError
-from runtime.settings_client import SettingsClient
+from metaquorum.controller.brokers.registrations import own_registration
+from metaquorum.controller.node import ControllerNode
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.requests.settings import RegisterControllerRequest
+from metaquorum.runtime.backoff import Backoff, BackoffPolicy
+from metaquorum.runtime.client.admin import AdminClient, ClientError
+from metaquorum.runtime.client.settings import SettingsClient
 
 RETRY = BackoffPolicy(initial_ms=250, max_ms=10_000)
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from metadata import requests as api
-from metadata.errors import ApiError, ErrorCode
-from proto import admin_pb2 as admin
-from proto import broker_pb2 as broker
-from proto import metadata_pb2 as common
-from proto.admin_pb2_grpc import AdminServicer
-from proto.broker_pb2_grpc import BrokerLifecycleServicer
-from runtime import api_codec, node_codec
-from runtime.api_codec import Hints
-from runtime.channels import END_OF_STREAM
-from runtime.image_service import ImageRead
-from runtime.node_codec import NodeReport
-from runtime.requests import WaitingRequests
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests import common as api
+from metaquorum.proto import admin_pb2 as admin
+from metaquorum.proto import broker_pb2 as broker
+from metaquorum.proto import metadata_pb2 as common
+from metaquorum.proto.admin_pb2_grpc import AdminServicer
+from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleServicer
+from metaquorum.runtime.api import api as api_codec
+from metaquorum.runtime.api import node as node_codec
+from metaquorum.runtime.api.api import Hints
+from metaquorum.runtime.api.node import NodeReport
+from metaquorum.runtime.rpc.channels import END_OF_STREAM
+from metaquorum.runtime.rpc.image_service import ImageRead
+from metaquorum.runtime.rpc.requests import WaitingRequests
 
 Response = TypeVar("Response")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from controller.server.services import ask
-from metadata import requests as base
-from metadata import requests_settings as api
-from metadata.errors import ApiError
-from proto import metadata_pb2 as common
-from proto import settings_pb2 as pb
-from proto.settings_pb2_grpc import SettingsServicer
-from runtime import settings_codec as codec
-from runtime.api_codec import Hints, error_to_pb
-from runtime.requests import WaitingRequests
+from metaquorum.controller.server.services import ask
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.requests import common as base
+from metaquorum.metadata.requests import settings as api
+from metaquorum.proto import metadata_pb2 as common
+from metaquorum.proto import settings_pb2 as pb
+from metaquorum.proto.settings_pb2_grpc import SettingsServicer
+from metaquorum.runtime.api import settings as codec
+from metaquorum.runtime.api.api import Hints, error_to_pb
+from metaquorum.runtime.rpc.requests import WaitingRequests
 
 Pb = TypeVar("Pb")
 

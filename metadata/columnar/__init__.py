@@ -4,7 +4,7 @@ The fast path beside `metadata.meaning`; a property test proves that both reach 
 same errors. Whatever is unusual is left to the per-record path.
 """
 
-from .apply import MIN_RECORDS, apply_batch
-from .singles import apply_run
+from metaquorum.metadata.columnar.apply import MIN_RECORDS, apply_batch
+from metaquorum.metadata.columnar.singles import apply_run
 
 __all__ = ["MIN_RECORDS", "apply_batch", "apply_run"]

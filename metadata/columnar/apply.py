@@ -12,18 +12,17 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from storage.batch import BatchHeader, RecordBatch
-
-from ..codec import decode
-from ..errors import RecordDecodeError, ReplayError
-from ..image import ImageBuilder
-from ..image.columns import TOPIC
-from ..image.topics import Run, TopicEntry, with_run
-from ..records import PartitionRecord, TopicRecord
-from . import changes, partitions
-from .apply_changes import apply_changes
-from .frames import Frames, Places, read_frames
-from .partitions import PartitionRows, decode_partitions
+from metaquorum.metadata.columnar import changes, partitions
+from metaquorum.metadata.columnar.apply_changes import apply_changes
+from metaquorum.metadata.columnar.frames import Frames, Places, read_frames
+from metaquorum.metadata.columnar.partitions import PartitionRows, decode_partitions
+from metaquorum.metadata.errors import RecordDecodeError, ReplayError
+from metaquorum.metadata.image import ImageBuilder
+from metaquorum.metadata.image.columns import TOPIC
+from metaquorum.metadata.image.topics import Run, TopicEntry, with_run
+from metaquorum.metadata.records.codec import decode
+from metaquorum.metadata.records.types import PartitionRecord, TopicRecord
+from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 
 MIN_RECORDS = 24
 """Batches (and segments) with fewer partition records are faster one by one."""

@@ -11,10 +11,11 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from ..codec import decode
-from ..errors import RecordDecodeError
-from ..image import ImageBuilder
-from ..image.columns import (
+from metaquorum.metadata.columnar.changes import API_KEY, ChangeRows, Words, decode_changes
+from metaquorum.metadata.columnar.frames import Frames, Places
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.image import ImageBuilder
+from metaquorum.metadata.image.columns import (
     FLAGS,
     LEADER,
     LEADER_EPOCH,
@@ -28,10 +29,9 @@ from ..image.columns import (
     RowArray,
     split_by_chunk,
 )
-from ..image.compare import rows_block
-from ..records import PartitionChangeRecord
-from .changes import API_KEY, ChangeRows, Words, decode_changes
-from .frames import Frames, Places
+from metaquorum.metadata.image.compare import rows_block
+from metaquorum.metadata.records.codec import decode
+from metaquorum.metadata.records.types import PartitionChangeRecord
 
 
 def apply_changes(

@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
-from ..codec import encode
-from ..features import record_version_for, write_version
-from ..records import FeatureLevelRecord, PartitionChangeRecord, PartitionRecord, Record
-from .encode import framed_value
-from .rows import ChangedRows, NewRows, change_values, framed, partition_values
+from metaquorum.metadata.columnar.encode import framed_value
+from metaquorum.metadata.columnar.rows import ChangedRows, NewRows, change_values, framed, partition_values
+from metaquorum.metadata.features import record_version_for, write_version
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import (
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    Record,
+)
 
 
 class ChangedPartitions:

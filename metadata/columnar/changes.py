@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .frames import FRAME_BYTES, Frames, Places, gather
+from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, Places, gather
 
 API_KEY = 5
 MAX_SHAPES = 24

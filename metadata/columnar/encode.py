@@ -12,11 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from storage.varint import encode_varint
-
-from ..image.columns import INDEX, LEADER, LEADER_EPOCH, LISTS, N_ISR, N_REPLICAS, PARTITION_EPOCH
-from .frames import Places
-from .partitions import record_dtype
+from metaquorum.metadata.columnar.frames import Places
+from metaquorum.metadata.columnar.partitions import record_dtype
+from metaquorum.metadata.image.columns import (
+    INDEX,
+    LEADER,
+    LEADER_EPOCH,
+    LISTS,
+    N_ISR,
+    N_REPLICAS,
+    PARTITION_EPOCH,
+)
+from metaquorum.storage.batches.varint import encode_varint
 
 IntArray = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]

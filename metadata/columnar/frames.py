@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from storage.batch import HEADER_BYTES, BatchHeader
+from metaquorum.storage.batches.batch import HEADER_BYTES, BatchHeader
 
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..image.columns import (
+from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, Places, gather
+from metaquorum.metadata.image.columns import (
     FLAGS,
     INDEX,
     LEADER,
@@ -23,8 +24,7 @@ from ..image.columns import (
     PADDING,
     PARTITION_EPOCH,
 )
-from ..image.directories import MIGRATING, DirectoryTable
-from .frames import FRAME_BYTES, Frames, Places, gather
+from metaquorum.metadata.image.directories import MIGRATING, DirectoryTable
 
 IntArray = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]

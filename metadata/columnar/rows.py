@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from storage.varint import encode_varint
-
-from . import changes
-from .encode import put_places, value_template
-from .frames import FRAME_BYTES
-from .partitions import record_dtype
+from metaquorum.metadata.columnar import changes
+from metaquorum.metadata.columnar.encode import put_places, value_template
+from metaquorum.metadata.columnar.frames import FRAME_BYTES
+from metaquorum.metadata.columnar.partitions import record_dtype
+from metaquorum.storage.batches.varint import encode_varint
 
 Bytes = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int32]

@@ -1,11 +1,11 @@
 """The immutable image of a cluster's metadata, its parts, and the builder that makes the next one."""
 
-from .builder import ImageBuilder
-from .cluster import BrokersImage
-from .columns import CHUNK_ROWS
-from .compare import PartitionChanges, PartitionKey, partition_changes
-from .directories import LOST, MIGRATING, UNASSIGNED
-from .image import (
+from metaquorum.metadata.image.builder import ImageBuilder
+from metaquorum.metadata.image.cluster import BrokersImage
+from metaquorum.metadata.image.columns import CHUNK_ROWS
+from metaquorum.metadata.image.compare import PartitionChanges, PartitionKey, partition_changes
+from metaquorum.metadata.image.directories import LOST, MIGRATING, UNASSIGNED
+from metaquorum.metadata.image.image import (
     METADATA_VERSION,
     FeaturesImage,
     MetadataImage,
@@ -13,9 +13,9 @@ from .image import (
     differing_parts,
     images_equal,
 )
-from .maps import ShardedMap
-from .topics import TopicsImage
-from .types import (
+from metaquorum.metadata.image.maps import ShardedMap
+from metaquorum.metadata.image.topics import TopicsImage
+from metaquorum.metadata.image.types import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,

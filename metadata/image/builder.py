@@ -5,9 +5,15 @@ Owns the transient state between two images. Says nothing about what a record me
 
 from __future__ import annotations
 
-from .cluster import BrokersImage
-from .image import FeaturesImage, MetadataImage
-from .types import BrokerRegistration, ConfigResource, ControllerRegistration, Provenance, QuotaEntity
+from metaquorum.metadata.image.cluster import BrokersImage
+from metaquorum.metadata.image.image import FeaturesImage, MetadataImage
+from metaquorum.metadata.image.types import (
+    BrokerRegistration,
+    ConfigResource,
+    ControllerRegistration,
+    Provenance,
+    QuotaEntity,
+)
 
 
 class ImageBuilder:

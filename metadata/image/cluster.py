@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from .types import BrokerRegistration
+from metaquorum.metadata.image.types import BrokerRegistration
 
 
 class BrokersImage:

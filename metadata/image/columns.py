@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .directories import DirectoryTable
-from .maps import MapBuilder, ShardedMap
+from metaquorum.metadata.image.directories import DirectoryTable
+from metaquorum.metadata.image.maps import MapBuilder, ShardedMap
 
 IntArray = npt.NDArray[np.int32]
 RowArray = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from .columns import (
+from metaquorum.metadata.image.columns import (
     CHUNK_MASK,
     CHUNK_ROWS,
     CHUNK_SHIFT,
@@ -29,7 +29,7 @@ from .columns import (
 )
 
 if TYPE_CHECKING:
-    from .topics import TopicsImage
+    from metaquorum.metadata.image.topics import TopicsImage
 
 IntArray = npt.NDArray[np.int32]
 FEW_CHUNKS = 4

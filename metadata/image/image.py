@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from .cluster import BrokersImage
-from .maps import ShardedMap
-from .topics import TopicsImage
-from .types import (
+from metaquorum.metadata.image.cluster import BrokersImage
+from metaquorum.metadata.image.maps import ShardedMap
+from metaquorum.metadata.image.topics import TopicsImage
+from metaquorum.metadata.image.types import (
     Acl,
     ConfigResource,
     ControllerRegistration,
@@ -100,7 +100,7 @@ def describe_difference(
     a: MetadataImage, b: MetadataImage, *, provenance: bool = True, limit: int = 20
 ) -> str:
     """Up to `limit` lines that tell where two images differ; empty when they are equal."""
-    from ..tree import image_tree
+    from metaquorum.metadata.text.tree import image_tree
 
     lines: list[str] = []
     parts = differing_parts(a, b, provenance=provenance)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from .columns import (
+from metaquorum.metadata.image.columns import (
     CHUNK_MASK,
     CHUNK_SHIFT,
     FLAGS,
@@ -34,9 +34,9 @@ from .columns import (
     RowLists,
     split_by_chunk,
 )
-from .directories import DirectoryTable
-from .maps import MapBuilder, ShardedMap
-from .types import NO_LEADER, PartitionInfo, TopicInfo
+from metaquorum.metadata.image.directories import DirectoryTable
+from metaquorum.metadata.image.maps import MapBuilder, ShardedMap
+from metaquorum.metadata.image.types import NO_LEADER, PartitionInfo, TopicInfo
 
 IntArray = npt.NDArray[np.int32]
 _FEW_ROWS = 6
@@ -210,7 +210,7 @@ class TopicsImage:
 
 def topics_equal(old: TopicsImage, new: TopicsImage) -> bool:
     """The same topics with the same partitions, wherever their rows lie."""
-    from .compare import partition_changes
+    from metaquorum.metadata.image.compare import partition_changes
 
     if len(old) != len(new) or old.partition_count != new.partition_count:
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from metadata.image import Acl, MetadataImage
+from metaquorum.metadata.image import Acl, MetadataImage
 
 WILDCARD = "*"
 CLUSTER_NAME = "kafka-cluster"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from metadata.broker_ids import (
+from metaquorum.metadata.broker_ids import (
     BINDING_PREFIX,
     CLAIM_PREFIX,
     CURRENT_PREFIX,
@@ -20,9 +20,15 @@ from metadata.broker_ids import (
     escape_key,
     unescape_key,
 )
-
-from .keys import JAVA_MAX_DOUBLE, MAX_INT, MAX_LONG, ConfigKey, ConfigValueError, Kind
-from .topic_keys import TOPIC_KEYS
+from metaquorum.metadata.settings.keys import (
+    JAVA_MAX_DOUBLE,
+    MAX_INT,
+    MAX_LONG,
+    ConfigKey,
+    ConfigValueError,
+    Kind,
+)
+from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
 
 _LISTENER_KEY = re.compile(r"listener\.name\.[^.]+\.(.+)\Z")
 _MIB = 1024 * 1024

@@ -10,15 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from metadata.image import (
+from metaquorum.metadata.image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     TOPIC_RESOURCE,
     ConfigResource,
     MetadataImage,
 )
-
-from .broker_keys import (
+from metaquorum.metadata.settings.broker_keys import (
     BROKER_KEYS,
     BROKER_SYNONYMS,
     STATIC_DEFAULTS,
@@ -26,11 +25,11 @@ from .broker_keys import (
     check_broker_value,
     is_id_memory,
 )
-from .effective import NOTHING, topic_setting
-from .effects import note_on
-from .keys import ConfigKey, ConfigValueError, Kind
-from .metrics_keys import METRICS_KEYS, check_metrics_values
-from .topic_keys import TOPIC_KEYS, check_topic_values
+from metaquorum.metadata.settings.effective import NOTHING, topic_setting
+from metaquorum.metadata.settings.effects import note_on
+from metaquorum.metadata.settings.keys import ConfigKey, ConfigValueError, Kind
+from metaquorum.metadata.settings.metrics_keys import METRICS_KEYS, check_metrics_values
+from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS, check_topic_values
 
 BROKER_DEFAULT = ConfigResource(BROKER_RESOURCE, "")
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
-
-from .topic_keys import TOPIC_KEYS
+from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
+from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
 
 CLUSTER_DEFAULT = ConfigResource(BROKER_RESOURCE, "")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .broker_keys import BROKER_SYNONYMS
-from .keys import ConfigKey, ConfigValueError
-from .topic_keys import TOPIC_KEYS
+from metaquorum.metadata.settings.broker_keys import BROKER_SYNONYMS
+from metaquorum.metadata.settings.keys import ConfigKey, ConfigValueError
+from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
 
 CARRIED_OUT = frozenset(
     {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from .keys import ConfigKey, ConfigValueError, Kind
+from metaquorum.metadata.settings.keys import ConfigKey, ConfigValueError, Kind
 
 METRICS_KEYS: Mapping[str, ConfigKey] = {
     key.name: key

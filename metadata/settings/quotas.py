@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from metadata.image import MetadataImage, QuotaEntity, quota_sort_key
-
-from .keys import MAX_INT, MAX_LONG
+from metaquorum.metadata.image import MetadataImage, QuotaEntity, quota_sort_key
+from metaquorum.metadata.settings.keys import MAX_INT, MAX_LONG
 
 USER = "user"
 CLIENT_ID = "client-id"

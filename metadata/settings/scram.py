@@ -11,7 +11,7 @@ import hmac
 from dataclasses import dataclass
 from enum import IntEnum
 
-from metadata.image import MetadataImage
+from metaquorum.metadata.image import MetadataImage
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16384

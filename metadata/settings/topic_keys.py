@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from .keys import MAX_INT, MAX_LONG, ConfigKey, ConfigValueError, Kind
+from metaquorum.metadata.settings.keys import MAX_INT, MAX_LONG, ConfigKey, ConfigValueError, Kind
 
 _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _DAY_MS = 86_400_000

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.intervals.moments import MAX_TIME_MS
-from storage.uuids import uuid_text
+from metaquorum.pipeline.intervals.moments import MAX_TIME_MS
+from metaquorum.storage.uuids import uuid_text
 
 TIME_TYPE = pa.timestamp("us", tz="UTC")
 CHUNK_ROWS = 16_384

@@ -7,11 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS, Field, RecordSchema
-from metadata.secrets import REDACTED, is_secret
-from storage.uuids import uuid_text
-
-from .base import TIME_TYPE
+from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS, Field, RecordSchema
+from metaquorum.metadata.secrets import REDACTED, is_secret
+from metaquorum.pipeline.arrow.base import TIME_TYPE
+from metaquorum.storage.uuids import uuid_text
 
 _PLAIN = {
     "bool": pa.bool_(),

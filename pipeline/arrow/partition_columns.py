@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from metadata.codec import decode
-from metadata.columnar.changes import ChangeRows, decode_changes
-from metadata.columnar.frames import Frames, Places
-from metadata.columnar.partitions import decode_partitions
-from metadata.errors import RecordDecodeError
-from metadata.image.columns import (
+from metaquorum.metadata.columnar.changes import ChangeRows, decode_changes
+from metaquorum.metadata.columnar.frames import Frames, Places
+from metaquorum.metadata.columnar.partitions import decode_partitions
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.image.columns import (
     INDEX,
     LEADER,
     LEADER_EPOCH,
@@ -25,12 +24,12 @@ from metadata.image.columns import (
     N_REPLICAS,
     PARTITION_EPOCH,
 )
-from metadata.image.directories import DirectoryTable
-from metadata.records import PartitionChangeRecord, PartitionRecord
-from storage.uuids import uuid_text
-
-from .base import fixed_lists, padded_lists, uuid_column
-from .fields import SCHEMAS, column_type, field_columns
+from metaquorum.metadata.image.directories import DirectoryTable
+from metaquorum.metadata.records.codec import decode
+from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord
+from metaquorum.pipeline.arrow.base import fixed_lists, padded_lists, uuid_column
+from metaquorum.pipeline.arrow.fields import SCHEMAS, column_type, field_columns
+from metaquorum.storage.uuids import uuid_text
 
 Columns = list[pa.Array]
 

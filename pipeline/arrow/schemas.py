@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from pipeline.logs.damage import Dialect, log_damage
-from pipeline.logs.pieces import Piece, read_piece, undamaged
-from pipeline.logs.places import LogPlace
-from storage.posix_disk import PosixDisk
-from storage.reader import Damage
-
-from .base import same
-from .fields import typed_schema
-from .selection import Selection
-from .typed import typed_batches
-from .wide import WIDE_SCHEMA, wide_batches
+from metaquorum.pipeline.arrow.base import same
+from metaquorum.pipeline.arrow.fields import typed_schema
+from metaquorum.pipeline.arrow.selection import Selection
+from metaquorum.pipeline.arrow.typed import typed_batches
+from metaquorum.pipeline.arrow.wide import WIDE_SCHEMA, wide_batches
+from metaquorum.pipeline.logs.damage import Dialect, log_damage
+from metaquorum.pipeline.logs.pieces import Piece, read_piece, undamaged
+from metaquorum.pipeline.logs.places import LogPlace
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.log.reader import Damage
 
 ALL, DAMAGE = "all", "damage"
 DAMAGE_SCHEMA = pa.schema(

@@ -6,10 +6,10 @@ import difflib
 
 import msgspec
 
-from metadata.control_records import UnknownControlRecord
-from metadata.records import UnknownRecord
-from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
-from storage.batch import BatchHeader
+from metaquorum.metadata.records.control import UnknownControlRecord
+from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
+from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.storage.batches.batch import BatchHeader
 
 TYPE_NAMES = (
     *(schema.type_name for schema in RECORD_SCHEMAS),

@@ -12,20 +12,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from metadata.batches import decode_batch
-from metadata.codec import decode
-from metadata.columnar.frames import FRAME_BYTES, Frames
-from metadata.errors import RecordDecodeError
-from metadata.records import PartitionChangeRecord, PartitionRecord
-from pipeline.logs.pieces import Piece
-from storage.batch import RecordBatch, batch_record_spans
-from storage.errors import BatchError
-from storage.reader import Damage
-
-from .base import CHUNK_ROWS, Longs, same, times
-from .fields import SCHEMAS, field_columns, typed_schema
-from .partition_columns import change_columns, partition_columns
-from .selection import Selection
+from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.records.codec import decode
+from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord
+from metaquorum.pipeline.arrow.base import CHUNK_ROWS, Longs, same, times
+from metaquorum.pipeline.arrow.fields import SCHEMAS, field_columns, typed_schema
+from metaquorum.pipeline.arrow.partition_columns import change_columns, partition_columns
+from metaquorum.pipeline.arrow.selection import Selection
+from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.storage.batches.batch import RecordBatch, batch_record_spans
+from metaquorum.storage.errors import BatchError
+from metaquorum.storage.log.reader import Damage
 
 _MAX_BUFFER_BYTES = 4 * 1024 * 1024
 _COLUMNS = {

@@ -7,16 +7,15 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import pyarrow as pa
 
-from metadata.batches import DecodedRecord, decode_batch
-from metadata.dump import payload_json
-from metadata.errors import RecordDecodeError
-from pipeline.logs.pieces import Piece
-from storage.batch import RecordBatch
-from storage.errors import BatchError
-from storage.reader import Damage
-
-from .base import CHUNK_ROWS, TIME_TYPE, same, times
-from .selection import Selection
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
+from metaquorum.metadata.text.dump import payload_json
+from metaquorum.pipeline.arrow.base import CHUNK_ROWS, TIME_TYPE, same, times
+from metaquorum.pipeline.arrow.selection import Selection
+from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.errors import BatchError
+from metaquorum.storage.log.reader import Damage
 
 WIDE_SCHEMA = pa.schema(
     [

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.tables import FAILOVER_BOUNDS_MS
-
-from .incidents import PartitionName, Stretches
+from metaquorum.pipeline.audit.incidents import PartitionName, Stretches
+from metaquorum.pipeline.tables import FAILOVER_BOUNDS_MS
 
 Floats = npt.NDArray[np.float64]
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import msgspec
 
-from pipeline.tables import FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
-
-from .facts import ClusterFacts, Fleet, Session, quantiles
-from .incidents import Incident, bursts
+from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Session, quantiles
+from metaquorum.pipeline.audit.incidents import Incident, bursts
+from metaquorum.pipeline.tables import FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITIES = (ERROR, WARNING, INFO)

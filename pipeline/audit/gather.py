@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.tables import OFF, UNOBSERVED
-
-from .facts import BUCKETS, MAX_TROUBLED, ClusterFacts, Fleet, Floats, Session, Span
-from .source import NO_TIME, TableSource, Times, time_column
+from metaquorum.pipeline.audit.facts import BUCKETS, MAX_TROUBLED, ClusterFacts, Fleet, Floats, Session, Span
+from metaquorum.pipeline.audit.source import NO_TIME, TableSource, Times, time_column
+from metaquorum.pipeline.tables import OFF, UNOBSERVED
 
 MIN_ISR = "min.insync.replicas"
 

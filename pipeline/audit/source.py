@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.tables import TABLES, TIME
+from metaquorum.pipeline.tables import TABLES, TIME
 
 if TYPE_CHECKING:
     import pyarrow as pa

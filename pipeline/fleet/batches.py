@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from metadata.codec import encode, encode_control
-from metadata.columnar.encode import framed_value
-from metadata.columnar.rows import Bytes, framed
-from metadata.control_records import LeaderChangeMessage, LeaderVoter
-from metadata.features import write_version
-from metadata.records import NoOpRecord
-from storage.batch_encode import encode_batch, plain_header, seal_batch
+from metaquorum.metadata.columnar.encode import framed_value
+from metaquorum.metadata.columnar.rows import Bytes, framed
+from metaquorum.metadata.features import write_version
+from metaquorum.metadata.records.codec import encode, encode_control
+from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter
+from metaquorum.metadata.records.types import NoOpRecord
+from metaquorum.storage.batches.encode import encode_batch, plain_header, seal_batch
 
 LEVEL = 19
 """metadata.version of every generated log: 3.7-IV4, with directories."""

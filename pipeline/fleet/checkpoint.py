@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from metadata.codec import encode, encode_control
-from metadata.columnar.encode import PartitionRowsToWrite, encode_records
-from metadata.columnar.rows import topic_words
-from metadata.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
-from metadata.features import record_version_for, write_version
-from metadata.image.columns import (
+from metaquorum.metadata.columnar.encode import PartitionRowsToWrite, encode_records
+from metaquorum.metadata.columnar.rows import topic_words
+from metaquorum.metadata.features import record_version_for, write_version
+from metaquorum.metadata.image.columns import (
     INDEX,
     LEADER,
     LEADER_EPOCH,
@@ -24,18 +22,19 @@ from metadata.image.columns import (
     N_REPLICAS,
     PARTITION_EPOCH,
 )
-from metadata.records import (
+from metaquorum.metadata.records.codec import encode, encode_control
+from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord
+from metaquorum.metadata.records.types import (
     ConfigRecord,
     FeatureLevelRecord,
     PartitionRecord,
     ProducerIdsRecord,
     TopicRecord,
 )
-from storage.batch_encode import encode_batch, plain_header, seal_batch
-
-from .batches import LEVEL
-from .cluster import Cluster
-from .partitions import NO_BROKER, WIDTH, Rows
+from metaquorum.pipeline.fleet.batches import LEVEL
+from metaquorum.pipeline.fleet.cluster import Cluster
+from metaquorum.pipeline.fleet.partitions import NO_BROKER, WIDTH, Rows
+from metaquorum.storage.batches.encode import encode_batch, plain_header, seal_batch
 
 _ROWS = 4096
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from metadata.columnar.rows import NewRows, partition_values, topic_words
-from metadata.records import (
+from metaquorum.metadata.columnar.rows import NewRows, partition_values, topic_words
+from metaquorum.metadata.records.types import (
     BrokerEndpoint,
     BrokerFeature,
     BrokerRecord,
@@ -24,11 +24,10 @@ from metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from storage.uuids import random_uuid, uuid_to_text
-
-from .batches import LEVEL, BatchLog, chunks
-from .partitions import NO_BROKER, Change, Partitions, Rows
-from .plan import ClusterPlan
+from metaquorum.pipeline.fleet.batches import LEVEL, BatchLog, chunks
+from metaquorum.pipeline.fleet.partitions import NO_BROKER, Change, Partitions, Rows
+from metaquorum.pipeline.fleet.plan import ClusterPlan
+from metaquorum.storage.uuids import random_uuid, uuid_to_text
 
 TOPIC, BROKER = 2, 4
 """Resource types of configurations."""

@@ -21,22 +21,21 @@ from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO
 
-from storage.epochs import EpochTable
-from storage.log import METADATA_DIRECTORY
-from storage.meta_properties import FILE_NAME as META_PROPERTIES
-from storage.meta_properties import MetaProperties
-from storage.quorum_state import FILE_NAME as QUORUM_STATE
-from storage.quorum_state import QuorumState
-from storage.segment import segment_name
-from storage.snapshots import snapshot_name
-from storage.types import LogPosition
-from storage.uuids import METADATA_TOPIC_ID, random_uuid
-
-from .batches import BatchLog
-from .checkpoint import checkpoint
-from .cluster import Cluster
-from .plan import ClusterPlan, FleetPlan, cluster_plans
-from .script import live, truth
+from metaquorum.pipeline.fleet.batches import BatchLog
+from metaquorum.pipeline.fleet.checkpoint import checkpoint
+from metaquorum.pipeline.fleet.cluster import Cluster
+from metaquorum.pipeline.fleet.plan import ClusterPlan, FleetPlan, cluster_plans
+from metaquorum.pipeline.fleet.script import live, truth
+from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
+from metaquorum.storage.files.meta_properties import MetaProperties
+from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE
+from metaquorum.storage.files.quorum_state import QuorumState
+from metaquorum.storage.files.snapshots import snapshot_name
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.log import METADATA_DIRECTORY
+from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import METADATA_TOPIC_ID, random_uuid
 
 CLUSTERS, TRUTH = "clusters", "truth"
 LEADER_EPOCHS = "leader-epoch-checkpoint"

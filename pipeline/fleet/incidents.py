@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
-
-from .cluster import ACTIVE, Cluster
-from .partitions import NO_BROKER, Change, Ints, Rows
+from metaquorum.metadata.records.types import BrokerRegistrationChangeRecord, PartitionChangeRecord
+from metaquorum.pipeline.fleet.cluster import ACTIVE, Cluster
+from metaquorum.pipeline.fleet.partitions import NO_BROKER, Change, Ints, Rows
 
 SECOND_MS = 1000
 MAX_DOWN_MS = 120 * SECOND_MS

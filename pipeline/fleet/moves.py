@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from metadata.records import PartitionChangeRecord
-
-from .cluster import Cluster
-from .incidents import INCIDENTS, SECOND_MS, some_replicated
-from .partitions import NO_BROKER, WIDTH
+from metaquorum.metadata.records.types import PartitionChangeRecord
+from metaquorum.pipeline.fleet.cluster import Cluster
+from metaquorum.pipeline.fleet.incidents import INCIDENTS, SECOND_MS, some_replicated
+from metaquorum.pipeline.fleet.partitions import NO_BROKER, WIDTH
 
 MOST = 20
 """Partitions of one reassignment at most."""

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from metadata.columnar.rows import Bytes, ChangedRows, change_values, topic_words
-from metadata.records import PartitionChangeRecord
+from metaquorum.metadata.columnar.rows import Bytes, ChangedRows, change_values, topic_words
+from metaquorum.metadata.records.types import PartitionChangeRecord
 
 CHANGE_VERSION = 1
 """PartitionChangeRecord's version at the level of the generated logs."""

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from storage.uuids import random_uuid, uuid_to_text
+from metaquorum.storage.uuids import random_uuid, uuid_to_text
 
 KINDS = (
     "broker_crash",

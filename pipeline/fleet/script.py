@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from metadata.records import (
+from metaquorum.metadata.records.types import (
     BeginTransactionRecord,
     ClientQuotaRecord,
     ConfigRecord,
@@ -26,14 +26,13 @@ from metadata.records import (
     ProducerIdsRecord,
     QuotaEntity,
 )
-from storage.uuids import random_uuid
-
-from .batches import LEVEL
-from .cluster import BROKER, MIN_ISR, TOPIC, Cluster
-from .incidents import FLAPS, MAX_DOWN_MS, SECOND_MS, broken_invariant, lead
-from .moves import EVERY, MOST
-from .partitions import NO_BROKER
-from .plan import ClusterPlan
+from metaquorum.pipeline.fleet.batches import LEVEL
+from metaquorum.pipeline.fleet.cluster import BROKER, MIN_ISR, TOPIC, Cluster
+from metaquorum.pipeline.fleet.incidents import FLAPS, MAX_DOWN_MS, SECOND_MS, broken_invariant, lead
+from metaquorum.pipeline.fleet.moves import EVERY, MOST
+from metaquorum.pipeline.fleet.partitions import NO_BROKER
+from metaquorum.pipeline.fleet.plan import ClusterPlan
+from metaquorum.storage.uuids import random_uuid
 
 SLACK = 40
 """Records that are kept free on top of what an incident may take."""

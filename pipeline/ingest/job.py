@@ -17,17 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.logs.clusters import histories
-from pipeline.logs.cut import stretch_pieces
-from pipeline.logs.executors import unseen
-from pipeline.logs.identity import Facts
-from pipeline.logs.places import LogPlace, find_logs
-from pipeline.logs.spine import Spine
-from pipeline.logs.survey import SPLIT_BYTES, LogSurvey
-from pipeline.paths import local_path
-from storage.posix_disk import PosixDisk
-
-from .layout import (
+from metaquorum.pipeline.ingest.layout import (
     ClusterEntry,
     LayoutError,
     Manifest,
@@ -37,12 +27,29 @@ from .layout import (
     load_manifest,
     publish,
 )
-from .left_out import left_out
-from .plan import IngestReport, Plan, final_below, next_entry, plan_clusters
-from .replay import NOTES_SUFFIX, RETAINED_SUFFIX
-from .retained import link_tree, retained_places
-from .tasks import run_task
-from .work import ExecutorError, FactsTask, RecordsTask, ReplayTask, SurveyTask, Task, TaskResult
+from metaquorum.pipeline.ingest.left_out import left_out
+from metaquorum.pipeline.ingest.plan import IngestReport, Plan, final_below, next_entry, plan_clusters
+from metaquorum.pipeline.ingest.replay import NOTES_SUFFIX, RETAINED_SUFFIX
+from metaquorum.pipeline.ingest.retained import link_tree, retained_places
+from metaquorum.pipeline.ingest.tasks import run_task
+from metaquorum.pipeline.ingest.work import (
+    ExecutorError,
+    FactsTask,
+    RecordsTask,
+    ReplayTask,
+    SurveyTask,
+    Task,
+    TaskResult,
+)
+from metaquorum.pipeline.logs.clusters import histories
+from metaquorum.pipeline.logs.cut import stretch_pieces
+from metaquorum.pipeline.logs.executors import unseen
+from metaquorum.pipeline.logs.identity import Facts
+from metaquorum.pipeline.logs.places import LogPlace, find_logs
+from metaquorum.pipeline.logs.spine import Spine
+from metaquorum.pipeline.logs.survey import SPLIT_BYTES, LogSurvey
+from metaquorum.pipeline.paths import local_path
+from metaquorum.storage.disk.posix import PosixDisk
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.logs.damage import DamageRow
-from pipeline.tables import TABLES
+from metaquorum.pipeline.logs.damage import DamageRow
+from metaquorum.pipeline.tables import TABLES
 
 FORMAT = 3
 KEPT_VERSIONS = 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pipeline.logs.spine import SHARED_ID, Spine
+from metaquorum.pipeline.logs.spine import SHARED_ID, Spine
 
 
 def left_out(spines: Iterable[Spine]) -> list[str]:

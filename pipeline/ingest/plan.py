@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from pipeline.intervals.cluster import RESUME_EVERY
-from pipeline.logs.spine import Spine, choose_spine
-from pipeline.logs.survey import LogSurvey
-
-from .layout import ClusterEntry, LogLook, Manifest
+from metaquorum.pipeline.ingest.layout import ClusterEntry, LogLook, Manifest
+from metaquorum.pipeline.intervals.cluster import RESUME_EVERY
+from metaquorum.pipeline.logs.spine import Spine, choose_spine
+from metaquorum.pipeline.logs.survey import LogSurvey
 
 Say = Callable[[str], None]
 Ranges = list[tuple[int, int]]

@@ -11,30 +11,29 @@ from pathlib import Path
 
 import msgspec
 
-from metadata.errors import RecordDecodeError, ReplayError
-from metadata.image import MetadataImage
-from metadata.inspect.log import MetadataLog
-from metadata.snapshot import load_snapshot
-from pipeline.intervals import ClusterReplay, StateError
-from pipeline.intervals.moments import DAY_MS, Row
-from pipeline.logs.cut import stretch_pieces
-from pipeline.logs.damage import CORRUPT, MISSING, UNKNOWN, DamageNotes, DamageRow, log_damage
-from pipeline.logs.identity import facts_of_image
-from pipeline.logs.pieces import Piece, read_piece
-from pipeline.logs.spine import Run, Spine
-from pipeline.logs.survey import LogSurvey
-from storage.batch import RecordBatch
-from storage.errors import StorageError
-from storage.posix_disk import PosixDisk
-from storage.private import private_file
-from storage.reader import Damage
-from storage.snapshots import snapshot_path
-from storage.types import LogPosition
-
-from .layout import FileRow, ToldDamage, WrittenFile
-from .retained import retain
-from .work import ReplayTask, TaskResult
-from .writer import ClusterWriter, day_of
+from metaquorum.metadata.errors import RecordDecodeError, ReplayError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.snapshot import load_snapshot
+from metaquorum.pipeline.ingest.layout import FileRow, ToldDamage, WrittenFile
+from metaquorum.pipeline.ingest.retained import retain
+from metaquorum.pipeline.ingest.work import ReplayTask, TaskResult
+from metaquorum.pipeline.ingest.writer import ClusterWriter, day_of
+from metaquorum.pipeline.intervals import ClusterReplay, StateError
+from metaquorum.pipeline.intervals.moments import DAY_MS, Row
+from metaquorum.pipeline.logs.cut import stretch_pieces
+from metaquorum.pipeline.logs.damage import CORRUPT, MISSING, UNKNOWN, DamageNotes, DamageRow, log_damage
+from metaquorum.pipeline.logs.identity import facts_of_image
+from metaquorum.pipeline.logs.pieces import Piece, read_piece
+from metaquorum.pipeline.logs.spine import Run, Spine
+from metaquorum.pipeline.logs.survey import LogSurvey
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import StorageError
+from metaquorum.storage.files.private import private_file
+from metaquorum.storage.files.snapshots import snapshot_path
+from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.types import LogPosition
 
 FLUSH_ROWS = 20_000
 """So many rows of a table are gathered before they are written."""

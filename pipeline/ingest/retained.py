@@ -13,17 +13,16 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.logs.cut import stretch_pieces
-from pipeline.logs.identity import Facts
-from pipeline.logs.pieces import Piece, read_piece
-from pipeline.logs.places import FACTS_FILE, ORIGINS_FILE, LogPlace
-from pipeline.logs.spine import Run, Spine
-from pipeline.logs.survey import Origin
-from storage.batch import RecordBatch
-from storage.posix_disk import PosixDisk
-from storage.segment import segment_name
-
-from .layout import ClusterEntry
+from metaquorum.pipeline.ingest.layout import ClusterEntry
+from metaquorum.pipeline.logs.cut import stretch_pieces
+from metaquorum.pipeline.logs.identity import Facts
+from metaquorum.pipeline.logs.pieces import Piece, read_piece
+from metaquorum.pipeline.logs.places import FACTS_FILE, ORIGINS_FILE, LogPlace
+from metaquorum.pipeline.logs.spine import Run, Spine
+from metaquorum.pipeline.logs.survey import Origin
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.log.segment import segment_name
 
 COPY_BYTES = 1 << 20
 

@@ -14,18 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow.schemas import record_batches
-from pipeline.arrow.selection import Selection
-from pipeline.intervals.moments import DAY_MS
-from pipeline.logs.executors import where
-from pipeline.logs.identity import read_facts
-from pipeline.logs.survey import survey
-from storage.errors import StorageError
-from storage.posix_disk import PosixDisk
-
-from .replay import run_replay
-from .work import FactsTask, RecordsTask, ReplayTask, SurveyTask, Task, TaskResult
-from .writer import ClusterWriter
+from metaquorum.pipeline.arrow.schemas import record_batches
+from metaquorum.pipeline.arrow.selection import Selection
+from metaquorum.pipeline.ingest.replay import run_replay
+from metaquorum.pipeline.ingest.work import FactsTask, RecordsTask, ReplayTask, SurveyTask, Task, TaskResult
+from metaquorum.pipeline.ingest.writer import ClusterWriter
+from metaquorum.pipeline.intervals.moments import DAY_MS
+from metaquorum.pipeline.logs.executors import where
+from metaquorum.pipeline.logs.identity import read_facts
+from metaquorum.pipeline.logs.survey import survey
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import StorageError
 
 _GC_THRESHOLD = 200_000
 """Replay makes many objects and no cycles: looking for those more often costs a fifth of the time."""

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import msgspec
 
-from pipeline.logs.identity import Facts
-from pipeline.logs.pieces import Piece
-from pipeline.logs.places import LogPlace
-from pipeline.logs.spine import Spine
-from pipeline.logs.survey import LogSurvey
-
-from .layout import FileRow, ToldDamage, WrittenFile
+from metaquorum.pipeline.ingest.layout import FileRow, ToldDamage, WrittenFile
+from metaquorum.pipeline.logs.identity import Facts
+from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.pipeline.logs.places import LogPlace
+from metaquorum.pipeline.logs.spine import Spine
+from metaquorum.pipeline.logs.survey import LogSurvey
 
 
 class ExecutorError(Exception):

@@ -17,11 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.arrow.base import TIME_TYPE, times
-from pipeline.intervals.moments import DAY_MS, MAX_TIME_MS, Row
-from pipeline.tables import PARTITION_COLUMNS, TABLES, Table, arrow_schema
-
-from .layout import WrittenFile, escape
+from metaquorum.pipeline.arrow.base import TIME_TYPE, times
+from metaquorum.pipeline.ingest.layout import WrittenFile, escape
+from metaquorum.pipeline.intervals.moments import DAY_MS, MAX_TIME_MS, Row
+from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, Table, arrow_schema
 
 MAX_OPEN_FILES = 48
 _EPOCH_DAY = datetime.date(1970, 1, 1)

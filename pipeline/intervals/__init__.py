@@ -5,7 +5,7 @@
 a later run goes on where this one stopped and reaches the same rows.
 """
 
-from .cluster import ClusterReplay
-from .state import StateError
+from metaquorum.pipeline.intervals.cluster import ClusterReplay
+from metaquorum.pipeline.intervals.state import StateError
 
 __all__ = ["ClusterReplay", "StateError"]

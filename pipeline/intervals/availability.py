@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from metadata.image import PartitionInfo
-from pipeline.tables import FAILOVER_BOUNDS_MS, FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
-
-from .moments import DAY_MS, Row, days, tuples
+from metaquorum.metadata.image import PartitionInfo
+from metaquorum.pipeline.intervals.moments import DAY_MS, Row, days, tuples
+from metaquorum.pipeline.tables import FAILOVER_BOUNDS_MS, FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
 
 CLUSTER, BROKER, RACK = "cluster", "broker", "rack"
 _WHOLE = (CLUSTER, "")

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from metadata.image import UNASSIGNED, BrokerRegistration, PartitionInfo
-from metadata.records import BrokerRegistrationChangeRecord, FenceBrokerRecord, UnfenceBrokerRecord
-from storage.uuids import is_reserved_directory, uuid_text
-
-from .moments import Moment, Row
-from .rows import Intervals
+from metaquorum.metadata.image import UNASSIGNED, BrokerRegistration, PartitionInfo
+from metaquorum.metadata.records.types import (
+    BrokerRegistrationChangeRecord,
+    FenceBrokerRecord,
+    UnfenceBrokerRecord,
+)
+from metaquorum.pipeline.intervals.moments import Moment, Row
+from metaquorum.pipeline.intervals.rows import Intervals
+from metaquorum.storage.uuids import is_reserved_directory, uuid_text
 
 FENCED, ACTIVE, SHUTDOWN = "fenced", "active", "controlled_shutdown"
 _REGISTERED = "REGISTER_BROKER_RECORD"

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from metadata.batches import DecodedRecord
-from metadata.control_records import LeaderChangeMessage, UnknownControlRecord
-from metadata.errors import ReplayError
-from metadata.features import METADATA_VERSION
-from metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionInfo, Provenance
-from metadata.records import (
+from metaquorum.metadata.errors import ReplayError
+from metaquorum.metadata.features import METADATA_VERSION
+from metaquorum.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionInfo, Provenance
+from metaquorum.metadata.records.batches import DecodedRecord
+from metaquorum.metadata.records.control import LeaderChangeMessage, UnknownControlRecord
+from metaquorum.metadata.records.types import (
     BrokerRecord,
     FeatureLevelRecord,
     NoOpRecord,
@@ -24,17 +24,28 @@ from metadata.records import (
     ProducerIdsRecord,
     UnknownRecord,
 )
-from metadata.replay import Replayer, ReplayState
-from storage.batch import RecordBatch
-from storage.types import LogPosition
-
-from .brokers import FENCED, SHUTDOWN, state_of
-from .failovers import is_unclean
-from .moments import DAY_MS, Moment, Row
-from .questions import ActiveBrokers, Question, is_plainly_sound, topic_is_plainly_sound
-from .state import SavedState, StateError, decode_image, decode_state, encode_image, encode_state
-from .touched import Touched
-from .trackers import RowsByTable, Trackers
+from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.pipeline.intervals.brokers import FENCED, SHUTDOWN, state_of
+from metaquorum.pipeline.intervals.failovers import is_unclean
+from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
+from metaquorum.pipeline.intervals.questions import (
+    ActiveBrokers,
+    Question,
+    is_plainly_sound,
+    topic_is_plainly_sound,
+)
+from metaquorum.pipeline.intervals.state import (
+    SavedState,
+    StateError,
+    decode_image,
+    decode_state,
+    encode_image,
+    encode_state,
+)
+from metaquorum.pipeline.intervals.touched import Touched
+from metaquorum.pipeline.intervals.trackers import RowsByTable, Trackers
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.types import LogPosition
 
 _COULD_TURN_BACK = frozenset({BrokerRecord, ProducerIdsRecord, FeatureLevelRecord})
 _UNKNOWN = frozenset({UnknownRecord, UnknownControlRecord})

@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from metadata.inspect.coverage import MISSING, NOT_IN_LOG, STATE_UNKNOWN
-from pipeline.tables import KNOWN, OFF, UNOBSERVED
-
-from .moments import Moment, Row
+from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_IN_LOG, STATE_UNKNOWN
+from metaquorum.pipeline.intervals.moments import Moment, Row
+from metaquorum.pipeline.tables import KNOWN, OFF, UNOBSERVED
 
 _OFF_REASON = "the last broker had stopped in order, and none was back"
 

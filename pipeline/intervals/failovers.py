@@ -11,11 +11,10 @@ from typing import Any
 
 import msgspec
 
-from metadata.image import LOST, RECOVERING, BrokerRegistration, PartitionInfo
-from storage.uuids import is_reserved_directory, uuid_text
-
-from .availability import Availability, PartitionKey
-from .moments import DAY_MS, Moment, Row
+from metaquorum.metadata.image import LOST, RECOVERING, BrokerRegistration, PartitionInfo
+from metaquorum.pipeline.intervals.availability import Availability, PartitionKey
+from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
+from metaquorum.storage.uuids import is_reserved_directory, uuid_text
 
 CAUSE_WINDOW_MS = 10_000
 """So long after a leader went, its broker's fencing still counts as the cause."""

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from metadata.image import RECOVERING, PartitionInfo
-from storage.uuids import uuid_text
-
-from .failovers import is_unclean
-from .moments import Moment, Row
+from metaquorum.metadata.image import RECOVERING, PartitionInfo
+from metaquorum.pipeline.intervals.failovers import is_unclean
+from metaquorum.pipeline.intervals.moments import Moment, Row
+from metaquorum.storage.uuids import uuid_text
 
 _CREATED = "created"
 _UNCLEAN, _KNOWN = 1, 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 
-from metadata.image import (
+from metaquorum.metadata.image import (
     NO_LEADER,
     TOPIC_RESOURCE,
     BrokerRegistration,
@@ -18,9 +18,14 @@ from metadata.image import (
     MetadataImage,
     PartitionInfo,
 )
-from metadata.image.topics import TopicsBuilder
-from metadata.invariants import Violation, broker_violations, feature_violations
-from metadata.invariants_changes import config_violations, row_violations, rows_about, topic_violations
+from metaquorum.metadata.image.topics import TopicsBuilder
+from metaquorum.metadata.invariants import Violation, broker_violations, feature_violations
+from metaquorum.metadata.invariants_changes import (
+    config_violations,
+    row_violations,
+    rows_about,
+    topic_violations,
+)
 
 MAX_LISTS = 65_536
 """So many replica lists are remembered as those of active brokers."""

@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from metadata.control_records import LeaderChangeMessage
-
-from .moments import Moment, Row
+from metaquorum.metadata.records.control import LeaderChangeMessage
+from metaquorum.pipeline.intervals.moments import Moment, Row
 
 
 class _Epoch(msgspec.Struct):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .moments import Moment, Row, tuples
+from metaquorum.pipeline.intervals.moments import Moment, Row, tuples
 
 K = TypeVar("K", bound=Hashable)
 

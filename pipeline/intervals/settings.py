@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from metadata.image import (
+from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     TOPIC_RESOURCE,
     ConfigResource,
 )
-from metadata.secrets import REDACTED, is_secret_setting
-from storage.uuids import uuid_text
-
-from .moments import Moment, Row
-from .rows import Intervals
+from metaquorum.metadata.secrets import REDACTED, is_secret_setting
+from metaquorum.pipeline.intervals.moments import Moment, Row
+from metaquorum.pipeline.intervals.rows import Intervals
+from metaquorum.storage.uuids import uuid_text
 
 MIN_ISR = "min.insync.replicas"
 DEFAULT_MIN_ISR = 1

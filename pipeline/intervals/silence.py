@@ -9,7 +9,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from metadata.inspect.summary_limits import gap_ms
+from metaquorum.metadata.inspect.summary.limits import gap_ms
 
 STEPS = 31
 """So many waits of an idle quorum are looked at, the first ones; with fewer than three nothing is said."""

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from metadata.errors import RecordDecodeError, RecordEncodeError, ReplayError
-from metadata.features import METADATA_VERSION_NAMES
-from metadata.image import MetadataImage, images_equal
-from metadata.snapshot import load_snapshot, snapshot_batches
-from storage.errors import StorageError
-from storage.types import LogPosition
+from metaquorum.metadata.errors import RecordDecodeError, RecordEncodeError, ReplayError
+from metaquorum.metadata.features import METADATA_VERSION_NAMES
+from metaquorum.metadata.image import MetadataImage, images_equal
+from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
+from metaquorum.storage.errors import StorageError
+from metaquorum.storage.types import LogPosition
 
 VERSION = 5
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from metadata import records as r
-from metadata.batches import DecodedRecord
-from metadata.image import ConfigResource
+from metaquorum.metadata.image import ConfigResource
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batches import DecodedRecord
 
 _PARTITION = (r.PartitionChangeRecord, r.PartitionRecord)
 

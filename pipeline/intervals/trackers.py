@@ -11,20 +11,19 @@ from typing import Any
 
 import msgspec
 
-from metadata.image import MetadataImage
-from storage.uuids import uuid_text
-
-from .availability import Availability
-from .brokers import BrokerSessions, DirectoryEvents
-from .coverage import Coverage
-from .failovers import Failovers
-from .moments import Clock, Moment, Row
-from .partitions import PartitionStates
-from .quorum import QuorumEpochs
-from .settings import Configs, Topics
-from .silence import Silence
-from .state import StateError
-from .violations import Violations
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.pipeline.intervals.availability import Availability
+from metaquorum.pipeline.intervals.brokers import BrokerSessions, DirectoryEvents
+from metaquorum.pipeline.intervals.coverage import Coverage
+from metaquorum.pipeline.intervals.failovers import Failovers
+from metaquorum.pipeline.intervals.moments import Clock, Moment, Row
+from metaquorum.pipeline.intervals.partitions import PartitionStates
+from metaquorum.pipeline.intervals.quorum import QuorumEpochs
+from metaquorum.pipeline.intervals.settings import Configs, Topics
+from metaquorum.pipeline.intervals.silence import Silence
+from metaquorum.pipeline.intervals.state import StateError
+from metaquorum.pipeline.intervals.violations import Violations
+from metaquorum.storage.uuids import uuid_text
 
 RowsByTable = dict[str, list[Row]]
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from metadata.errors import ReplayError
-from metadata.image import MetadataImage
-from metadata.invariants import ERROR, Violation, check_image, check_step
-
-from .moments import Moment, Row
-from .questions import Question
-from .rows import Intervals
+from metaquorum.metadata.errors import ReplayError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.invariants import ERROR, Violation, check_image, check_step
+from metaquorum.pipeline.intervals.moments import Moment, Row
+from metaquorum.pipeline.intervals.questions import Question
+from metaquorum.pipeline.intervals.rows import Intervals
 
 MAX_OPEN = 100_000
 """So many broken rules are known at once; more say nothing new, and are not told."""

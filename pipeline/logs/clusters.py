@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from .identity import Facts, Relation, by_bytes, by_facts
-from .spine import SHARED_ID, Conflict, Spine, choose_spine
-from .survey import LogSurvey
+from metaquorum.pipeline.logs.identity import Facts, Relation, by_bytes, by_facts
+from metaquorum.pipeline.logs.spine import SHARED_ID, Conflict, Spine, choose_spine
+from metaquorum.pipeline.logs.survey import LogSurvey
 
 FactsOf = Callable[[list[LogSurvey]], list[Facts]]
 """Reads the facts of logs; asked only where the bytes do not settle it."""

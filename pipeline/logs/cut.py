@@ -10,20 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from pipeline.arrow.selection import Selection
-from storage.batch import RecordBatch
-from storage.disk import join
-from storage.posix_disk import PosixDisk
-from storage.segment import list_segments, segment_name
-from storage.snapshots import list_snapshots, snapshot_path
-from storage.types import LogPosition
-
-from .clusters import histories
-from .identity import read_facts
-from .pieces import Piece, read_piece
-from .places import LogPlace
-from .spine import Spine
-from .survey import LogSurvey, SegmentSurvey, Split, hop, survey
+from metaquorum.pipeline.arrow.selection import Selection
+from metaquorum.pipeline.logs.clusters import histories
+from metaquorum.pipeline.logs.identity import read_facts
+from metaquorum.pipeline.logs.pieces import Piece, read_piece
+from metaquorum.pipeline.logs.places import LogPlace
+from metaquorum.pipeline.logs.spine import Spine
+from metaquorum.pipeline.logs.survey import LogSurvey, SegmentSurvey, Split, hop, survey
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.snapshots import list_snapshots, snapshot_path
+from metaquorum.storage.log.segment import list_segments, segment_name
+from metaquorum.storage.types import LogPosition
 
 
 def record_pieces(

@@ -10,19 +10,18 @@ from collections.abc import Iterator
 
 import msgspec
 
-from metadata.batches import DecodedRecord, decode_batch
-from metadata.control_records import UnknownControlRecord
-from metadata.errors import RecordDecodeError, UnsupportedVersionError
-from metadata.features import metadata_version_name, parse_metadata_version, record_version_for
-from metadata.inspect.log import MetadataLog
-from metadata.records import UnknownRecord
-from metadata.schema import RECORD_SCHEMAS
-from storage.batch import RecordBatch, batch_record_spans
-from storage.disk import Disk
-from storage.errors import BatchError, StorageError
-from storage.reader import Damage
-
-from .places import LogPlace
+from metaquorum.metadata.errors import RecordDecodeError, UnsupportedVersionError
+from metaquorum.metadata.features import metadata_version_name, parse_metadata_version, record_version_for
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
+from metaquorum.metadata.records.control import UnknownControlRecord
+from metaquorum.metadata.records.schema import RECORD_SCHEMAS
+from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.pipeline.logs.places import LogPlace
+from metaquorum.storage.batches.batch import RecordBatch, batch_record_spans
+from metaquorum.storage.disk.interface import Disk
+from metaquorum.storage.errors import BatchError, StorageError
+from metaquorum.storage.log.reader import Damage
 
 TAIL, CORRUPT, UNDECODABLE, UNKNOWN, UNREADABLE = "tail", "corrupt", "undecodable", "unknown", "unreadable"
 DIALECT, MISSING = "dialect", "missing"

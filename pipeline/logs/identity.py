@@ -12,15 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from metadata.image import MetadataImage
-from metadata.inspect.log import MetadataLog, ReadBatch
-from metadata.records import BrokerRecord, TopicRecord
-from storage.disk import Disk
-from storage.types import LogPosition
-from storage.uuids import uuid_text
-
-from .places import FACTS_FILE
-from .survey import LogSurvey
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch
+from metaquorum.metadata.records.types import BrokerRecord, TopicRecord
+from metaquorum.pipeline.logs.places import FACTS_FILE
+from metaquorum.pipeline.logs.survey import LogSurvey
+from metaquorum.storage.disk.interface import Disk
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import uuid_text
 
 
 class Facts(msgspec.Struct, kw_only=True):

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import msgspec
 
-from storage.batch import RecordBatch
-from storage.disk import Disk
-from storage.reader import Damage, LogReader
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.interface import Disk
+from metaquorum.storage.log.reader import Damage, LogReader
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):

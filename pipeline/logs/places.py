@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from metadata.inspect.log import MetadataLog, open_log
-from storage.disk import Disk, join, name_of
-from storage.errors import FileMissingError, NotALogError, StorageError
-from storage.log import METADATA_DIRECTORY
-from storage.segment import list_segments
-from storage.snapshots import BOOTSTRAP_FILE, list_snapshots
+from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
+from metaquorum.storage.disk.interface import Disk, join, name_of
+from metaquorum.storage.errors import FileMissingError, NotALogError, StorageError
+from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE, list_snapshots
+from metaquorum.storage.log.log import METADATA_DIRECTORY
+from metaquorum.storage.log.segment import list_segments
 
 ORIGINS_FILE, FACTS_FILE = "origins.json", "facts"
 """Beside what was retained of a log: where its segments came from, and how the cluster is known again."""

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import msgspec
 
-from .survey import LogSurvey, SegmentSurvey
+from metaquorum.pipeline.logs.survey import LogSurvey, SegmentSurvey
 
 SUPERSEDED, MISMATCH, SHARED_ID, UNREADABLE = "superseded", "mismatch", "shared-id", "unreadable"
 

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from metadata.inspect.log import MetadataLog
-from storage.batch import RecordBatch
-from storage.disk import Disk, join, name_of
-from storage.segment import segment_name
-
-from .executors import require_path
-from .places import ORIGINS_FILE, LogPlace
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.pipeline.logs.executors import require_path
+from metaquorum.pipeline.logs.places import ORIGINS_FILE, LogPlace
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.interface import Disk, join, name_of
+from metaquorum.storage.log.segment import segment_name
 
 SPLIT_BYTES = 32 * 1024 * 1024
 """A reader's piece of a segment is at least so large, unless the segment is smaller."""

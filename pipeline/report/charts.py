@@ -13,9 +13,8 @@ from zlib import crc32
 
 import numpy as np
 
-from pipeline.audit.facts import Floats
-
-from .html import short, words
+from metaquorum.pipeline.audit.facts import Floats
+from metaquorum.pipeline.report.html import short, words
 
 WIDTH = 1120
 LEFT = 118

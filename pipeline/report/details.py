@@ -11,13 +11,11 @@ from html import escape
 
 import numpy as np
 
-from pipeline.audit.facts import ClusterFacts, Fleet, Trouble, histogram, quantiles
-from pipeline.audit.findings import seconds_text
-from pipeline.tables import FAILOVER_BOUNDS_MS
-
-from . import charts
-from .charts import TimeScale, figure
-from .html import (
+from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Trouble, histogram, quantiles
+from metaquorum.pipeline.audit.findings import seconds_text
+from metaquorum.pipeline.report import charts
+from metaquorum.pipeline.report.charts import TimeScale, figure
+from metaquorum.pipeline.report.html import (
     cluster_name,
     code,
     key,
@@ -32,6 +30,7 @@ from .html import (
     tag,
     text,
 )
+from metaquorum.pipeline.tables import FAILOVER_BOUNDS_MS
 
 MAX_STRIPS = 40
 MAX_PARTITIONS = 25

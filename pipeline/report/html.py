@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from pipeline.audit.findings import seconds_text
+from metaquorum.pipeline.audit.findings import seconds_text
 
 
 @dataclass(frozen=True, slots=True)

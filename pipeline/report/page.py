@@ -11,12 +11,11 @@ from html import escape
 
 import numpy as np
 
-from pipeline.audit.facts import ClusterFacts, Fleet, Session, quantiles
-from pipeline.audit.findings import Finding, seconds_text
-
-from . import charts, details
-from .charts import StateRow, TimeScale, figure
-from .html import (
+from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Session, quantiles
+from metaquorum.pipeline.audit.findings import Finding, seconds_text
+from metaquorum.pipeline.report import charts, details
+from metaquorum.pipeline.report.charts import StateRow, TimeScale, figure
+from metaquorum.pipeline.report.html import (
     Cell,
     cluster_name,
     code,
@@ -35,7 +34,7 @@ from .html import (
     tile,
     utc,
 )
-from .style import CSS, SCRIPT
+from metaquorum.pipeline.report.style import CSS, SCRIPT
 
 MAX_FINDINGS = 40
 MAX_CLUSTERS = 60

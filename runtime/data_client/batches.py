@@ -14,7 +14,7 @@ from enum import Enum
 from functools import lru_cache
 from itertools import accumulate, chain, repeat
 
-from storage.batch import (
+from metaquorum.storage.batches.batch import (
     HEADER_BYTES,
     MAGIC,
     MAX_BATCH_BYTES,
@@ -24,8 +24,8 @@ from storage.batch import (
     parse_header,
     seal_batch,
 )
-from storage.errors import BatchError
-from storage.varint import encode_varint
+from metaquorum.storage.batches.varint import encode_varint
+from metaquorum.storage.errors import BatchError
 
 Headers = Sequence[tuple[bytes, bytes | None]]
 

@@ -13,11 +13,11 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from metadata.errors import ApiError, ErrorCode
-from metadata.image.types import NO_LEADER
-from runtime.backoff import Backoff, BackoffPolicy
-from runtime.client import Address, ClientError
-from runtime.data_client.connections import Connections, LinkError, MetadataAnswer, Referral
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image.types import NO_LEADER
+from metaquorum.runtime.backoff import Backoff, BackoffPolicy
+from metaquorum.runtime.client.admin import Address, ClientError
+from metaquorum.runtime.data_client.connections import Connections, LinkError, MetadataAnswer, Referral
 
 REFRESH = BackoffPolicy(initial_ms=20, max_ms=500)
 MAX_AGE_MS = 30_000

@@ -15,20 +15,20 @@ from typing import Any, Protocol, TypeVar
 
 import grpc.aio
 
-from broker.replica import messages as api
-from metadata.errors import ApiError, ErrorCode
-from metadata.image.types import BrokerRegistration, TopicInfo
-from proto import data_pb2 as pb
-from proto import metadata_pb2 as meta
-from proto.data_pb2_grpc import DataStub
-from proto.metadata_pb2_grpc import MetadataStub
-from runtime import data_admin_codec as admin_codec
-from runtime import data_codec as codec
-from runtime.api_codec import error_from_pb, leader_from_pb
-from runtime.channels import END_OF_STREAM, TlsMaterial, open_channel
-from runtime.client import Address, TopicDescription
-from runtime.image_codec import broker_from_pb, partition_from_pb
-from runtime.reach import UNREADABLE, Reasons, status_text
+from metaquorum.broker.replica import messages as api
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image.types import BrokerRegistration, TopicInfo
+from metaquorum.proto import data_pb2 as pb
+from metaquorum.proto import metadata_pb2 as meta
+from metaquorum.proto.data_pb2_grpc import DataStub
+from metaquorum.proto.metadata_pb2_grpc import MetadataStub
+from metaquorum.runtime.api import data as codec
+from metaquorum.runtime.api import data_admin as admin_codec
+from metaquorum.runtime.api.api import error_from_pb, leader_from_pb
+from metaquorum.runtime.api.image import broker_from_pb, partition_from_pb
+from metaquorum.runtime.client.admin import Address, TopicDescription
+from metaquorum.runtime.rpc.channels import END_OF_STREAM, TlsMaterial, open_channel
+from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons, status_text
 
 T = TypeVar("T")
 ANSWER_SLACK_MS = 1_000

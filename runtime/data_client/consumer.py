@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-from broker.replica.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from metadata.errors import ApiError, ErrorCode
-from runtime.client import Address
-from runtime.data_client.cluster_view import ClusterView, PartitionName
-from runtime.data_client.connections import Connections
-from runtime.data_client.fetcher import Fetched, Fetcher, FetchLimits, Position, TruncatedError
-from runtime.data_client.offsets import OffsetFinder
-from runtime.data_client.records import Record
-from storage.errors import BatchError
+from metaquorum.broker.replica.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.client.admin import Address
+from metaquorum.runtime.data_client.cluster_view import ClusterView, PartitionName
+from metaquorum.runtime.data_client.connections import Connections
+from metaquorum.runtime.data_client.fetcher import Fetched, Fetcher, FetchLimits, Position, TruncatedError
+from metaquorum.runtime.data_client.offsets import OffsetFinder
+from metaquorum.runtime.data_client.records import Record
+from metaquorum.storage.errors import BatchError
 
 __all__ = ["Chunk", "Consumer", "ConsumerConfig", "OutOfRange", "Start", "StartKind", "TruncatedError"]
 

@@ -11,13 +11,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.replica import messages as api
-from metadata.errors import ApiError, ErrorCode
-from runtime.backoff import Backoff, BackoffPolicy
-from runtime.data_client.cluster_view import ClusterView, Leader, PartitionName
-from runtime.data_client.connections import Connections, LinkError
-from runtime.data_client.records import Batch, split_batches
-from storage.errors import BatchError
+from metaquorum.broker.replica import messages as api
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.backoff import Backoff, BackoffPolicy
+from metaquorum.runtime.data_client.cluster_view import ClusterView, Leader, PartitionName
+from metaquorum.runtime.data_client.connections import Connections, LinkError
+from metaquorum.runtime.data_client.records import Batch, split_batches
+from metaquorum.storage.errors import BatchError
 
 RETRY = BackoffPolicy(initial_ms=20, max_ms=500)
 SLOW_MS = 1_500

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from broker.replica import messages as api
-from metadata.errors import ApiError
-from runtime.channels import TlsMaterial
-from runtime.client import Address
-from runtime.data_client.connections import GrpcConnections, LinkError
+from metaquorum.broker.replica import messages as api
+from metaquorum.metadata.errors import ApiError
+from metaquorum.runtime.client.admin import Address
+from metaquorum.runtime.data_client.connections import GrpcConnections, LinkError
+from metaquorum.runtime.rpc.channels import TlsMaterial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

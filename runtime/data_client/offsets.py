@@ -6,12 +6,12 @@ import asyncio
 import random
 from collections.abc import Mapping
 
-from broker.replica import messages as api
-from metadata.errors import ApiError, ErrorCode
-from runtime.backoff import Backoff
-from runtime.client import ClientError
-from runtime.data_client.cluster_view import REFRESH, ClusterView, Leader, PartitionName
-from runtime.data_client.connections import Connections, LinkError
+from metaquorum.broker.replica import messages as api
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.backoff import Backoff
+from metaquorum.runtime.client.admin import ClientError
+from metaquorum.runtime.data_client.cluster_view import REFRESH, ClusterView, Leader, PartitionName
+from metaquorum.runtime.data_client.connections import Connections, LinkError
 
 ATTEMPT_MS = 5_000
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from metadata.errors import ErrorCode
-from runtime.backoff import Backoff, BackoffPolicy
-from runtime.data_client.batches import Payload
-from storage.producers import BATCHES_KEPT, SEQUENCE_LIMIT
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.runtime.backoff import Backoff, BackoffPolicy
+from metaquorum.runtime.data_client.batches import Payload
+from metaquorum.storage.partition.producers import BATCHES_KEPT, SEQUENCE_LIMIT
 
 RETRY = BackoffPolicy(initial_ms=20, max_ms=500)
 PROVEN_MS = 60_000

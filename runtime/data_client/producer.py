@@ -15,17 +15,17 @@ from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from metadata.errors import ApiError, ErrorCode
-from runtime.client import Address
-from runtime.data_client.batches import BatchBuilder, Headers, Payload, foreign_payload
-from runtime.data_client.buffer import Buffer
-from runtime.data_client.cluster_view import ClusterView
-from runtime.data_client.connections import Connections
-from runtime.data_client.partitioner import StickyPartition, partition_of
-from runtime.data_client.produce_queue import OutBatch
-from runtime.data_client.producer_config import ProducerConfig
-from runtime.data_client.sender import Lane, Sender, SendError
-from runtime.data_client.turns import Turns
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.client.admin import Address
+from metaquorum.runtime.data_client.batches import BatchBuilder, Headers, Payload, foreign_payload
+from metaquorum.runtime.data_client.buffer import Buffer
+from metaquorum.runtime.data_client.cluster_view import ClusterView
+from metaquorum.runtime.data_client.connections import Connections
+from metaquorum.runtime.data_client.partitioner import StickyPartition, partition_of
+from metaquorum.runtime.data_client.produce_queue import OutBatch
+from metaquorum.runtime.data_client.producer_config import ProducerConfig
+from metaquorum.runtime.data_client.sender import Lane, Sender, SendError
+from metaquorum.runtime.data_client.turns import Turns
 
 __all__ = ["Producer", "ProducerConfig", "Receipt", "SendError", "Settlement"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.replica.messages import ACKS_ALL, ACKS_LEADER, ACKS_NONE
-from runtime.data_client.batches import Codec
-from runtime.data_client.sender import SendLimits
+from metaquorum.broker.replica.messages import ACKS_ALL, ACKS_LEADER, ACKS_NONE
+from metaquorum.runtime.data_client.batches import Codec
+from metaquorum.runtime.data_client.sender import SendLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Record batches as a consumer takes them apart. Knows one fetched run of batches, no position and no broker.
 
-Owns the check of lengths and CRC, and the splitting; what unpacks is `storage.batch`'s. This is the hot
-path of a consumer: varints of one byte are read in place.
+Owns the check of lengths and CRC, and the splitting; what unpacks is `storage.batches.batch`'s. This is the
+hot path of a consumer: varints of one byte are read in place.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from storage.batch import BatchHeader, batch_payload, batch_problem, parse_header
-from storage.batch_format import LOG_APPEND_TIME
-from storage.errors import BatchError
-from storage.varint import decode_varint, encode_varint
+from metaquorum.storage.batches.batch import BatchHeader, batch_payload, batch_problem, parse_header
+from metaquorum.storage.batches.format import LOG_APPEND_TIME
+from metaquorum.storage.batches.varint import decode_varint, encode_varint
+from metaquorum.storage.errors import BatchError
 
 _PLAIN_MAX = 4096
 

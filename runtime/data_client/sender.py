@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.replica import messages as api
-from metadata.errors import ApiError, ErrorCode
-from runtime.backoff import Backoff
-from runtime.client import Address
-from runtime.data_client.cluster_view import ClusterView, Leader
-from runtime.data_client.connections import Connections, LinkError
-from runtime.data_client.produce_queue import RETRY, Identity, OutBatch, PartitionQueue, Step
+from metaquorum.broker.replica import messages as api
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.backoff import Backoff
+from metaquorum.runtime.client.admin import Address
+from metaquorum.runtime.data_client.cluster_view import ClusterView, Leader
+from metaquorum.runtime.data_client.connections import Connections, LinkError
+from metaquorum.runtime.data_client.produce_queue import RETRY, Identity, OutBatch, PartitionQueue, Step
 
 TICK_MS = 100
 """How often expiry and slow requests are looked after."""

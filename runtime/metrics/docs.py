@@ -1,8 +1,8 @@
-"""docs/metrics.md, made from the table of figures. `python -m runtime.metrics.docs` prints it."""
+"""docs/metrics.md, made from the table of figures. `python -m metaquorum.runtime.metrics.docs` prints it."""
 
 from __future__ import annotations
 
-from runtime.metrics.catalogue import GROUPS, Metric
+from metaquorum.runtime.metrics.catalogue import GROUPS, Metric
 
 _HEAD = """# Metrics
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from controller.raft.core import RaftCore
-from runtime.metrics import catalogue as names
-from runtime.metrics.catalogue import Metric
-from runtime.metrics.node import METADATA, NodeStatistics
-from runtime.metrics.statistics import Histogram
+from metaquorum.raft.core import RaftCore
+from metaquorum.runtime.metrics import catalogue as names
+from metaquorum.runtime.metrics.catalogue import Metric
+from metaquorum.runtime.metrics.node import METADATA, NodeStatistics
+from metaquorum.runtime.metrics.statistics import Histogram
 
 Value = float | Histogram
 

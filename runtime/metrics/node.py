@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from runtime.metrics.statistics import (
+from metaquorum.runtime.metrics.statistics import (
     FlushStatistics,
     Histogram,
     RequestStatistics,

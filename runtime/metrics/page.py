@@ -18,10 +18,10 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.metrics_core import Metric as PrometheusMetric
 from prometheus_client.registry import Collector
 
-from runtime.clock import Clock
-from runtime.metrics import catalogue as names
-from runtime.metrics.families import Family, Source, one
-from runtime.metrics.statistics import Histogram
+from metaquorum.runtime.clock import Clock
+from metaquorum.runtime.metrics import catalogue as names
+from metaquorum.runtime.metrics.families import Family, Source, one
+from metaquorum.runtime.metrics.statistics import Histogram
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from metadata.image import TopicsImage
-from metadata.image.columns import LEADER, LISTS, N_ISR, N_REPLICAS, TOPIC, Chunk
+from metaquorum.metadata.image import TopicsImage
+from metaquorum.metadata.image.columns import LEADER, LISTS, N_ISR, N_REPLICAS, TOPIC, Chunk
 
 SLICE_MS = 1.0
 """The loop gets a turn after so much counting; a chunk takes about 10 us."""

@@ -12,19 +12,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime.addresses import Listener
-from runtime.clock import Clock
-from runtime.errors import StartError
-from runtime.metrics import catalogue as names
-from runtime.metrics.families import Family, Source
-from runtime.metrics.node import NodeStatistics
-from storage.disk import join
-from storage.log_config import METADATA_DIRECTORY
-from storage.posix_disk import PosixDisk
-from storage.snapshots import latest_snapshot, snapshot_path
+from metaquorum.runtime.clock import Clock
+from metaquorum.runtime.config.addresses import Listener
+from metaquorum.runtime.errors import StartError
+from metaquorum.runtime.metrics import catalogue as names
+from metaquorum.runtime.metrics.families import Family, Source
+from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.snapshots import latest_snapshot, snapshot_path
+from metaquorum.storage.log.config import METADATA_DIRECTORY
 
 if TYPE_CHECKING:
-    from runtime.metrics.endpoint import MetricsEndpoint
+    from metaquorum.runtime.metrics.endpoint import MetricsEndpoint
 
 BACKLOG = 16
 """Connections that the kernel takes before the endpoint runs."""
@@ -60,8 +60,8 @@ def bind_metrics(listener: Listener | None) -> socket.socket | None:
 
 async def open_endpoint(bound: socket.socket, sources: Sequence[Source], clock: Clock) -> MetricsEndpoint:
     """Serves the figures of `sources` on a bound socket until it is closed."""
-    from runtime.metrics.endpoint import MetricsEndpoint
-    from runtime.metrics.page import CONTENT_TYPE, Page
+    from metaquorum.runtime.metrics.endpoint import MetricsEndpoint
+    from metaquorum.runtime.metrics.page import CONTENT_TYPE, Page
 
     endpoint = MetricsEndpoint(Page(sources, clock).render, CONTENT_TYPE)
     await endpoint.start(bound)

@@ -11,7 +11,7 @@ import argparse
 import re
 import time
 
-from metadata.requests import NewTopic
+from metaquorum.metadata.requests.common import NewTopic
 from tests.bench.bench_failover_clock import shown, simulated_task
 from tests.bench.figures import Figure, percentile
 from tests.bench.fleet import FleetProcess, fleets

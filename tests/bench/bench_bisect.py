@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from metadata.codec import encode
-from metadata.records import NoOpRecord, PartitionChangeRecord, PartitionRecord, TopicRecord
-from metadata.replay import Replayer
-from metadata.snapshot import snapshot_batches
-from storage.batch import HEADER_BYTES, BatchHeader, encode_batch, iter_batches, seal_batch
-from storage.segment import segment_name
-from storage.snapshots import snapshot_name
-from storage.types import LogPosition
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import NoOpRecord, PartitionChangeRecord, PartitionRecord, TopicRecord
+from metaquorum.metadata.replay import Replayer
+from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.storage.batches.batch import HEADER_BYTES, BatchHeader, encode_batch, iter_batches, seal_batch
+from metaquorum.storage.files.snapshots import snapshot_name
+from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.types import LogPosition
 from tests.bench.bench_replay import BROKERS, DIRECTORIES, best_of, topic_id, values
 from tests.bench.figures import Figure
 
@@ -185,7 +185,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
 
 
 def bisect(directory: Path, predicate: str, *more: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "cli", "log", "bisect", str(directory), "--json"]
+    command = [sys.executable, "-m", "metaquorum.cli", "log", "bisect", str(directory), "--json"]
     result = subprocess.run(
         [*command, "--predicate", predicate, *more], stdout=subprocess.PIPE, text=True, check=False
     )

@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from metadata.requests import NewTopic
-from runtime.partitions_client import elect_leaders
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.runtime.client.partitions import elect_leaders
 from tests.bench.bench_restart import until_ready
 from tests.bench.figures import Figure
 from tests.e2e.cluster import Cluster, client_loop

@@ -9,7 +9,7 @@ import statistics
 import time
 from pathlib import Path
 
-from runtime.client import AdminClient
+from metaquorum.runtime.client.admin import AdminClient
 from tests.bench.figures import Figure, percentile
 from tests.bench.quorum import channel_to, cpu_seconds, one_topic, stub_of, succeeded, three_controllers
 from tests.e2e.cluster import Cluster, Node, client_loop

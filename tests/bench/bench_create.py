@@ -11,7 +11,7 @@ import argparse
 import statistics
 import time
 
-from proto import admin_pb2 as pb
+from metaquorum.proto import admin_pb2 as pb
 from tests.bench.bench_commit import leader_of
 from tests.bench.figures import Figure
 from tests.bench.fleet import Task, addresses, fleets

@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broker.replica import messages as api
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests import NewTopic
-from runtime.client import AdminClient, TopicDescription
-from runtime.data_client.connections import GrpcConnections
-from runtime.data_client.producer import Producer, ProducerConfig
-from storage.batch_format import HEADER_BYTES, parse_header
+from metaquorum.broker.replica import messages as api
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.runtime.client.admin import AdminClient, TopicDescription
+from metaquorum.runtime.data_client.connections import GrpcConnections
+from metaquorum.runtime.data_client.producer import Producer, ProducerConfig
+from metaquorum.storage.batches.format import HEADER_BYTES, parse_header
 from tests.bench.figures import Figure, percentile
 from tests.bench.quorum import cpu_seconds
 from tests.e2e.cluster import HOST, Cluster, client_loop

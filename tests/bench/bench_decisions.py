@@ -15,18 +15,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from controller.broker_ids import missing_ids
-from controller.brokers import fence_record
-from controller.columns.scan import Scan, naming
-from controller.config import ControllerConfig
-from controller.effective import rules_of
-from controller.encoding import encode_records_batch
-from controller.partitions import election_slice, removal_slice
-from controller.placement import Candidate
-from controller.topics import decide_create_topics
-from metadata.codec import encode
-from metadata.image import MetadataImage
-from metadata.records import (
+from metaquorum.controller.brokers.broker_ids import missing_ids
+from metaquorum.controller.brokers.brokers import fence_record
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.encoding import encode_records_batch
+from metaquorum.controller.partitions.columns.scan import Scan, naming
+from metaquorum.controller.partitions.partitions import election_slice, removal_slice
+from metaquorum.controller.partitions.placement import Candidate
+from metaquorum.controller.partitions.topics import decide_create_topics
+from metaquorum.controller.settings.effective import rules_of
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import (
     BrokerRecord,
     FeatureLevelRecord,
     PartitionRecord,
@@ -34,9 +34,9 @@ from metadata.records import (
     TopicRecord,
     UnfenceBrokerRecord,
 )
-from metadata.replay import Replayer, ReplayState, replay
-from metadata.requests import CreateTopicsRequest, NewTopic, TopicsResponse
-from storage.batch import encode_batch, iter_batches
+from metaquorum.metadata.replay import Replayer, ReplayState, replay
+from metaquorum.metadata.requests.common import CreateTopicsRequest, NewTopic, TopicsResponse
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from tests.bench.figures import Figure
 
 BROKERS = 300

@@ -12,7 +12,7 @@ import time
 import tracemalloc
 from typing import Any
 
-from broker.replica.events import (
+from metaquorum.broker.replica.events import (
     AppendPartition,
     CreateReplica,
     DiskWork,
@@ -23,11 +23,11 @@ from broker.replica.events import (
     ReadPartition,
     RemoveReplica,
 )
-from broker.replica.store import DirectoryStore
-from broker.replica.store_parts import ExpectedIdentity
-from storage.batch import encode_batch, hop_headers
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.posix_disk import PosixDisk
+from metaquorum.broker.replica.store.parts import ExpectedIdentity
+from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.storage.batches.batch import encode_batch, hop_headers
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from tests.bench.figures import Figure
 
 IDENTITY = ExpectedIdentity(cluster_id="bench", node_id=1)

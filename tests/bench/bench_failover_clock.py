@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from metadata.requests import NewTopic
+from metaquorum.metadata.requests.common import NewTopic
 from tests.bench.figures import Figure, percentile
 from tests.bench.fleet import FleetProcess, Task, addresses, fleets
 from tests.bench.moments import Fencing, fencing

@@ -19,13 +19,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.raft.messages import FetchRequest
-from proto import broker_pb2 as broker
-from proto.broker_pb2_grpc import BrokerLifecycleStub
-from proto.raft_pb2_grpc import RaftStub
-from runtime import raft_codec
-from runtime.channels import END_OF_STREAM
-from storage.batch import hop_headers
+from metaquorum.proto import broker_pb2 as broker
+from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
+from metaquorum.proto.raft_pb2_grpc import RaftStub
+from metaquorum.raft.messages import FetchRequest
+from metaquorum.runtime.api import raft as raft_codec
+from metaquorum.runtime.rpc.channels import END_OF_STREAM
+from metaquorum.storage.batches.batch import hop_headers
 from tests.bench.bench_commit import leader_of
 from tests.bench.figures import Figure, percentile
 from tests.bench.quorum import channel_to, cpu_seconds, one_topic, registration, stub_of, three_controllers

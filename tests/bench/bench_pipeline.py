@@ -38,7 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
-    from pipeline.session import spark_session
+    from metaquorum.pipeline.session import spark_session
 
     sizes = ((options.records, options.clusters),) if options.records else SIZES
     session = spark_session(options.master)
@@ -59,9 +59,9 @@ def run(options: argparse.Namespace) -> list[Figure]:
 
 
 def _size(session: SparkSession, folder: Path, records: int, clusters: int, figures: list[Figure]) -> float:
-    from pipeline.fleet.files import write_fleet
-    from pipeline.fleet.plan import FleetPlan
-    from pipeline.ingest.job import ingest
+    from metaquorum.pipeline.fleet.files import write_fleet
+    from metaquorum.pipeline.fleet.plan import FleetPlan
+    from metaquorum.pipeline.ingest.job import ingest
 
     write_fleet(FleetPlan(clusters=clusters, records=records, seed=7), folder / "fleet", jobs=2)
     logs = str(folder / "fleet" / "clusters")

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from metadata.codec import encode
-from metadata.records import (
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import (
     BrokerRecord,
     FeatureLevelRecord,
     NoOpRecord,
@@ -27,10 +27,10 @@ from metadata.records import (
     PartitionRecord,
     TopicRecord,
 )
-from metadata.replay import Replayer, ReplayState, replay_records
-from storage.batch import encode_batch, iter_batches
-from storage.posix_disk import PosixDisk
-from storage.reader import LogReader
+from metaquorum.metadata.replay import Replayer, ReplayState, replay_records
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.log.reader import LogReader
 from tests.bench.figures import Figure
 
 BROKERS = 300
@@ -256,8 +256,8 @@ def single_writes(state: ReplayState) -> dict[str, float]:
 
 def memory(log: bytes, partitions: int) -> dict[str, float]:
     """Bytes a partition of the image, and at the peak while a snapshot of it is written."""
-    from metadata.snapshot import load_snapshot, snapshot_batches
-    from storage.types import LogPosition
+    from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
+    from metaquorum.storage.types import LogPosition
 
     gc.collect()
     tracemalloc.start()

@@ -13,13 +13,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from metadata.image.types import PartitionInfo
-from metadata.requests import NewTopic
-from metadata.requests_partitions import ElectionResult
-from runtime.client import AdminClient
-from runtime.data_client.connections import GrpcConnections
-from runtime.data_client.producer import Producer, ProducerConfig
-from runtime.partitions_client import elect_leaders
+from metaquorum.metadata.image.types import PartitionInfo
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.metadata.requests.partitions import ElectionResult
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.client.partitions import elect_leaders
+from metaquorum.runtime.data_client.connections import GrpcConnections
+from metaquorum.runtime.data_client.producer import Producer, ProducerConfig
 from tests.bench.bench_data import bootstrap
 from tests.bench.figures import Figure
 from tests.bench.quorum import cpu_seconds

@@ -20,14 +20,14 @@ from typing import Any
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from controller.raft.effects import AppendLog, PersistQuorumState
-from controller.raft.store import ReplicaStore
-from metadata.snapshot import snapshot_batches
-from proto import metadata_pb2 as pb
-from proto.metadata_pb2_grpc import MetadataStub
-from storage.batch import hop_headers, iter_batches
-from storage.posix_disk import PosixDisk
-from storage.types import LogPosition
+from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.proto import metadata_pb2 as pb
+from metaquorum.proto.metadata_pb2_grpc import MetadataStub
+from metaquorum.raft.effects import AppendLog, PersistQuorumState
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.storage.batches.batch import hop_headers, iter_batches
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.types import LogPosition
 from tests.bench.bench_replay import log_of, one_record_log, replayed, values
 from tests.bench.figures import Figure
 from tests.bench.quorum import channel_to, cpu_seconds, wait_all_caught_up

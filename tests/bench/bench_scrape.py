@@ -14,9 +14,9 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from controller.raft.store import ReplicaStore
-from runtime.client import AdminClient
-from storage.posix_disk import PosixDisk
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.bench.figures import Figure, percentile
 from tests.bench.seeding import NO_SNAPSHOTS, Shape, fill
 from tests.unit.server.nodes import free_port, new_site, running_controller

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 
-from metadata import records as r
-from metadata.codec import encode
-from storage.batch import iter_batches
-from storage.segment import segment_name
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.codec import encode
+from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.log.segment import segment_name
 from tests.bench.bench_replay import BROKERS, log_of, one_record_log, topic_id, values
 from tests.bench.figures import Figure
 
@@ -64,7 +64,7 @@ def seconds(repeat: int, *args: str, codes: tuple[int, ...] = (0,)) -> float:
     times = []
     for _ in range(repeat):
         start = time.perf_counter()
-        command = [sys.executable, "-m", "cli", "log", *args]
+        command = [sys.executable, "-m", "metaquorum.cli", "log", *args]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
         if done.returncode not in codes:
             raise RuntimeError(f"{command} ended with {done.returncode}")

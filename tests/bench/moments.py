@@ -20,9 +20,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metadata.batches import decode_batch
-from metadata.records import FenceBrokerRecord, PartitionChangeRecord
-from storage.batch import RecordBatch
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.records.types import FenceBrokerRecord, PartitionChangeRecord
+from metaquorum.storage.batches.batch import RecordBatch
 from tests.e2e.cluster import Node, read_batches
 from tests.e2e.processes import wait_until
 

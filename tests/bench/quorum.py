@@ -17,12 +17,12 @@ from typing import Any
 
 import grpc.aio
 
-from proto import admin_pb2 as admin
-from proto import broker_pb2 as broker
-from proto import metadata_pb2 as common
-from proto.admin_pb2_grpc import AdminStub
-from proto.broker_pb2_grpc import BrokerLifecycleStub
-from runtime.channels import open_channel
+from metaquorum.proto import admin_pb2 as admin
+from metaquorum.proto import broker_pb2 as broker
+from metaquorum.proto import metadata_pb2 as common
+from metaquorum.proto.admin_pb2_grpc import AdminStub
+from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
+from metaquorum.runtime.rpc.channels import open_channel
 from tests.e2e.cluster import Cluster, Node, client_loop
 from tests.e2e.processes import wait_until
 

@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from controller.encoding import encode_records_batch
-from controller.raft.effects import AppendLog, PersistQuorumState
-from controller.raft.store import ReplicaStore
-from metadata.columnar.bulk import Bulk, NewPartitions, in_pieces
-from metadata.columnar.rows import NewRows, topic_words
-from metadata.image import MetadataImage
-from metadata.records import (
+from metaquorum.controller.encoding import encode_records_batch
+from metaquorum.metadata.columnar.bulk import Bulk, NewPartitions, in_pieces
+from metaquorum.metadata.columnar.rows import NewRows, topic_words
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import (
     BrokerEndpoint,
     BrokerFeature,
     BrokerRecord,
@@ -34,11 +32,13 @@ from metadata.records import (
     Record,
     TopicRecord,
 )
-from metadata.replay import Replayer
-from metadata.snapshot import snapshot_batches
-from storage.batch import iter_batches
-from storage.posix_disk import PosixDisk
-from storage.types import LogPosition
+from metaquorum.metadata.replay import Replayer
+from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.raft.effects import AppendLog, PersistQuorumState
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.types import LogPosition
 from tests.bench.quorum import wait_all_caught_up
 from tests.e2e.cluster import Cluster
 

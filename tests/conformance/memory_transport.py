@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from controller.raft.events import (
+from metaquorum.raft.events import (
     RaftRequestAbandoned,
     RaftRequestArrived,
     RaftRequestFailed,
     RaftResponseArrived,
 )
-from controller.raft.messages import RaftRequest, RaftResponse
-from runtime.transport import EventSink
+from metaquorum.raft.messages import RaftRequest, RaftResponse
+from metaquorum.runtime.rpc.transport import EventSink
 
 
 class MemoryNetwork:

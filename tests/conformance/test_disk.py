@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from storage.disk import Disk, join, name_of, parent_of, read_file, remove_if_present, write_atomically
-from storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
-from storage.faulty_disk import FaultyDisk
-from storage.posix_disk import PosixDisk
+from metaquorum.storage.disk.interface import (
+    Disk,
+    join,
+    name_of,
+    parent_of,
+    read_file,
+    remove_if_present,
+    write_atomically,
+)
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
+from metaquorum.testing.faulty_disk import FaultyDisk
 
 
 @pytest.fixture(params=["posix", "faulty"])

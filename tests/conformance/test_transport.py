@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from controller.raft.events import (
+from metaquorum.raft.events import (
     RaftRequestAbandoned,
     RaftRequestArrived,
     RaftRequestFailed,
     RaftResponseArrived,
 )
-from controller.raft.messages import (
+from metaquorum.raft.messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
@@ -31,11 +31,11 @@ from controller.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from runtime.channels import bind, new_server
-from runtime.raft_client import PeerAddress, RaftClient
-from runtime.raft_server import GrpcRaftTransport, RaftService, add_raft_service
-from runtime.transport import RaftTransport
-from storage.types import LogPosition
+from metaquorum.runtime.rpc.channels import bind, new_server
+from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
+from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
+from metaquorum.runtime.rpc.transport import RaftTransport
+from metaquorum.storage.types import LogPosition
 from tests.conformance.memory_transport import MemoryNetwork
 
 DIRECTORY = bytes(range(16))

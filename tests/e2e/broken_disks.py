@@ -5,7 +5,7 @@ own process, and shuts the file system down (the ioctl that xfs_io's `shutdown` 
 call, on open descriptors too, gives EIO, and only a new mount brings the directory back. Nothing is left
 behind: the mount and its loop device go with the process. It needs root, mkfs.ext4 and loop devices.
 
-`FaultFile` uses the broker's own test hook (broker/server/disk_faults.py): any machine, and hangs as well.
+`FaultFile` uses the broker's own test hook (broker/server/data/disk_faults.py): any machine, hangs as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from broker.server.disk_faults import VARIABLE
+from metaquorum.broker.server.data.disk_faults import VARIABLE
 
 IMAGE_MIB = 512
 _EXT4_IOC_SHUTDOWN = 0x8004587D
@@ -95,7 +95,7 @@ class FaultFile:
         return ("env", f"{VARIABLE}={self._path}")
 
     def add(self, directory: Path, fault: str, operations: Sequence[str] = ()) -> None:
-        """`fault` as broker/server/disk_faults.py has it; `operations` empty: every call."""
+        """`fault` as broker/server/data/disk_faults.py has it; `operations` empty: every call."""
         self._faults.append({"directory": str(directory), "fault": fault, "operations": list(operations)})
         self._write()
 

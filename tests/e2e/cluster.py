@@ -23,18 +23,18 @@ from typing import Any, Self, TypeVar
 
 from click.testing import CliRunner
 
-from cli.layout import free_ports
-from cli.main import main
-from metadata.errors import ApiError
-from metadata.image.types import BrokerRegistration
-from metadata.requests import DescribeQuorumResponse, NewTopic, TopicResult
-from runtime.client import AdminClient, ClientError
-from storage.batch import RecordBatch
-from storage.log_config import METADATA_DIRECTORY
-from storage.posix_disk import PosixDisk
-from storage.quorum_state import QuorumState, load_quorum_state
-from storage.reader import LogReader
-from storage.uuids import random_uuid, uuid_to_text
+from metaquorum.cli.local.layout import free_ports
+from metaquorum.cli.main import main
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.image.types import BrokerRegistration
+from metaquorum.metadata.requests.common import DescribeQuorumResponse, NewTopic, TopicResult
+from metaquorum.runtime.client.admin import AdminClient, ClientError
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state
+from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.reader import LogReader
+from metaquorum.storage.uuids import random_uuid, uuid_to_text
 from tests.e2e.processes import Process, run_cli, wait_until
 
 HOST = "127.0.0.1"

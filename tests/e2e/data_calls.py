@@ -10,14 +10,14 @@ from typing import Any
 
 import grpc.aio
 
-from broker.replica import messages as api
-from metadata.errors import ApiError, ErrorCode
-from metadata.image.types import PartitionInfo
-from proto import data_pb2 as pb
-from proto.data_pb2_grpc import DataStub
-from runtime import data_codec
-from runtime.channels import open_channel
-from storage.batch import encode_batch, iter_batches
+from metaquorum.broker.replica import messages as api
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image.types import PartitionInfo
+from metaquorum.proto import data_pb2 as pb
+from metaquorum.proto.data_pb2_grpc import DataStub
+from metaquorum.runtime.api import data as data_codec
+from metaquorum.runtime.rpc.channels import open_channel
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from tests.e2e.cluster import Cluster, Node, client_loop
 
 TIMEOUT_S = 10.0

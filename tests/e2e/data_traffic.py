@@ -11,9 +11,9 @@ import asyncio
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from runtime.data_client.connections import GrpcConnections
-from runtime.data_client.consumer import Consumer, ConsumerConfig, Start, StartKind
-from runtime.data_client.producer import Producer, ProducerConfig
+from metaquorum.runtime.data_client.connections import GrpcConnections
+from metaquorum.runtime.data_client.consumer import Consumer, ConsumerConfig, Start, StartKind
+from metaquorum.runtime.data_client.producer import Producer, ProducerConfig
 from tests.e2e.cluster import HOST, Cluster, client_loop
 from tests.e2e.processes import wait_until
 

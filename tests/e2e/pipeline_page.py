@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.tables import TABLES, spark_schema
+from metaquorum.pipeline.tables import TABLES, spark_schema
 from tests.conftest import REPOSITORY
 
 if TYPE_CHECKING:

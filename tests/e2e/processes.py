@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, "-m", "cli")
+COMMAND = (sys.executable, "-m", "metaquorum.cli")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
 ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP", None)
 

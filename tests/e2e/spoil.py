@@ -12,8 +12,8 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from cli.layout import free_ports
-from storage.batch import BatchHeader, parse_header
+from metaquorum.cli.local.layout import free_ports
+from metaquorum.storage.batches.batch import BatchHeader, parse_header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.layout import free_ports
-from storage.meta_properties import load_meta_properties
-from storage.posix_disk import PosixDisk
+from metaquorum.cli.local.layout import free_ports
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import load_meta_properties
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 from tests.e2e.processes import run_cli
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests import NewTopic
-from proto import metadata_pb2 as pb
-from proto.metadata_pb2_grpc import MetadataStub
-from runtime.channels import open_channel
-from runtime.client import ClientError, TopicListing
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.proto import metadata_pb2 as pb
+from metaquorum.proto.metadata_pb2_grpc import MetadataStub
+from metaquorum.runtime.client.admin import ClientError, TopicListing
+from metaquorum.runtime.rpc.channels import open_channel
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node, client_loop, random_id
 from tests.e2e.processes import wait_until
 

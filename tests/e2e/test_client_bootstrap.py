@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.layout import free_ports
-from runtime.client import parse_bootstrap
-from runtime.data_client.connections import GrpcConnections
-from runtime.data_client.consumer import Consumer, Start, StartKind
-from runtime.data_client.producer import Producer
+from metaquorum.cli.local.layout import free_ports
+from metaquorum.runtime.client.admin import parse_bootstrap
+from metaquorum.runtime.data_client.connections import GrpcConnections
+from metaquorum.runtime.data_client.consumer import Consumer, Start, StartKind
+from metaquorum.runtime.data_client.producer import Producer
 from tests.e2e.cluster import HOST, Cluster, client_loop
 from tests.e2e.processes import ENVIRONMENT, REPOSITORY, run_cli
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import UNASSIGNED
-from proto import data_pb2 as pb
-from runtime import data_admin_codec
-from storage.uuids import uuid_to_text
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import UNASSIGNED
+from metaquorum.proto import data_pb2 as pb
+from metaquorum.runtime.api import data_admin as data_admin_codec
+from metaquorum.storage.uuids import uuid_to_text
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 from tests.e2e.data_calls import DataCalls, batch
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.replica import messages as api
-from metadata.errors import ApiError, ErrorCode
-from proto import data_pb2 as pb
-from runtime import data_admin_codec
+from metaquorum.broker.replica import messages as api
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.proto import data_pb2 as pb
+from metaquorum.runtime.api import data_admin as data_admin_codec
 from tests.e2e.broken_disks import FaultFile, LoopDisk, prefix_of, why_no_loop_disks
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 from tests.e2e.data_calls import DataCalls

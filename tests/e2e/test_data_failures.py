@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from metadata.image import UNASSIGNED
-from metadata.image.types import PartitionInfo
-from metadata.offline import offline_replicas
-from metadata.requests import NewTopic
-from metadata.requests_reassignments import AlterReassignmentsRequest, WantedReplicas
-from runtime.reassignments_client import alter_reassignments
-from storage.posix_disk import PosixDisk
-from storage.reader import LogReader
+from metaquorum.metadata.image import UNASSIGNED
+from metaquorum.metadata.image.types import PartitionInfo
+from metaquorum.metadata.offline import offline_replicas
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
+from metaquorum.runtime.client.reassignments import alter_reassignments
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.log.reader import LogReader
 from tests.e2e.broken_disks import FaultFile, LoopDisk, prefix_of, why_no_loop_disks
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 from tests.e2e.data_calls import DataCalls

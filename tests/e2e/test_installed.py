@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,11 @@ import pytest
 from tests.e2e.processes import REPOSITORY
 
 pytestmark = pytest.mark.e2e
-SOURCES = ("proto", "storage", "metadata", "controller", "broker", "runtime", "pipeline", "cli")
+IGNORED = shutil.ignore_patterns("__pycache__")
+PACKAGE = REPOSITORY / "metaquorum"
+
+
+WHERE = "import metaquorum, metaquorum.cli; print(metaquorum.__file__, metaquorum.cli.__file__)"
 
 
 def run(*command: object, cwd: Path) -> str:
@@ -39,8 +44,11 @@ def fixture_command(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`metaquorum` in an environment of its own, which finds the dependencies in ours but not the project."""
     home = tmp_path_factory.mktemp("installed")
     copy = home / "sources"
-    for name in SOURCES:
-        shutil.copytree(REPOSITORY / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    # Links stay links: the build follows them, as it does in a checkout.
+    shutil.copytree(PACKAGE, copy / "metaquorum", symlinks=True, ignore=IGNORED)
+    for link in PACKAGE.iterdir():
+        if link.is_symlink():
+            shutil.copytree(link, copy / link.name, ignore=IGNORED)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, copy)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
@@ -54,17 +62,16 @@ def fixture_command(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages,) = fresh.glob("lib/python*/site-packages")
     # Lines of a .pth are paths; what is installed there as a link to the checkout is not followed.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    where = run(python, "-c", "import cli, proto; print(cli.__file__, proto.__file__)", cwd=home).split()
+    where = run(python, "-c", WHERE, cwd=home).split()
     assert all(Path(each).is_relative_to(packages) for each in where), where
     return fresh / "bin" / "metaquorum"
 
 
 @pytest.mark.timeout(240)
 def test_the_demo_goes_through_where_no_checkout_is(command: Path, tmp_path: Path) -> None:
-    # A folder with the name of one of our packages is the user's.
-    trap = tmp_path / "cli"
-    trap.mkdir()
-    (trap / "__init__.py").write_text("raise SystemExit('the wrong cli')\n")
+    # Modules with the names of our folders are the user's.
+    for name in ("cli", "proto", "storage"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('the wrong {name}')\n")
     said = run(command, "demo", "-d", tmp_path / "demo", cwd=tmp_path)
     assert "All steps succeeded" in said
     assert not (tmp_path / "demo").exists()
@@ -80,7 +87,7 @@ def test_the_demo_goes_through_where_no_checkout_is(command: Path, tmp_path: Pat
 
 EVERY_HELP = """
 from click.testing import CliRunner
-from cli.main import main
+from metaquorum.cli.main import main
 for name in main.list_commands(None):
     result = CliRunner().invoke(main, [name, "--help"])
     assert result.exit_code == 0, (name, result.output, result.exception)
@@ -91,3 +98,27 @@ for name in main.list_commands(None):
 def test_every_group_of_commands_is_there(command: Path, tmp_path: Path) -> None:
     names = run(command.parent / "python", "-c", EVERY_HELP, cwd=tmp_path).split()
     assert {"completion", "demo", "local", "log", "pipeline", "produce"} <= set(names)
+
+
+BESIDE = """
+import proto, storage
+from metaquorum.proto import metadata_pb2
+from metaquorum.storage.uuids import random_uuid
+import metaquorum
+assert proto.MARK == storage.MARK == "the user's"
+assert metadata_pb2.DESCRIPTOR.name == "metaquorum/proto/metadata.proto"
+print(metaquorum.__version__)
+"""
+
+
+def test_one_name_is_all_that_an_installation_adds(command: Path, tmp_path: Path) -> None:
+    (packages,) = command.parent.parent.glob("lib/python*/site-packages")
+    added = {path.name for path in packages.iterdir()}
+    assert {name for name in added if not name.endswith((".dist-info", ".pth"))} == {"metaquorum"}
+    assert (packages / "metaquorum" / "py.typed").exists()
+    assert not any(path.is_symlink() for path in (packages / "metaquorum").iterdir())
+    # proto-plus is imported as `proto`, and a user's own module may well be called storage.
+    (tmp_path / "proto").mkdir()
+    (tmp_path / "proto" / "__init__.py").write_text('MARK = "the user\'s"\n')
+    (tmp_path / "storage.py").write_text('MARK = "the user\'s"\n')
+    assert run(command.parent / "python", "-c", BESIDE, cwd=tmp_path).strip() == version("metaquorum")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from metadata.inspect.log import open_log
-from metadata.inspect.states import state_at
-from storage.posix_disk import PosixDisk
-from storage.segment import segment_name
+from metaquorum.metadata.inspect.log.log import open_log
+from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.log.segment import segment_name
 from tests.e2e.cluster import HOST, Cluster, Node, free_ports, log_end_offset
 from tests.e2e.processes import run_cli
 from tests.unit.metadata.made_logs import STORY, add_snapshot, make_node

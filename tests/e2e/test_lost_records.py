@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.errors import EXIT_VIOLATIONS
-from metadata.requests import NewTopic
+from metaquorum.cli.errors import EXIT_VIOLATIONS
+from metaquorum.metadata.requests.common import NewTopic
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node, log_end_offset
 from tests.e2e.processes import run_cli
 

@@ -15,12 +15,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pipeline.audit.gather import gather
-from pipeline.audit.source import TableSource
-from pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
-from pipeline.fleet.plan import FleetPlan
-from pipeline.ingest.job import ingest
-from pipeline.session import SessionError, require_java, spark_session
+from metaquorum.pipeline.audit.gather import gather
+from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
+from metaquorum.pipeline.fleet.plan import FleetPlan
+from metaquorum.pipeline.ingest.job import ingest
+from metaquorum.pipeline.session import SessionError, require_java, spark_session
 from tests.e2e.pipeline_page import PAGE, blocks, printed, rewritten, views
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 
-from metadata.dump import payload_json
-from metadata.inspect.history import history
-from metadata.inspect.log import open_log
-from pipeline.ingest.job import IngestReport, ingest
-from pipeline.logs.survey import hop
-from pipeline.session import SessionError, require_java, spark_session
-from pipeline.tables import TABLES
-from storage.disk import name_of
-from storage.posix_disk import PosixDisk
+from metaquorum.metadata.inspect.entities.history import history
+from metaquorum.metadata.inspect.log.log import open_log
+from metaquorum.metadata.text.dump import payload_json
+from metaquorum.pipeline.ingest.job import IngestReport, ingest
+from metaquorum.pipeline.logs.survey import hop
+from metaquorum.pipeline.session import SessionError, require_java, spark_session
+from metaquorum.pipeline.tables import TABLES
+from metaquorum.storage.disk.interface import name_of
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY
 from tests.unit.pipeline.intervals.telling import read_log, replayed, tables_of
 
@@ -90,7 +90,7 @@ def test_the_wide_view_and_what_is_pushed_into_the_reader(spark: SparkSession, s
     assert wide.rdd.getNumPartitions() > 5
     found = {row.offset: row for row in wide.collect()}
     assert sorted(found) == list(range(4758))
-    from metadata.batches import decode_batch
+    from metaquorum.metadata.records.batches import decode_batch
 
     for batch in read_log(shared_data / GOLDEN / LOG)[500:600]:
         for at in decode_batch(batch):
@@ -361,8 +361,8 @@ def test_a_log_that_is_shorter_or_of_another_cluster_changes_no_row(
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from pipeline.ingest.job import ingest
-from pipeline.session import spark_session
+from metaquorum.pipeline.ingest.job import ingest
+from metaquorum.pipeline.session import spark_session
 
 def where(batches):
     import os, pyarrow as pa, metadata.replay, pipeline.ingest.tasks

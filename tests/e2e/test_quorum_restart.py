@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata.requests import DescribeQuorumResponse
+from metaquorum.metadata.requests.common import DescribeQuorumResponse
 from tests.e2e.cluster import FAST_BROKERS, Cluster, log_bytes, log_end_offset, log_start_offset
 from tests.e2e.processes import run_cli, wait_until
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from metadata.errors import ErrorCode
-from metadata.requests_settings import FeatureUpdate, SettingResult
-from runtime.client import AdminClient
-from runtime.settings_client import SettingsClient
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.settings import FeatureUpdate, SettingResult
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.client.settings import SettingsClient
 from tests.e2e.cluster import FAST_BROKERS, Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-settings")]

@@ -12,8 +12,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from runtime.channels import TlsFiles, TlsMaterial
-from runtime.health import health_problem
+from metaquorum.runtime.rpc.channels import TlsFiles, TlsMaterial
+from metaquorum.runtime.rpc.health import health_problem
 from tests.e2e.cluster import client_loop
 from tests.e2e.processes import Process, run_cli, wait_until
 from tests.unit.server.nodes import Site, new_site

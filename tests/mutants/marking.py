@@ -17,6 +17,7 @@ from typing import Any
 
 _NAME = "__seen__"
 _CAPACITY = 1 << 17
+PREFIX = "metaquorum."
 
 
 class Marks:
@@ -97,7 +98,7 @@ class MarkingFinder(importlib.abc.MetaPathFinder):
         self._planted = planted or {}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        stem = name.replace(".", "/")
+        stem = name.removeprefix(PREFIX).replace(".", "/")
         for file in (f"{stem}.py", f"{stem}/__init__.py"):
             if file in self._files:
                 return importlib.machinery.ModuleSpec(
@@ -133,9 +134,15 @@ class _Loader(importlib.abc.Loader):
         exec(self._finder.code(self._file), module.__dict__)
 
 
+def modules_of(file: str) -> tuple[str, str]:
+    """What a file below the root is imported as: below the package's one name, or as it stands."""
+    name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return PREFIX + name, name
+
+
 def install(finder: MarkingFinder) -> None:
     """Puts the finder first. Raises RuntimeError if one of its modules is imported already."""
-    early = [file for file in finder._files if file.removesuffix(".py").replace("/", ".") in sys.modules]
+    early = [file for file in finder._files if any(name in sys.modules for name in modules_of(file))]
     if early:
         raise RuntimeError(f"{early[0]} is imported already: it cannot be marked")
     sys.meta_path.insert(0, finder)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.planted.bug import Bug, apply, is_simulator, seeds_of
 
-PACKAGES = ("storage", "metadata", "controller", "broker", "runtime", "tests")
+PACKAGES = ("metaquorum.storage", "metaquorum.controller", "metaquorum.broker", "metaquorum.runtime", "tests")
 TIMEOUT_S = 180
 SEEDS_AT_ONCE = 10
 PYTEST_TESTS_FAILED = 1
@@ -53,7 +53,7 @@ class Workshop:
         for name in _sources(repository):
             target = root / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(repository / name, target)
+            shutil.copyfile(repository / name, target, follow_symlinks=False)
         self._environment = {
             name: value
             for name, value in os.environ.items()
@@ -63,8 +63,8 @@ class Workshop:
 
     def check_imports(self) -> None:
         """Raises RuntimeError unless the commands import the copy's packages."""
-        program = f"import {', '.join(PACKAGES)}\nfor p in ({', '.join(PACKAGES)}): print(p.__file__)"
-        code, output = self._run([sys.executable, "-c", program])
+        program = "import importlib, sys\nfor p in sys.argv[1:]: print(importlib.import_module(p).__file__)"
+        code, output = self._run([sys.executable, "-c", program, *PACKAGES])
         files = [Path(line).resolve() for line in output.splitlines()]
         root = self.root.resolve()
         if code != 0 or len(files) != len(PACKAGES) or not all(file.is_relative_to(root) for file in files):
@@ -151,7 +151,7 @@ def _last_line(output: str, default: str) -> str:
 def _sources(repository: Path) -> list[Path]:
     """Paths below the repository: what git knows or would add; without git all but hidden directories."""
     if not (repository / ".git").exists():
-        found = (path.relative_to(repository) for path in repository.rglob("*") if path.is_file())
+        found = (path.relative_to(repository) for path in repository.rglob("*") if _is_source(path))
         return [path for path in found if not any(part[0] == "." for part in path.parts)]
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -159,7 +159,12 @@ def _sources(repository: Path) -> list[Path]:
         check=True,
         capture_output=True,
     ).stdout.decode()
-    return [Path(name) for name in listed.split("\0") if name and (repository / name).is_file()]
+    return [Path(name) for name in listed.split("\0") if name and _is_source(repository / name)]
+
+
+def _is_source(path: Path) -> bool:
+    # The links in metaquorum/ are copied as links, so that the copy imports its own folders.
+    return path.is_symlink() or path.is_file()
 
 
 def _forget_compiled(path: Path) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.replica.config import ReplicaConfig
-from broker.replica.messages import ACKS_ALL, FetchedPartition, FetchPartition
-from broker.replica.topic_settings import TopicSettings
-from broker.replica.values import ReadPlan, Role
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import NO_LEADER, RECOVERED, RECOVERING, PartitionInfo
-from metadata.requests_partitions import AlteredPartition, PartitionAlteration
-from storage.batch_format import parse_header
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.messages import ACKS_ALL, FetchedPartition, FetchPartition
+from metaquorum.broker.replica.partition.values import ReadPlan, Role
+from metaquorum.broker.replica.topic_settings import TopicSettings
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import NO_LEADER, RECOVERED, RECOVERING, PartitionInfo
+from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
+from metaquorum.storage.batches.format import parse_header
 from tests.unit.broker.replica_world import TOPIC, ListDisk, Replica, Ticket, answered, batch, info
 
 BROKERS = (1, 2, 3)

@@ -7,15 +7,15 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata import records as r
-from metadata.codec import encode, encode_control
-from metadata.columnar.singles import read_run
-from metadata.control_records import LeaderChangeMessage
-from metadata.image import images_equal
-from metadata.replay import Replayer
-from storage.batch import RecordBatch, encode_batch, iter_batches
-from storage.runs import MIN_BATCHES, BatchRun, split_runs
-from storage.walk import walk_batches
+from metaquorum.metadata.columnar.singles import read_run
+from metaquorum.metadata.image import images_equal
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.codec import encode, encode_control
+from metaquorum.metadata.records.control import LeaderChangeMessage
+from metaquorum.metadata.replay import Replayer
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.storage.batches.runs import MIN_BATCHES, BatchRun, split_runs
+from metaquorum.storage.batches.walk import walk_batches
 
 TOPICS = [bytes([at]) * 16 for at in range(4)]
 PARTITIONS = 30

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.config import ControllerConfig
-from metadata import broker_ids as ids
-from metadata.errors import ApiError
-from metadata.records import FeatureLevelRecord
-from metadata.requests import RegisterBrokerResponse
-from metadata.requests_broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.metadata import broker_ids as ids
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.records.types import FeatureLevelRecord
+from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
+from metaquorum.metadata.requests.common import RegisterBrokerResponse
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum, registration
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.config import BrokerConfig
-from broker.events import (
+from metaquorum.broker.config import BrokerConfig
+from metaquorum.broker.events import (
     LifecycleEffect,
     LifecycleRequest,
     LifecycleResponse,
@@ -18,11 +18,11 @@ from broker.events import (
     StateChanged,
     Stop,
 )
-from broker.lifecycle import TRANSITIONS, BrokerState
-from broker.session import BrokerSession
-from metadata.errors import ApiError, ErrorCode
-from metadata.records import BrokerEndpoint
-from metadata.requests import (
+from metaquorum.broker.lifecycle import TRANSITIONS, BrokerState
+from metaquorum.broker.session import BrokerSession
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.records.types import BrokerEndpoint
+from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     RegisterBrokerRequest,

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata import codec
-from metadata.dump import payload_json
-from metadata.errors import RecordDecodeError
-from metadata.schema import (
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.records import codec
+from metaquorum.metadata.records.schema import (
     CONTROL_SCHEMAS,
     INT_RANGES,
     RECORD_SCHEMAS,
@@ -19,6 +18,7 @@ from metadata.schema import (
     RecordSchema,
     StructSchema,
 )
+from metaquorum.metadata.text.dump import payload_json
 
 UUIDS = st.binary(min_size=16, max_size=16)
 # Any text that UTF-8 can hold: no lone surrogates.

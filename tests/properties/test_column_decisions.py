@@ -9,14 +9,13 @@ from unittest import mock
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller import elections
-from controller.columns import slices
-from controller.columns.scan import Scan, listing_rare, naming
-from controller.effective import elr_enabled, rules_of
-from controller.elections import decide_elections
-from controller.encoding import encode_records_batch
-from controller.new_partitions import NewPartitions
-from controller.partitions import (
+from metaquorum.controller.encoding import encode_records_batch
+from metaquorum.controller.partitions import elections
+from metaquorum.controller.partitions.columns import slices
+from metaquorum.controller.partitions.columns.scan import Scan, listing_rare, naming
+from metaquorum.controller.partitions.elections import decide_elections
+from metaquorum.controller.partitions.new_partitions import NewPartitions
+from metaquorum.controller.partitions.partitions import (
     election_slice,
     eligible_anywhere,
     failed_directories_slice,
@@ -24,11 +23,12 @@ from controller.partitions import (
     preferred_slice,
     removal_slice,
 )
-from controller.placement import Candidate
-from controller.result import Slice
-from metadata.columnar.bulk import RecordPieces, in_pieces
-from metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage, describe_difference
-from metadata.records import (
+from metaquorum.controller.partitions.placement import Candidate
+from metaquorum.controller.result import Slice
+from metaquorum.controller.settings.effective import elr_enabled, rules_of
+from metaquorum.metadata.columnar.bulk import RecordPieces, in_pieces
+from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage, describe_difference
+from metaquorum.metadata.records.types import (
     BrokerRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -38,9 +38,9 @@ from metadata.records import (
     Record,
     TopicRecord,
 )
-from metadata.replay import ReplayState, replay, replay_records
-from metadata.requests_partitions import ElectLeadersRequest
-from storage.batch import iter_batches
+from metaquorum.metadata.replay import ReplayState, replay, replay_records
+from metaquorum.metadata.requests.partitions import ElectLeadersRequest
+from metaquorum.storage.batches.batch import iter_batches
 
 BROKERS = 6
 Cluster = tuple[ReplayState, frozenset[int]]

@@ -5,20 +5,20 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller.config import ControllerConfig
-from controller.lifecycle import TRANSITIONS, BrokerState
-from controller.queries import state_of
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import MetadataImage
-from metadata.replay import Replayer
-from metadata.requests import (
+from metaquorum.controller.brokers.lifecycle import TRANSITIONS, BrokerState
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.queries import state_of
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.replay import Replayer
+from metaquorum.metadata.requests.common import (
     BrokerHeartbeatResponse,
     CreateTopicsRequest,
     NewTopic,
     RegisterBrokerResponse,
     UnregisterBrokerRequest,
 )
-from storage.batch import iter_batches
+from metaquorum.storage.batches.batch import iter_batches
 from tests.unit.controller.node_quorum import CLUSTER, Quorum
 
 BROKERS = (1, 2, 3)

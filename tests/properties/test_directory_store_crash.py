@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import DiskError
-from storage.faulty_disk import PowerLossError
+from metaquorum.storage.errors import DiskError
+from metaquorum.testing.faulty_disk import PowerLossError
 from tests.unit.broker.directory_bench import Bench
 
 STEPS: dict[str, Callable[[Bench], object]] = {

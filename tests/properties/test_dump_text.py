@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata import records as r
-from metadata.control_records import UnknownControlRecord
-from metadata.dump import payload_json
-from metadata.dump_text import CACHED_TEXTS, TextCache, payload_text
-from metadata.schema import CONTROL_SCHEMAS, RecordSchema
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.control import UnknownControlRecord
+from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RecordSchema
+from metaquorum.metadata.text.dump import payload_json
+from metaquorum.metadata.text.dump_text import CACHED_TEXTS, TextCache, payload_text
 from tests.properties.test_codec_roundtrip import TYPE_VERSIONS, _id, structs
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from metadata.codec import decode, encode
-from metadata.delta import diff
-from metadata.errors import ReplayError, UnsupportedVersionError
-from metadata.features import LEVEL_ELR_RECORDS
-from metadata.image import MetadataImage, describe_difference, images_equal
-from metadata.records import (
+from metaquorum.metadata.delta import diff
+from metaquorum.metadata.errors import ReplayError, UnsupportedVersionError
+from metaquorum.metadata.features import LEVEL_ELR_RECORDS
+from metaquorum.metadata.image import MetadataImage, describe_difference, images_equal
+from metaquorum.metadata.records.codec import decode, encode
+from metaquorum.metadata.records.schema import INT_RANGES, RECORD_SCHEMAS, Field, RecordSchema, StructSchema
+from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     BrokerRecord,
@@ -40,11 +41,10 @@ from metadata.records import (
     UnregisterBrokerRecord,
     ZkMigrationStateRecord,
 )
-from metadata.replay import Replayer, ReplayState
-from metadata.schema import INT_RANGES, RECORD_SCHEMAS, Field, RecordSchema, StructSchema
-from metadata.snapshot import load_snapshot, snapshot_batches
-from storage.batch import encode_batch, iter_batches
-from storage.types import LogPosition
+from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.types import LogPosition
 
 LEVEL = LEVEL_ELR_RECORDS
 TOPIC_ID = b"T" * 16

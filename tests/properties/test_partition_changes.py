@@ -7,16 +7,21 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.alter_partition import decide_alter_partition
-from controller.effective import rules_of
-from controller.elections import decide_elections
-from controller.log_dirs import decide_assign_replicas
-from controller.partitions import election_slice, failed_directories_slice, preferred_slice, removal_slice
-from controller.placement import Candidate, place
-from metadata.image import LOST, RECOVERING, UNASSIGNED, MetadataImage, PartitionInfo
-from metadata.invariants import ERROR, check_image
-from metadata.offline import directory_online
-from metadata.records import (
+from metaquorum.controller.partitions.alter_partition import decide_alter_partition
+from metaquorum.controller.partitions.elections import decide_elections
+from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
+from metaquorum.controller.partitions.partitions import (
+    election_slice,
+    failed_directories_slice,
+    preferred_slice,
+    removal_slice,
+)
+from metaquorum.controller.partitions.placement import Candidate, place
+from metaquorum.controller.settings.effective import rules_of
+from metaquorum.metadata.image import LOST, RECOVERING, UNASSIGNED, MetadataImage, PartitionInfo
+from metaquorum.metadata.invariants import ERROR, check_image
+from metaquorum.metadata.offline import directory_online
+from metaquorum.metadata.records.types import (
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -25,8 +30,8 @@ from metadata.records import (
     Record,
     TopicRecord,
 )
-from metadata.replay import ReplayState, replay_records
-from metadata.requests_partitions import (
+from metaquorum.metadata.replay import ReplayState, replay_records
+from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AssignReplicasToDirsRequest,
     ElectLeadersRequest,

@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.replica.events import (
+from metaquorum.broker.replica.events import (
     AskController,
     ControllerAnswered,
     CreateReplica,
@@ -24,11 +24,11 @@ from broker.replica.events import (
     RemoveReplica,
     ReplicaLog,
 )
-from broker.replica.messages import PartitionKey
-from controller.raft.events import Stop
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import LOST, UNASSIGNED
-from metadata.requests_partitions import AssignReplicasToDirsRequest
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import LOST, UNASSIGNED
+from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
+from metaquorum.raft.events import Stop
 from tests.unit.broker.manager_world import ELSEWHERE, ME, A, B, C, Cluster, Host, accepted, of_kind
 
 DIRECTORIES = (A, B, C)

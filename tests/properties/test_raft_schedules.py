@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.raft.config import RaftConfig
+from metaquorum.raft.config import RaftConfig
 from tests.raft.world import Message, World
 
 CONFIG = RaftConfig(snapshot_chunk_bytes=40, fetch_max_bytes=200)

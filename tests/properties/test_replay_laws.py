@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.codec import encode
-from metadata.delta import diff
-from metadata.errors import ReplayError
-from metadata.features import record_version_for
-from metadata.image import MetadataImage, describe_difference, images_equal
-from metadata.invariants import ERROR, check_image
-from metadata.records import (
+from metaquorum.metadata.delta import diff
+from metaquorum.metadata.errors import ReplayError
+from metaquorum.metadata.features import record_version_for
+from metaquorum.metadata.image import MetadataImage, describe_difference, images_equal
+from metaquorum.metadata.invariants import ERROR, check_image
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     BrokerRecord,
@@ -32,11 +32,11 @@ from metadata.records import (
     TopicRecord,
     UnfenceBrokerRecord,
 )
-from metadata.replay import Replayer, ReplayState, replay, replay_all, replay_records
-from metadata.snapshot import load_snapshot, partition_record, snapshot_batches
-from metadata.tree import image_tree
-from storage.batch import RecordBatch, encode_batch, iter_batches
-from storage.types import LogPosition
+from metaquorum.metadata.replay import Replayer, ReplayState, replay, replay_all, replay_records
+from metaquorum.metadata.snapshot import load_snapshot, partition_record, snapshot_batches
+from metaquorum.metadata.text.tree import image_tree
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.storage.types import LogPosition
 
 LEVEL = 23
 Records = list[tuple[int, Any]]

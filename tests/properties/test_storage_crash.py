@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.batch import encode_batch
-from storage.disk import join
-from storage.errors import CorruptLogError
-from storage.faulty_disk import FaultProfile, FaultyDisk, PowerLossError
-from storage.log import LogConfig, SegmentedLog
-from storage.quorum_state import QuorumState, load_quorum_state, store_quorum_state
-from storage.segment import segment_name
-from storage.snapshots import SnapshotWriter, clean_abandoned, list_snapshots, snapshot_path
-from storage.types import LogPosition
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.errors import CorruptLogError
+from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state, store_quorum_state
+from metaquorum.storage.files.snapshots import SnapshotWriter, clean_abandoned, list_snapshots, snapshot_path
+from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.testing.faulty_disk import FaultProfile, FaultyDisk, PowerLossError
 from tests.unit.storage.whole_log import whole
 
 DIRECTORY = "/data/log-0"

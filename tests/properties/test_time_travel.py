@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from metadata.image import describe_difference, images_equal
-from metadata.inspect.diff import apply_changes, changes_between, diff_points
-from metadata.inspect.history import Span, history
-from metadata.inspect.log import MetadataLog, open_log
-from metadata.inspect.points import END, Point
-from metadata.inspect.states import Step, state_at, steps
-from metadata.inspect.views import EVERYTHING, entities_below, touched
-from storage.posix_disk import PosixDisk
+from metaquorum.metadata.image import describe_difference, images_equal
+from metaquorum.metadata.inspect.entities.diff import apply_changes, changes_between, diff_points
+from metaquorum.metadata.inspect.entities.history import Span, history
+from metaquorum.metadata.inspect.entities.views import EVERYTHING, entities_below, touched
+from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.log.states import Step, state_at, steps
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import shared_data_path
 
 ROOT = shared_data_path() or Path("absent")

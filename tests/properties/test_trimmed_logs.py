@@ -11,17 +11,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from metadata.batches import decode_readable
-from metadata.inspect.coverage import STATE_UNKNOWN
-from metadata.inspect.log import MetadataLog, open_log
-from metadata.inspect.points import Point
-from metadata.inspect.story import Seen, events
-from metadata.inspect.timeline import TimelineEvent
-from metadata.records import TopicRecord
-from storage.batch import RecordBatch
-from storage.posix_disk import PosixDisk
-from storage.segment import segment_name
-from storage.uuids import uuid_to_text
+from metaquorum.metadata.inspect.log.coverage import STATE_UNKNOWN
+from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
+from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.timeline.story import Seen, events
+from metaquorum.metadata.inspect.timeline.timeline import TimelineEvent
+from metaquorum.metadata.records.batches import decode_readable
+from metaquorum.metadata.records.types import TopicRecord
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.uuids import uuid_to_text
 from tests.conftest import shared_data_path
 
 ROOT = shared_data_path() or Path("absent")

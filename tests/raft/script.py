@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
-from controller.raft import messages as ms
-from controller.raft.config import RaftConfig
-from controller.raft.errors import RaftInvariantError
-from storage.errors import CommittedLostError
-from storage.types import LogPosition
+from metaquorum.raft import messages as ms
+from metaquorum.raft.config import RaftConfig
+from metaquorum.raft.errors import RaftInvariantError
+from metaquorum.storage.errors import CommittedLostError
+from metaquorum.storage.types import LogPosition
 from tests.raft.world import CLUSTER_ID, MemoryDisk, Message, Node, World, describe, directory
 
 
@@ -85,8 +85,8 @@ class Script:
             )
 
     def _fill(self, node_id: int, epochs: list[int], epoch: int, leader: str, vote: str) -> None:
-        from controller.raft.effects import PersistQuorumState
-        from storage.batch import encode_batch
+        from metaquorum.raft.effects import PersistQuorumState
+        from metaquorum.storage.batches.batch import encode_batch
 
         node = self.world.nodes[node_id]
         self.world.crash(node_id)

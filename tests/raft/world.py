@@ -12,17 +12,17 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from controller.raft import effects as fx
-from controller.raft import messages as ms
-from controller.raft.config import Identity, RaftConfig, RecoveredLog, Voter
-from controller.raft.core import RaftCore
-from controller.raft.gate import EffectGate
-from controller.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_snapshot, check_step
-from controller.raft.quorum import majority
-from storage.batch import control_key, encode_batch, iter_batches
-from storage.epochs import EpochTable
-from storage.known_committed import NOTHING
-from storage.types import LogPosition
+from metaquorum.raft import effects as fx
+from metaquorum.raft import messages as ms
+from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.gate import EffectGate
+from metaquorum.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_snapshot, check_step
+from metaquorum.raft.protocol.quorum import majority
+from metaquorum.storage.batches.batch import control_key, encode_batch, iter_batches
+from metaquorum.storage.files.known_committed import NOTHING
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.types import LogPosition
 
 CLUSTER_ID = "raft-scripts"
 

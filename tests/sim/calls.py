@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.replica.events import DataRequestArrived, DataRequestCancelled
-from controller.events import RequestArrived
-from controller.raft.effects import SendRequest
-from controller.raft.events import (
+from metaquorum.broker.replica.events import DataRequestArrived, DataRequestCancelled
+from metaquorum.controller.events import RequestArrived
+from metaquorum.raft.effects import SendRequest
+from metaquorum.raft.events import (
     RaftRequestAbandoned,
     RaftRequestArrived,
     RaftRequestFailed,

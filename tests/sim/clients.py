@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests import (
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     NewTopic,

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller.effective import unclean_allowed
-from metadata import broker_ids as ids
-from metadata.broker_ids import IdSource
-from metadata.delta import MetadataDelta, diff
-from metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage, PartitionInfo
-from metadata.invariants import ERROR, check_image
-from metadata.offline import directory_online
-from metadata.records import LEADER_RECOVERING, NO_LEADER
-from metadata.replay import ReplayState, replay
-from storage.batch import RecordBatch
+from metaquorum.controller.settings.effective import unclean_allowed
+from metaquorum.metadata import broker_ids as ids
+from metaquorum.metadata.broker_ids import IdSource
+from metaquorum.metadata.delta import MetadataDelta, diff
+from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage, PartitionInfo
+from metaquorum.metadata.invariants import ERROR, check_image
+from metaquorum.metadata.offline import directory_online
+from metaquorum.metadata.records.types import LEADER_RECOVERING, NO_LEADER
+from metaquorum.metadata.replay import ReplayState, replay
+from metaquorum.storage.batches.batch import RecordBatch
 from tests.sim.errors import SafetyError
 from tests.sim.marks import Marks
 from tests.sim.promises import GivesUp, PartitionKey

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.config import BrokerConfig
-from broker.events import PublishImage
-from broker.replica.config import ReplicaConfig
-from broker.replica.events import (
+from metaquorum.broker.config import BrokerConfig
+from metaquorum.broker.events import PublishImage
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.events import (
     AskController,
     ControllerAnswered,
     DataRequestArrived,
@@ -26,16 +26,16 @@ from broker.replica.events import (
     PeerFetchFailed,
     SendFetch,
 )
-from broker.replica.manager import ReplicaManager
-from broker.replica.messages import DataRequest, PartitionKey
-from broker.replica.partition import Partition
-from broker.replica.store import DirectoryStore, ExpectedIdentity, StoreOptions
-from metadata.errors import ApiError, ErrorCode
-from metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
-from metadata.image import MetadataImage
-from metadata.records import BrokerFeature
-from storage.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
-from storage.errors import StorageError
+from metaquorum.broker.replica.manager import ReplicaManager
+from metaquorum.broker.replica.messages import DataRequest, PartitionKey
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.store.store import DirectoryStore, ExpectedIdentity, StoreOptions
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import BrokerFeature
+from metaquorum.storage.errors import StorageError
+from metaquorum.storage.files.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
 from tests.sim.data_disks import DataDirectories, DataDirectory
 from tests.sim.data_load import DataLoad
 from tests.sim.data_workers import DirectoryWorker

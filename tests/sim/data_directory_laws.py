@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.replica.events import (
+from metaquorum.broker.replica.events import (
     AppendPartition,
     AskController,
     CreateReplica,
@@ -22,12 +22,12 @@ from broker.replica.events import (
     ReplicaCreated,
     ReplicaRemoved,
 )
-from broker.replica.messages import PartitionKey
-from broker.replica.store import DirectoryStore
-from metadata.image import LOST, MetadataImage
-from metadata.requests_partitions import AssignReplicasToDirsRequest
-from storage.batch import hop_headers, iter_batches, parse_header
-from storage.producers import ProducerTable
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.metadata.image import LOST, MetadataImage
+from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
+from metaquorum.storage.batches.batch import hop_headers, iter_batches, parse_header
+from metaquorum.storage.partition.producers import ProducerTable
 from tests.sim.data_disks import DataDirectory
 from tests.sim.data_generations import Generations
 from tests.sim.errors import SafetyError

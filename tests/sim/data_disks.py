@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 
-from storage.faulty_disk import FaultyDisk
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.uuids import UUID_BYTES
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.uuids import UUID_BYTES
+from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.sim.processes import CLUSTER_ID
 
 

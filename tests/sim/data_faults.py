@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from metadata.image import PartitionInfo
-from metadata.requests import CreateTopicsRequest, DeleteTopicsRequest, NewTopic
-from metadata.requests_partitions import ElectLeadersRequest
-from metadata.requests_reassignments import AlterReassignmentsRequest, WantedReplicas
+from metaquorum.metadata.image import PartitionInfo
+from metaquorum.metadata.requests.common import CreateTopicsRequest, DeleteTopicsRequest, NewTopic
+from metaquorum.metadata.requests.partitions import ElectLeadersRequest
+from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
 
 if TYPE_CHECKING:
     from tests.sim.data_world import DataWorld

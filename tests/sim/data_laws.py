@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.replica.events import (
-    ReadPartition,
-)
-from broker.replica.messages import (
+from metaquorum.broker.replica.events import ReadPartition
+from metaquorum.broker.replica.messages import (
     ACKS_ALL,
     DataRequest,
     DataResponse,
@@ -27,11 +25,11 @@ from broker.replica.messages import (
     ProduceResponse,
     ProduceResult,
 )
-from broker.replica.partition import Partition
-from broker.replica.values import Role
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import MetadataImage
-from storage.batch import BatchHeader, RecordBatch, iter_batches, parse_header
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.values import Role
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.storage.batches.batch import BatchHeader, RecordBatch, iter_batches, parse_header
 from tests.sim.data_directory_laws import READ_BYTES, DirectoryLaws, read_log, short
 from tests.sim.data_generations import Truth
 from tests.sim.errors import SafetyError

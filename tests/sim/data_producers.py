@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.replica.messages import (
+from metaquorum.broker.replica.messages import (
     ACKS_ALL,
     ACKS_LEADER,
     InitProducerIdRequest,
@@ -21,8 +21,8 @@ from broker.replica.messages import (
     ProduceResponse,
     ProduceResult,
 )
-from metadata.errors import ErrorCode
-from storage.batch import encode_batch
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.storage.batches.batch import encode_batch
 from tests.sim.data_clients import RETRIABLE, Cluster, Place
 from tests.sim.data_load import DataLoad, TopicPlan
 from tests.sim.errors import SafetyError

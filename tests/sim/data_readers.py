@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.replica.messages import (
+from metaquorum.broker.replica.messages import (
     EARLIEST_TIMESTAMP,
     FetchPartition,
     FetchRequest,
@@ -18,8 +18,8 @@ from broker.replica.messages import (
     ListOffsetsResponse,
     PartitionKey,
 )
-from metadata.errors import ErrorCode
-from storage.batch import iter_batches
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.storage.batches.batch import iter_batches
 from tests.sim.data_clients import RETRIABLE, Cluster, Place
 from tests.sim.errors import SafetyError
 

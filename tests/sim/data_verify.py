@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadata.image import MetadataImage
+from metaquorum.metadata.image import MetadataImage
 from tests.sim.data_broker import DataBroker
 from tests.sim.data_laws import DataLaws
 from tests.sim.data_producers import Lane, Life

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from broker.replica.events import (
+from metaquorum.broker.replica.events import (
     AbandonDirectory,
     AppendPartition,
     DataEvent,
@@ -21,8 +21,8 @@ from broker.replica.events import (
     FindOffset,
     ReadPartition,
 )
-from broker.replica.store import DirectoryStore, DirectorySync
-from storage.errors import DiskError
+from metaquorum.broker.replica.store.store import DirectoryStore, DirectorySync
+from metaquorum.storage.errors import DiskError
 from tests.sim.data_disks import DataDirectory
 from tests.sim.data_load import DataLoad
 from tests.sim.engine import Engine

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from broker.replica.values import Role
-from controller.config import ControllerConfig
-from metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
-from metadata.image import UNASSIGNED, MetadataImage, PartitionInfo
-from metadata.records import NO_LEADER, FeatureLevelRecord
-from storage.batch import RecordBatch
+from metaquorum.broker.replica.partition.values import Role
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
+from metaquorum.metadata.image import UNASSIGNED, MetadataImage, PartitionInfo
+from metaquorum.metadata.records.types import NO_LEADER, FeatureLevelRecord
+from metaquorum.storage.batches.batch import RecordBatch
 from tests.sim.checks import Checks
 from tests.sim.committed import CommittedLog
 from tests.sim.data_broker import DataBroker

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from controller.raft import effects as raft
-from controller.raft.events import (
+from metaquorum.metadata.errors import ReplayError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
+from metaquorum.raft import effects as raft
+from metaquorum.raft.events import (
     LogRead,
     LogSynced,
     QuorumStatePersisted,
@@ -28,14 +31,11 @@ from controller.raft.events import (
     TrimLog,
     WriteSnapshot,
 )
-from controller.raft.store import ReplicaStore
-from metadata.errors import ReplayError
-from metadata.image import MetadataImage
-from metadata.snapshot import load_snapshot, snapshot_batches
-from storage.batch import iter_batches
-from storage.errors import CorruptLogError, DiskError
-from storage.faulty_disk import FaultyDisk, PowerLossError
-from storage.types import LogPosition
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.errors import CorruptLogError, DiskError
+from metaquorum.storage.types import LogPosition
+from metaquorum.testing.faulty_disk import FaultyDisk, PowerLossError
 from tests.sim.engine import Engine
 from tests.sim.network import Network
 from tests.sim.profile import FaultProfile

@@ -10,15 +10,15 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from controller.effective import unclean_allowed
-from controller.partitions import leads_any
-from metadata import broker_ids as ids
-from metadata.image import MetadataImage, PartitionInfo, Provenance
-from metadata.records import NO_LEADER
-from metadata.requests_broker_ids import AllocateBrokerIdResponse
-from storage.errors import StorageError
-from storage.faulty_disk import FaultyDisk
-from storage.meta_properties import load_meta_properties
+from metaquorum.controller.partitions.partitions import leads_any
+from metaquorum.controller.settings.effective import unclean_allowed
+from metaquorum.metadata import broker_ids as ids
+from metaquorum.metadata.image import MetadataImage, PartitionInfo, Provenance
+from metaquorum.metadata.records.types import NO_LEADER
+from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdResponse
+from metaquorum.storage.errors import StorageError
+from metaquorum.storage.files.meta_properties import load_meta_properties
+from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.sim.checks import Checks
 from tests.sim.committed import CommittedLog
 from tests.sim.errors import SafetyError

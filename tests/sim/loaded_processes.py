@@ -6,13 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from broker.config import BrokerConfig
-from broker.events import PublishImage, SendToController
-from controller.config import ControllerConfig
-from controller.events import Answer, RequestArrived
-from controller.work import RemoveBroker
-from metadata.image import MetadataImage
-from metadata.requests import BrokerHeartbeatRequest, BrokerHeartbeatResponse, RegisterBrokerRequest
+from metaquorum.broker.config import BrokerConfig
+from metaquorum.broker.events import PublishImage, SendToController
+from metaquorum.controller.active.work import RemoveBroker
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.events import Answer, RequestArrived
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.common import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    RegisterBrokerRequest,
+)
 from tests.sim.load import Load
 from tests.sim.processes import BrokerProcess, ControllerProcess
 from tests.sim.promises import Promises

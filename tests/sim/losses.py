@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from metadata.image import MIGRATING, NO_LEADER, UNASSIGNED, MetadataImage, PartitionInfo
-from metadata.offline import directory_online
-from metadata.requests_partitions import ElectLeadersRequest, ElectLeadersResponse
+from metaquorum.metadata.image import MIGRATING, NO_LEADER, UNASSIGNED, MetadataImage, PartitionInfo
+from metaquorum.metadata.offline import directory_online
+from metaquorum.metadata.requests.partitions import ElectLeadersRequest, ElectLeadersResponse
 from tests.sim.committed import CommittedLog
 from tests.sim.engine import Engine
 from tests.sim.marks import Marks

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from broker.lifecycle import BrokerState
-from controller.raft.effects import ResetLog, TruncateLog
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests_partitions import AlterPartitionResponse
+from metaquorum.broker.lifecycle import BrokerState
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.partitions import AlterPartitionResponse
+from metaquorum.raft.effects import ResetLog, TruncateLog
 
 REQUIRED = (
     "log truncated",

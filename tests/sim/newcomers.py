@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metadata.errors import ApiError
-from metadata.requests_broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
 from tests.sim.calls import Calls
 from tests.sim.engine import Engine
 from tests.sim.processes import Directory

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller.raft.errors import RaftInvariantError
-from storage.batch import iter_batches
-from storage.disk import join, read_file
-from storage.errors import StorageError
-from storage.faulty_disk import FaultyDisk
-from storage.known_committed import load_known_committed
-from storage.log import METADATA_DIRECTORY
-from storage.quorum_state import FILE_NAME as QUORUM_STATE
+from metaquorum.raft.errors import RaftInvariantError
+from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.disk.interface import join, read_file
+from metaquorum.storage.errors import StorageError
+from metaquorum.storage.files.known_committed import load_known_committed
+from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE
+from metaquorum.storage.log.log import METADATA_DIRECTORY
+from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.sim.checks import Checks
 from tests.sim.errors import SafetyError
 from tests.sim.processes import DATA_DIRECTORY, BrokerProcess, ControllerProcess

@@ -9,20 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from controller.effective import UNCLEAN_LEADER_ELECTION_ENABLE
-from metadata.errors import ErrorCode
-from metadata.image import TOPIC_RESOURCE, ConfigResource, MetadataImage, PartitionInfo
-from metadata.requests import CreateTopicsRequest, DeleteTopicsRequest, NewTopic, UnregisterBrokerRequest
-from metadata.requests_broker_ids import BindBrokerIdRequest, UnbindBrokerIdRequest
-from metadata.requests_partitions import (
+from metaquorum.controller.settings.effective import UNCLEAN_LEADER_ELECTION_ENABLE
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import TOPIC_RESOURCE, ConfigResource, MetadataImage, PartitionInfo
+from metaquorum.metadata.requests.broker_ids import BindBrokerIdRequest, UnbindBrokerIdRequest
+from metaquorum.metadata.requests.common import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    NewTopic,
+    UnregisterBrokerRequest,
+)
+from metaquorum.metadata.requests.partitions import (
     CreatePartitionsRequest,
     ElectionResult,
     ElectLeadersRequest,
     ElectLeadersResponse,
     TopicGrowth,
 )
-from metadata.requests_reassignments import AlterReassignmentsRequest, WantedReplicas
-from metadata.requests_settings import AlterConfigsRequest, ConfigChange, ConfigOp, OpKind
+from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
+from metaquorum.metadata.requests.settings import AlterConfigsRequest, ConfigChange, ConfigOp, OpKind
 from tests.sim.calls import Calls
 from tests.sim.committed import CommittedLog
 from tests.sim.engine import Engine

@@ -6,34 +6,34 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from broker.config import OBSERVER_REPLICA, BrokerConfig
-from broker.events import (
+from metaquorum.broker.config import OBSERVER_REPLICA, BrokerConfig
+from metaquorum.broker.events import (
     ControllerRequestFailed,
     ControllerResponseArrived,
     PublishImage,
     SendToController,
     StateChanged,
 )
-from broker.node import BrokerNode
-from broker.replica.manager import ReplicaManager
-from controller.config import VOTER_REPLICA, ControllerConfig
-from controller.encoding import encode_leader_change
-from controller.events import Answer
-from controller.node import ControllerNode
-from controller.raft import effects as raft
-from controller.raft.config import Identity, RaftConfig, Voter
-from controller.raft.core import RaftCore
-from controller.raft.events import SnapshotLoaded
-from controller.raft.invariants import CoreSnapshot
-from controller.raft.store import ReplicaStore
-from metadata.errors import ApiError, ErrorCode
-from metadata.features import DEFAULT_METADATA_VERSION
-from metadata.image import MetadataImage
-from metadata.records import BrokerEndpoint, BrokerFeature
-from metadata.requests import RegisterBrokerRequest, RegisterBrokerResponse
-from storage.log import LogConfig
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.uuids import ZERO_UUID
+from metaquorum.broker.node import BrokerNode
+from metaquorum.broker.replica.manager import ReplicaManager
+from metaquorum.controller.config import VOTER_REPLICA, ControllerConfig
+from metaquorum.controller.encoding import encode_leader_change
+from metaquorum.controller.events import Answer
+from metaquorum.controller.node import ControllerNode
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import DEFAULT_METADATA_VERSION
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.requests.common import RegisterBrokerRequest, RegisterBrokerResponse
+from metaquorum.raft import effects as raft
+from metaquorum.raft.config import Identity, RaftConfig, Voter
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.events import SnapshotLoaded
+from metaquorum.raft.invariants import CoreSnapshot
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.log.log import LogConfig
+from metaquorum.storage.uuids import ZERO_UUID
 from tests.sim.calls import Calls
 from tests.sim.errors import SafetyError
 from tests.sim.host import Host, Process, read_image

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.node import BrokerNode
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import MetadataImage, PartitionInfo
-from metadata.records import LEADER_RECOVERED, LEADER_RECOVERING
-from metadata.requests_partitions import (
+from metaquorum.broker.node import BrokerNode
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage, PartitionInfo
+from metaquorum.metadata.records.types import LEADER_RECOVERED, LEADER_RECOVERING
+from metaquorum.metadata.requests.partitions import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -26,7 +26,7 @@ from metadata.requests_partitions import (
     PartitionAlteration,
     ReplicaAssignment,
 )
-from storage.uuids import UUID_BYTES
+from metaquorum.storage.uuids import UUID_BYTES
 from tests.sim.engine import Engine
 from tests.sim.load import Load
 from tests.sim.marks import Marks

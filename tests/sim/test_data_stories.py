@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replica.values import Role
-from metadata.image import LOST, PartitionInfo
-from metadata.records import NO_LEADER
-from metadata.requests import CreateTopicsRequest, DeleteTopicsRequest, NewTopic
-from metadata.requests_partitions import AssignReplicasToDirsRequest, ElectLeadersRequest
-from metadata.requests_reassignments import AlterReassignmentsRequest, WantedReplicas
+from metaquorum.broker.replica.partition.values import Role
+from metaquorum.metadata.image import LOST, PartitionInfo
+from metaquorum.metadata.records.types import NO_LEADER
+from metaquorum.metadata.requests.common import CreateTopicsRequest, DeleteTopicsRequest, NewTopic
+from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest, ElectLeadersRequest
+from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
 from tests.sim.data_broker import DataBroker
 from tests.sim.data_load import TopicPlan, quiet_data_load, quiet_data_profile
 from tests.sim.data_world import DataWorld

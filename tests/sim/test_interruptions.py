@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.requests import CreateTopicsRequest, NewTopic, UnregisterBrokerRequest
+from metaquorum.metadata.requests.common import CreateTopicsRequest, NewTopic, UnregisterBrokerRequest
 from tests.sim.load import quiet_load
 from tests.sim.loaded import LoadedWorld
 from tests.sim.profile import calm_profile

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from controller.effective import UNCLEAN_LEADER_ELECTION_ENABLE
-from metadata.errors import ErrorCode
-from metadata.image import TOPIC_RESOURCE, ConfigResource, PartitionInfo
-from metadata.records import LEADER_RECOVERED, NO_LEADER
-from metadata.requests_partitions import AlterPartitionResponse
-from metadata.requests_reassignments import AlterReassignmentsRequest, WantedReplicas
-from metadata.requests_settings import AlterConfigsRequest, ConfigChange, ConfigOp, OpKind
+from metaquorum.controller.settings.effective import UNCLEAN_LEADER_ELECTION_ENABLE
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import TOPIC_RESOURCE, ConfigResource, PartitionInfo
+from metaquorum.metadata.records.types import LEADER_RECOVERED, NO_LEADER
+from metaquorum.metadata.requests.partitions import AlterPartitionResponse
+from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
+from metaquorum.metadata.requests.settings import AlterConfigsRequest, ConfigChange, ConfigOp, OpKind
 from tests.sim.loaded_processes import REUSE_GRACE_MS, LoadedBroker
 from tests.sim.processes import SESSION_TIMEOUT_MS
 from tests.sim.test_interruptions import LoadedStory

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests import (
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     CreateTopicsRequest,
     NewTopic,

@@ -12,9 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from controller.raft.config import Voter
-from metadata.errors import InvariantViolation
-from metadata.requests import BrokerHeartbeatRequest, BrokerHeartbeatResponse, TransferLeadershipRequest
+from metaquorum.metadata.errors import InvariantViolation
+from metaquorum.metadata.requests.common import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    TransferLeadershipRequest,
+)
+from metaquorum.raft.config import Voter
 from tests.sim.calls import Calls
 from tests.sim.checks import Checks
 from tests.sim.clients import NAMES, Client

@@ -1,6 +1,6 @@
 """The records that a story's batches are written with: Python expressions over a few short names.
 
-`Broker(1)` and the like are the record classes of `metadata.records` without "Record", with keywords as
+`Broker(1)` and the like are the record classes of `metadata.records.types` without "Record", with keywords as
 there; the lower-case names below are what a controller writes most, with what it would fill in.
 """
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from metadata import control_records as control
-from metadata import records as r
-from metadata.codec import encode, encode_control
-from metadata.errors import UnsupportedVersionError
-from metadata.schema import SCHEMA_BY_CLASS
+from metaquorum.metadata.errors import UnsupportedVersionError
+from metaquorum.metadata.records import control
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.codec import encode, encode_control
+from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
 
 KINDS = {"topic": 2, "broker": 4, "cluster": 4}
 VOTERS = (3000, 3001, 3002)

@@ -16,17 +16,17 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from cli.main import main
-from metadata.replay import ReplayState, replay_all
-from metadata.snapshot import snapshot_batches
-from storage.batch import RecordBatch, encode_batch, iter_batches
-from storage.disk import Disk
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.quorum_state import QuorumState, store_quorum_state
-from storage.segment import segment_name
-from storage.snapshots import snapshot_name
-from storage.types import LogPosition
+from metaquorum.cli.main import main
+from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.storage.disk.interface import Disk
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.files.quorum_state import QuorumState, store_quorum_state
+from metaquorum.storage.files.snapshots import snapshot_name
+from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.types import LogPosition
 from tests.stories.records_of import Records
 from tests.unit.metadata.made_logs import CLUSTER, START_MS
 

@@ -16,7 +16,7 @@ def committed() -> dict[str, bytes]:
 
 def test_the_committed_code_is_what_the_generator_makes(tmp_path: Path) -> None:
     subprocess.run([sys.executable, PROTO / "generate.py", tmp_path], check=True, capture_output=True)
-    made = {path.name: path.read_bytes() for path in (tmp_path / "proto").iterdir()}
+    made = {path.name: path.read_bytes() for path in (tmp_path / "metaquorum" / "proto").iterdir()}
     assert set(made) == set(committed()), "run `make proto`, and remove what no .proto file makes any more"
     assert [name for name in made if made[name] != committed()[name]] == [], "run `make proto`"
 

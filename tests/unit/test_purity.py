@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("storage", "metadata", "controller", "broker")
+PACKAGES = ("storage", "metadata", "raft", "controller", "broker")
 SHELL = (
     "controller/server",
     "broker/server",
-    "storage/posix_disk.py",
-    "storage/private.py",
+    "storage/disk/posix.py",
+    "storage/files/private.py",
 )
 FORBIDDEN_MODULES = {
     "aiofiles",

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from broker.replica.events import (
+from metaquorum.broker.replica.events import (
     AppendPartition,
     CreateReplica,
     CutPartition,
@@ -28,17 +28,17 @@ from broker.replica.events import (
     ReplicaRemoved,
     TrimTo,
 )
-from broker.replica.messages import PartitionKey
-from broker.replica.store import DirectoryStore
-from broker.replica.store_parts import ExpectedIdentity, StoreOptions
-from storage.batch import BatchHeader, encode_batch, iter_batches, parse_header
-from storage.disk import Disk, DiskFile, FileSystem, join, read_file
-from storage.faulty_disk import FaultProfile, FaultyDisk
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.producers import ProducerTable
-from storage.replica_directory import parse_replica_name
-from storage.segment import list_segments, segment_name
-from storage.segment_index import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
+from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.storage.batches.batch import BatchHeader, encode_batch, iter_batches, parse_header
+from metaquorum.storage.disk.interface import Disk, DiskFile, FileSystem, join, read_file
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.files.replica_directory import parse_replica_name
+from metaquorum.storage.log.segment import list_segments, segment_name
+from metaquorum.storage.log.segment_index import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name
+from metaquorum.storage.partition.producers import ProducerTable
+from metaquorum.testing.faulty_disk import FaultProfile, FaultyDisk
 
 PATH = "/data/d0"
 DIRECTORY_ID = b"directory-id-0-0"

@@ -6,12 +6,12 @@ import random
 import shutil
 from pathlib import Path
 
-from broker.replica.events import FoundDirectory, FoundReplica, PartitionRead, ReadPartition
-from broker.replica.store import DirectoryStore
-from broker.replica.store_parts import ExpectedIdentity, StoreOptions
-from storage.batch import iter_batches
-from storage.meta_properties import load_meta_properties
-from storage.posix_disk import PosixDisk
+from metaquorum.broker.replica.events import FoundDirectory, FoundReplica, PartitionRead, ReadPartition
+from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
+from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import load_meta_properties
 from tests.conftest import shared_data_path
 
 LOGS = "kafka-3.7-wire/logs"

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, get_args
 
-from broker.replica.config import ReplicaConfig
-from broker.replica.events import (
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.events import (
     AppendPartition,
     AskController,
     ControllerAnswered,
@@ -36,12 +36,12 @@ from broker.replica.events import (
     ReplicaLog,
     ReplicaRemoved,
 )
-from broker.replica.manager import ReplicaManager
-from broker.replica.messages import DataRequest, PartitionKey
-from broker.replica.values import ReadPlan
-from metadata.errors import ErrorCode
-from metadata.features import DEFAULT_METADATA_VERSION
-from metadata.image import (
+from metaquorum.broker.replica.manager import ReplicaManager
+from metaquorum.broker.replica.messages import DataRequest, PartitionKey
+from metaquorum.broker.replica.partition.values import ReadPlan
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.features import DEFAULT_METADATA_VERSION
+from metaquorum.metadata.image import (
     METADATA_VERSION,
     UNASSIGNED,
     BrokerRegistration,
@@ -51,7 +51,7 @@ from metadata.image import (
     MetadataImage,
     PartitionInfo,
 )
-from metadata.requests_partitions import (
+from metaquorum.metadata.requests.partitions import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from broker.replica.config import ReplicaConfig
-from broker.replica.events import (
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.events import (
     AppendPartition,
     CutPartition,
     DataEffect,
@@ -20,7 +20,7 @@ from broker.replica.events import (
     ReplicaLog,
     TrimTo,
 )
-from broker.replica.messages import (
+from metaquorum.broker.replica.messages import (
     ACKS_ALL,
     CONSUMER,
     FetchedPartition,
@@ -28,14 +28,14 @@ from broker.replica.messages import (
     PartitionKey,
     ProduceResult,
 )
-from broker.replica.partition import Partition
-from broker.replica.topic_settings import TopicSettings
-from broker.replica.values import FollowerOutcome, ReadPlan
-from metadata.image import PartitionInfo
-from storage.batch import encode_batch
-from storage.batch_format import hop_headers, parse_header
-from storage.epochs import EpochTable
-from storage.producers import ProducerTable
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.values import FollowerOutcome, ReadPlan
+from metaquorum.broker.replica.topic_settings import TopicSettings
+from metaquorum.metadata.image import PartitionInfo
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.format import hop_headers, parse_header
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.partition.producers import ProducerTable
 
 TOPIC = b"t" * 16
 KEY: PartitionKey = (TOPIC, 0)

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.replica.directory_sync import DirectorySync
-from storage.batch import RecordBatch, encode_batch, parse_header, seal_batch
-from storage.batch_format import HEADER_BYTES
-from storage.disk import Disk, parent_of
-from storage.epochs import EpochTable
-from storage.errors import BatchError, CompressedBatchError, CorruptLogError
-from storage.faulty_disk import FaultyDisk
-from storage.file_pool import FilePool
-from storage.log_config import LogConfig
-from storage.partition_log import PartitionLog
-from storage.segment import list_segments, segment_name
-from storage.walk import walk_batches
+from metaquorum.broker.replica.store.sync import DirectorySync
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_header, seal_batch
+from metaquorum.storage.batches.format import HEADER_BYTES
+from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.disk.interface import Disk, parent_of
+from metaquorum.storage.errors import BatchError, CompressedBatchError, CorruptLogError
+from metaquorum.storage.log.config import LogConfig
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.segment import list_segments, segment_name
+from metaquorum.storage.partition.file_pool import FilePool
+from metaquorum.storage.partition.partition_log import PartitionLog
+from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.conftest import shared_data_path
 
 COMPACTION = "kafka-3.7-wire/compaction"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.replica.events import (
+from metaquorum.broker.replica.events import (
     AppendPartition,
     ChangeLogSettings,
     CutPartition,
@@ -21,9 +21,9 @@ from broker.replica.events import (
     ReplicaLog,
     TrimTo,
 )
-from broker.replica.messages import PartitionKey
-from storage.batch import encode_batch, iter_batches
-from storage.disk import join, read_file, write_atomically
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.disk.interface import join, read_file, write_atomically
 from tests.unit.broker.directory_bench import DIRECTORY_ID, PATH, SMALL, Bench
 from tests.unit.broker.kafka_directories import every_record, kafka_directory, opened
 

@@ -6,8 +6,7 @@ from typing import get_args
 
 import pytest
 
-from broker.replica.directories import Directories
-from broker.replica.events import (
+from metaquorum.broker.replica.events import (
     AbandonDirectory,
     AskController,
     CheckpointHighWatermarks,
@@ -19,20 +18,21 @@ from broker.replica.events import (
     OfflineDirectoriesChanged,
     RemoveReplica,
 )
-from broker.replica.messages import (
+from metaquorum.broker.replica.messages import (
     DescribeLogDirsRequest,
     MarkLogDirOfflineRequest,
     MarkLogDirOfflineResponse,
     ProducePartition,
     ProduceRequest,
 )
-from broker.replica.reconcile import Assign, Create, Offline, Remove, Run, Wait, decide
-from broker.replica.values import Role
-from controller.raft.effects import Warn
-from controller.raft.events import Stop
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import LOST, MIGRATING, UNASSIGNED, PartitionInfo
-from metadata.requests_partitions import AssignReplicasToDirsRequest, ReplicaAssignment
+from metaquorum.broker.replica.partition.values import Role
+from metaquorum.broker.replica.placement.directories import Directories
+from metaquorum.broker.replica.placement.reconcile import Assign, Create, Offline, Remove, Run, Wait, decide
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, PartitionInfo
+from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest, ReplicaAssignment
+from metaquorum.raft.effects import Warn
+from metaquorum.raft.events import Stop
 from tests.unit.broker.manager_world import (
     ELSEWHERE,
     ME,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.replica.events import AppendPartition, CheckpointHighWatermarks
-from broker.replica.messages import PartitionKey
-from storage.batch import encode_batch
-from storage.disk import join
-from storage.producer_snapshot import snapshot_name
-from storage.replica_directory import load_high_watermarks, load_partition_metadata
+from metaquorum.broker.replica.events import AppendPartition, CheckpointHighWatermarks
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.files.replica_directory import load_high_watermarks, load_partition_metadata
+from metaquorum.storage.partition.producer_snapshot import snapshot_name
 from tests.unit.broker.directory_bench import DIRECTORY_ID, PATH, Bench
 from tests.unit.broker.kafka_directories import broker_directories, every_record, kafka_directory, opened
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.replica.events import (
+from metaquorum.broker.replica.events import (
     AbandonDirectory,
     AppendPartition,
     ChangeLogSettings,
@@ -30,21 +30,21 @@ from broker.replica.events import (
     ReplicaRemoved,
     TrimTo,
 )
-from broker.replica.messages import PartitionKey
-from broker.replica.store import DirectoryStore
-from broker.replica.store_parts import ExpectedIdentity, StoreOptions
-from storage.batch import encode_batch, iter_batches
-from storage.disk import join, read_file, write_atomically
-from storage.errors import (
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
+from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.disk.interface import join, read_file, write_atomically
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import (
     BatchError,
     CorruptFileError,
     DiskError,
     LogDirectoryLockedError,
     StorageError,
 )
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.recovery import FILE_NAME as POINT_FILE
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
 from tests.unit.broker.directory_bench import DIRECTORY_ID, EXPECTED, OPTIONS, PATH, SMALL, Bench, key_of
 from tests.unit.storage.reencoding import reencode_batch
 

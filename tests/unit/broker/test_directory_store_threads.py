@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.replica.events import (
+from metaquorum.broker.replica.events import (
     AppendPartition,
     CreateReplica,
     CutPartition,
@@ -21,12 +21,12 @@ from broker.replica.events import (
     ReadPartition,
     RemoveReplica,
 )
-from broker.replica.messages import PartitionKey
-from broker.replica.store import DirectoryStore
-from broker.replica.store_parts import StoreOptions
-from storage.batch import encode_batch, iter_batches
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.posix_disk import PosixDisk
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.broker.replica.store.parts import StoreOptions
+from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from tests.unit.broker.directory_bench import DIRECTORY_ID, EXPECTED, key_of
 
 SETTINGS = LogSettings(segment_bytes=8_000, retention_bytes=20_000, retention_ms=-1)

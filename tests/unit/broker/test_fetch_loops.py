@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.replica.events import (
+from metaquorum.broker.replica.events import (
     AppendPartition,
     AskController,
     DataEffect,
@@ -14,7 +14,7 @@ from broker.replica.events import (
     PeerFetchFailed,
     SendFetch,
 )
-from broker.replica.messages import (
+from metaquorum.broker.replica.messages import (
     FetchedPartition,
     FetchPartition,
     FetchResponse,
@@ -22,7 +22,7 @@ from broker.replica.messages import (
     ProducePartition,
     ProduceRequest,
 )
-from metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.errors import ApiError, ErrorCode
 from tests.unit.broker.manager_world import A, B, Cluster, Host, found, key_of, of_kind, only
 from tests.unit.broker.replica_world import batch
 

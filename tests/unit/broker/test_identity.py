@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.events import SendToController
-from broker.identity import FoundDirectory, IdentityConflict, known_identity
-from broker.session import BrokerSession
-from controller.raft.events import Stop
-from metadata.errors import ApiError, ErrorCode
-from metadata.records import BrokerEndpoint
-from metadata.requests import RegisterBrokerRequest
-from storage.meta_properties import MetaProperties
+from metaquorum.broker.config import BrokerConfig
+from metaquorum.broker.events import SendToController
+from metaquorum.broker.identity import FoundDirectory, IdentityConflict, known_identity
+from metaquorum.broker.session import BrokerSession
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.records.types import BrokerEndpoint
+from metaquorum.metadata.requests.common import RegisterBrokerRequest
+from metaquorum.raft.events import Stop
+from metaquorum.storage.files.meta_properties import MetaProperties
 
 CLUSTER = "Xk7gN1qkQ3uWm5dJ3v5c2A"
 

@@ -7,8 +7,15 @@ from itertools import product
 
 import pytest
 
-from broker.lifecycle import TRANSITIONS, BrokerState, ProcessState, Trigger, next_state, render_document
-from metadata.errors import InvariantViolation
+from metaquorum.broker.lifecycle import (
+    TRANSITIONS,
+    BrokerState,
+    ProcessState,
+    Trigger,
+    next_state,
+    render_document,
+)
+from metaquorum.metadata.errors import InvariantViolation
 from tests.conftest import REPOSITORY
 
 NOT, STARTING, RECOVERY = BrokerState.NOT_RUNNING, BrokerState.STARTING, BrokerState.RECOVERY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replica.events import (
+from metaquorum.broker.replica.events import (
     AppendPartition,
     AskController,
     ChangeLogSettings,
@@ -20,7 +20,7 @@ from broker.replica.events import (
     ReadPartition,
     SendFetch,
 )
-from broker.replica.messages import (
+from metaquorum.broker.replica.messages import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -34,11 +34,11 @@ from broker.replica.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from broker.replica.values import Role
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
-from metadata.requests_partitions import AlterPartitionRequest
-from metadata.requests_settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from metaquorum.broker.replica.partition.values import Role
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
+from metaquorum.metadata.requests.partitions import AlterPartitionRequest
+from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from tests.unit.broker.manager_world import (
     A,
     B,

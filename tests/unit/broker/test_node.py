@@ -6,13 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from broker.config import OBSERVER_REPLICA, BrokerConfig
-from broker.events import ReadLog, ShutdownRequested, SnapshotRejected, Stop, TrimLog, WriteSnapshot
-from broker.lifecycle import BrokerState, ProcessState
-from controller.raft import effects as raft
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import MetadataImage, images_equal
-from metadata.records import (
+from metaquorum.broker.config import OBSERVER_REPLICA, BrokerConfig
+from metaquorum.broker.events import (
+    ReadLog,
+    ShutdownRequested,
+    SnapshotRejected,
+    Stop,
+    TrimLog,
+    WriteSnapshot,
+)
+from metaquorum.broker.lifecycle import BrokerState, ProcessState
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage, images_equal
+from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     BrokerRecord,
@@ -23,7 +29,8 @@ from metadata.records import (
     NoOpRecord,
     TopicRecord,
 )
-from storage.types import LogPosition
+from metaquorum.raft import effects as raft
+from metaquorum.storage.types import LogPosition
 from tests.unit.broker.world import BROKER, CONFIG, LEADER, SESSION_MS, Controller, World
 
 

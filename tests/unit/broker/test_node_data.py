@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from broker.events import PublishImage, SendToController, ShutdownRequested, Stop
-from broker.lifecycle import BrokerState
-from broker.replica.config import ReplicaConfig
-from broker.replica.events import (
+from metaquorum.broker.events import PublishImage, SendToController, ShutdownRequested, Stop
+from metaquorum.broker.lifecycle import BrokerState
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.events import (
     AskController,
     CheckpointHighWatermarks,
     CreateReplica,
@@ -25,12 +25,12 @@ from broker.replica.events import (
     RemoveReplica,
     ReplicaCreated,
 )
-from broker.replica.manager import ReplicaManager
-from broker.replica.messages import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
-from controller.raft.events import Stop as RaftStop
-from metadata.errors import ErrorCode, InvariantViolation
-from metadata.records import PartitionChangeRecord, PartitionRecord, TopicRecord
-from metadata.requests import BrokerHeartbeatRequest, RegisterBrokerRequest
+from metaquorum.broker.replica.manager import ReplicaManager
+from metaquorum.broker.replica.messages import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
+from metaquorum.metadata.errors import ErrorCode, InvariantViolation
+from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord, TopicRecord
+from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
+from metaquorum.raft.events import Stop as RaftStop
 from tests.unit.broker.manager_world import A, B, found, of_kind, only
 from tests.unit.broker.replica_world import batch
 from tests.unit.broker.world import BROKER, CONFIG, SESSION_MS, Controller, World

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replica.events import OffsetFound
-from broker.replica.messages import (
+from metaquorum.broker.replica.events import OffsetFound
+from metaquorum.broker.replica.messages import (
     ACKS_LEADER,
     CONSUMER,
     EARLIEST_TIMESTAMP,
@@ -15,9 +15,9 @@ from broker.replica.messages import (
     ListedOffset,
     ListOffsetsPartition,
 )
-from broker.replica.values import FindPlan, ReadPlan
-from metadata.errors import ErrorCode
-from storage.types import LogPosition
+from metaquorum.broker.replica.partition.values import FindPlan, ReadPlan
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.storage.types import LogPosition
 from tests.unit.broker.replica_world import KEY, ListDisk, Replica, batch, info
 
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.replica.config import ReplicaConfig
-from broker.replica.events import AppendPartition, CutPartition, LogAppended, TrimTo
-from broker.replica.follower import cut_offset
-from broker.replica.messages import ACKS_LEADER, FetchedPartition, FetchPartition
-from broker.replica.values import Changes, FollowerStep, Role
-from controller.raft.effects import Warn
-from metadata.errors import ErrorCode
-from metadata.image import NO_LEADER
-from storage.epochs import EpochTable
-from storage.types import LogPosition
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.events import AppendPartition, CutPartition, LogAppended, TrimTo
+from metaquorum.broker.replica.messages import ACKS_LEADER, FetchedPartition, FetchPartition
+from metaquorum.broker.replica.partition.follower import cut_offset
+from metaquorum.broker.replica.partition.values import Changes, FollowerStep, Role
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import NO_LEADER
+from metaquorum.raft.effects import Warn
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.types import LogPosition
 from tests.unit.broker.replica_world import DIRECTORY, KEY, ListDisk, Replica, batch, info
 
 

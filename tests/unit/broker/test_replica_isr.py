@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replica.config import ReplicaConfig
-from broker.replica.messages import ACKS_LEADER, FetchedPartition
-from broker.replica.topic_settings import TopicSettings
-from broker.replica.values import Changes, ReadPlan
-from controller.raft.effects import Warn
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import RECOVERED, RECOVERING
-from metadata.requests_partitions import AlteredPartition, IsrMember, PartitionAlteration
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.messages import ACKS_LEADER, FetchedPartition
+from metaquorum.broker.replica.partition.values import Changes, ReadPlan
+from metaquorum.broker.replica.topic_settings import TopicSettings
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import RECOVERED, RECOVERING
+from metaquorum.metadata.requests.partitions import AlteredPartition, IsrMember, PartitionAlteration
+from metaquorum.raft.effects import Warn
 from tests.unit.broker.replica_world import KEY, TOPIC, KnownBrokers, Replica, batch, info
 
 LAG_MS = 1_000

@@ -7,14 +7,14 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.replica.assignments import ASSIGNMENTS_PER_REQUEST_MAX, Assignments
-from broker.replica.controller_calls import ControllerCall
-from broker.replica.deadlines import Deadlines
-from broker.replica.directories import Directories
-from broker.replica.tail import BATCH_MAX_BYTES, Tail
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import LOST
-from metadata.requests_partitions import AssignmentResult, AssignReplicasToDirsResponse
+from metaquorum.broker.replica.controller_requests.assignments import ASSIGNMENTS_PER_REQUEST_MAX, Assignments
+from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.replica.deadlines import Deadlines
+from metaquorum.broker.replica.partition.tail import BATCH_MAX_BYTES, Tail
+from metaquorum.broker.replica.placement.directories import Directories
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import LOST
+from metaquorum.metadata.requests.partitions import AssignmentResult, AssignReplicasToDirsResponse
 from tests.unit.broker.manager_world import A, B, C, accepted, found, key_of
 
 X, Y = key_of("x"), key_of("y")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replica.config import ReplicaConfig
-from broker.replica.events import AppendPartition, ChangeLogSettings, LogSettings
-from broker.replica.leader import UNWRITTEN_LIMIT_BYTES
-from broker.replica.messages import ACKS_LEADER, ACKS_NONE
-from broker.replica.topic_settings import TopicSettings
-from broker.replica.values import Changes, Role
-from controller.raft.effects import Warn
-from metadata.errors import ErrorCode
-from storage.batch_format import parse_header
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.events import AppendPartition, ChangeLogSettings, LogSettings
+from metaquorum.broker.replica.messages import ACKS_LEADER, ACKS_NONE
+from metaquorum.broker.replica.partition.leader import UNWRITTEN_LIMIT_BYTES
+from metaquorum.broker.replica.partition.values import Changes, Role
+from metaquorum.broker.replica.topic_settings import TopicSettings
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.raft.effects import Warn
+from metaquorum.storage.batches.format import parse_header
 from tests.unit.broker.replica_world import DIRECTORY, KEY, Replica, Ticket, batch, info
 
 LAZY = ReplicaConfig(broker_id=1, log_flush_before_ack=False)

@@ -6,11 +6,17 @@ from collections.abc import Mapping
 
 import pytest
 
-from broker.replica.events import LogSettings
-from broker.replica.topic_settings import MAX_LONG, TopicSettings, topic_settings
-from metadata.features import ELR_VERSION
-from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, ImageBuilder, MetadataImage
-from metadata.settings.effective import CLUSTER_DEFAULT, topic_setting
+from metaquorum.broker.replica.events import LogSettings
+from metaquorum.broker.replica.topic_settings import MAX_LONG, TopicSettings, topic_settings
+from metaquorum.metadata.features import ELR_VERSION
+from metaquorum.metadata.image import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    ConfigResource,
+    ImageBuilder,
+    MetadataImage,
+)
+from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT, topic_setting
 
 
 def image_of(

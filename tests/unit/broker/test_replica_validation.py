@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from crc32c import crc32c
 
-from broker.replica.events import AppendPartition
-from broker.replica.topic_settings import TopicSettings
-from broker.replica.validation import Refusal, check_batch, stored_batch
-from metadata.errors import ErrorCode
-from storage.batch import encode_batch
-from storage.batch_format import (
+from metaquorum.broker.replica.events import AppendPartition
+from metaquorum.broker.replica.partition.validation import Refusal, check_batch, stored_batch
+from metaquorum.broker.replica.topic_settings import TopicSettings
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.format import (
     CONTROL,
     CRC_START,
     LOG_APPEND_TIME,

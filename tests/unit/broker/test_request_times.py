@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.replica import messages as api
-from broker.server.request_times import count_traffic, errors_of, request_name, timed
-from metadata.errors import ApiError, ErrorCode
-from runtime.metrics.node import NodeStatistics
-from runtime.metrics.statistics import TrafficStatistics
-from storage.batch import encode_batch
+from metaquorum.broker.replica import messages as api
+from metaquorum.broker.server.data.request_times import count_traffic, errors_of, request_name, timed
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.runtime.metrics.statistics import TrafficStatistics
+from metaquorum.storage.batches.batch import encode_batch
 
 KEY, OTHER = (bytes(15) + b"\x01", 0), (bytes(15) + b"\x01", 1)
 

@@ -8,19 +8,19 @@ from itertools import pairwise
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.events import LifecycleEffect, LifecycleResponse, SendToController, StateChanged, Stop
-from broker.lifecycle import BrokerState
-from broker.session import BrokerSession
-from controller.raft.effects import Warn
-from metadata.errors import ApiError, ErrorCode
-from metadata.records import BrokerEndpoint
-from metadata.requests import (
+from metaquorum.broker.config import BrokerConfig
+from metaquorum.broker.events import LifecycleEffect, LifecycleResponse, SendToController, StateChanged, Stop
+from metaquorum.broker.lifecycle import BrokerState
+from metaquorum.broker.session import BrokerSession
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.records.types import BrokerEndpoint
+from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
+from metaquorum.raft.effects import Warn
 
 INCARNATION = b"i" * 16
 DIRECTORY = b"d" * 16

@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from broker.lifecycle import ProcessState
-from broker.replica.config import ReplicaConfig
-from broker.replica.directories import Directory
-from broker.replica.isr import NEVER_MS, FollowerProgress
-from broker.replica.known_brokers import KnownBrokers
-from broker.targets import ControllerTargets
-from metadata.errors import ErrorCode
-from metadata.image import BrokerRegistration, Endpoint, ImageBuilder, MetadataImage
-from metadata.requests import BrokerHeartbeatRequest
+from metaquorum.broker.lifecycle import ProcessState
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.known_brokers import KnownBrokers
+from metaquorum.broker.replica.partition.isr import NEVER_MS, FollowerProgress
+from metaquorum.broker.replica.placement.directories import Directory
+from metaquorum.broker.targets import ControllerTargets
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import BrokerRegistration, Endpoint, ImageBuilder, MetadataImage
+from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
 from tests.unit.broker.test_session import DIRECTORY, beat, error, running
 
 

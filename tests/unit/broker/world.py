@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 
-from broker.config import BrokerConfig
-from broker.events import (
+from metaquorum.broker.config import BrokerConfig
+from metaquorum.broker.events import (
     ControllerRequestFailed,
     ControllerResponseArrived,
     Effect,
@@ -34,17 +34,14 @@ from broker.events import (
     TrimLog,
     WriteSnapshot,
 )
-from broker.lifecycle import BrokerState
-from broker.node import BrokerNode
-from broker.replica.manager import ReplicaManager
-from controller.raft import effects as raft
-from controller.raft.config import Identity, RaftConfig, RecoveredLog, Voter
-from controller.raft.core import RaftCore
-from metadata.codec import encode
-from metadata.errors import ApiError, ErrorCode
-from metadata.features import DEFAULT_METADATA_VERSION, write_version
-from metadata.image import MetadataImage
-from metadata.records import (
+from metaquorum.broker.lifecycle import BrokerState
+from metaquorum.broker.node import BrokerNode
+from metaquorum.broker.replica.manager import ReplicaManager
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import DEFAULT_METADATA_VERSION, write_version
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import (
     BrokerEndpoint,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
@@ -52,15 +49,18 @@ from metadata.records import (
     Record,
     UnfenceBrokerRecord,
 )
-from metadata.replay import ReplayState, replay_all
-from metadata.requests import (
+from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
-from storage.batch import encode_batch, hop_headers, iter_batches
-from storage.types import LogPosition
+from metaquorum.raft import effects as raft
+from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+from metaquorum.raft.core import RaftCore
+from metaquorum.storage.batches.batch import encode_batch, hop_headers, iter_batches
+from metaquorum.storage.types import LogPosition
 
 CLUSTER = "cluster-a"
 LEADER, BROKER = 1, 4

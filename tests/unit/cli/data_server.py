@@ -12,16 +12,16 @@ from typing import Any
 
 import grpc
 
-from broker.replica import messages as api
-from metadata.errors import ApiError, ErrorCode
-from metadata.image.types import BrokerRegistration, Endpoint
-from proto import data_pb2 as pb
-from proto import metadata_pb2 as meta
-from proto.data_pb2_grpc import DataServicer, add_DataServicer_to_server
-from proto.metadata_pb2_grpc import MetadataServicer, add_MetadataServicer_to_server
-from runtime import data_admin_codec as admin_codec
-from runtime import data_codec as codec
-from runtime.image_codec import broker_to_pb, partition_to_pb
+from metaquorum.broker.replica import messages as api
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image.types import BrokerRegistration, Endpoint
+from metaquorum.proto import data_pb2 as pb
+from metaquorum.proto import metadata_pb2 as meta
+from metaquorum.proto.data_pb2_grpc import DataServicer, add_DataServicer_to_server
+from metaquorum.proto.metadata_pb2_grpc import MetadataServicer, add_MetadataServicer_to_server
+from metaquorum.runtime.api import data as codec
+from metaquorum.runtime.api import data_admin as admin_codec
+from metaquorum.runtime.api.image import broker_to_pb, partition_to_pb
 from tests.unit.runtime.fake_broker import FakeCluster, Faults
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import main
+from metaquorum.cli.main import main
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-upgrade"
 SEGMENT = DATA / "00000000000000000000.log"
@@ -138,7 +138,7 @@ def test_a_checkpoint_without_its_end(tmp_path: Path, command: str) -> None:
 
 
 def test_a_log_that_begins_later_and_has_no_snapshot(tmp_path: Path) -> None:
-    from storage.batch import encode_batch
+    from metaquorum.storage.batches.batch import encode_batch
 
     path = tmp_path / "00000000000000000100.log"
     path.write_bytes(

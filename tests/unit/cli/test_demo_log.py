@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cli import demo_log
-from cli.errors import Failure
-from cli.layout import Layout, create
-from cli.log_source import items
-from cli.log_state import Point, load
-from metadata.image.types import BrokerRegistration
-from runtime.client import TopicDescription
+from metaquorum.cli.errors import Failure
+from metaquorum.cli.local import demo_log
+from metaquorum.cli.local.layout import Layout, create
+from metaquorum.cli.log.input.source import items
+from metaquorum.cli.log.state import Point, load
+from metaquorum.metadata.image.types import BrokerRegistration
+from metaquorum.runtime.client.admin import TopicDescription
 
 STORY = [
     ("election", "controller/3000"),

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cli.follow import follow
-from cli.log_source import open_reader
-from metadata.codec import encode
-from metadata.records import NoOpRecord
-from storage.batch import RecordBatch, encode_batch
-from storage.errors import LogTruncatedError
-from storage.reader import Damage
+from metaquorum.cli.log.input.follow import follow
+from metaquorum.cli.log.input.source import open_reader
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import NoOpRecord
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch
+from metaquorum.storage.errors import LogTruncatedError
+from metaquorum.storage.log.reader import Damage
 
 
 def batch(offset: int, epoch: int = 1) -> bytes:

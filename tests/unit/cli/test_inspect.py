@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from metadata import control_records as control
-from metadata import records as r
-from metadata.inspect.entities import KINDS, EntityNamer, entity_problem, is_below
-from metadata.inspect.timeline import Timeline
-from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
-from storage.uuids import uuid_to_text
+from metaquorum.metadata.inspect.entities.entities import KINDS, EntityNamer, entity_problem, is_below
+from metaquorum.metadata.inspect.timeline.timeline import Timeline
+from metaquorum.metadata.records import control
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
+from metaquorum.storage.uuids import uuid_to_text
 from tests.e2e.processes import ENVIRONMENT, running
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cli.left_behind import LeftBehind, left_behind, left_behind_json, left_behind_text
-from metadata.image.types import PartitionInfo, TopicInfo
-from runtime.client import TopicDescription
+from metaquorum.cli.text.left_behind import LeftBehind, left_behind, left_behind_json, left_behind_text
+from metaquorum.metadata.image.types import PartitionInfo, TopicInfo
+from metaquorum.runtime.client.admin import TopicDescription
 
 
 def topic(name: str, *replicas: tuple[int, ...]) -> TopicDescription:

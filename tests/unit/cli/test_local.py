@@ -15,14 +15,14 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.errors import Failure
-from cli.layout import MANIFEST, Layout, create, free_ports, open_layout
-from cli.main import main
-from cli.processes import Processes, ProcessRecord
-from runtime.config import load_config
-from storage.meta_properties import load_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.uuids import uuid_to_text
+from metaquorum.cli.errors import Failure
+from metaquorum.cli.local.layout import MANIFEST, Layout, create, free_ports, open_layout
+from metaquorum.cli.local.processes import Processes, ProcessRecord
+from metaquorum.cli.main import main
+from metaquorum.runtime.config.node import load_config
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import load_meta_properties
+from metaquorum.storage.uuids import uuid_to_text
 
 OTHER_CLUSTER = "EeRffYZ4QIOTb7vyl6pGQw"
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.log_source import Progress, open_path
-from cli.main import main
-from metadata import records as r
-from metadata.inspect.points import Point
-from metadata.inspect.states import state_at
-from metadata.snapshot import snapshot_batches
-from storage.snapshots import snapshot_name
-from storage.types import LogPosition
+from metaquorum.cli.log.input.source import Progress, open_path
+from metaquorum.cli.main import main
+from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.storage.files.snapshots import snapshot_name
+from metaquorum.storage.types import LogPosition
 from tests.unit.metadata.test_inspect_states import FUTURE, T0, TOPIC, Maker, feature
 
 END = "2040-01-01T00:00:00Z"

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.log_select import record_type
-from cli.main import main
-from metadata.codec import encode
-from metadata.records import NoOpRecord
-from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
-from storage.batch import encode_batch
+from metaquorum.cli.log.input.select import record_type
+from metaquorum.cli.main import main
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
+from metaquorum.metadata.records.types import NoOpRecord
+from metaquorum.storage.batches.batch import encode_batch
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-upgrade"
 SEGMENT = DATA / "00000000000000000000.log"

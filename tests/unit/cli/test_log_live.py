@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.interrupts import EXIT_TERMINATED
-from cli.main import main
+from metaquorum.cli.interrupts import EXIT_TERMINATED
+from metaquorum.cli.main import main
 from tests.conftest import REPOSITORY
 from tests.unit.server.nodes import silent_port
 
@@ -77,7 +77,17 @@ def test_files_are_read_as_before() -> None:
 def test_a_command_that_is_ended_removes_its_directory(tmp_path: Path) -> None:
     with silent_port() as port:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cli", "log", "state", "-b", f"127.0.0.1:{port}", "--timeout", "100"],
+            [
+                sys.executable,
+                "-m",
+                "metaquorum.cli",
+                "log",
+                "state",
+                "-b",
+                f"127.0.0.1:{port}",
+                "--timeout",
+                "100",
+            ],
             cwd=REPOSITORY,
             env={**os.environ, "TMPDIR": str(tmp_path)},
             stderr=subprocess.PIPE,

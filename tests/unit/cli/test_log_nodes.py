@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import log_archive
-from cli.main import main
-from metadata.inspect.log_copy import NodeFiles
-from storage.batch import encode_batch
-from storage.posix_disk import PosixDisk
+from metaquorum.cli.log.input import archive as log_archive
+from metaquorum.cli.main import main
+from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.metadata.made_logs import START_MS, STORY, make_node
 
 

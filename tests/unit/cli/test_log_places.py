@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import main
-from metadata import records as r
-from metadata.inspect.log import open_log
-from metadata.inspect.points import END, Point, parse_point
-from metadata.inspect.states import settle, state_at, steps
-from storage.posix_disk import PosixDisk
+from metaquorum.cli.main import main
+from metaquorum.metadata.inspect.log.log import open_log
+from metaquorum.metadata.inspect.log.points import END, Point, parse_point
+from metaquorum.metadata.inspect.log.states import settle, state_at, steps
+from metaquorum.metadata.records import types as r
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY
 from tests.unit.metadata.made_logs import STORY, Batch, make_node
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.errors import EXIT_REMAINS, EXIT_UNKNOWN_RECORDS
-from cli.main import main
-from metadata import records as r
-from metadata.inspect.log import open_log
-from metadata.inspect.log_copy import NodeFiles
-from runtime.config import parse_voters
-from storage.batch import encode_batch
-from storage.meta_properties import load_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.uuids import uuid_to_text
+from metaquorum.cli.errors import EXIT_REMAINS, EXIT_UNKNOWN_RECORDS
+from metaquorum.cli.main import main
+from metaquorum.metadata.inspect.log.log import open_log
+from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
+from metaquorum.metadata.records import types as r
+from metaquorum.runtime.config.node import parse_voters
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import load_meta_properties
+from metaquorum.storage.uuids import uuid_to_text
 from tests.unit.metadata.made_logs import (
     CLUSTER,
     START_MS,

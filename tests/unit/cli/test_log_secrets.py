@@ -12,22 +12,22 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import main
-from metadata import records as r
-from metadata.codec import decode_tolerant, encode
-from metadata.dump import payload_json
-from metadata.image import BROKER_RESOURCE, ConfigResource
-from metadata.inspect.log import open_log
-from metadata.inspect.matching import check_quorum
-from metadata.schema import RECORD_SCHEMAS
-from metadata.secrets import REDACTED, SECRET_KEYS, Redacted, is_secret_setting, secret_fields
-from pipeline.arrow.schemas import arrow_schema_of, record_batches
-from pipeline.arrow.selection import Selection
-from pipeline.intervals.moments import Moment
-from pipeline.intervals.settings import Configs
-from pipeline.logs.pieces import Piece
-from storage.disk import Disk
-from storage.posix_disk import PosixDisk
+from metaquorum.cli.main import main
+from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource
+from metaquorum.metadata.inspect.log.log import open_log
+from metaquorum.metadata.inspect.nodes.matching import check_quorum
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.codec import decode_tolerant, encode
+from metaquorum.metadata.records.schema import RECORD_SCHEMAS
+from metaquorum.metadata.secrets import REDACTED, SECRET_KEYS, Redacted, is_secret_setting, secret_fields
+from metaquorum.metadata.text.dump import payload_json
+from metaquorum.pipeline.arrow.schemas import arrow_schema_of, record_batches
+from metaquorum.pipeline.arrow.selection import Selection
+from metaquorum.pipeline.intervals.moments import Moment
+from metaquorum.pipeline.intervals.settings import Configs
+from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.storage.disk.interface import Disk
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.metadata.made_logs import STORY, Batch, add_snapshot, make_node
 
 SALT, STORED, SERVER = b"salt of the earth", b"a stored key " + b"k" * 19, b"a server key " + b"K" * 19

@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import main
-from cli.shell.command import COMMANDS
-from cli.shell.cursor import KEPT_STEPS
-from cli.shell.session import Session, ShellError
-from cli.shell.terminal import printable
-from metadata import records as r
-from metadata.inspect.diff import changes_between
-from metadata.inspect.log import open_log
-from metadata.inspect.points import END, Point
-from metadata.inspect.states import state_at, steps
-from storage.posix_disk import PosixDisk
+from metaquorum.cli.main import main
+from metaquorum.cli.shell.command import COMMANDS
+from metaquorum.cli.shell.cursor import KEPT_STEPS
+from metaquorum.cli.shell.session import Session, ShellError
+from metaquorum.cli.shell.terminal import printable
+from metaquorum.metadata.inspect.entities.diff import changes_between
+from metaquorum.metadata.inspect.log.log import open_log
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.log.states import state_at, steps
+from metaquorum.metadata.records import types as r
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY, shared_data_path
 from tests.unit.metadata.made_logs import (
     STORY,
@@ -395,7 +395,7 @@ def test_a_person_types_completes_interrupts_and_leaves() -> None:
     parent, child = pty.openpty()
     environment = {**os.environ, "TERM": "dumb", "INPUTRC": "/dev/null"}
     process = subprocess.Popen(
-        [sys.executable, "-c", TAKE_TERMINAL, "-m", "cli", "log", "shell", str(UPGRADE)],
+        [sys.executable, "-c", TAKE_TERMINAL, "-m", "metaquorum.cli", "log", "shell", str(UPGRADE)],
         stdin=child,
         stdout=child,
         stderr=child,

@@ -10,14 +10,14 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import log_summary
-from cli.errors import EXIT_CRITICAL, EXIT_WARNING
-from cli.log_summary import parse_span_ms
-from cli.main import main
-from metadata import records as r
-from metadata.codec import encode
-from storage.batch import encode_batch
-from storage.posix_disk import PosixDisk
+from metaquorum.cli.errors import EXIT_CRITICAL, EXIT_WARNING
+from metaquorum.cli.log import summary as log_summary
+from metaquorum.cli.log.summary import parse_span_ms
+from metaquorum.cli.main import main
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.codec import encode
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import shared_data_path
 from tests.unit.metadata.made_logs import ORDERS, START_MS, STORY, Batch, encoded, make_node
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import main
-from metadata import records as r
-from metadata.inspect.points import utc_text
-from storage.posix_disk import PosixDisk
+from metaquorum.cli.main import main
+from metaquorum.metadata.inspect.log.points import utc_text
+from metaquorum.metadata.records import types as r
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import shared_data_path
 from tests.unit.metadata.made_logs import STORY, make_node
 from tests.unit.metadata.test_inspect_diff import story

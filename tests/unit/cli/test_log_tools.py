@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import main
-from storage.batch import encode_batch
+from metaquorum.cli.main import main
+from metaquorum.storage.batches.batch import encode_batch
 from tests.conftest import REPOSITORY, shared_data_path
 
 ROOT = shared_data_path() or Path("absent")

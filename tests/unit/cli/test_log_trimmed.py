@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import main
+from metaquorum.cli.main import main
 from tests.conftest import shared_data_path
 
 ROOT = shared_data_path() or Path("absent")

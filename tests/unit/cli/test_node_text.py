@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cli.node_text import brokers_by_state, metrics
-from controller.lifecycle import BrokerState
+from metaquorum.cli.text.nodes import brokers_by_state, metrics
+from metaquorum.controller.brokers.lifecycle import BrokerState
 from tests.unit.runtime.test_node_codec import BROKER, STATUS
 
 

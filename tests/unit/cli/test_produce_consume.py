@@ -15,14 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from broker.replica.messages import FetchedPartition, FetchPartition, LogDirDescription, ReplicaDescription
-from cli.interrupts import quiet_interrupts
-from cli.main import main
-from cli.produce_commands import Account, _Interruptions
-from cli.rates import Latencies, rate_text
-from metadata.errors import ErrorCode
-from runtime.data_client.batches import BatchBuilder
-from storage.uuids import random_uuid, uuid_to_text
+from metaquorum.broker.replica.messages import (
+    FetchedPartition,
+    FetchPartition,
+    LogDirDescription,
+    ReplicaDescription,
+)
+from metaquorum.cli.data.produce import Account, _Interruptions
+from metaquorum.cli.data.rates import Latencies, rate_text
+from metaquorum.cli.interrupts import quiet_interrupts
+from metaquorum.cli.main import main
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.runtime.data_client.batches import BatchBuilder
+from metaquorum.storage.uuids import random_uuid, uuid_to_text
 from tests.e2e.processes import running
 from tests.unit.cli.data_server import Served, served
 from tests.unit.runtime.fake_broker import FakePartition, Faults
@@ -238,7 +243,7 @@ def test_a_start_behind_the_end_is_treated_alike_with_and_without_an_end(brokers
 def test_a_partition_that_is_added_while_reading_is_read_from_its_beginning(
     brokers: Served, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.data_client.cluster_view.MAX_AGE_MS", 20)
+    monkeypatch.setattr("metaquorum.runtime.data_client.cluster_view.MAX_AGE_MS", 20)
     (first,) = brokers.cluster.add_topic("t", 1)
     run("produce", "t", given=b"old\n")
     read = brokers.cluster._read
@@ -325,7 +330,7 @@ def test_an_interrupt_while_modules_are_loaded_is_quiet() -> None:
     """A module that takes any failure of an import for its own cannot swallow it either."""
     script = (
         "import importlib, os, signal, sys\n"
-        "from cli.main import main\n"
+        "from metaquorum.cli.main import main\n"
         "def load(name):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "importlib.import_module = load\n"

@@ -1,6 +1,6 @@
 """What a real cluster's tools printed at the end of a recording, against descriptions of its replayed log.
 
-The same text is made from the image at offset 3957 by `metadata.settings` and `cli.setting_text`.
+The same text is made from the image at offset 3957 by `metadata.settings` and `cli.text.settings`.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from cli.setting_text import acl_entry, acl_text, config_line, feature_line, quota_line, user_line
-from metadata.image import CLIENT_METRICS_RESOURCE, ConfigResource, MetadataImage
-from metadata.replay import Replayer
-from metadata.settings.acls import AclFilter, PatternType, ResourceType, list_acls
-from metadata.settings.configs import (
+from metaquorum.cli.text.settings import acl_entry, acl_text, config_line, feature_line, quota_line, user_line
+from metaquorum.metadata.image import CLIENT_METRICS_RESOURCE, ConfigResource, MetadataImage
+from metaquorum.metadata.replay import Replayer
+from metaquorum.metadata.settings.acls import AclFilter, PatternType, ResourceType, list_acls
+from metaquorum.metadata.settings.configs import (
     ConfigSource,
     describe_broker,
     describe_broker_default,
     describe_client_metrics,
     describe_topic,
 )
-from metadata.settings.levels import describe_features
-from metadata.settings.quotas import describe_quotas
-from metadata.settings.scram import describe_users
-from storage.batch import iter_batches
+from metaquorum.metadata.settings.levels import describe_features
+from metaquorum.metadata.settings.quotas import describe_quotas
+from metaquorum.metadata.settings.scram import describe_users
+from metaquorum.storage.batches.batch import iter_batches
 
 pytestmark = pytest.mark.shared_data
 

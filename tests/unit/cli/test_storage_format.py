@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.format import bootstrap_checkpoint
-from cli.main import main
-from storage.batch import HEADER_BYTES, iter_batches
-from storage.meta_properties import load_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.uuids import uuid_from_text
+from metaquorum.cli.main import main
+from metaquorum.cli.storage.format import bootstrap_checkpoint
+from metaquorum.storage.batches.batch import HEADER_BYTES, iter_batches
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import load_meta_properties
+from metaquorum.storage.uuids import uuid_from_text
 
 GOLDEN = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-upgrade" / "bootstrap.checkpoint"
 CLUSTER = "ycvx3IyUTJ2ANvCy7N_YyA"

@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.log_time_text import entity_tables
-from cli.main import main
-from cli.output import table_lines, trimmed
-from metadata import records as r
-from storage.posix_disk import PosixDisk
+from metaquorum.cli.log.time_text import entity_tables
+from metaquorum.cli.main import main
+from metaquorum.cli.text.output import table_lines, trimmed
+from metaquorum.metadata.records import types as r
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY, shared_data_path
 from tests.unit.metadata.made_logs import STORY, Batch, make_node
 
@@ -57,7 +57,7 @@ def on_terminal(width: int, *arguments: object, **more: str) -> list[str]:
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
     with subprocess.Popen(
-        [sys.executable, "-m", "cli", "log", *map(str, arguments)],
+        [sys.executable, "-m", "metaquorum.cli", "log", *map(str, arguments)],
         stdout=theirs,
         stderr=subprocess.DEVNULL,
         stdin=subprocess.DEVNULL,

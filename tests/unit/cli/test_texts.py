@@ -8,14 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from cli.broker_text import broker_json, broker_row
-from cli.broker_text import describe_text as broker_text
-from cli.quorum_text import replication_json, replication_text, status_json, status_text
-from cli.topic_text import describe_json, describe_text
-from metadata.image.types import BrokerRegistration, Endpoint, FeatureRange, PartitionInfo, TopicInfo
-from metadata.requests import DescribeQuorumResponse, ReplicaStatus
-from runtime.client import TopicDescription
-from storage.uuids import uuid_from_text
+from metaquorum.cli.text.brokers import broker_json, broker_row
+from metaquorum.cli.text.brokers import describe_text as broker_text
+from metaquorum.cli.text.quorum import replication_json, replication_text, status_json, status_text
+from metaquorum.cli.text.topics import describe_json, describe_text
+from metaquorum.metadata.image.types import (
+    BrokerRegistration,
+    Endpoint,
+    FeatureRange,
+    PartitionInfo,
+    TopicInfo,
+)
+from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
+from metaquorum.runtime.client.admin import TopicDescription
+from metaquorum.storage.uuids import uuid_from_text
 
 GOLDEN = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-tools"
 CLUSTER = "ycvx3IyUTJ2ANvCy7N_YyA"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import main
+from metaquorum.cli.main import main
 from tests.unit.server.nodes import silent_port
 
 COMMANDS = [

@@ -13,12 +13,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli.layout import Node, free_ports
-from cli.watch import View, render, status_line
-from cli.watch_figures import BrokerFigures, ClusterFigures, FigureReader, Figures, Page, parse_page
-from metadata.image.types import BrokerRegistration
-from metadata.inspect.timeline import TimelineEvent
-from metadata.requests import DescribeQuorumResponse
+from metaquorum.cli.local.layout import Node, free_ports
+from metaquorum.cli.local.watch import View, render, status_line
+from metaquorum.cli.local.watch_figures import (
+    BrokerFigures,
+    ClusterFigures,
+    FigureReader,
+    Figures,
+    Page,
+    parse_page,
+)
+from metaquorum.metadata.image.types import BrokerRegistration
+from metaquorum.metadata.inspect.timeline.timeline import TimelineEvent
+from metaquorum.metadata.requests.common import DescribeQuorumResponse
 
 NODES = [
     Node(role="controller", node_id=3000, port=1, directory_id="", metrics_port=11),

@@ -11,9 +11,9 @@ from collections import deque
 from dataclasses import replace
 from random import Random
 
-from controller.config import ControllerConfig
-from controller.encoding import encode_leader_change
-from controller.events import (
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.encoding import encode_leader_change
+from metaquorum.controller.events import (
     Answer,
     LogRead,
     LogSynced,
@@ -31,17 +31,14 @@ from controller.events import (
     TrimLog,
     WriteSnapshot,
 )
-from controller.invariants import check_node
-from controller.node import ControllerNode
-from controller.raft import effects as raft
-from controller.raft.config import Identity, RaftConfig, RecoveredLog, Voter
-from controller.raft.core import RaftCore
-from metadata.batches import decode_batch
-from metadata.errors import ErrorCode
-from metadata.image import MetadataImage, PartitionInfo
-from metadata.records import BrokerEndpoint, BrokerFeature, FeatureLevelRecord, NoOpRecord
-from metadata.replay import ReplayState, replay_records
-from metadata.requests import (
+from metaquorum.controller.invariants import check_node
+from metaquorum.controller.node import ControllerNode
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import MetadataImage, PartitionInfo
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature, FeatureLevelRecord, NoOpRecord
+from metaquorum.metadata.replay import ReplayState, replay_records
+from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     CreateTopicsRequest,
@@ -50,8 +47,11 @@ from metadata.requests import (
     RegisterBrokerResponse,
     TopicsResponse,
 )
-from storage.batch import iter_batches, parse_header
-from storage.types import LogPosition
+from metaquorum.raft import effects as raft
+from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+from metaquorum.raft.core import RaftCore
+from metaquorum.storage.batches.batch import iter_batches, parse_header
+from metaquorum.storage.types import LogPosition
 
 CLUSTER = "test-cluster-0000000000"
 WALL_AT_0 = 1_700_000_000_000

@@ -5,14 +5,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from controller.brokers import decide_registration, epoch_refusal, is_caught_up, must_fence_first
-from controller.effective import rules_of
-from controller.features import unsupported_feature
-from controller.partitions import election_slice, removal_slice
-from controller.result import ControllerResult
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import MetadataImage
-from metadata.records import (
+from metaquorum.controller.brokers.brokers import (
+    decide_registration,
+    epoch_refusal,
+    is_caught_up,
+    must_fence_first,
+)
+from metaquorum.controller.partitions.partitions import election_slice, removal_slice
+from metaquorum.controller.result import ControllerResult
+from metaquorum.controller.settings.effective import rules_of
+from metaquorum.controller.settings.features import unsupported_feature
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import (
     BrokerEndpoint,
     BrokerFeature,
     BrokerRecord,
@@ -23,7 +28,7 @@ from metadata.records import (
     TopicRecord,
     UnfenceBrokerRecord,
 )
-from metadata.requests import BrokerHeartbeatRequest, RegisterBrokerResponse
+from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerResponse
 from tests.unit.controller.node_quorum import CLUSTER, image_of, registration
 
 TOPIC = b"topic-id-0000001"

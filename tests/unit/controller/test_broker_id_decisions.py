@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from controller.broker_ids import (
+from metaquorum.controller.brokers.broker_ids import (
     collect,
     decide_allocation,
     decide_bind,
@@ -18,21 +18,21 @@ from controller.broker_ids import (
     missing_ids,
     remember_registration,
 )
-from controller.config import ControllerConfig
-from controller.result import ControllerResult
-from metadata import broker_ids as ids
-from metadata.broker_ids import IdSource
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import MetadataImage
-from metadata.records import BrokerRecord, ConfigRecord, PartitionRecord, TopicRecord
-from metadata.replay import ReplayState, replay_records
-from metadata.requests import Done
-from metadata.requests_broker_ids import (
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.result import ControllerResult
+from metaquorum.metadata import broker_ids as ids
+from metaquorum.metadata.broker_ids import IdSource
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import BrokerRecord, ConfigRecord, PartitionRecord, TopicRecord
+from metaquorum.metadata.replay import ReplayState, replay_records
+from metaquorum.metadata.requests.broker_ids import (
     AllocateBrokerIdRequest,
     AllocateBrokerIdResponse,
     BindBrokerIdRequest,
     UnbindBrokerIdRequest,
 )
+from metaquorum.metadata.requests.common import Done
 from tests.unit.controller.node_quorum import CLUSTER, image_of, registration
 
 CONFIG = ControllerConfig(cluster_id=CLUSTER, node_id=3000)

@@ -6,8 +6,14 @@ import itertools
 
 import pytest
 
-from controller.lifecycle import TRANSITIONS, BrokerEvent, BrokerState, heartbeat_event, transition
-from metadata.errors import InvariantViolation
+from metaquorum.controller.brokers.lifecycle import (
+    TRANSITIONS,
+    BrokerEvent,
+    BrokerState,
+    heartbeat_event,
+    transition,
+)
+from metaquorum.metadata.errors import InvariantViolation
 
 S, E = BrokerState, BrokerEvent
 

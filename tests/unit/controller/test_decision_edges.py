@@ -7,26 +7,26 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from controller.acls import decide_create_acls
-from controller.alter_partition import decide_alter_partition
-from controller.config import ControllerConfig
-from controller.configs import decide_alter_configs
-from controller.effective import min_isr, rules_of
-from controller.quotas import decide_alter_quotas
-from controller.result import ControllerResult
-from controller.sessions import Sessions
-from controller.topics import decide_delete_topics
-from metadata.errors import ErrorCode
-from metadata.image import Acl, ConfigResource, MetadataImage
-from metadata.records import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
-from metadata.requests import DeleteTopicsRequest
-from metadata.requests_partitions import (
+from metaquorum.controller.brokers.sessions import Sessions
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.partitions.alter_partition import decide_alter_partition
+from metaquorum.controller.partitions.topics import decide_delete_topics
+from metaquorum.controller.result import ControllerResult
+from metaquorum.controller.settings.acls import decide_create_acls
+from metaquorum.controller.settings.configs import decide_alter_configs
+from metaquorum.controller.settings.effective import min_isr, rules_of
+from metaquorum.controller.settings.quotas import decide_alter_quotas
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
+from metaquorum.metadata.records.types import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
+from metaquorum.metadata.requests.common import DeleteTopicsRequest
+from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     IsrMember,
     PartitionAlteration,
 )
-from metadata.requests_settings import (
+from metaquorum.metadata.requests.settings import (
     AlterConfigsRequest,
     AlterQuotasRequest,
     ConfigChange,

@@ -6,19 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from controller.bootstrap import first_records
-from controller.config import ControllerConfig
-from controller.configs import decide_alter_configs
-from controller.effective import elr_enabled, rules_of
-from controller.feature_levels import decide_update_features
-from controller.log_dirs import decide_assign_replicas
-from controller.partition_change import Target, build_change
-from controller.partitions import removal_slice
-from controller.registrations import own_registration
-from controller.work import ForgetEligible
-from metadata.errors import ErrorCode
-from metadata.image import RECOVERED, RECOVERING, UNASSIGNED, ConfigResource, MetadataImage, PartitionInfo
-from metadata.records import (
+from metaquorum.controller.active.bootstrap import first_records
+from metaquorum.controller.active.work import ForgetEligible
+from metaquorum.controller.brokers.registrations import own_registration
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
+from metaquorum.controller.partitions.partition_change import Target, build_change
+from metaquorum.controller.partitions.partitions import removal_slice
+from metaquorum.controller.settings.configs import decide_alter_configs
+from metaquorum.controller.settings.effective import elr_enabled, rules_of
+from metaquorum.controller.settings.feature_levels import decide_update_features
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import (
+    RECOVERED,
+    RECOVERING,
+    UNASSIGNED,
+    ConfigResource,
+    MetadataImage,
+    PartitionInfo,
+)
+from metaquorum.metadata.records.types import (
     BrokerFeature,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -26,9 +33,9 @@ from metadata.records import (
     PartitionChangeRecord,
     TopicRecord,
 )
-from metadata.requests import Done, RegisterBrokerResponse, UnregisterBrokerRequest
-from metadata.requests_partitions import AssignReplicasToDirsRequest, ReplicaAssignment
-from metadata.requests_settings import (
+from metaquorum.metadata.requests.common import Done, RegisterBrokerResponse, UnregisterBrokerRequest
+from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest, ReplicaAssignment
+from metaquorum.metadata.requests.settings import (
     AlterConfigsRequest,
     ConfigChange,
     ConfigOp,

@@ -6,18 +6,18 @@ import random
 
 import pytest
 
-from controller.config import ControllerConfig
-from controller.id_keeper import CLAIM_MS
-from metadata import broker_ids as ids
-from metadata.broker_ids import IdSource
-from metadata.errors import ApiError, ErrorCode
-from metadata.records import BrokerRecord, ConfigRecord, FeatureLevelRecord
-from metadata.requests import Done, RegisterBrokerResponse
-from metadata.requests_broker_ids import (
+from metaquorum.controller.active.id_keeper import CLAIM_MS
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.metadata import broker_ids as ids
+from metaquorum.metadata.broker_ids import IdSource
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.records.types import BrokerRecord, ConfigRecord, FeatureLevelRecord
+from metaquorum.metadata.requests.broker_ids import (
     AllocateBrokerIdRequest,
     AllocateBrokerIdResponse,
     BindBrokerIdRequest,
 )
+from metaquorum.metadata.requests.common import Done, RegisterBrokerResponse
 from tests.unit.controller.node_quorum import CLUSTER, Quorum
 
 SESSION_MS = 9_000

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.config import ControllerConfig
-from controller.ledger import Reply
-from controller.lifecycle import BrokerState
-from controller.raft.config import RaftConfig
-from controller.sessions import ARRIVAL_DRAIN_MS
-from controller.workbench import BROKERS_TOLD_MS, PENDING_BATCHES_MAX
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import MIGRATING, BrokerRegistration
-from metadata.records import (
+from metaquorum.controller.active.workbench import BROKERS_TOLD_MS, PENDING_BATCHES_MAX
+from metaquorum.controller.brokers.lifecycle import BrokerState
+from metaquorum.controller.brokers.sessions import ARRIVAL_DRAIN_MS
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.ledger import Reply
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MIGRATING, BrokerRegistration
+from metaquorum.metadata.records.types import (
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
@@ -26,7 +25,7 @@ from metadata.records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
-from metadata.requests import (
+from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     CreateTopicsRequest,
@@ -36,6 +35,7 @@ from metadata.requests import (
     TopicsResponse,
     UnregisterBrokerRequest,
 )
+from metaquorum.raft.config import RaftConfig
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum, registration
 
 SESSION_MS = 9_000

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from controller.events import RaftResponseArrived
-from controller.raft.messages import RaftError, VoteResponse
+from metaquorum.controller.events import RaftResponseArrived
+from metaquorum.raft.messages import RaftError, VoteResponse
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum
 
 

@@ -7,13 +7,12 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from controller.config import ControllerConfig
-from controller.events import Answer, LogRead, RequestArrived
-from controller.ledger import Ledger
-from controller.raft.effects import AppendLog
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import BrokersImage, MetadataImage
-from metadata.records import (
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.events import Answer, LogRead, RequestArrived
+from metaquorum.controller.ledger import Ledger
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import BrokersImage, MetadataImage
+from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
@@ -22,8 +21,8 @@ from metadata.records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
-from metadata.replay import ReplayState
-from metadata.requests import (
+from metaquorum.metadata.replay import ReplayState
+from metaquorum.metadata.requests.common import (
     CreateTopicsRequest,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -34,7 +33,8 @@ from metadata.requests import (
     TransferLeadershipRequest,
     UnregisterBrokerRequest,
 )
-from storage.known_committed import NOTHING
+from metaquorum.raft.effects import AppendLog
+from metaquorum.storage.files.known_committed import NOTHING
 from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration
 
 

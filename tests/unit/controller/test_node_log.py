@@ -6,14 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from controller.config import VOTER_REPLICA, ControllerConfig
-from controller.events import ReadLog, SnapshotLoaded, SnapshotRejected, TrimLog, WriteSnapshot
-from metadata.errors import ApiError, ErrorCode, InvariantViolation
-from metadata.image import MetadataImage, Provenance
-from metadata.records import BeginTransactionRecord, EndTransactionRecord, FeatureLevelRecord, TopicRecord
-from metadata.replica import MetadataReplicaConfig
-from metadata.requests import ReadImageRequest, ReadImageResponse, TransferLeadershipRequest
-from storage.types import LogPosition
+from metaquorum.controller.config import VOTER_REPLICA, ControllerConfig
+from metaquorum.controller.events import ReadLog, SnapshotLoaded, SnapshotRejected, TrimLog, WriteSnapshot
+from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
+from metaquorum.metadata.image import MetadataImage, Provenance
+from metaquorum.metadata.records.types import (
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    TopicRecord,
+)
+from metaquorum.metadata.replica import MetadataReplicaConfig
+from metaquorum.metadata.requests.common import ReadImageRequest, ReadImageResponse, TransferLeadershipRequest
+from metaquorum.storage.types import LogPosition
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum
 
 BASE = ControllerConfig(cluster_id=CLUSTER, node_id=0)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from controller.config import ControllerConfig
-from metadata.errors import ApiError, ErrorCode
-from metadata.offline import offline_replicas
-from metadata.records import (
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.offline import offline_replicas
+from metaquorum.metadata.records.types import (
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FenceBrokerRecord,
     PartitionChangeRecord,
 )
-from metadata.requests import BrokerHeartbeatResponse, RegisterBrokerResponse, TopicsResponse
-from metadata.requests_partitions import (
+from metaquorum.metadata.requests.common import (
+    BrokerHeartbeatResponse,
+    RegisterBrokerResponse,
+    TopicsResponse,
+)
+from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AssignReplicasToDirsRequest,

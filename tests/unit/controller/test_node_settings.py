@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controller.config import ControllerConfig
-from controller.registrations import own_registration
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import ConfigResource
-from metadata.records import BrokerFeature, ConfigRecord, FeatureLevelRecord
-from metadata.requests import DeleteTopicsRequest, RegisterBrokerResponse
-from metadata.requests_settings import (
+from metaquorum.controller.brokers.registrations import own_registration
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import ConfigResource
+from metaquorum.metadata.records.types import BrokerFeature, ConfigRecord, FeatureLevelRecord
+from metaquorum.metadata.requests.common import DeleteTopicsRequest, RegisterBrokerResponse
+from metaquorum.metadata.requests.settings import (
     AlterConfigsRequest,
     AlterScramRequest,
     ConfigChange,

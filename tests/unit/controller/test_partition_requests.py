@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from controller import elections
-from controller.alter_partition import decide_alter_partition
-from controller.effective import rules_of
-from controller.elections import decide_elections
-from controller.log_dirs import decide_assign_replicas
-from controller.partition_change import UNCHANGED, Election, Target, build_change
-from controller.partitions import preferred_slice, removal_slice
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import LOST, UNASSIGNED, MetadataImage
-from metadata.offline import offline_replicas
-from metadata.records import (
+from metaquorum.controller.partitions import elections
+from metaquorum.controller.partitions.alter_partition import decide_alter_partition
+from metaquorum.controller.partitions.elections import decide_elections
+from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
+from metaquorum.controller.partitions.partition_change import UNCHANGED, Election, Target, build_change
+from metaquorum.controller.partitions.partitions import preferred_slice, removal_slice
+from metaquorum.controller.settings.effective import rules_of
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import LOST, UNASSIGNED, MetadataImage
+from metaquorum.metadata.offline import offline_replicas
+from metaquorum.metadata.records.types import (
     BrokerRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -24,7 +24,7 @@ from metadata.records import (
     PartitionRecord,
     TopicRecord,
 )
-from metadata.requests_partitions import (
+from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AssignReplicasToDirsRequest,

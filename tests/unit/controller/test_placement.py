@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from controller.placement import Candidate, StripedPlacer, place
+from metaquorum.controller.partitions.placement import Candidate, StripedPlacer, place
 
 
 def racks(*sizes: int) -> list[Candidate]:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from controller.effective import rules_of
-from controller.plans import PlanError, drain, plan_size, spread
-from controller.reassignments import decide_reassignments, ongoing_reassignments
-from metadata.errors import ErrorCode
-from metadata.image import MetadataImage
-from metadata.records import (
+from metaquorum.controller.partitions.plans import PlanError, drain, plan_size, spread
+from metaquorum.controller.partitions.reassignments import decide_reassignments, ongoing_reassignments
+from metaquorum.controller.settings.effective import rules_of
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import (
     BrokerRecord,
     ConfigRecord,
     PartitionChangeRecord,
     PartitionRecord,
     TopicRecord,
 )
-from metadata.requests_partitions import (
+from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     IsrMember,
     PartitionAlteration,
 )
-from metadata.requests_reassignments import (
+from metaquorum.metadata.requests.reassignments import (
     AlterReassignmentsRequest,
     AlterReassignmentsResponse,
     WantedReplicas,

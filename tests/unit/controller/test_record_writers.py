@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import get_args
 
-from controller.bootstrap import abort_record
-from controller.config import ControllerConfig
-from controller.registrations import own_registration
-from metadata import records
-from metadata.errors import ErrorCode
-from metadata.image import Acl, ConfigResource
-from metadata.replay import ReplayState, replay_records
-from metadata.requests import DeleteTopicsRequest, UnregisterBrokerRequest
-from metadata.requests_settings import (
+from metaquorum.controller.active.bootstrap import abort_record
+from metaquorum.controller.brokers.registrations import own_registration
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import Acl, ConfigResource
+from metaquorum.metadata.records import types as records
+from metaquorum.metadata.replay import ReplayState, replay_records
+from metaquorum.metadata.requests.common import DeleteTopicsRequest, UnregisterBrokerRequest
+from metaquorum.metadata.requests.settings import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     AlterConfigsRequest,
@@ -40,7 +40,7 @@ from metadata.requests_settings import (
     SettingsResponse,
     UpdateFeaturesRequest,
 )
-from metadata.settings.acls import AclFilter
+from metaquorum.metadata.settings.acls import AclFilter
 from tests.unit.controller.node_quorum import CLUSTER, Quorum, image_of
 
 CONFIG = ControllerConfig(cluster_id=CLUSTER, node_id=0, delegation_token_secret_key="s")

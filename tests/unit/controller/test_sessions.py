@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.sessions import ARRIVAL_DRAIN_MS, LOOP_GAP_MS, Sessions
+from metaquorum.controller.brokers.sessions import ARRIVAL_DRAIN_MS, LOOP_GAP_MS, Sessions
 
 TIMEOUT = 9_000
 LAG = 30_000

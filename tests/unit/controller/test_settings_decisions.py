@@ -11,13 +11,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from controller.config import ControllerConfig
-from controller.registrations import controller_record, own_registration
-from controller.settings import Surroundings, decide_settings
-from controller.tokens import expired_tokens
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import Acl, ConfigResource, MetadataImage
-from metadata.records import (
+from metaquorum.controller.brokers.registrations import controller_record, own_registration
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.settings.settings import Surroundings, decide_settings
+from metaquorum.controller.settings.tokens import expired_tokens
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
+from metaquorum.metadata.records.types import (
     AccessControlEntryRecord,
     BrokerFeature,
     BrokerRecord,
@@ -37,7 +37,7 @@ from metadata.records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
-from metadata.requests_settings import (
+from metaquorum.metadata.requests.settings import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     AlterConfigsRequest,
@@ -62,9 +62,9 @@ from metadata.requests_settings import (
     TokenExpiryResponse,
     UpdateFeaturesRequest,
 )
-from metadata.settings.acls import AclFilter
-from metadata.settings.configs import ConfigSource, describe_topic
-from metadata.settings.scram import Mechanism, salted_password, stored_keys
+from metaquorum.metadata.settings.acls import AclFilter
+from metaquorum.metadata.settings.configs import ConfigSource, describe_topic
+from metaquorum.metadata.settings.scram import Mechanism, salted_password, stored_keys
 from tests.unit.controller.node_quorum import image_of
 
 VOTERS = frozenset({1, 2, 3})

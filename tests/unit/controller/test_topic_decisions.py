@@ -8,16 +8,28 @@ from random import Random
 
 import pytest
 
-from controller.config import ControllerConfig
-from controller.placement import Candidate
-from controller.topic_names import colliding_name, name_problem
-from controller.topics import decide_create_topics, decide_delete_topics
-from metadata.errors import ErrorCode
-from metadata.image import MIGRATING, UNASSIGNED, ConfigResource, MetadataImage
-from metadata.records import BrokerRecord, ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
-from metadata.replay import ReplayState, replay_records
-from metadata.requests import CreateTopicsRequest, DeleteTopicsRequest, NewTopic, TopicResult, TopicsResponse
-from storage.uuids import ZERO_UUID
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.partitions.placement import Candidate
+from metaquorum.controller.partitions.topic_names import colliding_name, name_problem
+from metaquorum.controller.partitions.topics import decide_create_topics, decide_delete_topics
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import MIGRATING, UNASSIGNED, ConfigResource, MetadataImage
+from metaquorum.metadata.records.types import (
+    BrokerRecord,
+    ConfigRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from metaquorum.metadata.replay import ReplayState, replay_records
+from metaquorum.metadata.requests.common import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    NewTopic,
+    TopicResult,
+    TopicsResponse,
+)
+from metaquorum.storage.uuids import ZERO_UUID
 from tests.unit.controller.node_quorum import CLUSTER, image_of
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.errors import ErrorCode
-from metadata.invariants import check_image
-from metadata.records import (
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.invariants import check_image
+from metaquorum.metadata.records.types import (
     BrokerRecord,
     FenceBrokerRecord,
     PartitionChangeRecord,
     RemoveTopicRecord,
     UnregisterBrokerRecord,
 )
-from metadata.requests import (
+from metaquorum.metadata.requests.common import (
     BrokerHeartbeatResponse,
     DeleteTopicsRequest,
     Done,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from controller.effective import rules_of
-from controller.partition_change import Rules
-from controller.result import Slice
-from controller.work import MoveLeaders, RemoveBroker, Work, next_slice
-from metadata.image import MetadataImage
-from metadata.records import FeatureLevelRecord, FenceBrokerRecord, TopicRecord, UnregisterBrokerRecord
+from metaquorum.controller.active.work import MoveLeaders, RemoveBroker, Work, next_slice
+from metaquorum.controller.partitions.partition_change import Rules
+from metaquorum.controller.result import Slice
+from metaquorum.controller.settings.effective import rules_of
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import (
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
 from tests.unit.controller.node_quorum import image_of
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
 

@@ -6,26 +6,26 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from metadata import records as r
-from metadata.codec import encode, encode_control
-from metadata.control_records import LeaderChangeMessage, LeaderVoter
-from metadata.image import MetadataImage
-from metadata.inspect.log import MetadataLog, open_log
-from metadata.inspect.log_copy import NodeFiles, node_files
-from metadata.replay import ReplayState, replay_all
-from metadata.schema import SCHEMA_BY_CLASS
-from metadata.snapshot import snapshot_batches
-from metadata.tree import image_tree
-from storage.batch import RecordBatch, encode_batch, iter_batches
-from storage.disk import Disk, join, parent_of, read_file
-from storage.faulty_disk import FaultyDisk
-from storage.log_config import METADATA_DIRECTORY
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.quorum_state import QuorumState, store_quorum_state
-from storage.reader import LogReader
-from storage.segment import list_segments, segment_name
-from storage.snapshots import snapshot_path
-from storage.types import LogPosition
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
+from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, node_files
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.codec import encode, encode_control
+from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter
+from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
+from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.metadata.text.tree import image_tree
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.storage.disk.interface import Disk, join, parent_of, read_file
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.files.quorum_state import QuorumState, store_quorum_state
+from metaquorum.storage.files.snapshots import snapshot_path
+from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.reader import LogReader
+from metaquorum.storage.log.segment import list_segments, segment_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.testing.faulty_disk import FaultyDisk
 
 CLUSTER = "3Db5QLSqSZieL3rJBUUegA"
 HOME = "/node"

@@ -12,18 +12,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from metadata import control_records as control
-from metadata import records as r
-from metadata.codec import encode, encode_control
-from metadata.inspect.log_copy import NodeFiles
-from metadata.replay import ReplayState, replay_all
-from metadata.schema import SCHEMA_BY_CLASS
-from metadata.snapshot import snapshot_batches
-from storage.batch import encode_batch
-from storage.disk import Disk, join, read_file
-from storage.segment import segment_name
-from storage.snapshots import snapshot_path
-from storage.types import LogPosition
+from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
+from metaquorum.metadata.records import control
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.codec import encode, encode_control
+from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
+from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.interface import Disk, join, read_file
+from metaquorum.storage.files.snapshots import snapshot_path
+from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.types import LogPosition
 from tests.unit.metadata.made_logs import flip, leads, make_node, strict, write
 
 START_MS = 1_795_000_000_000

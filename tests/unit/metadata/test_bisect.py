@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from metadata import records as r
-from metadata.inspect.bisect import BINARY, HEADERS, SCAN, Bisection, bisect
-from metadata.inspect.checks import HEALTH, STEP_RULES, named_check, predicate_check
-from metadata.inspect.log import InspectError, open_log
-from metadata.inspect.points import END, Point
-from metadata.inspect.predicate import IMAGE_RULES, PredicateError, compile_predicate
-from storage.disk import join, read_file
-from storage.posix_disk import PosixDisk
-from storage.snapshots import snapshot_name
-from storage.types import LogPosition
+from metaquorum.metadata.inspect.checks.bisect import BINARY, HEADERS, SCAN, Bisection, bisect
+from metaquorum.metadata.inspect.checks.checks import HEALTH, STEP_RULES, named_check, predicate_check
+from metaquorum.metadata.inspect.checks.predicate import IMAGE_RULES, PredicateError, compile_predicate
+from metaquorum.metadata.inspect.log.log import InspectError, open_log
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.records import types as r
+from metaquorum.storage.disk.interface import join, read_file
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.snapshots import snapshot_name
+from metaquorum.storage.types import LogPosition
 from tests.conftest import REPOSITORY, shared_data_path
 from tests.unit.metadata.made_logs import (
     ORDERS,

@@ -8,20 +8,27 @@ from pathlib import Path
 import crc32c
 import pytest
 
-from metadata import records as r
-from metadata.inspect.check import LogReport, check_log
-from metadata.inspect.log import MetadataLog, open_log
-from metadata.inspect.log_copy import NodeFiles
-from metadata.inspect.matching import BYTES, EPOCH, SNAPSHOT, QuorumReport, check_quorum, compare_logs
-from metadata.inspect.states import steps
-from metadata.invariants import check_image
-from metadata.invariants_changes import check_changes
-from storage.batch import RecordBatch
-from storage.disk import join, read_file
-from storage.faulty_disk import FaultyDisk
-from storage.posix_disk import PosixDisk
-from storage.snapshots import snapshot_name
-from storage.types import LogPosition
+from metaquorum.metadata.inspect.checks.check import LogReport, check_log
+from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
+from metaquorum.metadata.inspect.log.states import steps
+from metaquorum.metadata.inspect.nodes.matching import (
+    BYTES,
+    EPOCH,
+    SNAPSHOT,
+    QuorumReport,
+    check_quorum,
+    compare_logs,
+)
+from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
+from metaquorum.metadata.invariants import check_image
+from metaquorum.metadata.invariants_changes import check_changes
+from metaquorum.metadata.records import types as r
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.interface import join, read_file
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.snapshots import snapshot_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.conftest import shared_data_path
 from tests.unit.metadata.made_logs import (
     ORDERS,

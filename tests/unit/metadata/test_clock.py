@@ -14,16 +14,16 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.main import main
-from metadata import records as r
-from metadata.codec import encode
-from metadata.inspect.clock import JUMP_MS, LogClock, clock_of
-from metadata.inspect.log import open_log
-from metadata.inspect.points import utc_text
-from metadata.inspect.story import events
-from storage.batch import encode_batch
-from storage.disk import join
-from storage.posix_disk import PosixDisk
+from metaquorum.cli.main import main
+from metaquorum.metadata.inspect.log.clock import JUMP_MS, LogClock, clock_of
+from metaquorum.metadata.inspect.log.log import open_log
+from metaquorum.metadata.inspect.log.points import utc_text
+from metaquorum.metadata.inspect.timeline.story import events
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.codec import encode
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.metadata.made_logs import make_node, write
 
 ID = bytes(range(16))

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import codec
-from metadata.batches import DecodedRecord, decode_batch
-from metadata.control_records import LeaderChangeMessage, SnapshotFooterRecord, UnknownControlRecord
-from metadata.dump import payload_json
-from metadata.errors import ErrorCode, RecordDecodeError, UnknownRecordError
-from metadata.records import ClientQuotaRecord, NoOpRecord, Record, TopicRecord, UnknownRecord
-from storage.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.metadata.errors import ErrorCode, RecordDecodeError, UnknownRecordError
+from metaquorum.metadata.records import codec
+from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
+from metaquorum.metadata.records.control import (
+    LeaderChangeMessage,
+    SnapshotFooterRecord,
+    UnknownControlRecord,
+)
+from metaquorum.metadata.records.types import (
+    ClientQuotaRecord,
+    NoOpRecord,
+    Record,
+    TopicRecord,
+    UnknownRecord,
+)
+from metaquorum.metadata.text.dump import payload_json
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 
 U = bytes(range(16))
 FUTURE = bytes.fromhex("01 7f 00 aa bb")

@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from metadata import codec
-from metadata.control_records import KRaftVersionRecord, LeaderChangeMessage, UnknownControlRecord
-from metadata.errors import RecordDecodeError, RecordEncodeError, UnknownRecordError, UnsupportedVersionError
-from metadata.records import (
+from metaquorum.metadata.errors import (
+    RecordDecodeError,
+    RecordEncodeError,
+    UnknownRecordError,
+    UnsupportedVersionError,
+)
+from metaquorum.metadata.records import codec
+from metaquorum.metadata.records.control import KRaftVersionRecord, LeaderChangeMessage, UnknownControlRecord
+from metaquorum.metadata.records.types import (
     BrokerEndpoint,
     BrokerRecord,
     BrokerRegistrationChangeRecord,

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from metadata import codec, control_records, records
-from metadata.dump import payload_json
-from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
+from metaquorum.metadata.records import codec
+from metaquorum.metadata.records import control as control_records
+from metaquorum.metadata.records import types as records
+from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
+from metaquorum.metadata.text.dump import payload_json
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "records" / "kafka-3.7-records.jsonl"
 ROWS: list[dict[str, Any]] = [json.loads(line) for line in DATA.read_text("utf-8").splitlines()]

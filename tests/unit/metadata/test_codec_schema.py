@@ -8,9 +8,8 @@ from typing import get_args
 import msgspec
 import pytest
 
-from metadata.control_records import ControlRecord
-from metadata.errors import UnsupportedVersionError
-from metadata.features import (
+from metaquorum.metadata.errors import UnsupportedVersionError
+from metaquorum.metadata.features import (
     DEFAULT_METADATA_VERSION,
     MAX_METADATA_VERSION,
     METADATA_VERSION_NAMES,
@@ -19,7 +18,15 @@ from metadata.features import (
     record_version_for,
     write_version,
 )
-from metadata.records import (
+from metaquorum.metadata.records.control import ControlRecord
+from metaquorum.metadata.records.schema import (
+    CONTROL_SCHEMAS,
+    RECORD_SCHEMAS,
+    Field,
+    RecordSchema,
+    StructSchema,
+)
+from metaquorum.metadata.records.types import (
     BeginTransactionRecord,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
@@ -34,7 +41,6 @@ from metadata.records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
-from metadata.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS, Field, RecordSchema, StructSchema
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "records.md").read_text("utf-8")
 U = bytes(16)

@@ -7,17 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metadata.codec import encode
-from metadata.columnar import MIN_RECORDS
-from metadata.columnar.changes import decode_changes
-from metadata.columnar.frames import read_frames
-from metadata.columnar.partitions import decode_partitions
-from metadata.image import images_equal
-from metadata.image.columns import INDEX, LEADER, N_ISR
-from metadata.image.directories import DirectoryTable
-from metadata.records import ConfigRecord, NoOpRecord, PartitionChangeRecord, PartitionRecord, TopicRecord
-from metadata.replay import Replayer
-from storage.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.metadata.columnar import MIN_RECORDS
+from metaquorum.metadata.columnar.changes import decode_changes
+from metaquorum.metadata.columnar.frames import read_frames
+from metaquorum.metadata.columnar.partitions import decode_partitions
+from metaquorum.metadata.image import images_equal
+from metaquorum.metadata.image.columns import INDEX, LEADER, N_ISR
+from metaquorum.metadata.image.directories import DirectoryTable
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import (
+    ConfigRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    TopicRecord,
+)
+from metaquorum.metadata.replay import Replayer
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 
 TOPIC_ID = b"\x05" * 16
 D = b"\xdd" * 16
@@ -69,7 +75,7 @@ def test_odd_framing_is_left_to_the_record_path(arguments: dict[str, Any]) -> No
     data = encode_batch(
         base_offset=0, leader_epoch=1, timestamp_ms=5, values=[encode(NoOpRecord(), 0)] * 3, **arguments
     )
-    from storage.batch import parse_header
+    from metaquorum.storage.batches.batch import parse_header
 
     assert read_frames(data, parse_header(data)) is None
 

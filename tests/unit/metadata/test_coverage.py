@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.inspect.coverage import (
+from metaquorum.metadata.inspect.log.coverage import (
     MISSING,
     NOT_IN_LOG,
     STATE_UNKNOWN,
@@ -14,9 +14,9 @@ from metadata.inspect.coverage import (
     before_the_state,
     known_from,
 )
-from metadata.inspect.log import MetadataLog
-from metadata.inspect.points import END, Point
-from storage.segment import segment_name
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.storage.log.segment import segment_name
 from tests.unit.metadata.made_logs import HOME, add_snapshot, make_node, memory_disk
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata import records as r
-from metadata.batches import decode_batch
-from metadata.codec import encode
-from metadata.dump_columns import MIN_RECORDS, batch_payloads
-from metadata.dump_text import payload_text
-from metadata.records import UnknownRecord
-from storage.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.metadata.text.dump_columns import MIN_RECORDS, batch_payloads
+from metaquorum.metadata.text.dump_text import payload_text
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 
 IDS = st.sampled_from([bytes(16), bytes([255]) * 16, bytes(range(16)), bytes(15) + b"\x01"])
 NODES = st.lists(st.integers(-1, 2**31 - 1), max_size=4).map(tuple)

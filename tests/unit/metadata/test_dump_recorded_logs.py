@@ -11,12 +11,12 @@ from typing import get_args
 
 import pytest
 
-from metadata import codec
-from metadata.batches import decode_batch
-from metadata.dump import payload_json
-from metadata.features import METADATA_VERSION, METADATA_VERSION_NAMES, write_version
-from metadata.records import FeatureLevelRecord, Record
-from storage.batch import RecordBatch, encode_batch, iter_batches, parse_header
+from metaquorum.metadata.features import METADATA_VERSION, METADATA_VERSION_NAMES, write_version
+from metaquorum.metadata.records import codec
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.records.types import FeatureLevelRecord, Record
+from metaquorum.metadata.text.dump import payload_json
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches, parse_header
 
 pytestmark = pytest.mark.shared_data
 

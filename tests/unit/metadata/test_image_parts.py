@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metadata.delta import diff
-from metadata.image import (
+from metaquorum.metadata.delta import diff
+from metaquorum.metadata.image import (
     CHUNK_ROWS,
     MIGRATING,
     UNASSIGNED,
@@ -25,10 +25,10 @@ from metadata.image import (
     describe_difference,
     images_equal,
 )
-from metadata.image.directories import DirectoryTable
-from metadata.image.topics import with_run
-from metadata.invariants import COLUMN_RULES, check_image, check_step
-from metadata.tree import image_tree, render_tree, subtree
+from metaquorum.metadata.image.directories import DirectoryTable
+from metaquorum.metadata.image.topics import with_run
+from metaquorum.metadata.invariants import COLUMN_RULES, check_image, check_step
+from metaquorum.metadata.text.tree import image_tree, render_tree, subtree
 
 T1, T2 = b"\x01" * 16, b"\x02" * 16
 

@@ -7,18 +7,25 @@ from typing import Any
 
 import pytest
 
-from metadata import records as r
-from metadata.inspect.diff import ADDED, CHANGED, REMOVED, diff_logs, diff_points, sort_key
-from metadata.inspect.history import history
-from metadata.inspect.log import InspectError, MetadataLog, open_log
-from metadata.inspect.points import END, Point
-from metadata.inspect.states import state_at
-from metadata.inspect.views import Wanted, aliases, entities_below, resolved
-from metadata.snapshot import snapshot_batches
-from storage.posix_disk import PosixDisk
-from storage.snapshots import snapshot_name
-from storage.types import LogPosition
-from storage.uuids import uuid_to_text
+from metaquorum.metadata.inspect.entities.diff import (
+    ADDED,
+    CHANGED,
+    REMOVED,
+    diff_logs,
+    diff_points,
+    sort_key,
+)
+from metaquorum.metadata.inspect.entities.history import history
+from metaquorum.metadata.inspect.entities.views import Wanted, aliases, entities_below, resolved
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, open_log
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.snapshots import snapshot_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import uuid_to_text
 from tests.unit.metadata.test_inspect_states import TOPIC, Maker, feature
 
 

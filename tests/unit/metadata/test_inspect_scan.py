@@ -12,33 +12,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata import records as r
-from metadata.delta import diff
-from metadata.image import ImageBuilder, MetadataImage
-from metadata.image.columns import CHUNK_ROWS, INDEX, PADDING
-from metadata.image.compare import partition_changes
-from metadata.inspect.bisect import Bisection, bisect
-from metadata.inspect.checks import named_check, predicate_check
-from metadata.inspect.explain import explain
-from metadata.inspect.history import history
-from metadata.inspect.log import InspectError, MetadataLog, ReadBatch, open_log
-from metadata.inspect.points import Point
-from metadata.inspect.predicate import compile_predicate
-from metadata.inspect.story import events
-from metadata.inspect.targets import parse_target
-from metadata.inspect.timeline import Timeline, TimelineEvent
-from metadata.inspect.views import Wanted
-from metadata.inspect.why import Chain
-from metadata.invariants import COLUMN_RULES, ChunkView, check_step
-from metadata.invariants_changes import (
+from metaquorum.metadata.delta import diff
+from metaquorum.metadata.image import ImageBuilder, MetadataImage
+from metaquorum.metadata.image.columns import CHUNK_ROWS, INDEX, PADDING
+from metaquorum.metadata.image.compare import partition_changes
+from metaquorum.metadata.inspect.causes.explain import explain
+from metaquorum.metadata.inspect.causes.why import Chain
+from metaquorum.metadata.inspect.checks.bisect import Bisection, bisect
+from metaquorum.metadata.inspect.checks.checks import named_check, predicate_check
+from metaquorum.metadata.inspect.checks.predicate import compile_predicate
+from metaquorum.metadata.inspect.entities.history import history
+from metaquorum.metadata.inspect.entities.targets import parse_target
+from metaquorum.metadata.inspect.entities.views import Wanted
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, ReadBatch, open_log
+from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.timeline.story import events
+from metaquorum.metadata.inspect.timeline.timeline import Timeline, TimelineEvent
+from metaquorum.metadata.invariants import COLUMN_RULES, ChunkView, check_step
+from metaquorum.metadata.invariants_changes import (
     FEW_ROWS,
     broken_column_rules,
     check_batch,
     check_changes,
     row_violations,
 )
-from metadata.replay import Replayer, ReplayState
-from storage.posix_disk import PosixDisk
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import shared_data_path
 from tests.unit.metadata.made_logs import Batch, make_node, memory_disk, topic
 

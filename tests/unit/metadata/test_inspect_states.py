@@ -7,18 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from metadata import records as r
-from metadata.codec import encode, encode_control
-from metadata.control_records import LeaderChangeMessage, LeaderVoter
-from metadata.inspect.log import InspectError, MetadataLog, damage_line, open_log, require_one_cluster
-from metadata.inspect.points import END, Point, parse_point, utc_text
-from metadata.inspect.quorum import quorum_at
-from metadata.inspect.states import SHOWN_PROBLEMS, state_at, steps
-from storage.batch import encode_batch
-from storage.disk import join, read_file
-from storage.errors import FileMissingError, NotALogError
-from storage.posix_disk import PosixDisk
-from storage.segment import segment_name
+from metaquorum.metadata.inspect.causes.quorum import quorum_at
+from metaquorum.metadata.inspect.log.log import (
+    InspectError,
+    MetadataLog,
+    damage_line,
+    open_log,
+    require_one_cluster,
+)
+from metaquorum.metadata.inspect.log.points import END, Point, parse_point, utc_text
+from metaquorum.metadata.inspect.log.states import SHOWN_PROBLEMS, state_at, steps
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.codec import encode, encode_control
+from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.interface import join, read_file
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import FileMissingError, NotALogError
+from metaquorum.storage.log.segment import segment_name
 from tests.unit.metadata.made_logs import images_equal, make_node, memory_disk, strict, write
 
 T0 = 1_795_000_000_000

@@ -6,28 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from controller.raft.store import ReplicaStore
-from metadata import records as r
-from metadata.batches import decode_batch
-from metadata.image import MetadataImage
-from metadata.inspect.log import InspectError, MetadataLog, ReadBatch, open_log
-from metadata.inspect.log_copy import NodeFiles, node_files
-from metadata.inspect.repair import RepairReport, RepairRequest, plan_repair, write_repair
-from metadata.inspect.rewrite import NO_OP
-from metadata.inspect.states import state_at
-from metadata.replay import ReplayState, replay_all
-from metadata.snapshot import load_snapshot
-from storage.batch import RecordBatch
-from storage.disk import Disk, join, read_file
-from storage.epochs import EpochTable
-from storage.faulty_disk import PowerLossError
-from storage.log_config import METADATA_DIRECTORY
-from storage.meta_properties import load_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.quorum_state import load_quorum_state
-from storage.segment import segment_name
-from storage.snapshots import list_snapshots
-from storage.types import LogPosition
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, ReadBatch, open_log
+from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, node_files
+from metaquorum.metadata.inspect.repair.repair import RepairReport, RepairRequest, plan_repair, write_repair
+from metaquorum.metadata.inspect.repair.rewrite import NO_OP
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.snapshot import load_snapshot
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.interface import Disk, join, read_file
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import load_meta_properties
+from metaquorum.storage.files.quorum_state import load_quorum_state
+from metaquorum.storage.files.snapshots import list_snapshots
+from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.testing.faulty_disk import PowerLossError
 from tests.conftest import shared_data_path
 from tests.unit.metadata.made_logs import (
     HOME,

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.raft.store import ReplicaStore
-from metadata import records as r
-from metadata.control_records import KRaftVersionRecord, LeaderChangeMessage
-from metadata.inspect.log import InspectError, open_log
-from metadata.inspect.log_copy import node_files
-from metadata.inspect.quorum import QuorumView
-from metadata.inspect.salvage import (
+from metaquorum.metadata.inspect.causes.quorum import QuorumView
+from metaquorum.metadata.inspect.log.log import InspectError, open_log
+from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.inspect.repair.log_copy import node_files
+from metaquorum.metadata.inspect.repair.salvage import (
     EPOCH_MARGIN,
     NewVoter,
     Survivor,
@@ -22,14 +20,16 @@ from metadata.inspect.salvage import (
     what_is_missing,
     write_voters,
 )
-from metadata.inspect.states import state_at
-from storage.disk import Disk, join, read_file
-from storage.log_config import METADATA_DIRECTORY
-from storage.meta_properties import load_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.quorum_state import QuorumState, load_quorum_state
-from storage.segment import segment_name
-from storage.types import LogPosition
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.control import KRaftVersionRecord, LeaderChangeMessage
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.storage.disk.interface import Disk, join, read_file
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import load_meta_properties
+from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state
+from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.types import LogPosition
 from tests.conftest import shared_data_path
 from tests.unit.metadata.made_logs import (
     CLUSTER,

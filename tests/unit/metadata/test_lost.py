@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.inspect.lost import Holding, find_losses
-from storage.epochs import EpochTable
-from storage.types import LogPosition
+from metaquorum.metadata.inspect.nodes.lost import Holding, find_losses
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.types import LogPosition
 
 VOTERS = (3000, 3001, 3002)
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from metadata.inspect.log import MetadataLog, open_log
-from metadata.inspect.metadata_only import refuse_other_logs
-from storage.batch import encode_batch
-from storage.disk import join
-from storage.errors import NotALogError
-from storage.faulty_disk import FaultyDisk
-from storage.posix_disk import PosixDisk
-from storage.replica_directory import encode_partition_metadata
+from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
+from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import NotALogError
+from metaquorum.storage.files.replica_directory import encode_partition_metadata
+from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.unit.metadata.made_logs import START_MS, STORY, encoded, make_node, memory_disk, write
 
 SEGMENT = f"{0:020}.log"

@@ -7,22 +7,22 @@ from collections.abc import Sequence
 
 import pytest
 
-from cli.log_nodes import nodes_lines
-from metadata import records as r
-from metadata.image import images_equal
-from metadata.inspect.log import InspectError, MetadataLog, open_log
-from metadata.inspect.merged_log import MergedLog
-from metadata.inspect.nodes import find_logs, most_complete, require_one_quorum, short_names
-from metadata.inspect.nodes_merge import BYTES, EPOCHS, Departure, Lost, NodesReport, compare_nodes
-from metadata.inspect.states import state_at
-from storage.batch import RecordBatch, encode_batch
-from storage.disk import Disk, join, read_file
-from storage.faulty_disk import FaultyDisk
-from storage.known_committed import FILE_NAME as KNOWN_COMMITTED
-from storage.known_committed import encode as encode_known
-from storage.reader import Damage
-from storage.segment import segment_name
-from storage.types import LogPosition
+from metaquorum.cli.log.input.nodes import nodes_lines
+from metaquorum.metadata.image import images_equal
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, open_log
+from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.inspect.nodes.merge import BYTES, EPOCHS, Departure, Lost, NodesReport, compare_nodes
+from metaquorum.metadata.inspect.nodes.merged_log import MergedLog
+from metaquorum.metadata.inspect.nodes.nodes import find_logs, most_complete, require_one_quorum, short_names
+from metaquorum.metadata.records import types as r
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch
+from metaquorum.storage.disk.interface import Disk, join, read_file
+from metaquorum.storage.files.known_committed import FILE_NAME as KNOWN_COMMITTED
+from metaquorum.storage.files.known_committed import encode as encode_known
+from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.unit.metadata.made_logs import (
     STORY,
     Batch,

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from metadata.inspect import check as check_module
-from metadata.inspect.check import LogReport, check_log
-from metadata.inspect.log import MetadataLog, ReadBatch, damage_line
-from metadata.inspect.log_copy import NodeFiles
-from metadata.inspect.states import Passed, Step, earliest, state_at, steps_from
-from metadata.inspect.story import events
-from metadata.inspect.timeline import CRITICAL, SEVERITIES, Timeline, TimelineEvent
-from storage.reader import Damage
+from metaquorum.metadata.inspect.checks import check as check_module
+from metaquorum.metadata.inspect.checks.check import LogReport, check_log
+from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
+from metaquorum.metadata.inspect.log.states import Passed, Step, earliest, state_at, steps_from
+from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
+from metaquorum.metadata.inspect.timeline.story import events
+from metaquorum.metadata.inspect.timeline.timeline import CRITICAL, SEVERITIES, Timeline, TimelineEvent
+from metaquorum.storage.log.reader import Damage
 from tests.unit.metadata.made_logs import memory_disk
 from tests.unit.metadata.random_logs import add_snapshots, random_node, tamper
 

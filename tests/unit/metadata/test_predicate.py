@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import records as r
-from metadata.image import MetadataImage
-from metadata.inspect import bounds
-from metadata.inspect.predicate import (
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.causes.quorum import QuorumView
+from metaquorum.metadata.inspect.checks import bounds
+from metaquorum.metadata.inspect.checks.predicate import (
     HELPERS,
     MAX_LENGTH,
     Place,
@@ -15,8 +15,8 @@ from metadata.inspect.predicate import (
     Verdict,
     compile_predicate,
 )
-from metadata.inspect.quorum import QuorumView
-from metadata.replay import ReplayState, replay_records
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.replay import ReplayState, replay_records
 
 ID = bytes(range(16))
 

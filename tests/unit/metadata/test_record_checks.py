@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from metadata import records as r
-from metadata.batches import DecodedRecord
-from metadata.codec import encode
-from metadata.inspect.check import Finding, check_log
-from metadata.inspect.record_checks import RECORD_RULES, falls_inside
-from storage.batch import encode_batch
-from storage.disk import join
+from metaquorum.metadata.inspect.checks.check import Finding, check_log
+from metaquorum.metadata.inspect.checks.record_checks import RECORD_RULES, falls_inside
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batches import DecodedRecord
+from metaquorum.metadata.records.codec import encode
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.interface import join
 from tests.conftest import REPOSITORY
 from tests.unit.metadata.made_logs import STORY, Batch, encoded, leads, make_node, memory_disk, write
 

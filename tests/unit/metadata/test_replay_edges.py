@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metadata import codec, replay
-from metadata.codec import decode, encode
-from metadata.errors import RecordDecodeError, ReplayError
-from metadata.image import describe_difference
-from metadata.records import (
+from metaquorum.metadata import replay
+from metaquorum.metadata.errors import RecordDecodeError, ReplayError
+from metaquorum.metadata.image import describe_difference
+from metaquorum.metadata.records import codec
+from metaquorum.metadata.records.codec import decode, encode
+from metaquorum.metadata.records.primitives import MAX_VARINT, Malformed, read_uvarint, uvarint
+from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
@@ -23,9 +25,8 @@ from metadata.records import (
     PartitionRecord,
     TopicRecord,
 )
-from metadata.replay import Replayer, ReplayState
-from metadata.wire import MAX_VARINT, Malformed, read_uvarint, uvarint
-from storage.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 
 TOPIC = b"t" * 16
 MANY = 40

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metadata.codec import encode
-from metadata.image import describe_difference
-from metadata.records import (
+from metaquorum.metadata.image import describe_difference
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import (
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
@@ -26,7 +26,7 @@ from metadata.records import (
     UnregisterBrokerRecord,
     ZkMigrationStateRecord,
 )
-from metadata.replay import ReplayState
+from metaquorum.metadata.replay import ReplayState
 from tests.unit.metadata.test_replay_edges import (
     MANY,
     TOPIC,

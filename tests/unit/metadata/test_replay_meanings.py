@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from metadata.errors import ReplayError
-from metadata.image import (
+from metaquorum.metadata.errors import ReplayError
+from metaquorum.metadata.image import (
     MIGRATING,
     UNASSIGNED,
     BrokerRegistration,
@@ -17,7 +17,7 @@ from metadata.image import (
     ProducerIds,
     images_equal,
 )
-from metadata.records import (
+from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
@@ -47,7 +47,7 @@ from metadata.records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
-from metadata.replay import ReplayState, replay_records
+from metaquorum.metadata.replay import ReplayState, replay_records
 
 T1, T2 = b"\x01" * 16, b"\x02" * 16
 D1, D2, D3 = b"\xd1" * 16, b"\xd2" * 16, b"\xd3" * 16

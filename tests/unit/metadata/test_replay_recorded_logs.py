@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from metadata.columnar import MIN_RECORDS
-from metadata.errors import ReplayError
-from metadata.features import metadata_version_name
-from metadata.image import (
+from metaquorum.metadata.columnar import MIN_RECORDS
+from metaquorum.metadata.errors import ReplayError
+from metaquorum.metadata.features import metadata_version_name
+from metaquorum.metadata.image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     TOPIC_RESOURCE,
@@ -20,13 +20,13 @@ from metadata.image import (
     describe_difference,
     images_equal,
 )
-from metadata.invariants import ERROR, check_image, check_step
-from metadata.replay import Replayer, ReplayState
-from metadata.snapshot import load_snapshot, snapshot_batches
-from storage.batch import RecordBatch, iter_batches, parse_header
-from storage.snapshots import parse_snapshot_name
-from storage.types import LogPosition
-from storage.uuids import uuid_to_text
+from metaquorum.metadata.invariants import ERROR, check_image, check_step
+from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
+from metaquorum.storage.batches.batch import RecordBatch, iter_batches, parse_header
+from metaquorum.storage.files.snapshots import parse_snapshot_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import uuid_to_text
 
 pytestmark = pytest.mark.shared_data
 

@@ -7,20 +7,26 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metadata.codec import decode, encode
-from metadata.image import describe_difference
-from metadata.image.compare import partition_changes
-from metadata.image.types import Provenance
-from metadata.records import (
+from metaquorum.metadata.image import describe_difference
+from metaquorum.metadata.image.compare import partition_changes
+from metaquorum.metadata.image.types import Provenance
+from metaquorum.metadata.records.codec import decode, encode
+from metaquorum.metadata.records.primitives import uvarint
+from metaquorum.metadata.records.types import (
     ControllerRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     TopicRecord,
 )
-from metadata.replay import Replayer, ReplayState, replay, replay_records
-from metadata.wire import uvarint
-from storage.batch import RawRecord, RecordBatch, batch_of_records, iter_batches, plain_header
+from metaquorum.metadata.replay import Replayer, ReplayState, replay, replay_records
+from metaquorum.storage.batches.batch import (
+    RawRecord,
+    RecordBatch,
+    batch_of_records,
+    iter_batches,
+    plain_header,
+)
 
 WIDE, NARROW = b"w" * 16, b"n" * 16
 DIRECTORIES = tuple(bytes([at]) * 16 for at in range(200, 209))

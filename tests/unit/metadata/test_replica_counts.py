@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.codec import encode
-from metadata.features import write_version
-from metadata.image import MetadataImage, TopicsImage
-from metadata.invariants import check_image
-from metadata.records import (
+from metaquorum.metadata.features import write_version
+from metaquorum.metadata.image import MetadataImage, TopicsImage
+from metaquorum.metadata.invariants import check_image
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
@@ -22,10 +22,10 @@ from metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from metadata.replay import Replayer, ReplayState, replay_records
-from metadata.snapshot import load_snapshot, snapshot_batches
-from storage.batch import encode_batch, iter_batches
-from storage.types import LogPosition
+from metaquorum.metadata.replay import Replayer, ReplayState, replay_records
+from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.types import LogPosition
 
 UNASSIGNED = b"\0" * 15 + b"\1"
 

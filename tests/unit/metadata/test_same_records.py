@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata import control_records as control
-from metadata import records as r
-from metadata.inspect.cause_types import Cause
-from metadata.inspect.changes import UNCLEAN_ELECTION
-from metadata.inspect.election_causes import election_causes
-from metadata.inspect.targets import parse_target
-from metadata.inspect.timeline import Timeline, TimelineEvent
-from metadata.inspect.why import Chain
+from metaquorum.metadata.inspect.causes.cause_types import Cause
+from metaquorum.metadata.inspect.causes.election_causes import election_causes
+from metaquorum.metadata.inspect.causes.why import Chain
+from metaquorum.metadata.inspect.entities.changes import UNCLEAN_ELECTION
+from metaquorum.metadata.inspect.entities.targets import parse_target
+from metaquorum.metadata.inspect.timeline.timeline import Timeline, TimelineEvent
+from metaquorum.metadata.records import control
+from metaquorum.metadata.records import types as r
 from tests.unit.controller.node_quorum import Quorum
 from tests.unit.controller.test_node_brokers import beat, quorum_of
 

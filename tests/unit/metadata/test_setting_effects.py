@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replica import topic_settings as reading
-from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
-from metadata.records import ConfigRecord
-from metadata.settings.configs import describe_resource
-from metadata.settings.effects import CARRIED_OUT, note_on, notes_on
-from metadata.settings.topic_keys import TOPIC_KEYS
+from metaquorum.broker.replica import topic_settings as reading
+from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
+from metaquorum.metadata.records.types import ConfigRecord
+from metaquorum.metadata.settings.configs import describe_resource
+from metaquorum.metadata.settings.effects import CARRIED_OUT, note_on, notes_on
+from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
 from tests.unit.metadata.test_snapshot_files import image_of
 
 

@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from metadata import records as r
-from metadata.image import MetadataImage
-from metadata.inspect.diff import changes_between
-from metadata.inspect.idle_records import NOT_JUDGED, subject
-from metadata.inspect.targets import parse_target
-from metadata.inspect.timeline import Timeline
-from metadata.inspect.views import fields_of
-from metadata.inspect.why import Chain, Explanation
-from metadata.replay import Replayer, ReplayState
-from metadata.tree import image_tree, plain_number
-from metadata.tree_json import image_json
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.causes.why import Chain, Explanation
+from metaquorum.metadata.inspect.checks.idle_records import NOT_JUDGED, subject
+from metaquorum.metadata.inspect.entities.diff import changes_between
+from metaquorum.metadata.inspect.entities.targets import parse_target
+from metaquorum.metadata.inspect.entities.views import fields_of
+from metaquorum.metadata.inspect.timeline.timeline import Timeline
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.metadata.text.tree import image_tree, plain_number
+from metaquorum.metadata.text.tree_json import image_json
 
 ID, OTHER = bytes(range(16)), bytes(range(1, 17))
 ACL_PATH = "acl/AAECAwQFBgcICQoLDA0ODw"

@@ -13,14 +13,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from controller.columns.creation import new_partitions
-from controller.encoding import encode_records_batch
-from metadata.codec import encode
-from metadata.columnar.bulk import ChangedPartitions, RecordPieces
-from metadata.columnar.rows import ChangedRows
-from metadata.delta import diff
-from metadata.image import MetadataImage, describe_difference, images_equal
-from metadata.records import (
+from metaquorum.controller.encoding import encode_records_batch
+from metaquorum.controller.partitions.columns.creation import new_partitions
+from metaquorum.metadata.columnar.bulk import ChangedPartitions, RecordPieces
+from metaquorum.metadata.columnar.rows import ChangedRows
+from metaquorum.metadata.delta import diff
+from metaquorum.metadata.image import MetadataImage, describe_difference, images_equal
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import (
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -28,11 +28,11 @@ from metadata.records import (
     TopicRecord,
     ZkMigrationStateRecord,
 )
-from metadata.replay import Replayer, ReplayState
-from metadata.snapshot import load_snapshot, snapshot_batches
-from metadata.snapshot_records import records_before_topics
-from storage.batch import encode_batch, iter_batches
-from storage.types import LogPosition
+from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
+from metaquorum.metadata.snapshot_records import records_before_topics
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.types import LogPosition
 
 LEVEL = 19
 TOPICS = [bytes([at]) * 16 for at in range(1, 5)]

@@ -6,22 +6,28 @@ from typing import Any
 
 import pytest
 
-from metadata.codec import decode_control, encode, encode_control
-from metadata.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
-from metadata.errors import ReplayError, UnsupportedVersionError
-from metadata.image import ImageBuilder, MetadataImage, images_equal
-from metadata.records import (
+from metaquorum.metadata.errors import ReplayError, UnsupportedVersionError
+from metaquorum.metadata.image import ImageBuilder, MetadataImage, images_equal
+from metaquorum.metadata.records.codec import decode_control, encode, encode_control
+from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord
+from metaquorum.metadata.records.types import (
     BeginTransactionRecord,
     BrokerRecord,
     FeatureLevelRecord,
     PartitionRecord,
     TopicRecord,
 )
-from metadata.replay import ReplayState, replay_records
-from metadata.snapshot import BATCH_BYTES, BATCH_RECORDS, SnapshotLoadError, load_snapshot, snapshot_batches
-from storage.batch import encode_batch, iter_batches
-from storage.errors import CorruptLogError
-from storage.types import LogPosition
+from metaquorum.metadata.replay import ReplayState, replay_records
+from metaquorum.metadata.snapshot import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    SnapshotLoadError,
+    load_snapshot,
+    snapshot_batches,
+)
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.errors import CorruptLogError
+from metaquorum.storage.types import LogPosition
 
 POSITION = LogPosition(4, 100)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.image import MetadataImage, Provenance
-from metadata.replay import OpenTransaction, ReplayState
-from metadata.snapshot_policy import SnapshotPolicy
-from storage.types import LogPosition
+from metaquorum.metadata.image import MetadataImage, Provenance
+from metaquorum.metadata.replay import OpenTransaction, ReplayState
+from metaquorum.metadata.snapshot_policy import SnapshotPolicy
+from metaquorum.storage.types import LogPosition
 
 HOUR_MS = 3_600_000
 

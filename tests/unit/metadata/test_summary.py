@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from metadata import records as r
-from metadata.image.types import NO_LEADER
-from metadata.inspect.event_groups import duration
-from metadata.inspect.log import ReadBatch, open_log
-from metadata.inspect.points import Point
-from metadata.inspect.states import steps
-from metadata.inspect.summary import Section, Summary
-from metadata.inspect.summary_limits import gap_ms, idle_interval_ms, last_time_ms
-from metadata.inspect.timeline import Timeline, TimelineEvent
-from storage.posix_disk import PosixDisk
+from metaquorum.metadata.image.types import NO_LEADER
+from metaquorum.metadata.inspect.log.log import ReadBatch, open_log
+from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.log.states import steps
+from metaquorum.metadata.inspect.summary.limits import gap_ms, idle_interval_ms, last_time_ms
+from metaquorum.metadata.inspect.summary.summary import Section, Summary
+from metaquorum.metadata.inspect.timeline.event_groups import duration
+from metaquorum.metadata.inspect.timeline.timeline import Timeline, TimelineEvent
+from metaquorum.metadata.records import types as r
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import shared_data_path
 from tests.unit.metadata.made_logs import STORY, Batch, make_node, memory_disk
 from tests.unit.metadata.test_timeline import ID, OTHER, Story, broker, started

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from metadata import control_records as control
-from metadata import records as r
-from metadata.inspect.log import ReadBatch, open_log
-from metadata.inspect.timeline import SEVERITIES, Timeline, TimelineEvent, at_least
-from storage.posix_disk import PosixDisk
+from metaquorum.metadata.inspect.log.log import ReadBatch, open_log
+from metaquorum.metadata.inspect.timeline.timeline import SEVERITIES, Timeline, TimelineEvent, at_least
+from metaquorum.metadata.records import control
+from metaquorum.metadata.records import types as r
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import shared_data_path
 
 ROOT = shared_data_path() or Path("absent")

@@ -6,15 +6,15 @@ import tracemalloc
 
 import pytest
 
-from cli.output import json_line
-from metadata import records as r
-from metadata.image import MetadataImage
-from metadata.inspect.log import open_log
-from metadata.inspect.states import state_at
-from metadata.replay import Replayer, ReplayState
-from metadata.tree import image_tree
-from metadata.tree_json import image_json, topics_json
-from storage.posix_disk import PosixDisk
+from metaquorum.cli.text.output import json_line
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.log.log import open_log
+from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.metadata.text.tree import image_tree
+from metaquorum.metadata.text.tree_json import image_json, topics_json
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import shared_data_path
 
 ROOT = shared_data_path()

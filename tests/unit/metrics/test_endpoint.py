@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runtime.addresses import Listener
-from runtime.errors import StartError
-from runtime.metrics import endpoint as endpoint_module
-from runtime.metrics.endpoint import CONNECTIONS_MAX, HEADER_BYTES_MAX, MetricsEndpoint
-from runtime.metrics.service import bind_metrics
+from metaquorum.runtime.config.addresses import Listener
+from metaquorum.runtime.errors import StartError
+from metaquorum.runtime.metrics import endpoint as endpoint_module
+from metaquorum.runtime.metrics.endpoint import CONNECTIONS_MAX, HEADER_BYTES_MAX, MetricsEndpoint
+from metaquorum.runtime.metrics.service import bind_metrics
 from tests.unit.server.nodes import free_port
 
 

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from metadata.image import MetadataImage, TopicsImage
-from metadata.image.columns import CHUNK_ROWS
-from metadata.image.types import PartitionInfo
-from runtime.metrics import partition_counts
-from runtime.metrics.partition_counts import Counts, PartitionCounts
+from metaquorum.metadata.image import MetadataImage, TopicsImage
+from metaquorum.metadata.image.columns import CHUNK_ROWS
+from metaquorum.metadata.image.types import PartitionInfo
+from metaquorum.runtime.metrics import partition_counts
+from metaquorum.runtime.metrics.partition_counts import Counts, PartitionCounts
 
 TOPIC_ID = bytes(15) + b"\x01"
 OTHER_ID = bytes(15) + b"\x02"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from runtime.metrics import node as node_module
-from runtime.metrics.node import NodeStatistics
-from runtime.metrics.statistics import (
+from metaquorum.runtime.metrics import node as node_module
+from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.runtime.metrics.statistics import (
     ERRORS_MAX,
     WINDOW_MS,
     FlushStatistics,

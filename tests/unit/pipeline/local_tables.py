@@ -14,12 +14,12 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from metadata.batches import decode_batch
-from pipeline.intervals.cluster import ClusterReplay
-from pipeline.tables import TABLES, TIME, Table, arrow_schema
-from storage.meta_properties import load_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.reader import Damage, LogReader
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.pipeline.intervals.cluster import ClusterReplay
+from metaquorum.pipeline.tables import TABLES, TIME, Table, arrow_schema
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import load_meta_properties
+from metaquorum.storage.log.reader import Damage, LogReader
 
 _DAY_MS = 86_400_000
 

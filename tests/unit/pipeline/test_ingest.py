@@ -10,11 +10,18 @@ import msgspec
 import pyarrow.dataset as ds
 import pytest
 
-import pipeline.ingest.job as job
-from pipeline.ingest.layout import WrittenFile, load_manifest
-from pipeline.ingest.tasks import run_task
-from pipeline.ingest.work import ExecutorError, RecordsTask, ReplayTask, SurveyTask, Task, TaskResult
-from pipeline.tables import PARTITION_COLUMNS, TABLES, arrow_schema
+import metaquorum.pipeline.ingest.job as job
+from metaquorum.pipeline.ingest.layout import WrittenFile, load_manifest
+from metaquorum.pipeline.ingest.tasks import run_task
+from metaquorum.pipeline.ingest.work import (
+    ExecutorError,
+    RecordsTask,
+    ReplayTask,
+    SurveyTask,
+    Task,
+    TaskResult,
+)
+from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, arrow_schema
 from tests.unit.pipeline.intervals.telling import read_log, replayed, tables_of
 from tests.unit.pipeline.intervals.test_resume import story
 from tests.unit.pipeline.intervals.test_what_nobody_saw import image_at

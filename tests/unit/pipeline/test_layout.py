@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.ingest.layout import (
+from metaquorum.pipeline.ingest.layout import (
     LayoutError,
     Manifest,
     WrittenFile,

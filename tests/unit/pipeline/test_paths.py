@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli.pipeline_commands import pipeline
-from pipeline.paths import PathError, local_path
+from metaquorum.cli.pipeline.commands import pipeline
+from metaquorum.pipeline.paths import PathError, local_path
 
 
 @pytest.mark.parametrize(

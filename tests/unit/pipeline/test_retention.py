@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import pipeline.ingest.job as job
-import pipeline.ingest.plan as plan
-import pipeline.intervals.cluster as cluster
-from metadata import records as r
-from metadata.codec import encode
-from metadata.snapshot import snapshot_batches
-from pipeline.ingest.tasks import run_task
-from pipeline.ingest.work import Task, TaskResult
-from pipeline.tables import TABLES
-from storage.batch import RecordBatch, encode_batch, iter_batches
-from storage.types import LogPosition
+import metaquorum.pipeline.ingest.job as job
+import metaquorum.pipeline.ingest.plan as plan
+import metaquorum.pipeline.intervals.cluster as cluster
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.pipeline.ingest.tasks import run_task
+from metaquorum.pipeline.ingest.work import Task, TaskResult
+from metaquorum.pipeline.tables import TABLES
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.storage.types import LogPosition
 from tests.unit.pipeline.intervals.telling import (
     Line,
     alive,

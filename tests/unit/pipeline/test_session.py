@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli.main import main
-from pipeline.session import LOOPBACK, SessionError, java_version, require_java, settings
+from metaquorum.cli.main import main
+from metaquorum.pipeline.session import LOOPBACK, SessionError, java_version, require_java, settings
 
 
 def fake_java(folder: Path, says: str) -> Path:

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pipeline.logs.places import LogPlace
-from pipeline.source import (
+from metaquorum.pipeline.logs.places import LogPlace
+from metaquorum.pipeline.source import (
     MetadataLogReader,
     MetadataLogStreamReader,
     OptionError,

@@ -1,9 +1,9 @@
 """A cluster of brokers in memory for tests of the data client, and a loop on which time costs nothing.
 
-What is stored, and under which sequences, is decided by the real rules (`storage.producers`). Faults come
-from one seed: requests and answers are lost, requests arrive after their sender gave them up, leaders move,
-brokers refuse with every retriable code, metadata lags. Nothing acknowledged is ever removed, unless a test
-says so (`truncate`).
+The real rules decide what is stored, and under which sequences (`storage.partition.producers`). Faults
+come from one seed: requests and answers are lost, requests arrive after their sender gave them up, leaders
+move, brokers refuse with every retriable code, metadata lags. Nothing acknowledged is ever removed, unless a
+test says so (`truncate`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from broker.replica import messages as api
-from metadata.errors import ApiError, ErrorCode
-from metadata.image.types import BrokerRegistration, Endpoint, PartitionInfo, TopicInfo
-from runtime.client import Address, TopicDescription
-from runtime.data_client.connections import LinkError, MetadataAnswer, Referral
-from storage.batch import BatchHeader, batch_problem, parse_header, seal_batch
-from storage.producers import Duplicate, Fenced, Fresh, OutOfOrder, ProducerTable
-from storage.types import LogPosition
+from metaquorum.broker.replica import messages as api
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image.types import BrokerRegistration, Endpoint, PartitionInfo, TopicInfo
+from metaquorum.runtime.client.admin import Address, TopicDescription
+from metaquorum.runtime.data_client.connections import LinkError, MetadataAnswer, Referral
+from metaquorum.storage.batches.batch import BatchHeader, batch_problem, parse_header, seal_batch
+from metaquorum.storage.partition.producers import Duplicate, Fenced, Fresh, OutOfOrder, ProducerTable
+from metaquorum.storage.types import LogPosition
 
 T = TypeVar("T")
 
@@ -181,7 +181,7 @@ class FakeCluster:
 
     def values(self, partition: FakePartition) -> list[bytes | None]:
         """Every value stored, in order."""
-        from runtime.data_client.records import Batch
+        from metaquorum.runtime.data_client.records import Batch
 
         return [r.value for each in partition.batches for r in Batch(each.header, each.data).records()]
 
@@ -348,7 +348,7 @@ class FakeCluster:
             return api.ListedOffset(key=each.key, offset=partition.end_offset)
         if each.timestamp_ms == api.EARLIEST_TIMESTAMP:
             return api.ListedOffset(key=each.key, offset=partition.start_offset)
-        from runtime.data_client.records import Batch
+        from metaquorum.runtime.data_client.records import Batch
 
         for stored in partition.batches:
             for record in Batch(stored.header, stored.data).records():

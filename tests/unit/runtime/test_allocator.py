@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from runtime.allocator import keep_freed_buffers
+from metaquorum.runtime.allocator import keep_freed_buffers
 
 PROGRAM = """
 import resource
-from runtime.allocator import keep_freed_buffers
+from metaquorum.runtime.allocator import keep_freed_buffers
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.replica import messages as api
-from controller.raft.events import RaftRequestAbandoned, RaftRequestArrived
-from controller.raft.messages import FetchRequest, FetchResponse, RaftError
-from proto import data_pb2 as pb
-from proto import raft_pb2 as raft
-from runtime import raft_codec, raft_server
-from runtime.channels import END_OF_STREAM
-from runtime.data_client.connections import LinkError, _ProduceStream
-from runtime.raft_server import RaftService
-from runtime.transport import TransportEvent
+from metaquorum.broker.replica import messages as api
+from metaquorum.proto import data_pb2 as pb
+from metaquorum.proto import raft_pb2 as raft
+from metaquorum.raft.events import RaftRequestAbandoned, RaftRequestArrived
+from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
+from metaquorum.runtime.api import raft as raft_codec
+from metaquorum.runtime.data_client.connections import LinkError, _ProduceStream
+from metaquorum.runtime.rpc import raft_server
+from metaquorum.runtime.rpc.channels import END_OF_STREAM
+from metaquorum.runtime.rpc.raft_server import RaftService
+from metaquorum.runtime.rpc.transport import TransportEvent
 
 ENDINGS = ("ended", "unreadable", "read fails", "write fails", "too much", "late", "closed")
 IN_TIME_MS, NO_TIME_MS = 60_000, -10_000

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runtime.channels import bind
-from runtime.errors import StartError
+from metaquorum.runtime.errors import StartError
+from metaquorum.runtime.rpc.channels import bind
 
 
 class Recorder:

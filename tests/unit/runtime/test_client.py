@@ -10,15 +10,15 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests import NewTopic
-from proto import admin_pb2 as admin
-from proto import metadata_pb2 as common
-from proto.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
-from runtime.api_codec import error_from_pb
-from runtime.channels import bind, new_server
-from runtime.client import AdminClient, BlockingClient, ClientError, parse_bootstrap
-from runtime.reach import status_text
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.proto import admin_pb2 as admin
+from metaquorum.proto import metadata_pb2 as common
+from metaquorum.proto.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
+from metaquorum.runtime.api.api import error_from_pb
+from metaquorum.runtime.client.admin import AdminClient, BlockingClient, ClientError, parse_bootstrap
+from metaquorum.runtime.rpc.channels import bind, new_server
+from metaquorum.runtime.rpc.reach import status_text
 
 
 class ScriptedAdmin(AdminServicer):

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from broker.replica.topic_settings import topic_settings
-from controller.config import ControllerConfig
-from controller.raft.config import RaftConfig, Voter
-from metadata.image import MetadataImage
-from metadata.records import ControllerEndpoint
-from runtime.config import load_config
-from runtime.config_docs import configuration_page
-from runtime.config_key import BROKER as BROKER_ROLE
-from runtime.config_keys import KEYS
-from runtime.config_keys_topics import TOPICS
-from runtime.errors import ConfigError
-from runtime.kafka_keys import KAFKA_KEYS, is_kafkas
-from storage.uuids import uuid_to_text
+from metaquorum.broker.replica.topic_settings import topic_settings
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import ControllerEndpoint
+from metaquorum.raft.config import RaftConfig, Voter
+from metaquorum.runtime.config.docs import configuration_page
+from metaquorum.runtime.config.kafka_keys import KAFKA_KEYS, is_kafkas
+from metaquorum.runtime.config.key import BROKER as BROKER_ROLE
+from metaquorum.runtime.config.keys import KEYS
+from metaquorum.runtime.config.keys_topics import TOPICS
+from metaquorum.runtime.config.node import load_config
+from metaquorum.runtime.errors import ConfigError
+from metaquorum.storage.uuids import uuid_to_text
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DIRECTORY = bytes(range(1, 17))
@@ -282,7 +282,9 @@ def test_defaults_are_within_their_own_ranges() -> None:
 
 def test_the_page_about_configuration_is_current() -> None:
     page = (REPOSITORY / "docs" / "configuration.md").read_text()
-    assert page == configuration_page(), "run: python -m runtime.config_docs > docs/configuration.md"
+    assert page == configuration_page(), (
+        "run: python -m metaquorum.runtime.config.docs > docs/configuration.md"
+    )
 
 
 def test_what_topics_have_that_set_nothing(tmp_path: Path) -> None:

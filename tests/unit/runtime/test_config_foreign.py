@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config import NodeConfig, load_config
-from runtime.config_keys import KEYS
-from runtime.driver import Ending
-from runtime.errors import ConfigError
-from runtime.kafka_keys import KAFKA_KEYS
-from runtime.process import run_process
+from metaquorum.runtime.config.kafka_keys import KAFKA_KEYS
+from metaquorum.runtime.config.keys import KEYS
+from metaquorum.runtime.config.node import NodeConfig, load_config
+from metaquorum.runtime.driver import Ending
+from metaquorum.runtime.errors import ConfigError
+from metaquorum.runtime.process import run_process
 from tests.unit.runtime.test_config import BROKER, CONTROLLER, written
 
 KRAFT_BROKER = """

@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.data_client.batches import BatchBuilder, Codec, foreign_payload
-from runtime.data_client.partitioner import StickyPartition, murmur2, partition_of
-from runtime.data_client.records import Record, split_batches
-from storage.batch import BatchHeader, Compression, RecordBatch, encode_batch, parse_header, seal_batch
-from storage.errors import BatchError, CompressedBatchError
+from metaquorum.runtime.data_client.batches import BatchBuilder, Codec, foreign_payload
+from metaquorum.runtime.data_client.partitioner import StickyPartition, murmur2, partition_of
+from metaquorum.runtime.data_client.records import Record, split_batches
+from metaquorum.storage.batches.batch import (
+    BatchHeader,
+    Compression,
+    RecordBatch,
+    encode_batch,
+    parse_header,
+    seal_batch,
+)
+from metaquorum.storage.errors import BatchError, CompressedBatchError
 
 VALUES = st.lists(
     st.one_of(st.binary(max_size=20), st.binary(min_size=60, max_size=200)), min_size=1, max_size=90

@@ -7,10 +7,10 @@ import random
 from collections.abc import Sequence
 from typing import cast
 
-from metadata.errors import ApiError, ErrorCode
-from runtime.client import Address
-from runtime.data_client.cluster_view import ClusterView
-from runtime.data_client.connections import Connections, LinkError, MetadataAnswer
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.client.admin import Address
+from metaquorum.runtime.data_client.cluster_view import ClusterView
+from metaquorum.runtime.data_client.connections import Connections, LinkError, MetadataAnswer
 
 NODES: tuple[Address, ...] = (("a", 1), ("b", 2))
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.replica import messages as api
-from metadata.errors import ApiError, ErrorCode
-from proto import data_pb2 as pb
-from runtime import data_admin_codec as admin
-from runtime import data_codec as codec
-from storage.types import LogPosition
+from metaquorum.broker.replica import messages as api
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.proto import data_pb2 as pb
+from metaquorum.runtime.api import data as codec
+from metaquorum.runtime.api import data_admin as admin
+from metaquorum.storage.types import LogPosition
 
 IDS = st.binary(min_size=16, max_size=16)
 INDEX = st.integers(0, 2**31 - 1)

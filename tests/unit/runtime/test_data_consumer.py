@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.errors import ApiError, ErrorCode
-from runtime.client import ClientError
-from runtime.data_client.batches import BatchBuilder
-from runtime.data_client.consumer import (
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.client.admin import ClientError
+from metaquorum.runtime.data_client.batches import BatchBuilder
+from metaquorum.runtime.data_client.consumer import (
     Consumer,
     ConsumerConfig,
     OutOfRange,
@@ -21,8 +21,8 @@ from runtime.data_client.consumer import (
     StartKind,
     TruncatedError,
 )
-from storage.batch import BatchHeader, Compression, seal_batch
-from storage.errors import BatchError, CompressedBatchError
+from metaquorum.storage.batches.batch import BatchHeader, Compression, seal_batch
+from metaquorum.storage.errors import BatchError, CompressedBatchError
 from tests.unit.runtime.fake_broker import FakeCluster, FakePartition, Faults, Stored, run
 
 EARLIEST = Start(StartKind.EARLIEST)

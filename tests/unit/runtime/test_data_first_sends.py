@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from metadata.errors import ApiError, ErrorCode
-from runtime.client import Address, ClientError
-from runtime.data_client.producer import Producer, ProducerConfig, SendError
-from runtime.data_client.turns import Place, Turns
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.client.admin import Address, ClientError
+from metaquorum.runtime.data_client.producer import Producer, ProducerConfig, SendError
+from metaquorum.runtime.data_client.turns import Place, Turns
 from tests.unit.runtime.fake_broker import FakeCluster, Faults, run
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from metadata.errors import ApiError, ErrorCode
-from runtime.client import ClientError
-from runtime.data_client.batches import Codec
-from runtime.data_client.partitioner import partition_of
-from runtime.data_client.producer import Producer, ProducerConfig, Receipt, SendError
-from storage.batch import BatchHeader, Compression, seal_batch
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.client.admin import ClientError
+from metaquorum.runtime.data_client.batches import Codec
+from metaquorum.runtime.data_client.partitioner import partition_of
+from metaquorum.runtime.data_client.producer import Producer, ProducerConfig, Receipt, SendError
+from metaquorum.storage.batches.batch import BatchHeader, Compression, seal_batch
 from tests.unit.runtime.fake_broker import FakeCluster, Faults, run
 
 QUICK = ProducerConfig(batch_bytes=400, linger_ms=2)
@@ -158,7 +158,7 @@ def test_keys_go_where_kafka_puts_them_with_headers_and_time() -> None:
         async with producing(cluster) as producer:
             for key in (b"21", b"foobar", b"abc"):
                 await producer.send("t", b"v-" + key, key=key, headers=[(b"h", None)], timestamp_ms=77)
-        from runtime.data_client.records import Batch
+        from metaquorum.runtime.data_client.records import Batch
 
         for key in (b"21", b"foobar", b"abc"):
             stored = partitions[partition_of(key, 5)].batches

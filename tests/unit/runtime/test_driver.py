@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from controller.raft import effects as raft
-from controller.raft.events import (
+from metaquorum.metadata.errors import InvariantViolation
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image.types import Provenance
+from metaquorum.raft import effects as raft
+from metaquorum.raft.events import (
     LogRead,
     LogSynced,
     LogTrimmed,
@@ -26,27 +29,24 @@ from controller.raft.events import (
     TrimLog,
     WriteSnapshot,
 )
-from controller.raft.messages import (
+from metaquorum.raft.messages import (
     FetchResponse,
     FetchSnapshotResponse,
     RaftError,
     RaftRequest,
     RaftResponse,
 )
-from controller.raft.store import ReplicaStore
-from metadata.errors import InvariantViolation
-from metadata.image import MetadataImage
-from metadata.image.types import Provenance
-from runtime import driver as driver_module
-from runtime.driver import SNAPSHOT_PAUSE, SNAPSHOT_PAUSE_MAX_S, Driver, paced
-from runtime.metrics.node import NodeStatistics
-from runtime.replica import SnapshotFiles
-from storage.batch import encode_batch
-from storage.errors import DiskError
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.types import LogPosition
-from storage.uuids import random_uuid
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.runtime import driver as driver_module
+from metaquorum.runtime.driver import SNAPSHOT_PAUSE, SNAPSHOT_PAUSE_MAX_S, Driver, paced
+from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.runtime.replica import SnapshotFiles
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import DiskError
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import random_uuid
 
 
 class FakeClock:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config import load_config
-from runtime.config_key import BROKER, CONTROLLER
-from runtime.config_keys import KEYS
-from runtime.kafka_keys import is_kafkas
+from metaquorum.runtime.config.kafka_keys import is_kafkas
+from metaquorum.runtime.config.key import BROKER, CONTROLLER
+from metaquorum.runtime.config.keys import KEYS
+from metaquorum.runtime.config.node import load_config
 
 _TABLE = """
 alter.log.dirs.replication.quota.window.num=11

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from metadata.image import MetadataImage, Provenance, TopicsImage
-from metadata.image.columns import CHUNK_ROWS
-from metadata.image.types import PartitionInfo
-from runtime.metadata_log import CHUNKS_PER_TICK, SUMMARY_MS, MetadataLines
+from metaquorum.metadata.image import MetadataImage, Provenance, TopicsImage
+from metaquorum.metadata.image.columns import CHUNK_ROWS
+from metaquorum.metadata.image.types import PartitionInfo
+from metaquorum.runtime.metadata_log import CHUNKS_PER_TICK, SUMMARY_MS, MetadataLines
 
 TOPIC_ID = bytes(15) + b"\x01"
 

@@ -6,11 +6,11 @@ from dataclasses import fields, replace
 
 import pytest
 
-from controller.lifecycle import BrokerState
-from controller.status import BrokerStatus, Counters, NodeStatus
-from proto import admin_pb2 as admin
-from runtime.driver import LoopStatistics
-from runtime.node_codec import NodeReport, node_from_pb, node_to_pb
+from metaquorum.controller.brokers.lifecycle import BrokerState
+from metaquorum.controller.status import BrokerStatus, Counters, NodeStatus
+from metaquorum.proto import admin_pb2 as admin
+from metaquorum.runtime.api.node import NodeReport, node_from_pb, node_to_pb
+from metaquorum.runtime.driver import LoopStatistics
 
 BROKER = BrokerStatus(
     broker_id=1,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from random import Random
 
-from controller.config import ControllerConfig
-from controller.effective import rules_of
-from controller.encoding import encode_records_batch
-from controller.partitions import removal_slice
-from controller.placement import Candidate
-from controller.topics import decide_create_topics
-from metadata.image import MetadataImage
-from metadata.records import Record
-from metadata.replay import ReplayState, replay
-from metadata.requests import CreateTopicsRequest, NewTopic
-from proto import metadata_pb2 as pb
-from runtime.image_codec import partition_to_pb
-from storage.batch import iter_batches
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.encoding import encode_records_batch
+from metaquorum.controller.partitions.partitions import removal_slice
+from metaquorum.controller.partitions.placement import Candidate
+from metaquorum.controller.partitions.topics import decide_create_topics
+from metaquorum.controller.settings.effective import rules_of
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import Record
+from metaquorum.metadata.replay import ReplayState, replay
+from metaquorum.metadata.requests.common import CreateTopicsRequest, NewTopic
+from metaquorum.proto import metadata_pb2 as pb
+from metaquorum.runtime.api.image import partition_to_pb
+from metaquorum.storage.batches.batch import iter_batches
 from tests.unit.controller.node_quorum import CLUSTER, image_of
 from tests.unit.controller.test_broker_decisions import broker
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from runtime.channels import bind, new_server
-from runtime.plain_callers import ended_connection, ended_connections, tell_of
-from runtime.reach import tls_problem
-from runtime.refused_callers import RefusedCallers
+from metaquorum.runtime.plain_callers import ended_connection, ended_connections, tell_of
+from metaquorum.runtime.refused_callers import RefusedCallers
+from metaquorum.runtime.rpc.channels import bind, new_server
+from metaquorum.runtime.rpc.reach import tls_problem
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says what ended")
 

@@ -7,10 +7,10 @@ import typing
 
 import pytest
 
-from controller.raft.messages import FetchResponse, RaftError, RaftRequest, RaftResponse, VoteResponse
-from proto import raft_pb2 as pb
-from runtime import raft_codec
-from storage.types import LogPosition
+from metaquorum.proto import raft_pb2 as pb
+from metaquorum.raft.messages import FetchResponse, RaftError, RaftRequest, RaftResponse, VoteResponse
+from metaquorum.runtime.api import raft as raft_codec
+from metaquorum.storage.types import LogPosition
 
 REQUESTS = typing.get_args(RaftRequest)
 RESPONSES = typing.get_args(RaftResponse)

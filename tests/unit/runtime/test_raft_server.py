@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from controller.raft.events import RaftRequestArrived
-from controller.raft.messages import FetchRequest, FetchResponse, RaftError
-from proto import raft_pb2 as pb
-from runtime import raft_codec, raft_server
-from runtime.channels import END_OF_STREAM
-from runtime.raft_server import OTHERS_BYTES_PER_TURN, OTHERS_PER_TURN, RaftService
-from runtime.transport import TransportEvent
+from metaquorum.proto import raft_pb2 as pb
+from metaquorum.raft.events import RaftRequestArrived
+from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
+from metaquorum.runtime.api import raft as raft_codec
+from metaquorum.runtime.rpc import raft_server
+from metaquorum.runtime.rpc.channels import END_OF_STREAM
+from metaquorum.runtime.rpc.raft_server import OTHERS_BYTES_PER_TURN, OTHERS_PER_TURN, RaftService
+from metaquorum.runtime.rpc.transport import TransportEvent
 
 PEER = 3001
 FIRST_BROKER = 100

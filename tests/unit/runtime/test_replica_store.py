@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.raft.effects import (
+from metaquorum.raft.effects import (
     AppendLog,
     NoteCommitted,
     PersistQuorumState,
@@ -17,16 +17,16 @@ from controller.raft.effects import (
     TruncateLog,
     WriteSnapshotChunk,
 )
-from controller.raft.events import LogTrimmed, TrimLog
-from controller.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
-from controller.raft.store import ReplicaStore, TailCache
-from storage.batch import encode_batch
-from storage.errors import CommittedLostError, CorruptFileError, FileMissingError
-from storage.log import LogConfig
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.types import LogPosition
-from storage.uuids import random_uuid
+from metaquorum.raft.events import LogTrimmed, TrimLog
+from metaquorum.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
+from metaquorum.raft.store import ReplicaStore, TailCache
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import CommittedLostError, CorruptFileError, FileMissingError
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.log.log import LogConfig
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import random_uuid
 
 SMALL_SEGMENTS = LogConfig(segment_bytes=2_000)
 

@@ -10,18 +10,24 @@ import threading
 
 import pytest
 
-from controller.events import Answer, RequestArrived
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import FeaturesImage, MetadataImage
-from metadata.image.cluster import BrokersImage
-from metadata.image.types import BrokerRegistration, Provenance
-from metadata.requests import DescribeQuorumRequest, Done, RegisterBrokerRequest
-from runtime.backoff import Backoff, BackoffPolicy
-from runtime.disk_thread import DiskThread
-from runtime.logging import JsonFormatter, TextFormatter, log_metadata, set_log_context, set_up_logging
-from runtime.metadata_log import MetadataLines
-from runtime.metrics.statistics import RequestStatistics
-from runtime.requests import WaitingRequests, request_name
+from metaquorum.controller.events import Answer, RequestArrived
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import FeaturesImage, MetadataImage
+from metaquorum.metadata.image.cluster import BrokersImage
+from metaquorum.metadata.image.types import BrokerRegistration, Provenance
+from metaquorum.metadata.requests.common import DescribeQuorumRequest, Done, RegisterBrokerRequest
+from metaquorum.runtime.backoff import Backoff, BackoffPolicy
+from metaquorum.runtime.disk_thread import DiskThread
+from metaquorum.runtime.logging import (
+    JsonFormatter,
+    TextFormatter,
+    log_metadata,
+    set_log_context,
+    set_up_logging,
+)
+from metaquorum.runtime.metadata_log import MetadataLines
+from metaquorum.runtime.metrics.statistics import RequestStatistics
+from metaquorum.runtime.rpc.requests import WaitingRequests, request_name
 
 
 def test_backoff_grows_to_its_bound_within_its_jitter_and_starts_over() -> None:
@@ -190,7 +196,7 @@ def test_json_lines_say_how_the_node_is_unless_the_line_knows_better(
     monkeypatch.setattr(root, "handlers", [])
     monkeypatch.setattr(root, "level", root.level)
     now = {"epoch": 3, "offset": 10, "broker_epoch": 7}
-    monkeypatch.setattr("runtime.logging._context", dict)
+    monkeypatch.setattr("metaquorum.runtime.logging._context", dict)
     set_up_logging("json", "info", role="broker", node_id=101)
     log = logging.getLogger("test.context")
     log.info("before")

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from broker.replica.manager import ReplicaManager
-from broker.server.main import BrokerProcess, open_process
-from cli.layout import free_ports
-from controller.raft.events import ShutdownRequested
-from controller.server.main import ControllerProcess
-from runtime.channels import TlsMaterial, bind, new_server
-from runtime.config import NodeConfig, load_config
-from runtime.driver import Ending
-from runtime.metrics.service import bind_metrics
-from runtime.replica import check_directories, check_metadata_directory, open_replica
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.uuids import random_uuid
+from metaquorum.broker.replica.manager import ReplicaManager
+from metaquorum.broker.server.main import BrokerProcess, open_process
+from metaquorum.cli.local.layout import free_ports
+from metaquorum.controller.server.main import ControllerProcess
+from metaquorum.raft.events import ShutdownRequested
+from metaquorum.runtime.config.node import NodeConfig, load_config
+from metaquorum.runtime.driver import Ending
+from metaquorum.runtime.metrics.service import bind_metrics
+from metaquorum.runtime.replica import check_directories, check_metadata_directory, open_replica
+from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.uuids import random_uuid
 
 CLUSTER_ID = "Xk7gN1qkQ3uWm5dJ3v5c2A"
 

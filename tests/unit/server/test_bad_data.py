@@ -14,25 +14,25 @@ from typing import Any
 
 import pytest
 
-from broker.server import main as broker_main
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests import NewTopic
-from metadata.requests_partitions import (
+from metaquorum.broker.server import main as broker_main
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AssignReplicasToDirsRequest,
     IsrMember,
     PartitionAlteration,
     ReplicaAssignment,
 )
-from proto import data_pb2 as pb
-from proto.data_pb2_grpc import DataStub
-from runtime.channels import open_channel
-from runtime.client import AdminClient
-from runtime.partitions_client import alter_partition, assign_replicas
-from storage.batch import encode_batch
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.uuids import random_uuid
+from metaquorum.proto import data_pb2 as pb
+from metaquorum.proto.data_pb2_grpc import DataStub
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.client.partitions import alter_partition, assign_replicas
+from metaquorum.runtime.rpc.channels import open_channel
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.uuids import random_uuid
 from tests.unit.broker.test_replica_validation import REFUSED
 from tests.unit.server.nodes import (
     CLUSTER_ID,

@@ -10,25 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from broker.server import main as broker_main
-from controller.raft.config import Voter
-from controller.raft.voter_memory import store_voters
-from controller.server import main as controller_main
-from metadata.codec import encode, encode_control
-from metadata.control_records import (
+from metaquorum.broker.server import main as broker_main
+from metaquorum.controller.server import main as controller_main
+from metaquorum.metadata.records.codec import encode, encode_control
+from metaquorum.metadata.records.control import (
     ControlRecord,
     KRaftVersionRecord,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
     VotersRecord,
 )
-from metadata.records import NoOpRecord
-from storage.batch import encode_batch
-from storage.log import SegmentedLog
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.quorum_state import QuorumState, store_quorum_state
-from storage.uuids import random_uuid
+from metaquorum.metadata.records.types import NoOpRecord
+from metaquorum.raft.config import Voter
+from metaquorum.raft.voter_memory import store_voters
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.files.quorum_state import QuorumState, store_quorum_state
+from metaquorum.storage.log.log import SegmentedLog
+from metaquorum.storage.uuids import random_uuid
 from tests.unit.server.nodes import CLUSTER_ID, Site, formatted, new_site
 
 

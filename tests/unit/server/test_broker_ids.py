@@ -12,27 +12,31 @@ import grpc.aio
 import pytest
 from click.testing import CliRunner
 
-from broker.server.identity import ask_until_settled, settle_identity
-from cli.main import main
-from metadata.broker_ids import IdSource
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests_broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
-from proto import broker_ids_pb2 as pb
-from proto.broker_ids_pb2_grpc import BrokerIdsStub
-from runtime.broker_ids_client import (
+from metaquorum.broker.server.identity import ask_until_settled, settle_identity
+from metaquorum.cli.main import main
+from metaquorum.metadata.broker_ids import IdSource
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
+from metaquorum.proto import broker_ids_pb2 as pb
+from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsStub
+from metaquorum.runtime.api.broker_ids import allocated_from_pb
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.client.broker_ids import (
     allocate_broker_id,
     bind_broker_id,
     list_broker_ids,
     unbind_broker_id,
 )
-from runtime.broker_ids_codec import allocated_from_pb
-from runtime.channels import open_channel
-from runtime.client import AdminClient
-from runtime.config import NodeConfig, load_config
-from runtime.errors import ConfigError, StartError
-from storage.errors import LogDirectoryLockedError, StorageError
-from storage.meta_properties import MetaProperties, load_meta_properties, store_meta_properties
-from storage.posix_disk import PosixDisk
+from metaquorum.runtime.config.node import NodeConfig, load_config
+from metaquorum.runtime.errors import ConfigError, StartError
+from metaquorum.runtime.rpc.channels import open_channel
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import LogDirectoryLockedError, StorageError
+from metaquorum.storage.files.meta_properties import (
+    MetaProperties,
+    load_meta_properties,
+    store_meta_properties,
+)
 from tests.unit.server.nodes import CLUSTER_ID, Site, new_site, running_broker_config, running_controller
 
 GENERATES = {"broker.id.generation.enable": "true"}

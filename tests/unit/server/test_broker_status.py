@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import main
-from storage.uuids import uuid_to_text
+from metaquorum.cli.main import main
+from metaquorum.storage.uuids import uuid_to_text
 from tests.unit.server.nodes import (
     CLUSTER_ID,
     Site,

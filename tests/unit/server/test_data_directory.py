@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast
 
-from broker.replica.events import (
+from metaquorum.broker.replica.events import (
     AbandonDirectory,
     AppendPartition,
     CheckpointHighWatermarks,
@@ -20,10 +20,10 @@ from broker.replica.events import (
     PartitionRead,
     ReadPartition,
 )
-from broker.replica.store import DirectoryStore
-from broker.server.data_directory import DirectoryThreads
-from broker.server.watched_disk import DiskWatch
-from storage.errors import DiskError
+from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.broker.server.data.directory import DirectoryThreads
+from metaquorum.broker.server.data.watched_disk import DiskWatch
+from metaquorum.storage.errors import DiskError
 
 DIRECTORY = b"d" * 16
 KEY = (b"t" * 16, 0)

@@ -6,16 +6,16 @@ import random
 from pathlib import Path
 from typing import Any
 
-from metadata.errors import ErrorCode
-from metadata.requests import NewTopic
-from proto import data_pb2 as pb
-from proto.data_pb2_grpc import DataStub
-from runtime.channels import open_channel
-from runtime.client import AdminClient
-from storage.batch import encode_batch
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.uuids import random_uuid
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.proto import data_pb2 as pb
+from metaquorum.proto.data_pb2_grpc import DataStub
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.rpc.channels import open_channel
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.uuids import random_uuid
 from tests.unit.server.nodes import (
     CLUSTER_ID,
     Site,

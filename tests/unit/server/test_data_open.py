@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.server.data_open import look_at_directories, open_directories
-from broker.server.disk_faults import VARIABLE, configured_faults
-from runtime.config import NodeConfig, load_config
-from runtime.errors import StartError
-from runtime.replica import check_metadata_directory
-from storage.meta_properties import MetaProperties, store_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.uuids import random_uuid
+from metaquorum.broker.server.data.disk_faults import VARIABLE, configured_faults
+from metaquorum.broker.server.data.open import look_at_directories, open_directories
+from metaquorum.runtime.config.node import NodeConfig, load_config
+from metaquorum.runtime.errors import StartError
+from metaquorum.runtime.replica import check_metadata_directory
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.uuids import random_uuid
 from tests.unit.server.nodes import CLUSTER_ID, Site, new_site
 
 RNG = random.Random(7)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.replica.events import DataEvent, PeerFetchFailed, SendFetch
-from broker.replica.messages import FetchRequest
-from broker.server.data_peers import PeerFetches
-from runtime.channels import TlsMaterial, bind, new_server
+from metaquorum.broker.replica.events import DataEvent, PeerFetchFailed, SendFetch
+from metaquorum.broker.replica.messages import FetchRequest
+from metaquorum.broker.server.data.peers import PeerFetches
+from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
 from tests.unit.server.test_servers import certificate_files, material
 
 

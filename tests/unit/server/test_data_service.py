@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from broker.replica import messages as api
-from broker.replica.events import DataEvent, DataRequestArrived, DataRequestCancelled, DataRespond
-from broker.server.data_requests import WAITING_MAX, DataRequests
-from broker.server.data_service import STREAM_IN_FLIGHT_MAX, DataService
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import ImageBuilder, MetadataImage
-from proto import data_pb2 as pb
-from proto.data_pb2_grpc import DataStub, add_DataServicer_to_server
-from runtime.channels import new_server, open_channel
-from runtime.data_codec import refused
+from metaquorum.broker.replica import messages as api
+from metaquorum.broker.replica.events import DataEvent, DataRequestArrived, DataRequestCancelled, DataRespond
+from metaquorum.broker.server.data.requests import WAITING_MAX, DataRequests
+from metaquorum.broker.server.data.service import STREAM_IN_FLIGHT_MAX, DataService
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import ImageBuilder, MetadataImage
+from metaquorum.proto import data_pb2 as pb
+from metaquorum.proto.data_pb2_grpc import DataStub, add_DataServicer_to_server
+from metaquorum.runtime.api.data import refused
+from metaquorum.runtime.rpc.channels import new_server, open_channel
 
 ORDERS = b"o" * 16
 

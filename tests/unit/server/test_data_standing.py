@@ -11,16 +11,16 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from cli.main import main
-from metadata.errors import ErrorCode
-from metadata.image import UNASSIGNED
-from metadata.requests import NewTopic
-from proto import data_pb2 as pb
-from proto.data_pb2_grpc import DataStub
-from runtime.channels import open_channel
-from runtime.client import AdminClient
-from storage.batch import iter_batches
-from storage.uuids import uuid_to_text
+from metaquorum.cli.main import main
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import UNASSIGNED
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.proto import data_pb2 as pb
+from metaquorum.proto.data_pb2_grpc import DataStub
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.rpc.channels import open_channel
+from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.uuids import uuid_to_text
 from tests.unit.server.nodes import Site, formatted, free_port, new_site, running_broker, running_controller
 from tests.unit.server.test_bad_data import LIMIT, TOPIC, Fixture, batch, refusal, serving, wanted
 from tests.unit.server.test_partitions import command

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.server.data_watch import DirectoryProbe, HangClock, probe
-from broker.server.disk_faults import VARIABLE, configured_faults, read_faults
-from broker.server.watched_disk import DiskWatch, WatchedDisk
-from runtime.errors import StartError
-from storage.disk import join, read_file
-from storage.errors import DiskError, StorageError
-from storage.posix_disk import PosixDisk
+from metaquorum.broker.server.data.disk_faults import VARIABLE, configured_faults, read_faults
+from metaquorum.broker.server.data.watch import DirectoryProbe, HangClock, probe
+from metaquorum.broker.server.data.watched_disk import DiskWatch, WatchedDisk
+from metaquorum.runtime.errors import StartError
+from metaquorum.storage.disk.interface import join, read_file
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import DiskError, StorageError
 
 
 class Held:

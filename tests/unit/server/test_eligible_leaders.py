@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import main
-from metadata.errors import ErrorCode
-from metadata.requests import NewTopic
-from runtime.client import AdminClient
-from storage.clean_shutdown import FILE_NAME
+from metaquorum.cli.main import main
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.storage.files.clean_shutdown import FILE_NAME
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller, without_data
 from tests.unit.server.test_servers import SERVING, health_is
 

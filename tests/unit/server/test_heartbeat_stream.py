@@ -7,26 +7,30 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from broker.events import (
+from metaquorum.broker.events import (
     ControllerRequestFailed,
     ControllerResponseArrived,
     LifecycleRequest,
     SendToController,
 )
-from broker.server.controllers import ControllerCalls
-from controller.server.services import BrokerLifecycleService
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests import BrokerHeartbeatRequest, BrokerHeartbeatResponse, RegisterBrokerRequest
-from proto import broker_pb2 as pb
-from proto.broker_pb2_grpc import (
+from metaquorum.broker.server.controllers import ControllerCalls
+from metaquorum.controller.server.services import BrokerLifecycleService
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    RegisterBrokerRequest,
+)
+from metaquorum.proto import broker_pb2 as pb
+from metaquorum.proto.broker_pb2_grpc import (
     BrokerLifecycleServicer,
     BrokerLifecycleStub,
     add_BrokerLifecycleServicer_to_server,
 )
-from runtime.api_codec import Hints, error_to_pb
-from runtime.channels import END_OF_STREAM, bind, new_server, open_channel
-from runtime.raft_client import PeerAddress
-from runtime.requests import WaitingRequests
+from metaquorum.runtime.api.api import Hints, error_to_pb
+from metaquorum.runtime.rpc.channels import END_OF_STREAM, bind, new_server, open_channel
+from metaquorum.runtime.rpc.raft_client import PeerAddress
+from metaquorum.runtime.rpc.requests import WaitingRequests
 from tests.unit.server.nodes import silent_port
 
 CONTROLLER = 3000

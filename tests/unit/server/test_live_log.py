@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from metadata.inspect.log import open_log
-from metadata.inspect.states import state_at
-from metadata.requests import NewTopic
-from runtime.client import AdminClient, ClientError
-from runtime.live_log import copy_log, extend_log
-from storage.posix_disk import PosixDisk
+from metaquorum.metadata.inspect.log.log import open_log
+from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.runtime.client.admin import AdminClient, ClientError
+from metaquorum.runtime.client.live_log import copy_log, extend_log
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.server.nodes import new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, certificate_files, health_is, material, tls_keys
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from metadata.errors import ErrorCode
-from metadata.requests import NewTopic
-from runtime.client import AdminClient
-from runtime.config import load_config
-from runtime.errors import ConfigError
-from runtime.metrics.catalogue import BROKER, CONTROLLER, METRICS
-from storage.uuids import random_uuid, uuid_to_text
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.config.node import load_config
+from metaquorum.runtime.errors import ConfigError
+from metaquorum.runtime.metrics.catalogue import BROKER, CONTROLLER, METRICS
+from metaquorum.storage.uuids import random_uuid, uuid_to_text
 from tests.unit.server.nodes import (
     CLUSTER_ID,
     Site,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import main
-from metadata.requests import NewTopic
-from runtime.client import AdminClient
-from runtime.node_client import describe_nodes
+from metaquorum.cli.main import main
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.client.nodes import describe_nodes
 from tests.unit.server.nodes import (
     CLUSTER_ID,
     Site,

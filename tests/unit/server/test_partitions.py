@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.main import main
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests import NewTopic
-from metadata.requests_partitions import (
+from metaquorum.cli.main import main
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AssignReplicasToDirsRequest,
     IsrMember,
@@ -20,9 +20,14 @@ from metadata.requests_partitions import (
     ReplicaAssignment,
     TopicGrowth,
 )
-from runtime import partitions_client
-from runtime.client import AdminClient
-from runtime.partitions_client import alter_partition, assign_replicas, create_partitions, elect_leaders
+from metaquorum.runtime.client import partitions as partitions_client
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.client.partitions import (
+    alter_partition,
+    assign_replicas,
+    create_partitions,
+    elect_leaders,
+)
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller, without_data
 
 

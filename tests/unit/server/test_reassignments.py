@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli.main import main
-from metadata.errors import ErrorCode
-from metadata.records import BrokerEndpoint, BrokerFeature
-from metadata.requests import BrokerHeartbeatRequest, NewTopic, RegisterBrokerRequest
-from metadata.requests_reassignments import AlterReassignmentsRequest, WantedReplicas
-from proto.broker_pb2_grpc import BrokerLifecycleStub
-from runtime import reassignments_client
-from runtime.api_codec import heartbeat_to_pb, register_to_pb
-from runtime.client import AdminClient
-from runtime.reassignments_client import alter_reassignments, list_reassignments
+from metaquorum.cli.main import main
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, NewTopic, RegisterBrokerRequest
+from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
+from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
+from metaquorum.runtime.api.api import heartbeat_to_pb, register_to_pb
+from metaquorum.runtime.client import reassignments as reassignments_client
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.client.reassignments import alter_reassignments, list_reassignments
 from tests.unit.server.nodes import CLUSTER_ID, Site, new_site, running_controller
 
 

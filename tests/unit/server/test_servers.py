@@ -16,12 +16,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from broker.replica.events import DirectoryFailed
-from metadata.errors import ApiError, ErrorCode
-from metadata.requests import NewTopic
-from runtime.channels import TlsFiles, TlsMaterial, open_channel
-from runtime.client import AdminClient, ClientError
-from runtime.errors import ConfigError
+from metaquorum.broker.replica.events import DirectoryFailed
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.runtime.client.admin import AdminClient, ClientError
+from metaquorum.runtime.errors import ConfigError
+from metaquorum.runtime.rpc.channels import TlsFiles, TlsMaterial, open_channel
 from tests.unit.server.nodes import CLUSTER_ID, Site, new_site, running_broker, running_controller
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -166,8 +166,8 @@ async def test_health_says_serving_while_it_leads_and_not_serving_before_it_ends
 async def test_listings_and_descriptions_come_in_bounded_parts(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.image_service.TOPICS_PER_ANSWER_MAX", 2)
-    monkeypatch.setattr("runtime.image_service.PARTITIONS_PER_ANSWER_MAX", 4)
+    monkeypatch.setattr("metaquorum.runtime.rpc.image_service.TOPICS_PER_ANSWER_MAX", 2)
+    monkeypatch.setattr("metaquorum.runtime.rpc.image_service.PARTITIONS_PER_ANSWER_MAX", 4)
     async with (
         running_controller(site.controller_file()),
         running_broker(site.broker_file()),

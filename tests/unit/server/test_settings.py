@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.format import bootstrap_checkpoint
-from cli.main import main
-from metadata.errors import ApiError, ErrorCode
-from metadata.image import Acl, ConfigResource
-from metadata.requests import NewTopic
-from metadata.requests_settings import (
+from metaquorum.cli.main import main
+from metaquorum.cli.storage.format import bootstrap_checkpoint
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import Acl, ConfigResource
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.metadata.requests.settings import (
     ConfigChange,
     ConfigOp,
     CreateTokenRequest,
@@ -28,13 +28,13 @@ from metadata.requests_settings import (
     RegisterControllerRequest,
     RenewTokenRequest,
 )
-from metadata.settings.acls import AclFilter
-from metadata.settings.configs import ConfigSource
-from metadata.settings.quotas import QuotaFilter
-from metadata.settings.scram import Mechanism
-from runtime.client import AdminClient
-from runtime.settings_client import SettingsClient
-from storage.snapshots import BOOTSTRAP_FILE
+from metaquorum.metadata.settings.acls import AclFilter
+from metaquorum.metadata.settings.configs import ConfigSource
+from metaquorum.metadata.settings.quotas import QuotaFilter
+from metaquorum.metadata.settings.scram import Mechanism
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.client.settings import SettingsClient
+from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, health_is
 

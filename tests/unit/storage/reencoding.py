@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.batch import HEADER_BYTES, RecordBatch, batch_of_records, seal_batch
+from metaquorum.storage.batches.batch import HEADER_BYTES, RecordBatch, batch_of_records, seal_batch
 
 
 def reencode_batch(batch: RecordBatch) -> bytes:

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from storage.clean_shutdown import FILE_NAME, leave_clean_shutdown, take_clean_shutdown
-from storage.disk import join, read_file, write_atomically
-from storage.faulty_disk import FaultyDisk
+from metaquorum.storage.disk.interface import join, read_file, write_atomically
+from metaquorum.storage.files.clean_shutdown import FILE_NAME, leave_clean_shutdown, take_clean_shutdown
+from metaquorum.testing.faulty_disk import FaultyDisk
 
 DIRECTORIES = ("a", "b")
 

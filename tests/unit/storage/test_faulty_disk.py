@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from storage.disk import read_file, write_atomically
-from storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
-from storage.faulty_disk import FaultProfile, FaultyDisk, PowerLossError
+from metaquorum.storage.disk.interface import read_file, write_atomically
+from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
+from metaquorum.testing.faulty_disk import FaultProfile, FaultyDisk, PowerLossError
 
 
 def make(seed: int = 0, **profile: float) -> FaultyDisk:

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from storage.disk import read_file
-from storage.errors import DiskError, FileMissingError
-from storage.faulty_disk import FaultyDisk
-from storage.file_pool import FilePool, PooledFile
+from metaquorum.storage.disk.interface import read_file
+from metaquorum.storage.errors import DiskError, FileMissingError
+from metaquorum.storage.partition.file_pool import FilePool, PooledFile
+from metaquorum.testing.faulty_disk import FaultyDisk
 
 
 @pytest.fixture

@@ -7,12 +7,19 @@ import zlib
 
 import pytest
 
-from storage.disk import read_file, write_atomically
-from storage.errors import CorruptFileError
-from storage.faulty_disk import FaultyDisk, PowerLossError
-from storage.known_committed import FILE_NAME, NOTHING, KnownCommitted, decode, encode, load_known_committed
-from storage.snapshots import parse_snapshot_name
-from storage.types import LogPosition
+from metaquorum.storage.disk.interface import read_file, write_atomically
+from metaquorum.storage.errors import CorruptFileError
+from metaquorum.storage.files.known_committed import (
+    FILE_NAME,
+    NOTHING,
+    KnownCommitted,
+    decode,
+    encode,
+    load_known_committed,
+)
+from metaquorum.storage.files.snapshots import parse_snapshot_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.testing.faulty_disk import FaultyDisk, PowerLossError
 
 DIRECTORY = "/replica"
 PATH = f"{DIRECTORY}/{FILE_NAME}"

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from storage.batch import RecordBatch, encode_batch
-from storage.disk import join
-from storage.errors import CorruptLogError, FileMissingError, LogTruncatedError, NotALogError
-from storage.faulty_disk import FaultyDisk
-from storage.log import LogConfig, SegmentedLog
-from storage.reader import Damage, LogReader
-from storage.segment import segment_name
-from storage.types import LogPosition
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.errors import CorruptLogError, FileMissingError, LogTruncatedError, NotALogError
+from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.reader import Damage, LogReader
+from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.testing.faulty_disk import FaultyDisk
 
 DIRECTORY = "/log"
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.batch import encode_batch
-from storage.errors import DiskError, LogDirectoryLockedError
-from storage.log import LogConfig, SegmentedLog
-from storage.posix_disk import PosixDisk
-from storage.reader import LogReader
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import DiskError, LogDirectoryLockedError
+from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.reader import LogReader
 from tests.unit.storage.whole_log import whole
 
 DISK = PosixDisk()
@@ -82,7 +82,7 @@ def test_a_part_of_the_path_is_a_file(tmp_path: Path) -> None:
 
 def test_the_lock_holds_between_processes_and_dies_with_them(tmp_path: Path) -> None:
     script = (
-        "import sys; from storage.posix_disk import PosixDisk; "
+        "import sys; from metaquorum.storage.disk.posix import PosixDisk; "
         f"lock = PosixDisk().lock({str(tmp_path)!r}); print('held', flush=True); sys.stdin.read()"
     )
     root = Path(__file__).resolve().parents[3]

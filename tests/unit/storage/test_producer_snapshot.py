@@ -11,15 +11,15 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.batch import encode_batch, parse_header
-from storage.errors import CorruptFileError
-from storage.producer_snapshot import (
+from metaquorum.storage.batches.batch import encode_batch, parse_header
+from metaquorum.storage.errors import CorruptFileError
+from metaquorum.storage.partition.producer_snapshot import (
     decode_producers,
     encode_producers,
     parse_snapshot_name,
     snapshot_name,
 )
-from storage.producers import KnownBatch, KnownProducer, ProducerTable
+from metaquorum.storage.partition.producers import KnownBatch, KnownProducer, ProducerTable
 
 MAXIMUM = 2**31 - 1
 

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.batch import (
+from metaquorum.storage.batches.batch import (
     CRC_START,
     HEADER_BYTES,
     MAX_BATCH_BYTES,
@@ -28,9 +28,9 @@ from storage.batch import (
     seal_batch,
     whole_batches_bytes,
 )
-from storage.errors import BatchError, CompressedBatchError, CorruptLogError
-from storage.varint import decode_varint, encode_varint
-from storage.walk import walk_batches
+from metaquorum.storage.batches.varint import decode_varint, encode_varint
+from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.errors import BatchError, CompressedBatchError, CorruptLogError
 from tests.unit.storage.reencoding import reencode_batch
 
 

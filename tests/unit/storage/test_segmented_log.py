@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from storage.batch import encode_batch, iter_batches, parse_header
-from storage.disk import join, read_file
-from storage.epochs import EpochTable
-from storage.errors import (
+from metaquorum.storage.batches.batch import encode_batch, iter_batches, parse_header
+from metaquorum.storage.disk.interface import join, read_file
+from metaquorum.storage.errors import (
     BatchError,
     CorruptFileError,
     CorruptLogError,
@@ -19,12 +18,13 @@ from storage.errors import (
     LogFailedError,
     OffsetOutOfRange,
 )
-from storage.faulty_disk import FaultyDisk
-from storage.log import LogConfig, SegmentedLog
-from storage.recovery import FILE_NAME as POINT_FILE
-from storage.recovery import RecoveryPoint, load_recovery_point
-from storage.segment import parse_segment_name, segment_name
-from storage.types import LogPosition
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
+from metaquorum.storage.log.recovery import RecoveryPoint, load_recovery_point
+from metaquorum.storage.log.segment import parse_segment_name, segment_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.unit.storage.whole_log import whole, window
 
 DIRECTORY = "/data/__cluster_metadata-0"

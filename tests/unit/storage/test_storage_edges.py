@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storage.batch import (
+from metaquorum.storage.batches.batch import (
     batch_record_spans,
     encode_batch,
     iter_batches,
@@ -17,17 +17,17 @@ from storage.batch import (
     plain_header,
     seal_batch,
 )
-from storage.batch_format import HEADER_BYTES
-from storage.disk import Disk, join, read_file, write_atomically
-from storage.epochs import EpochTable
-from storage.errors import CorruptLogError, DiskError
-from storage.faulty_disk import FaultyDisk
-from storage.log import LogConfig, SegmentedLog
-from storage.reader import LogReader
-from storage.recovery import FILE_NAME as POINT_FILE
-from storage.segment import list_segments, segment_name
-from storage.snapshots import SnapshotWriter, read_chunk
-from storage.types import LogPosition
+from metaquorum.storage.batches.format import HEADER_BYTES
+from metaquorum.storage.disk.interface import Disk, join, read_file, write_atomically
+from metaquorum.storage.errors import CorruptLogError, DiskError
+from metaquorum.storage.files.snapshots import SnapshotWriter, read_chunk
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.reader import LogReader
+from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
+from metaquorum.storage.log.segment import list_segments, segment_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.testing.faulty_disk import FaultyDisk
 
 DIRECTORY = "/data/__cluster_metadata-0"
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)

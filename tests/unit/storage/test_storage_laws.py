@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.batch import (
+from metaquorum.storage.batches.batch import (
     BatchError,
     RawRecord,
     batch_of_records,
@@ -19,24 +19,24 @@ from storage.batch import (
     plain_header,
     seal_batch,
 )
-from storage.batch_format import HEADER_BYTES
-from storage.disk import join, write_atomically
-from storage.errors import CorruptFileError, CorruptLogError
-from storage.faulty_disk import FaultyDisk
-from storage.file_pool import FilePool
-from storage.known_committed import KnownCommitted, decode
-from storage.log import LogConfig, SegmentedLog
-from storage.log_indexes import LogIndexes
-from storage.meta_properties import MetaProperties
-from storage.partition_log import PartitionLog
-from storage.pooled_log import FoundRecord
-from storage.reader import Damage, LogReader
-from storage.recovery import FILE_NAME as POINT_FILE
-from storage.recovery import WINDOW_BYTES, find_valid_batch
-from storage.segment import list_segments, segment_name
-from storage.segment_index import decode_index, encode_index
-from storage.snapshots import SnapshotWriter, latest_snapshot
-from storage.types import LogPosition
+from metaquorum.storage.batches.format import HEADER_BYTES
+from metaquorum.storage.disk.interface import join, write_atomically
+from metaquorum.storage.errors import CorruptFileError, CorruptLogError
+from metaquorum.storage.files.known_committed import KnownCommitted, decode
+from metaquorum.storage.files.meta_properties import MetaProperties
+from metaquorum.storage.files.snapshots import SnapshotWriter, latest_snapshot
+from metaquorum.storage.log.indexes import LogIndexes
+from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.reader import Damage, LogReader
+from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
+from metaquorum.storage.log.recovery import WINDOW_BYTES, find_valid_batch
+from metaquorum.storage.log.segment import list_segments, segment_name
+from metaquorum.storage.log.segment_index import decode_index, encode_index
+from metaquorum.storage.partition.file_pool import FilePool
+from metaquorum.storage.partition.partition_log import PartitionLog
+from metaquorum.storage.partition.pooled_log import FoundRecord
+from metaquorum.storage.types import LogPosition
+from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.unit.storage.test_storage_edges import DIRECTORY, SMALL, CountingDisk, batch, filled
 from tests.unit.storage.test_storage_limits import with_bytes
 

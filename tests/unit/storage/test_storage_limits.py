@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from storage.batch import (
+from metaquorum.storage.batches.batch import (
     batch_record_spans,
     encode_batch,
     iter_batches,
     parse_header,
     seal_batch,
 )
-from storage.batch_format import HEADER_BYTES
-from storage.disk import join
-from storage.errors import BatchError, CorruptFileError
-from storage.faulty_disk import FaultyDisk
-from storage.log import LogConfig, SegmentedLog
-from storage.recovery import RecoveryPoint, find_valid_batch
-from storage.segment import segment_name
-from storage.segment_index import parse_index_name
-from storage.types import LogPosition
+from metaquorum.storage.batches.format import HEADER_BYTES
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.errors import BatchError, CorruptFileError
+from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.recovery import RecoveryPoint, find_valid_batch
+from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.log.segment_index import parse_index_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.unit.storage.test_storage_edges import (
     DIRECTORY,
     SMALL,

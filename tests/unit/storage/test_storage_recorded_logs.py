@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from storage.batch import RecordBatch, batch_record_spans
-from storage.disk import read_file
-from storage.epochs import EpochTable
-from storage.log import LogConfig, SegmentedLog
-from storage.log_config import METADATA_DIRECTORY
-from storage.meta_properties import MetaProperties, load_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.quorum_state import QuorumState, load_quorum_state
-from storage.reader import Damage, LogReader
-from storage.snapshots import list_snapshots, parse_snapshot_name
+from metaquorum.storage.batches.batch import RecordBatch, batch_record_spans
+from metaquorum.storage.disk.interface import read_file
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_properties
+from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state
+from metaquorum.storage.files.snapshots import list_snapshots, parse_snapshot_name
+from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.reader import Damage, LogReader
 from tests.unit.storage.reencoding import reencode_batch
 from tests.unit.storage.whole_log import whole
 

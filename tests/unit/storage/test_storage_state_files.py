@@ -6,13 +6,15 @@ import random
 
 import pytest
 
-from storage.disk import join, read_file
-from storage.epochs import EpochTable
-from storage.errors import CorruptFileError, DiskError, SnapshotError, StorageError
-from storage.faulty_disk import FaultyDisk
-from storage.meta_properties import MetaProperties, load_meta_properties, store_meta_properties
-from storage.quorum_state import QuorumState, load_quorum_state, store_quorum_state
-from storage.snapshots import (
+from metaquorum.storage.disk.interface import join, read_file
+from metaquorum.storage.errors import CorruptFileError, DiskError, SnapshotError, StorageError
+from metaquorum.storage.files.meta_properties import (
+    MetaProperties,
+    load_meta_properties,
+    store_meta_properties,
+)
+from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state, store_quorum_state
+from metaquorum.storage.files.snapshots import (
     SnapshotChunk,
     SnapshotNotFoundError,
     SnapshotPositionError,
@@ -26,8 +28,9 @@ from storage.snapshots import (
     read_chunk,
     snapshot_name,
 )
-from storage.types import LogPosition
-from storage.uuids import (
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import (
     LOST_DIRECTORY,
     METADATA_TOPIC_ID,
     METADATA_TOPIC_UUID,
@@ -36,6 +39,7 @@ from storage.uuids import (
     uuid_from_text,
     uuid_to_text,
 )
+from metaquorum.testing.faulty_disk import FaultyDisk
 
 TABLE = EpochTable(((1, 0), (3, 10), (5, 30)))
 

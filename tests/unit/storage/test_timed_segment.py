@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.batch import encode_batch, iter_batches
-from storage.faulty_disk import FaultyDisk
-from storage.file_pool import FilePool
-from storage.posix_disk import PosixDisk
-from storage.segment_index import (
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.log.segment_index import (
     decode_index,
     decode_times,
     encode_index,
     encode_times,
     parse_index_name,
 )
-from storage.timed_segment import TimedSegment
-from storage.walk import walk_batches
+from metaquorum.storage.partition.file_pool import FilePool
+from metaquorum.storage.partition.timed_segment import TimedSegment
+from metaquorum.testing.faulty_disk import FaultyDisk
 
 BASE = 1_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from storage.batch import RecordBatch, iter_batches
-from storage.log import SegmentedLog
+from metaquorum.storage.batches.batch import RecordBatch, iter_batches
+from metaquorum.storage.log.log import SegmentedLog
 
 
 def window(log: SegmentedLog, offset: int, max_bytes: int) -> list[RecordBatch]:

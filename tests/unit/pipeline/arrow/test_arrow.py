@@ -11,16 +11,16 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from metadata.batches import DecodedRecord, decode_batch
-from metadata.dump import payload_json
-from pipeline.arrow.fields import PLACE_COLUMNS, SCHEMAS, field_columns, typed_schema
-from pipeline.arrow.schemas import arrow_schema_of, record_batches
-from pipeline.arrow.selection import TYPE_NAMES, Selection, type_named
-from pipeline.logs.pieces import Piece
-from storage.batch import RecordBatch
-from storage.posix_disk import PosixDisk
-from storage.reader import LogReader
-from storage.uuids import uuid_text
+from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
+from metaquorum.metadata.text.dump import payload_json
+from metaquorum.pipeline.arrow.fields import PLACE_COLUMNS, SCHEMAS, field_columns, typed_schema
+from metaquorum.pipeline.arrow.schemas import arrow_schema_of, record_batches
+from metaquorum.pipeline.arrow.selection import TYPE_NAMES, Selection, type_named
+from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.log.reader import LogReader
+from metaquorum.storage.uuids import uuid_text
 
 pytestmark = pytest.mark.shared_data
 LOGS = ("kafka-3.7/controller-3000", "kafka-3.7/all-records", "kraft-wild", "kafka-3.7/upgrade")

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cli.main import main
-from pipeline.audit.facts import ClusterFacts, Fleet, Session, Span, histogram, quantiles
-from pipeline.audit.findings import Finding, Limits, findings, flapping, seconds_text, violations
-from pipeline.audit.gather import gather
-from pipeline.audit.source import TableSource
-from pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
-from pipeline.fleet.plan import FleetPlan
+from metaquorum.cli.main import main
+from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Session, Span, histogram, quantiles
+from metaquorum.pipeline.audit.findings import Finding, Limits, findings, flapping, seconds_text, violations
+from metaquorum.pipeline.audit.gather import gather
+from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
+from metaquorum.pipeline.fleet.plan import FleetPlan
 from tests.unit.pipeline.local_tables import write_tables
 
 pa = pytest.importorskip("pyarrow")

@@ -10,15 +10,15 @@ from click.testing import CliRunner
 
 pytest.importorskip("pyarrow")
 
-from cli.main import main
-from metadata import records as r
-from pipeline.audit.facts import ClusterFacts, Fleet, Session, Span
-from pipeline.audit.findings import Finding, Limits, findings
-from pipeline.audit.gather import gather
-from pipeline.audit.incidents import INCIDENT_GAP_MS, Stretches
-from pipeline.audit.source import TableSource
-from pipeline.fleet.files import CLUSTERS, write_fleet
-from pipeline.fleet.plan import FleetPlan
+from metaquorum.cli.main import main
+from metaquorum.metadata.records import types as r
+from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Session, Span
+from metaquorum.pipeline.audit.findings import Finding, Limits, findings
+from metaquorum.pipeline.audit.gather import gather
+from metaquorum.pipeline.audit.incidents import INCIDENT_GAP_MS, Stretches
+from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
+from metaquorum.pipeline.fleet.plan import FleetPlan
 from tests.unit.pipeline.intervals.telling import alive as unfenced
 from tests.unit.pipeline.intervals.telling import batches, broker, fence, leads, named, replayed, tables_of
 from tests.unit.pipeline.local_tables import write_tables

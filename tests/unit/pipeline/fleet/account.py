@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metadata.batches import decode_batch
-from metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
-from metadata.invariants import ERROR, check_image, check_step
-from metadata.records import (
+from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
+from metaquorum.metadata.invariants import ERROR, check_image, check_step
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.records.types import (
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RemoveTopicRecord,
 )
-from metadata.replay import Replayer
-from storage.posix_disk import PosixDisk
-from storage.reader import Damage, LogReader
+from metaquorum.metadata.replay import Replayer
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.log.reader import Damage, LogReader
 
 Key = tuple[bytes, int]
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from metadata.delta import diff
-from metadata.snapshot import load_snapshot
-from pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
-from pipeline.fleet.plan import DAMAGES, KINDS, FleetPlan, cluster_plans
-from pipeline.fleet.script import live
-from storage.batch import iter_batches
-from storage.meta_properties import load_meta_properties
-from storage.posix_disk import PosixDisk
-from storage.snapshots import list_snapshots, snapshot_path
+from metaquorum.metadata.delta import diff
+from metaquorum.metadata.snapshot import load_snapshot
+from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
+from metaquorum.pipeline.fleet.plan import DAMAGES, KINDS, FleetPlan, cluster_plans
+from metaquorum.pipeline.fleet.script import live
+from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.meta_properties import load_meta_properties
+from metaquorum.storage.files.snapshots import list_snapshots, snapshot_path
 from tests.unit.pipeline.fleet.account import Account, account
 
 PLAN = FleetPlan(clusters=6, records=9000, seed=11, nodes=2, damaged_every=2, segment_bytes=40_000)

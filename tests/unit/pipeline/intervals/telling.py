@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metadata import records as r
-from metadata.batches import decode_batch
-from metadata.codec import encode, encode_control
-from metadata.control_records import LeaderChangeMessage, LeaderVoter
-from metadata.schema import SCHEMA_BY_CLASS
-from pipeline.intervals import ClusterReplay
-from pipeline.tables import PARTITION_COLUMNS, TABLES
-from storage.batch import RecordBatch, encode_batch, iter_batches
-from storage.posix_disk import PosixDisk
-from storage.reader import LogReader
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.records.codec import encode, encode_control
+from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter
+from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
+from metaquorum.pipeline.intervals import ClusterReplay
+from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.log.reader import LogReader
 
 ORDERS, PAYMENTS = bytes(range(16)), bytes(range(16, 32))
 DIR_A, DIR_B, DIR_C = b"A" * 16, b"B" * 16, b"C" * 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.intervals.moments import DAY_MS, LEAP_MS, MAX_JUMP_MS, Clock
+from metaquorum.pipeline.intervals.moments import DAY_MS, LEAP_MS, MAX_JUMP_MS, Clock
 
 SIX_YEARS = 6 * 365 * DAY_MS
 T0 = 1_795_000_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadata import records as r
+from metaquorum.metadata.records import types as r
 from tests.unit.pipeline.intervals.telling import (
     DAY_MS,
     DIR_A,

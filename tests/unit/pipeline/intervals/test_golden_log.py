@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from metadata.replay import ReplayState, replay_all
-from storage.uuids import uuid_to_text
+from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.storage.uuids import uuid_to_text
 from tests.unit.pipeline.intervals.telling import read_log, told
 
 pytestmark = pytest.mark.shared_data

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from metadata import records as r
-from metadata.batches import decode_batch
-from pipeline.intervals import ClusterReplay, StateError
-from storage.batch import RecordBatch
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.pipeline.intervals import ClusterReplay, StateError
+from metaquorum.storage.batches.batch import RecordBatch
 from tests.unit.pipeline.intervals.telling import (
     Line,
     alive,

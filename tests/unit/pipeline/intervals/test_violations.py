@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from metadata import records as r
-from metadata.inspect.check import check_log
-from metadata.inspect.log import MetadataLog, open_log
-from metadata.inspect.record_checks import RECORD_RULES
-from metadata.invariants import check_image
-from metadata.replay import Replayer
-from pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
-from pipeline.fleet.plan import FleetPlan
-from pipeline.intervals import ClusterReplay
-from storage.batch import RecordBatch
-from storage.posix_disk import PosixDisk
+from metaquorum.metadata.inspect.checks.check import check_log
+from metaquorum.metadata.inspect.checks.record_checks import RECORD_RULES
+from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
+from metaquorum.metadata.invariants import check_image
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.replay import Replayer
+from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
+from metaquorum.pipeline.fleet.plan import FleetPlan
+from metaquorum.pipeline.intervals import ClusterReplay
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.metadata.made_logs import memory_disk, strict
 from tests.unit.metadata.random_logs import random_node
 from tests.unit.pipeline.intervals.telling import (

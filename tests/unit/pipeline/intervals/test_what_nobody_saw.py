@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from metadata import records as r
-from metadata.batches import decode_batch
-from metadata.image import MetadataImage
-from metadata.invariants import check_image
-from metadata.snapshot import load_snapshot
-from pipeline.intervals import ClusterReplay
-from storage.batch import RecordBatch
-from storage.posix_disk import PosixDisk
-from storage.reader import LogReader
-from storage.snapshots import snapshot_path
-from storage.types import LogPosition
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.invariants import check_image
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.snapshot import load_snapshot
+from metaquorum.pipeline.intervals import ClusterReplay
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.snapshots import snapshot_path
+from metaquorum.storage.log.reader import LogReader
+from metaquorum.storage.types import LogPosition
 from tests.unit.pipeline.intervals.telling import (
     Line,
     alive,

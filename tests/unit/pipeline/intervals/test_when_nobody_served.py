@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import records as r
+from metaquorum.metadata.records import types as r
 from tests.unit.pipeline.intervals.telling import (
     ORDERS,
     START_MS,

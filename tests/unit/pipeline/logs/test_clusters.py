@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from metadata import records as r
-from metadata.image import MetadataImage
-from metadata.snapshot import snapshot_batches
-from pipeline.logs.clusters import histories
-from pipeline.logs.identity import Facts, read_facts
-from pipeline.logs.places import find_logs
-from pipeline.logs.spine import Spine
-from pipeline.logs.survey import LogSurvey, survey
-from storage.batch import RecordBatch
-from storage.posix_disk import PosixDisk
-from storage.types import LogPosition
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.pipeline.logs.clusters import histories
+from metaquorum.pipeline.logs.identity import Facts, read_facts
+from metaquorum.pipeline.logs.places import find_logs
+from metaquorum.pipeline.logs.spine import Spine
+from metaquorum.pipeline.logs.survey import LogSurvey, survey
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.types import LogPosition
 from tests.unit.pipeline.intervals.telling import Line, alive, batches, broker, leads
 from tests.unit.pipeline.intervals.test_what_nobody_saw import image_at
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from metadata import records as r
-from metadata.batches import decode_batch
-from pipeline.arrow.schemas import record_batches
-from pipeline.arrow.selection import Selection
-from pipeline.logs.cut import log_ends, pieces_between, record_pieces
-from pipeline.logs.damage import Dialect, log_damage, parse_dialect
-from pipeline.logs.pieces import DamagedError, Piece, read_piece
-from pipeline.logs.places import LogPlace, NoLogsError, find_logs
-from pipeline.logs.spine import choose_spine
-from pipeline.logs.survey import LogSurvey, survey
-from storage.batch import RecordBatch
-from storage.posix_disk import PosixDisk
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.pipeline.arrow.schemas import record_batches
+from metaquorum.pipeline.arrow.selection import Selection
+from metaquorum.pipeline.logs.cut import log_ends, pieces_between, record_pieces
+from metaquorum.pipeline.logs.damage import Dialect, log_damage, parse_dialect
+from metaquorum.pipeline.logs.pieces import DamagedError, Piece, read_piece
+from metaquorum.pipeline.logs.places import LogPlace, NoLogsError, find_logs
+from metaquorum.pipeline.logs.spine import choose_spine
+from metaquorum.pipeline.logs.survey import LogSurvey, survey
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.pipeline.intervals.telling import Line, batches, leads, read_log
 
 DISK = PosixDisk()
@@ -222,7 +222,7 @@ def test_a_dialect_names_what_a_release_cannot_have_written(tmp_path: Path) -> N
 def test_records_from_the_future_are_told_once_a_type(tmp_path: Path) -> None:
     log = node(tmp_path / "n1")
     file = log / f"{0:020d}.log"
-    from storage.batch import encode_batch
+    from metaquorum.storage.batches.batch import encode_batch
 
     future = encode_batch(base_offset=196, leader_epoch=1, timestamp_ms=1, values=[b"\x01\x70\x00\x00"] * 3)
     file.write_bytes(file.read_bytes() + future)

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from pipeline.audit.facts import ClusterFacts, Fleet, Session, Span
-from pipeline.report.charts import TimeScale, ticks
-from pipeline.report.html import MAX_CODE, MAX_ID, MAX_WORD, code, name, path, period, text
+from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Session, Span
+from metaquorum.pipeline.report.charts import TimeScale, ticks
+from metaquorum.pipeline.report.html import MAX_CODE, MAX_ID, MAX_WORD, code, name, path, period, text
 from tests.unit.pipeline.report.browser import Browser
 from tests.unit.pipeline.report.test_report import outline, rendered
 

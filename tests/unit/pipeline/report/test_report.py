@@ -14,14 +14,14 @@ from click.testing import CliRunner
 
 pytest.importorskip("pyarrow")
 
-from cli.main import main
-from pipeline.audit.facts import ClusterFacts, Fleet, Session
-from pipeline.audit.findings import Limits, findings
-from pipeline.audit.gather import gather
-from pipeline.audit.source import TableSource
-from pipeline.fleet.files import CLUSTERS, write_fleet
-from pipeline.fleet.plan import FleetPlan
-from pipeline.report.page import MAX_BROKERS, MAX_CLUSTERS, page
+from metaquorum.cli.main import main
+from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Session
+from metaquorum.pipeline.audit.findings import Limits, findings
+from metaquorum.pipeline.audit.gather import gather
+from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
+from metaquorum.pipeline.fleet.plan import FleetPlan
+from metaquorum.pipeline.report.page import MAX_BROKERS, MAX_CLUSTERS, page
 from tests.unit.pipeline.local_tables import write_tables
 from tests.unit.pipeline.report.browser import Browser
 

@@ -1,0 +1,139 @@
+"""Telling the controller in which directory replicas lie (KIP-858 AssignReplicasToDirs).
+
+Owns what has to be told, what is under way, and the bound on how long a lost replica may go untold (S3.6).
+The newest word on a replica counts: what it supersedes is not sent (any more). Knows no image: the manager
+says when the image shows what was told.
+"""
+
+from __future__ import annotations
+
+from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import LOST
+from metaquorum.metadata.requests.partitions import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    ReplicaAssignment,
+)
+
+ASSIGNMENTS_PER_REQUEST_MAX = 1_000
+
+SUPERSEDED = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    }
+)
+"""The controller knows of no such replica: newer metadata will say so here too."""
+
+
+class Assignments:
+    """What is to be told. One request in flight; bounded by the number of replicas, once each."""
+
+    def __init__(self, call: ControllerCall, lost_timeout_ms: int) -> None:
+        self.call = call
+        self._lost_timeout_ms = lost_timeout_ms
+        self._wanted: dict[PartitionKey, bytes] = {}
+        self._sent: dict[PartitionKey, bytes] = {}
+        self._told: dict[PartitionKey, bytes] = {}
+        self._lost_since_ms: dict[PartitionKey, int] = {}
+
+    def __len__(self) -> int:
+        """Replicas on which the controller has not the newest word."""
+        return len(self._wanted.keys() | self._sent.keys())
+
+    def want(self, key: PartitionKey, directory_id: bytes) -> None:
+        """The replica lies in `directory_id`; what was acknowledged or is on its way is not asked again."""
+        if self._told.get(key) == directory_id:
+            return
+        if self._sent.get(key) == directory_id:
+            self._wanted.pop(key, None)
+            return
+        self._wanted[key] = directory_id
+
+    def lose(self, key: PartitionKey, now_ms: int) -> None:
+        """The directory failed before the assignment was committed: the controller has to know that first."""
+        self._told.pop(key, None)
+        self._wanted[key] = LOST
+        self._lost_since_ms.setdefault(key, now_ms)
+
+    def owes_lost(self, key: PartitionKey) -> bool:
+        return key in self._lost_since_ms
+
+    def settle(self, key: PartitionKey) -> None:
+        """The image says all there is to say on the replica, or it is none of ours any more."""
+        self._wanted.pop(key, None)
+        self._told.pop(key, None)
+        self._lost_since_ms.pop(key, None)
+
+    def forget_told(self) -> None:
+        """A new registration: what was acknowledged to the one before is told again if it must be."""
+        self._told.clear()
+
+    def next_request(self, broker_id: int, broker_epoch: int) -> AssignReplicasToDirsRequest | None:
+        """The next batch, oldest first, which is in flight then; None: there is nothing to tell."""
+        if not self._wanted:
+            return None
+        batch = list(self._wanted.items())[:ASSIGNMENTS_PER_REQUEST_MAX]
+        self._sent = dict(batch)
+        for key, _ in batch:
+            del self._wanted[key]
+        return AssignReplicasToDirsRequest(
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            assignments=tuple(
+                ReplicaAssignment(directory_id=directory_id, topic_id=key[0], partition=key[1])
+                for key, directory_id in batch
+            ),
+        )
+
+    def answered(self, response: AssignReplicasToDirsResponse, now_ms: int) -> list[PartitionKey]:
+        """Replicas whose loss is acknowledged now: they may be made anew."""
+        sent, self._sent = self._sent, {}
+        self.call.succeeded()
+        freed: list[PartitionKey] = []
+        refused = False
+        for result in response.results:
+            key = (result.topic_id, result.partition)
+            directory_id = sent.pop(key, None)
+            if directory_id is None:
+                continue
+            if result.error is ErrorCode.NONE or result.error in SUPERSEDED:
+                freed += self._acknowledged(key, directory_id, told=result.error is ErrorCode.NONE)
+            else:
+                refused = True
+                self._wanted.setdefault(key, directory_id)
+        for key, directory_id in sent.items():
+            self._wanted.setdefault(key, directory_id)
+        if refused or sent:
+            self.call.failures += 1
+            self.call.back_off(now_ms)
+        return freed
+
+    def failed(self, now_ms: int, error: ApiError | None) -> None:
+        """Nothing is known of the request: what nothing supersedes is sent again, first."""
+        again = {key: where for key, where in self._sent.items() if key not in self._wanted}
+        self._wanted = again | self._wanted
+        self._sent = {}
+        self.call.failed(now_ms, error)
+
+    def _acknowledged(self, key: PartitionKey, directory_id: bytes, *, told: bool) -> list[PartitionKey]:
+        if key in self._wanted:
+            return []
+        if directory_id == LOST:
+            self._lost_since_ms.pop(key, None)
+            return [key]
+        if told:
+            self._told[key] = directory_id
+        return []
+
+    def lost_deadline_ms(self) -> int | None:
+        """When the broker has to stop, unless all losses are acknowledged (S3.6); None: there are none."""
+        first = next(iter(self._lost_since_ms.values()), None)
+        return None if first is None else first + self._lost_timeout_ms
+
+    def next_deadline_ms(self) -> int | None:
+        waits = (self.call.next_deadline_ms(waits=bool(self._wanted)), self.lost_deadline_ms())
+        return min((each for each in waits if each is not None), default=None)

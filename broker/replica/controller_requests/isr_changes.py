@@ -1,0 +1,138 @@
+"""What this broker's leaders want changed of their ISRs, collected into AlterPartition requests (KIP-497).
+
+Owns which partitions have to be asked and what is under way. What is proposed, and what an answer means, is
+the partition's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.replica.deadlines import Deadlines
+from metaquorum.broker.replica.events import DataEffect
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.partitions import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    PartitionAlteration,
+)
+
+ALTERATIONS_PER_REQUEST_MAX = 1_000
+
+Find = Callable[[PartitionKey], Partition | None]
+
+
+class IsrChanges:
+    """One request in flight; bounded by the number of partitions, once each. `before_asked` is called with
+    each partition that is about to be asked."""
+
+    def __init__(
+        self,
+        call: ControllerCall,
+        find: Find,
+        before_asked: Callable[[Partition], None],
+        retry_ms: int,
+    ) -> None:
+        self._before_asked = before_asked
+        self.call = call
+        self._find = find
+        self._retry_ms = retry_ms
+        self._refused: Deadlines[PartitionKey] = Deadlines()
+        self._waiting: OrderedDict[PartitionKey, None] = OrderedDict()
+        self._sent: dict[PartitionKey, PartitionAlteration] = {}
+        self.shrinks = 0
+        self.expands = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting.keys() | self._sent.keys())
+
+    def note(self, key: PartitionKey) -> None:
+        """The partition may have something to propose."""
+        self._waiting[key] = None
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._waiting)
+
+    def tick(self, now_ms: int) -> None:
+        """What was refused is asked again after a while: nothing else may ever move in an idle partition."""
+        for key in self._refused.take_due(now_ms):
+            self._waiting[key] = None
+
+    def next_deadline_ms(self) -> int | None:
+        waits = (self.call.next_deadline_ms(waits=self.waits), self._refused.next_ms())
+        return min((each for each in waits if each is not None), default=None)
+
+    def next_request(self, broker_id: int, broker_epoch: int, now_ms: int) -> AlterPartitionRequest | None:
+        """The next batch, which is in flight then; None: nobody proposes anything."""
+        batch: list[PartitionAlteration] = []
+        while self._waiting and len(batch) < ALTERATIONS_PER_REQUEST_MAX:
+            key, _ = self._waiting.popitem(last=False)
+            partition = self._find(key)
+            if partition is None:
+                continue
+            self._before_asked(partition)
+            change = partition.isr_change(now_ms=now_ms)
+            if change is not None:
+                batch.append(change)
+                self._sent[key] = change
+        if not batch:
+            return None
+        return AlterPartitionRequest(broker_id=broker_id, broker_epoch=broker_epoch, partitions=tuple(batch))
+
+    def answered(
+        self, response: AlterPartitionResponse, *, now_ms: int, out: list[DataEffect]
+    ) -> list[Partition]:
+        """Partitions that learned something."""
+        sent, self._sent = self._sent, {}
+        self.call.succeeded()
+        learned: list[Partition] = []
+        for result in response.results:
+            key = (result.topic_id, result.partition)
+            change, partition = sent.pop(key, None), self._find(key)
+            if change is None or partition is None:
+                continue
+            before = len(partition.isr)
+            partition.isr_answered(change, result, now_ms=now_ms, out=out)
+            learned.append(partition)
+            if result.error is ErrorCode.NONE:
+                self._count(before, len(result.isr))
+            else:
+                # A partition bars new members for as long; it must have ended when it is asked.
+                self._refused.arm(key, now_ms + self._retry_ms + 1)
+        missing = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer leaves the partition out")
+        learned += self._give_back(sent, missing, now_ms, out)
+        if sent:
+            self.call.failures += 1
+            self.call.back_off(now_ms)
+        return learned
+
+    def failed(self, error: ApiError, *, now_ms: int, out: list[DataEffect]) -> list[Partition]:
+        """It is not known what became of the request: all is asked again after a while."""
+        sent, self._sent = self._sent, {}
+        self.call.failed(now_ms, error)
+        return self._give_back(sent, error, now_ms, out)
+
+    def _give_back(
+        self,
+        sent: dict[PartitionKey, PartitionAlteration],
+        error: ApiError,
+        now_ms: int,
+        out: list[DataEffect],
+    ) -> list[Partition]:
+        learned = []
+        for key, change in sent.items():
+            partition = self._find(key)
+            if partition is not None:
+                partition.isr_answered(change, error, now_ms=now_ms, out=out)
+                self._waiting[key] = None
+                learned.append(partition)
+        return learned
+
+    def _count(self, before: int, after: int) -> None:
+        self.shrinks += after < before
+        self.expands += after > before

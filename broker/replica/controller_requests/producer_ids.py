@@ -1,0 +1,114 @@
+"""Producer ids for idempotent producers, from blocks that the controller gives this broker (KIP-98, KIP-730).
+
+Owns the blocks in hand and who waits for one. An id is given once in the cluster's life; the rest of a block
+is lost with the process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.replica.deadlines import Deadlines
+from metaquorum.broker.replica.events import DataEffect, DataRespond
+from metaquorum.broker.replica.messages import InitProducerIdRequest, InitProducerIdResponse
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.settings import AllocateProducerIdsResponse
+
+WAITING_MAX = 10_000
+EPOCH_MAX = 32_766
+"""The last epoch that is given: after it comes a new id (KIP-360)."""
+
+
+class ProducerIds:
+    """Answers InitProducerId, at once while a block is in hand."""
+
+    def __init__(self, call: ControllerCall, request_timeout_ms: int) -> None:
+        self.call = call
+        self._timeout_ms = request_timeout_ms
+        self._next = 0
+        self._end = 0
+        self._waiting: deque[int] = deque()
+        self._keys: dict[int, object] = {}
+        self._serials: dict[object, int] = {}
+        self._serial = 0
+        self._deadlines: Deadlines[int] = Deadlines()
+
+    @property
+    def needs_block(self) -> bool:
+        return bool(self._keys)
+
+    def ask(
+        self, key: object, request: InitProducerIdRequest, *, given_below: int, now_ms: int
+    ) -> ApiError | InitProducerIdResponse | None:
+        """The answer, or None: it comes with the next block. `given_below`: all ids that were ever given, as
+        far as the metadata log says."""
+        if request.producer_id >= 0:
+            if request.producer_epoch < 0 or request.producer_id >= given_below:
+                text = (
+                    f"producer id {request.producer_id} with epoch {request.producer_epoch} was never given:"
+                    " ask for a new one (producer id -1)"
+                )
+                return ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
+            if request.producer_epoch < EPOCH_MAX:
+                return InitProducerIdResponse(
+                    producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
+                )
+        if self._next < self._end:
+            return self._take()
+        if len(self._keys) >= WAITING_MAX:
+            text = f"{WAITING_MAX} producers wait for an id already: try again later"
+            return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
+        self._serial += 1
+        self._waiting.append(self._serial)
+        self._keys[self._serial] = key
+        self._serials[key] = self._serial
+        self._deadlines.arm(self._serial, now_ms + self._timeout_ms)
+        return None
+
+    def cancel(self, key: object) -> bool:
+        serial = self._serials.pop(key, None)
+        if serial is None:
+            return False
+        del self._keys[serial]
+        self._deadlines.disarm(serial)
+        return True
+
+    def received(self, block: AllocateProducerIdsResponse, out: list[DataEffect]) -> None:
+        """A block of our own: everybody who waits is answered, as far as it reaches."""
+        self.call.succeeded()
+        self._next, self._end = block.first_id, block.first_id + block.count
+        while self._waiting and self._next < self._end:
+            key = self._pop(self._waiting.popleft())
+            if key is not None:
+                out.append(DataRespond(key=key, response=self._take()))
+
+    def tick(self, now_ms: int, out: list[DataEffect]) -> None:
+        for serial in self._deadlines.take_due(now_ms):
+            key = self._pop(serial)
+            text = "the controller gave no block of producer ids in time: check the quorum, and try again"
+            if key is not None:
+                out.append(DataRespond(key=key, response=ApiError(ErrorCode.REQUEST_TIMED_OUT, text)))
+
+    def take_waiting(self) -> list[object]:
+        """Everybody who waits; they are forgotten."""
+        keys = list(self._keys.values())
+        self._keys.clear()
+        self._serials.clear()
+        self._waiting.clear()
+        return keys
+
+    def next_deadline_ms(self) -> int | None:
+        waits = (self.call.next_deadline_ms(waits=self.needs_block), self._deadlines.next_ms())
+        return min((each for each in waits if each is not None), default=None)
+
+    def _pop(self, serial: int) -> object | None:
+        key = self._keys.pop(serial, None)
+        self._deadlines.disarm(serial)
+        if key is not None:
+            self._serials.pop(key, None)
+        return key
+
+    def _take(self) -> InitProducerIdResponse:
+        self._next += 1
+        return InitProducerIdResponse(producer_id=self._next - 1, producer_epoch=0)

@@ -1,0 +1,128 @@
+"""What a broker's replicas ask the active controller for: ISRs, directories, producer ids.
+
+Owns the three kinds of questions as one: one of each is in flight, an answer finds the one who asked, and a
+question that nobody reports on is asked again. What is asked, and what an answer means, is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metaquorum.broker.replica.controller_requests.assignments import Assignments
+from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.replica.controller_requests.isr_changes import IsrChanges
+from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIds
+from metaquorum.broker.replica.events import AskController, ControllerAnswered, DataEffect
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.partitions import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
+from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """`partitions` heard of their ISRs; of `lost` replicas the loss is acknowledged."""
+
+    partitions: tuple[Partition, ...] = ()
+    lost: tuple[PartitionKey, ...] = ()
+
+
+class ControllerTalk:
+    """Nothing is asked before `broker_epoch` is known."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        assignments: Assignments,
+        isr: IsrChanges,
+        producer_ids: ProducerIds,
+        next_correlation_id: Callable[[], int],
+    ) -> None:
+        self._broker_id = broker_id
+        self._assignments = assignments
+        self._isr = isr
+        self._producer_ids = producer_ids
+        self._next_correlation_id = next_correlation_id
+        self.broker_epoch = -1
+
+    def answered(self, event: ControllerAnswered, *, now_ms: int, out: list[DataEffect]) -> Learned:
+        """An answer to an older question is dropped."""
+        at, response = event.correlation_id, event.response
+        error = response if isinstance(response, ApiError) else None
+        if error is None:
+            error = ApiError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is of another kind than the question"
+            )
+        if at == self._isr.call.correlation_id:
+            if isinstance(response, AlterPartitionResponse):
+                return Learned(tuple(self._isr.answered(response, now_ms=now_ms, out=out)))
+            return Learned(tuple(self._isr.failed(error, now_ms=now_ms, out=out)))
+        if at == self._assignments.call.correlation_id:
+            if isinstance(response, AssignReplicasToDirsResponse):
+                return Learned(lost=tuple(self._assignments.answered(response, now_ms)))
+            self._assignments.failed(now_ms, error)
+        elif at == self._producer_ids.call.correlation_id:
+            if isinstance(response, AllocateProducerIdsResponse):
+                self._producer_ids.received(response, out)
+            else:
+                self._producer_ids.call.failed(now_ms, error)
+        return Learned()
+
+    def unreported(self, now_ms: int) -> list[ControllerAnswered]:
+        """Questions that nobody reports on are as good as refused."""
+        error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer")
+        return [
+            ControllerAnswered(correlation_id=call.correlation_id, response=error)
+            for call in (self._isr.call, self._assignments.call, self._producer_ids.call)
+            if call.correlation_id is not None and call.is_lost(now_ms)
+        ]
+
+    def ask(self, *, now_ms: int, out: list[DataEffect]) -> None:
+        """Asks what can be asked now."""
+        me, epoch = self._broker_id, self.broker_epoch
+        if epoch < 0:
+            return
+        if self._assignments.call.is_ready(now_ms):
+            self._send(self._assignments.call, self._assignments.next_request(me, epoch), now_ms, out)
+        if self._isr.waits and self._isr.call.is_ready(now_ms):
+            self._send(self._isr.call, self._isr.next_request(me, epoch, now_ms), now_ms, out)
+        if self._producer_ids.needs_block and self._producer_ids.call.is_ready(now_ms):
+            request = AllocateProducerIdsRequest(broker_id=me, broker_epoch=epoch)
+            self._send(self._producer_ids.call, request, now_ms, out)
+
+    def next_deadline_ms(self) -> int | None:
+        waits = (
+            self._producer_ids.next_deadline_ms(),
+            self._assignments.next_deadline_ms(),
+            self._isr.next_deadline_ms(),
+        )
+        if self.broker_epoch < 0:
+            return None
+        return min((each for each in waits if each is not None), default=None)
+
+    def _send(
+        self,
+        call: ControllerCall,
+        request: AlterPartitionRequest | AssignReplicasToDirsRequest | AllocateProducerIdsRequest | None,
+        now_ms: int,
+        out: list[DataEffect],
+    ) -> None:
+        if request is None:
+            return
+        correlation_id = self._next_correlation_id()
+        call.sent(correlation_id, now_ms)
+        out.append(
+            AskController(
+                target=call.target,
+                correlation_id=correlation_id,
+                request=request,
+                timeout_ms=call.timeout_ms,
+            )
+        )

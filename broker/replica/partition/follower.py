@@ -1,0 +1,129 @@
+"""What a broker does for a partition that another one leads: where it fetches, and what it makes of answers.
+
+Owns the truncation rules: a log is cut where its epochs leave the leader's (KIP-101, KIP-279, KIP-595), never
+at the high watermark, which only bounds reads. Knows no session and no back-off timer.
+"""
+
+from __future__ import annotations
+
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.events import DataEffect
+from metaquorum.broker.replica.messages import FetchedPartition, FetchPartition
+from metaquorum.broker.replica.partition.local_log import LocalLog
+from metaquorum.broker.replica.partition.values import Changes, FollowerOutcome, FollowerStep
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.storage.batches.format import parse_header
+from metaquorum.storage.batches.walk import Hop, walk_batches
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.types import LogPosition
+
+
+def cut_offset(epochs: EpochTable, end: int, start: int, shared: LogPosition) -> int:
+    """Where a log must end that differs from its leader's, which knows `shared`: its largest epoch not above
+    the follower's last one, and that epoch's end. What lies behind the end of this log's own largest epoch
+    not above `shared.epoch` is the leader's in no case; the rest may have to be cut again (KIP-279)."""
+    own = epochs.end_offset_for(shared.epoch, end)
+    if own is None:
+        return start
+    return max(start, min(own.offset, shared.offset, end))
+
+
+class Following:
+    """In one leader epoch; a new one is made for the next."""
+
+    def __init__(self, config: ReplicaConfig, log: LocalLog, *, leader: int, epoch: int) -> None:
+        self._config = config
+        self._log = log
+        self.leader = leader
+        self.epoch = epoch
+        self.leader_high_watermark = -1
+        self._fenced = False
+        log.changes |= Changes.POSITION
+
+    def position(self) -> FetchPartition | None:
+        """None while something is unfinished: the offset says that everything below it is held."""
+        log = self._log
+        if log.cutting or self._fenced or log.acknowledged < log.end:
+            return None
+        return FetchPartition(
+            key=log.key,
+            fetch_offset=log.end,
+            max_bytes=self._config.replica_fetch_max_bytes,
+            current_leader_epoch=self.epoch,
+            last_fetched_epoch=log.last_epoch,
+            log_start_offset=log.start,
+        )
+
+    def take(
+        self, part: FetchedPartition, asked: FetchPartition, *, wall_ms: int, out: list[DataEffect]
+    ) -> FollowerOutcome:
+        now = self.position()
+        if now is None or (now.fetch_offset, now.current_leader_epoch, now.last_fetched_epoch) != (
+            asked.fetch_offset,
+            asked.current_leader_epoch,
+            asked.last_fetched_epoch,
+        ):
+            return FollowerOutcome(step=FollowerStep.STALE)
+        if part.error is not ErrorCode.NONE:
+            return self._refused(part, out)
+        if part.diverging is not None:
+            return self._diverged(part.diverging, out)
+        return self._take_records(part, wall_ms, out)
+
+    def _refused(self, part: FetchedPartition, out: list[DataEffect]) -> FollowerOutcome:
+        if part.error is ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset >= 0:
+            # The leader compares epochs first, so nothing that this log holds is known to be in the leader's.
+            self._log.cut(part.log_start_offset, out, start_over=True)
+            return FollowerOutcome(step=FollowerStep.CUT, error=part.error, message=part.message)
+        step = FollowerStep.BACK_OFF
+        if part.error is ErrorCode.FENCED_LEADER_EPOCH:
+            self._fenced = True
+            self._log.changes |= Changes.POSITION
+            step = FollowerStep.WAIT
+        return FollowerOutcome(step=step, error=part.error, message=part.message)
+
+    def _diverged(self, shared: LogPosition, out: list[DataEffect]) -> FollowerOutcome:
+        log = self._log
+        to = cut_offset(log.epochs, log.end, log.start, shared)
+        if to >= log.end:
+            text = (
+                f"{log}: broker {self.leader} says that its log leaves this one at epoch {shared.epoch}, "
+                f"offset {shared.offset}, and nothing lies behind that here: fetching again"
+            )
+            return FollowerOutcome(
+                step=FollowerStep.BACK_OFF, error=ErrorCode.UNKNOWN_SERVER_ERROR, message=text
+            )
+        log.cut(to, out)
+        return FollowerOutcome(step=FollowerStep.CUT)
+
+    def _take_records(self, part: FetchedPartition, wall_ms: int, out: list[DataEffect]) -> FollowerOutcome:
+        log = self._log
+        step = FollowerStep.NOTHING
+        if part.records:
+            walk = walk_batches(
+                part.records, expected_offset=log.end, min_epoch=log.epochs.last_epoch, gaps=True
+            )
+            problem = walk.problem
+            if problem is None and walk.hops[-1][3] > self.epoch:
+                problem = f"expected leader epochs up to {self.epoch}, found {walk.hops[-1][3]}"
+            if problem is not None:
+                text = (
+                    f"{log}: broker {self.leader} sent what cannot be stored at offset {log.end}: {problem}; "
+                    "nothing of it was stored, fetching again"
+                )
+                return FollowerOutcome(
+                    step=FollowerStep.BACK_OFF, error=ErrorCode.CORRUPT_MESSAGE, message=text
+                )
+            self._append(part.records, walk.hops, wall_ms, out)
+            step = FollowerStep.APPENDED
+        self.leader_high_watermark = part.high_watermark
+        log.raise_high_watermark(part.high_watermark)
+        log.trim_to(min(part.log_start_offset, log.end), out)
+        return FollowerOutcome(step=step)
+
+    def _append(self, records: bytes, hops: list[Hop], wall_ms: int, out: list[DataEffect]) -> None:
+        log = self._log
+        for position, base, _, epoch in hops:
+            log.epochs = log.epochs.append(epoch, base)
+            log.producers.note(parse_header(records, position), seen_ms=wall_ms)
+        log.append(records, hops[-1][2], out)

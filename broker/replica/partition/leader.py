@@ -1,0 +1,331 @@
+"""What a broker does for a partition that it leads: appends, serves fetches, and moves the high watermark.
+
+Owns the leader epoch's start, the high watermark's rule and whom it lets wait. Who is in sync is `isr`'s, the
+rules of a batch are `validation`'s. Knows no session and no request with several partitions.
+"""
+
+from __future__ import annotations
+
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.events import DataEffect
+from metaquorum.broker.replica.messages import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    CONSUMER,
+    FetchPartition,
+    ProduceResult,
+)
+from metaquorum.broker.replica.partition.isr import IsrState
+from metaquorum.broker.replica.partition.local_log import LocalLog
+from metaquorum.broker.replica.partition.reading import Reading, visible_end
+from metaquorum.broker.replica.partition.validation import Refusal, check_batch, stored_batch
+from metaquorum.broker.replica.partition.values import Brokers, Changes, ProduceTicket
+from metaquorum.broker.replica.requests.waiting import Waiting, WaitingProduces
+from metaquorum.broker.replica.topic_settings import TopicSettings
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import PartitionInfo
+from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
+from metaquorum.raft.effects import Warn
+from metaquorum.storage.batches.format import BatchHeader
+from metaquorum.storage.partition.producers import Duplicate, Fenced, Fresh, OutOfOrder
+
+UNWRITTEN_LIMIT_BYTES = 64 * 1024 * 1024
+"""So much may wait for a partition's directory to take it; more is refused until the disk has caught up."""
+
+_ACKS = (ACKS_NONE, ACKS_LEADER, ACKS_ALL)
+
+
+class Leading:
+    """In office from the first `update` on, for one leader epoch after another."""
+
+    def __init__(
+        self, config: ReplicaConfig, log: LocalLog, settings: TopicSettings, brokers: Brokers
+    ) -> None:
+        self._log = log
+        self._brokers = brokers
+        self._self = config.broker_id
+        self.settings = settings
+        self.isr = IsrState(config, brokers)
+        self.epoch = -1
+        self.epoch_start = log.end
+        self._until_written = WaitingProduces()
+        self._until_held = WaitingProduces()
+
+    # ---- metadata ----------------------------------------------------------------------------
+
+    def update(self, info: PartitionInfo, *, now_ms: int, out: list[DataEffect]) -> None:
+        log = self._log
+        if info.leader_epoch != self.epoch:
+            self.epoch = info.leader_epoch
+            self.epoch_start = log.end
+        self.isr.update(info, leader_end=log.written, now_ms=now_ms)
+        log.changes |= Changes.ISR
+        self.advance(now_ms=now_ms, out=out)
+
+    def resign(self, error: ErrorCode, message: str, leader: int | None, out: list[DataEffect]) -> None:
+        """Everyone who waits is told that nobody knows here what becomes of what was appended."""
+        for waiting in (*self._until_written.all(), *self._until_held.all()):
+            self._fail(waiting, error, message, out, leader=leader)
+
+    @property
+    def min_isr(self) -> int:
+        """`min.insync.replicas`, at most as many as there are replicas."""
+        return max(1, min(self.settings.min_insync_replicas, len(self.isr.replicas)))
+
+    # ---- produce -----------------------------------------------------------------------------
+
+    def produce(
+        self,
+        ticket: ProduceTicket,
+        records: bytes,
+        acks: int,
+        *,
+        wall_ms: int,
+        out: list[DataEffect],
+    ) -> ProduceResult | None:
+        refusal = self._produce_refusal(records, acks)
+        if refusal is not None:
+            return self._refused(refusal)
+        header = check_batch(records, self.settings, wall_ms=wall_ms)
+        if isinstance(header, Refusal):
+            return self._refused(header)
+        match self._log.producers.check(header):
+            case Fresh():
+                placed = self._append(records, header, wall_ms, out)
+                result, end = self._success(placed.base_offset, placed.max_timestamp_ms), placed.next_offset
+            case Duplicate(first_offset, last_offset, timestamp_ms):
+                result, end = self._success(first_offset, timestamp_ms), last_offset + 1
+            case OutOfOrder(expected):
+                return self._refused(_out_of_order(header, expected))
+            case Fenced(epoch):
+                return self._refused(_fenced(header, epoch))
+        return self._wait(Waiting(ticket, end, result), acks)
+
+    def _produce_refusal(self, records: bytes, acks: int) -> Refusal | None:
+        if acks not in _ACKS:
+            return Refusal(
+                ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} means nothing: send 0, 1 or -1 (all)"
+            )
+        if acks == ACKS_ALL and len(self.isr.committed) < self.min_isr:
+            return Refusal(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{len(self.isr.committed)} replicas are in sync and min.insync.replicas is {self.min_isr}: "
+                "nothing was stored, try again when more brokers are up",
+            )
+        if self._log.unwritten_bytes + len(records) > UNWRITTEN_LIMIT_BYTES:
+            return Refusal(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"{self._log.unwritten_bytes} bytes wait for the log directory, which is slow: "
+                "nothing was stored, send it again later",
+            )
+        return None
+
+    def _append(
+        self, records: bytes, header: BatchHeader, wall_ms: int, out: list[DataEffect]
+    ) -> BatchHeader:
+        log = self._log
+        data, placed = stored_batch(
+            records,
+            header,
+            base_offset=log.end,
+            leader_epoch=self.epoch,
+            append_time_ms=wall_ms if self.settings.log_append_time else None,
+        )
+        log.epochs = log.epochs.append(self.epoch, log.end)
+        log.producers.note(placed, seen_ms=wall_ms)
+        log.append(data, placed.next_offset, out)
+        return placed
+
+    def _wait(self, waiting: Waiting, acks: int) -> ProduceResult | None:
+        """acks=1 asks for what is written here; a duplicate may be further already."""
+        if acks == ACKS_NONE:
+            return waiting.result
+        if acks == ACKS_LEADER:
+            if waiting.end_offset <= self._log.written:
+                return waiting.result
+            self._until_written.add(waiting)
+        else:
+            if waiting.end_offset <= visible_end(self._log):
+                return waiting.result
+            self._until_held.add(waiting)
+        return None
+
+    def _success(self, base_offset: int, timestamp_ms: int) -> ProduceResult:
+        log = self._log
+        return ProduceResult(
+            key=log.key,
+            base_offset=base_offset,
+            log_append_time_ms=timestamp_ms if self.settings.log_append_time else -1,
+            log_start_offset=log.start,
+        )
+
+    def _refused(self, refusal: Refusal) -> ProduceResult:
+        return ProduceResult(
+            key=self._log.key,
+            error=refusal.error,
+            message=f"{self._log}: {refusal.message}",
+            log_start_offset=self._log.start,
+            leader=self._self,
+            leader_epoch=self.epoch,
+        )
+
+    def _fail(
+        self,
+        waiting: Waiting,
+        error: ErrorCode,
+        message: str,
+        out: list[DataEffect],
+        *,
+        leader: int | None = None,
+    ) -> None:
+        result = ProduceResult(
+            key=self._log.key,
+            error=error,
+            message=f"{self._log}: {message}",
+            leader=leader,
+            leader_epoch=self.epoch,
+        )
+        waiting.ticket.complete(result, out)
+
+    # ---- the high watermark ------------------------------------------------------------------
+
+    def advance(self, *, now_ms: int, out: list[DataEffect]) -> None:
+        """Looks again how far every replica in sync holds the log, and answers who waited for that."""
+        log, isr = self._log, self.isr
+        if not self.settings.holds_back_high_watermark or len(isr.committed) >= self.min_isr:
+            reached = log.acknowledged
+            for broker_id, follower in isr.followers.items():
+                if follower.acknowledged < reached and isr.awaited(broker_id, follower, now_ms=now_ms):
+                    reached = follower.acknowledged
+            log.raise_high_watermark(reached)
+        self._complete(out)
+
+    def _complete(self, out: list[DataEffect]) -> None:
+        for waiting in self._until_written.reached(self._log.written):
+            waiting.ticket.complete(waiting.result, out)
+        held = self._until_held.reached(visible_end(self._log))
+        if not held:
+            return
+        enough = len(self.isr.maximal) >= self.min_isr
+        for waiting in held:
+            if enough:
+                waiting.ticket.complete(waiting.result, out)
+            else:
+                text = (
+                    f"the records are stored from offset {waiting.result.base_offset} on, and only "
+                    f"{len(self.isr.maximal)} replicas are in sync, fewer than min.insync.replicas "
+                    f"{self.min_isr}: send the batch again with the same sequence to have it counted once"
+                )
+                self._fail(waiting, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, text, out)
+
+    def tick(self, *, now_ms: int, out: list[DataEffect]) -> None:
+        for waiting in self._until_written.overdue(now_ms):
+            text = (
+                "the log directory has not taken the records in time: send the batch again, sequence and all"
+            )
+            self._fail(waiting, ErrorCode.REQUEST_TIMED_OUT, text, out)
+        for waiting in self._until_held.overdue(now_ms):
+            text = (
+                f"not every replica in sync held offset {waiting.end_offset - 1} in time (high watermark "
+                f"{self._log.high_watermark}): send the batch again, with the same sequence"
+            )
+            self._fail(waiting, ErrorCode.REQUEST_TIMED_OUT, text, out)
+        if self.isr.release_held(now_ms):
+            self.advance(now_ms=now_ms, out=out)
+
+    def next_deadline_ms(self) -> int | None:
+        deadlines = (self._until_written.deadline_ms, self._until_held.deadline_ms, self.isr.held_until_ms)
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def cancel(self, ticket: ProduceTicket) -> None:
+        self._until_written.cancel(ticket)
+        self._until_held.cancel(ticket)
+
+    # ---- fetch -------------------------------------------------------------------------------
+
+    def note_fetch(
+        self,
+        request: FetchPartition,
+        replica_id: int,
+        replica_epoch: int,
+        *,
+        now_ms: int,
+        out: list[DataEffect],
+    ) -> None:
+        """A follower's fetch that was found right: it holds what lies below its offset."""
+        log, isr = self._log, self.isr
+        follower = isr.followers[replica_id]
+        before = follower.acknowledged
+        follower.fetched(request.fetch_offset, leader_end=log.written, epoch=replica_epoch, now_ms=now_ms)
+        if replica_id not in isr.committed and isr.may_join(replica_id, floor=self._floor(), now_ms=now_ms):
+            log.changes |= Changes.ISR
+        if follower.acknowledged != before:
+            self.advance(now_ms=now_ms, out=out)
+
+    def sender_refusal(self, replica_id: int, replica_epoch: int) -> Refusal | None:
+        """Who may fetch as a follower: a replica, and not as an earlier process of its broker (KIP-903)."""
+        follower = self.isr.followers.get(replica_id)
+        if follower is None:
+            return Refusal(
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"broker {replica_id} holds no replica as far as this leader has read: try again",
+            )
+        registered = self._brokers.epoch(replica_id)
+        newest = max(-1 if registered is None else registered, follower.epoch or -1)
+        if -1 < replica_epoch < newest:
+            return Refusal(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {replica_id} fetched with epoch {replica_epoch} and has {newest} now: "
+                "it was restarted, its newer process is to fetch",
+            )
+        return None
+
+    def reading(self, replica_id: int = CONSUMER) -> Reading:
+        """The log as a follower (replica_id >= 0) or a client may read it."""
+        return Reading(
+            log=self._log,
+            leader=self._self,
+            epoch=self.epoch,
+            epoch_start=self.epoch_start,
+            is_follower=replica_id >= 0,
+        )
+
+    # ---- the ISR -----------------------------------------------------------------------------
+
+    def _floor(self) -> int:
+        return max(self._log.high_watermark, self.epoch_start)
+
+    def isr_change(self, *, now_ms: int) -> PartitionAlteration | None:
+        return self.isr.propose(leader_end=self._log.written, floor=self._floor(), now_ms=now_ms)
+
+    def isr_answered(
+        self,
+        sent: PartitionAlteration,
+        result: AlteredPartition | ApiError,
+        *,
+        now_ms: int,
+        out: list[DataEffect],
+    ) -> None:
+        refused = self.isr.answered(sent, result, leader_end=self._log.written, now_ms=now_ms)
+        if refused is not None:
+            out.append(Warn(message=f"{self._log}: {refused}"))
+        if not self.isr.is_proposing:
+            self._log.changes |= Changes.ISR
+        self.advance(now_ms=now_ms, out=out)
+
+
+def _out_of_order(header: BatchHeader, expected: int) -> Refusal:
+    return Refusal(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id} sent sequence {header.base_sequence} and {expected} is next: "
+        "send the batches before it again first",
+    )
+
+
+def _fenced(header: BatchHeader, epoch: int) -> Refusal:
+    return Refusal(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {header.producer_id} sent epoch {header.producer_epoch} and {epoch} is known: another "
+        "process has taken over, ask for a new producer id",
+    )

@@ -1,0 +1,208 @@
+"""What a broker knows of one replica's log: its offsets, epochs and producers, and the work for the disk.
+
+Owns the incarnation: reports of older ones are ignored, because a cut has overtaken them. Knows neither
+leader nor follower. `end` is what was accepted, `written` what the disk took, `synced` what it
+keeps without power.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from metaquorum.broker.replica.events import (
+    AppendPartition,
+    CutPartition,
+    DataEffect,
+    LogAppended,
+    LogCut,
+    LogTrimmed,
+    ReplicaLog,
+    TrimTo,
+)
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.broker.replica.partition.values import Changes
+from metaquorum.raft.effects import Warn
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.partition.producers import ProducerTable
+
+
+class LocalLog:
+    """Mutable. `counts_synced`: what was acknowledged must be durable (`log.flush.before.ack`)."""
+
+    __slots__ = (
+        "_trim_asked",
+        "_unwritten",
+        "changes",
+        "counts_synced",
+        "cutting",
+        "directory_id",
+        "end",
+        "epochs",
+        "high_watermark",
+        "incarnation",
+        "key",
+        "producers",
+        "size_bytes",
+        "start",
+        "synced",
+        "topic",
+        "unwritten_bytes",
+        "written",
+    )
+
+    start: int
+    end: int
+    written: int
+    synced: int
+    size_bytes: int
+    unwritten_bytes: int
+    epochs: EpochTable
+    producers: ProducerTable
+
+    def __init__(
+        self,
+        *,
+        key: PartitionKey,
+        topic: str,
+        directory_id: bytes,
+        incarnation: int,
+        log: ReplicaLog,
+        counts_synced: bool,
+    ) -> None:
+        self.key = key
+        self.topic = topic
+        self.directory_id = directory_id
+        self.incarnation = incarnation
+        self.counts_synced = counts_synced
+        self.cutting = False
+        self.changes = Changes.NONE
+        self.high_watermark = 0
+        self._trim_asked = 0
+        self._unwritten: deque[tuple[int, int]] = deque()
+        self._take_up(log)
+        self.high_watermark = min(max(log.high_watermark, self.start), self.end)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.key[1]}"
+
+    @property
+    def acknowledged(self) -> int:
+        """How far this replica counts as holding the log."""
+        return self.synced if self.counts_synced else self.written
+
+    @property
+    def last_epoch(self) -> int:
+        """Leader epoch of the last record; -1: there is none."""
+        epoch = self.epochs.epoch_at(self.end - 1) if self.end > self.start else None
+        return -1 if epoch is None else epoch
+
+    # ---- work for the disk -------------------------------------------------------------------
+
+    def append(self, data: bytes, end: int, out: list[DataEffect]) -> None:
+        """Accepts batches that begin at `end`; the caller has noted their epochs and producers."""
+        self.end = end
+        self._unwritten.append((end, len(data)))
+        self.unwritten_bytes += len(data)
+        out.append(
+            AppendPartition(
+                directory_id=self.directory_id,
+                key=self.key,
+                incarnation=self.incarnation,
+                data=data,
+                sync=self.counts_synced,
+            )
+        )
+
+    def cut(self, to: int, out: list[DataEffect], *, start_over: bool = False) -> None:
+        """Asks for the log to end at `to`; nothing is read from it or added before that is done."""
+        if to < self.high_watermark:
+            out.append(
+                Warn(
+                    message=f"{self}: cutting the log from {self.end} to {to}, below the high watermark "
+                    f"{self.high_watermark}: an unclean election has given up committed records"
+                )
+            )
+        self.incarnation += 1
+        self.cutting = True
+        self.high_watermark = min(self.high_watermark, to)
+        out.append(
+            CutPartition(
+                directory_id=self.directory_id,
+                key=self.key,
+                incarnation=self.incarnation,
+                end_offset=to,
+                start_over=start_over,
+            )
+        )
+
+    def trim_to(self, start: int, out: list[DataEffect]) -> None:
+        """Asks once for each new `start`: segments that hold it stay, so the log may begin below it."""
+        if start <= max(self.start, self._trim_asked):
+            return
+        self._trim_asked = start
+        out.append(
+            TrimTo(
+                directory_id=self.directory_id, key=self.key, incarnation=self.incarnation, start_offset=start
+            )
+        )
+
+    # ---- what the disk did -------------------------------------------------------------------
+
+    def appended(self, event: LogAppended) -> None:
+        if event.incarnation != self.incarnation:
+            return
+        self._wrote_to(event.end_offset)
+        self.size_bytes = event.size_bytes
+
+    def synced_to(self, incarnation: int, end: int) -> None:
+        if incarnation != self.incarnation or end <= self.synced:
+            return
+        self.synced = min(end, self.end)
+        # The two threads' reports may cross: what is durable was written.
+        self._wrote_to(self.synced)
+        self.changes |= Changes.POSITION
+
+    def was_cut(self, event: LogCut) -> bool:
+        """Whether it is the report that was waited for."""
+        if event.incarnation != self.incarnation or not self.cutting:
+            return False
+        self.cutting = False
+        self._take_up(event.log)
+        self.high_watermark = min(max(self.high_watermark, self.start), self.end)
+        self.changes |= Changes.POSITION
+        return True
+
+    def trimmed(self, event: LogTrimmed) -> None:
+        if event.incarnation != self.incarnation:
+            return
+        self.start = max(self.start, event.start_offset)
+        self.size_bytes = event.size_bytes
+        self.epochs = self.epochs.truncate_start(self.start)
+        self.high_watermark = max(self.high_watermark, self.start)
+
+    def raise_high_watermark(self, to: int) -> bool:
+        """Never lowers it, and never puts it above the end."""
+        to = min(to, self.end)
+        if to <= self.high_watermark:
+            return False
+        self.high_watermark = to
+        self.changes |= Changes.HIGH_WATERMARK
+        return True
+
+    def _wrote_to(self, end: int) -> None:
+        end = min(end, self.end)
+        if end > self.written:
+            self.written = end
+            self.changes |= Changes.END | Changes.POSITION
+        unwritten = self._unwritten
+        while unwritten and unwritten[0][0] <= self.written:
+            self.unwritten_bytes -= unwritten.popleft()[1]
+
+    def _take_up(self, log: ReplicaLog) -> None:
+        self.start = log.start_offset
+        self.end = self.written = self.synced = log.end_offset
+        self.size_bytes = log.size_bytes
+        self.epochs = log.epochs
+        self.producers = log.producers
+        self._unwritten.clear()
+        self.unwritten_bytes = 0

@@ -1,0 +1,449 @@
+"""One local replica of a partition, in one good directory: leader, follower, or neither.
+
+Owns which role it plays and what it answers when it plays none; hands everything else to the role (`leader`,
+`follower`) and to what it knows of its log (`local_log`). Pure: disk work and answers go to `out`; what the
+disk did comes back through `appended`, `synced`, `cut` and `trimmed`. Knows no image, session or token, and
+no other partition.
+
+After each call the manager asks `take_changes` what may concern others (parked fetches, AlterPartition).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.events import (
+    ChangeLogSettings,
+    DataEffect,
+    LogAppended,
+    LogCut,
+    LogTrimmed,
+    OffsetFound,
+    ReplicaLog,
+)
+from metaquorum.broker.replica.messages import (
+    FetchedPartition,
+    FetchPartition,
+    ListedOffset,
+    ListOffsetsPartition,
+    PartitionKey,
+    ProduceResult,
+)
+from metaquorum.broker.replica.partition.follower import Following
+from metaquorum.broker.replica.partition.leader import Leading
+from metaquorum.broker.replica.partition.local_log import LocalLog
+from metaquorum.broker.replica.partition.log_view import LogView
+from metaquorum.broker.replica.partition.validation import Refusal
+from metaquorum.broker.replica.partition.values import (
+    Brokers,
+    Changes,
+    FindPlan,
+    FollowerOutcome,
+    FollowerStep,
+    ProduceTicket,
+    ReadPlan,
+    Role,
+)
+from metaquorum.broker.replica.topic_settings import TopicSettings
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import NO_LEADER, PartitionInfo
+from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
+from metaquorum.raft.effects import Warn
+
+
+class Partition(LogView):
+    """`incarnation` changes (by one) with every CutPartition that the partition asks for; reports of other
+    incarnations are ignored here too.
+
+    `leader`: who leads as far as this replica was told; None: nobody. `replicas`: of the newest metadata.
+    """
+
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        *,
+        key: PartitionKey,
+        topic: str,
+        directory_id: bytes,
+        incarnation: int,
+        log: ReplicaLog,
+        settings: TopicSettings,
+        brokers: Brokers,
+    ) -> None:
+        super().__init__(
+            LocalLog(
+                key=key,
+                topic=topic,
+                directory_id=directory_id,
+                incarnation=incarnation,
+                log=log,
+                counts_synced=config.log_flush_before_ack,
+            )
+        )
+        self._config = config
+        self._brokers = brokers
+        self.key = key
+        self.topic = topic
+        self.directory_id = directory_id
+        self.settings = settings
+        self.role = Role.IDLE
+        self.leader: int | None = None
+        self.leader_epoch = -1
+        self.partition_epoch = -1
+        self.replicas: tuple[int, ...] = ()
+        self._leading: Leading | None = None
+        self._following: Following | None = None
+        self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has not been told its part: ask again")
+        self._lead_after_cut: PartitionInfo | None = None
+
+    # ---- what the image says -----------------------------------------------------------------
+
+    def lead(self, info: PartitionInfo, *, now_ms: int, out: list[DataEffect]) -> None:
+        """Becomes or stays leader with the newer `info`. Older partition epochs than known are ignored (the
+        answer to an AlterPartition may have come before its image). While the log is being cut the role is
+        IDLE; it leads once the cut is done."""
+        if self._is_old(info):
+            return
+        if self._log.cutting:
+            text = "this broker is to lead and finishes cutting its log first: ask again"
+            self._stand_aside(info, ErrorCode.NOT_LEADER_OR_FOLLOWER, text, out)
+            self._lead_after_cut = info
+            return
+        newest = self._log.epochs.last_epoch
+        if newest > info.leader_epoch:
+            text = (
+                f"the log in this broker's directory has records of leader epoch {newest}, and the metadata "
+                f"log knows {info.leader_epoch}: the directory belongs to another history, replace it"
+            )
+            self._stand_aside(info, ErrorCode.KAFKA_STORAGE_ERROR, text, out)
+            out.append(Warn(message=f"{self._log}: {text}"))
+            return
+        if self.role is not Role.LEADER or info.leader_epoch != self.leader_epoch:
+            self._log.changes |= Changes.ROLE | Changes.POSITION
+        self._note(info)
+        self.role = Role.LEADER
+        self._following = None
+        if self._leading is None:
+            self._leading = Leading(self._config, self._log, self.settings, self._brokers)
+        self._leading.update(info, now_ms=now_ms, out=out)
+
+    def follow(self, info: PartitionInfo, *, now_ms: int, out: list[DataEffect]) -> None:
+        """Follows `info.leader` (NO_LEADER: fetches from nobody). Waiting requests are answered with
+        NOT_LEADER_OR_FOLLOWER."""
+        if self._is_old(info):
+            return
+        self._lead_after_cut = None
+        same = (self.role, self.leader_epoch, self.leader) == (
+            Role.FOLLOWER,
+            info.leader_epoch,
+            _leader_of(info),
+        )
+        self._note(info)
+        if same:
+            return
+        self.role = Role.FOLLOWER
+        leader = self.leader
+        text = "this broker does not lead: " + (
+            "there is no leader, wait for one" if leader is None else f"ask broker {leader}"
+        )
+        self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER, text, out)
+        self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
+        self._following = None
+        if leader is not None and leader != self._config.broker_id:
+            self._following = Following(self._config, self._log, leader=leader, epoch=info.leader_epoch)
+        self._log.changes |= Changes.ROLE | Changes.POSITION
+
+    def idle(self, error: ErrorCode, message: str, *, out: list[DataEffect]) -> None:
+        """Neither leads nor follows any more: every waiting request is answered with `error`, and so is every
+        later one until it leads again."""
+        self._lead_after_cut = None
+        self.role = Role.IDLE
+        self._following = None
+        self._resign(error, message, out)
+        self._idle = (error, message)
+        self._log.changes |= Changes.ROLE | Changes.POSITION
+
+    def change_settings(self, settings: TopicSettings, *, now_ms: int, out: list[DataEffect]) -> None:
+        """Takes up a topic's new settings; ChangeLogSettings goes out if those of the log differ."""
+        before, self.settings = self.settings, settings
+        if settings.log != before.log:
+            out.append(
+                ChangeLogSettings(
+                    directory_id=self.directory_id,
+                    key=self.key,
+                    incarnation=self.incarnation,
+                    settings=settings.log,
+                )
+            )
+        if self._leading is not None:
+            self._leading.settings = settings
+            self._leading.advance(now_ms=now_ms, out=out)
+
+    def _is_old(self, info: PartitionInfo) -> bool:
+        return (info.leader_epoch, info.partition_epoch) < (self.leader_epoch, self.partition_epoch)
+
+    def _note(self, info: PartitionInfo) -> None:
+        self.leader = _leader_of(info)
+        self.leader_epoch = info.leader_epoch
+        self.partition_epoch = info.partition_epoch
+        self.replicas = info.replicas
+
+    def _stand_aside(
+        self, info: PartitionInfo, error: ErrorCode, message: str, out: list[DataEffect]
+    ) -> None:
+        self.idle(error, message, out=out)
+        self._note(info)
+
+    def _resign(self, error: ErrorCode, message: str, out: list[DataEffect]) -> None:
+        leading, self._leading = self._leading, None
+        if leading is not None:
+            other = None if self.leader == self._config.broker_id else self.leader
+            leading.resign(error, message, other, out)
+
+    # ---- clients and followers ---------------------------------------------------------------
+
+    def produce(
+        self,
+        ticket: ProduceTicket,
+        records: bytes,
+        acks: int,
+        *,
+        now_ms: int,
+        wall_ms: int,
+        out: list[DataEffect],
+    ) -> ProduceResult | None:
+        """Appends one batch. A result: it is refused (nothing stored), or done (acks=0, or a duplicate that
+        is held already). None: it waits, and `ticket.complete` is called later, exactly once: acks=1 when it
+        is written here, acks=all when it is below the high watermark, or REQUEST_TIMED_OUT by `tick`."""
+        if self._leading is None:
+            error, message = self._idle
+            return ProduceResult(
+                key=self.key,
+                error=error,
+                message=f"{self._log}: {message}",
+                leader=self._other_leader(),
+                leader_epoch=self.leader_epoch,
+            )
+        return self._leading.produce(ticket, records, acks, wall_ms=wall_ms, out=out)
+
+    def cancel(self, ticket: ProduceTicket) -> None:
+        """Whoever asked is gone: `complete` is not called any more."""
+        if self._leading is not None:
+            self._leading.cancel(ticket)
+
+    def fetch(
+        self,
+        request: FetchPartition,
+        *,
+        replica_id: int,
+        replica_epoch: int = -1,
+        now_ms: int,
+        out: list[DataEffect],
+    ) -> FetchedPartition | ReadPlan:
+        """A fetch that has just arrived, of a client (replica_id < 0) or a follower, whose offset is noted as
+        acknowledged: the high watermark may move and waiting produces complete. FetchedPartition: answer at
+        once (refused, or diverging). ReadPlan: read, or wait if it is empty. A partition of a session that is
+        not named and of which nothing was to be said need not be given (`was_caught_up`)."""
+        plan = self._plan_read(request, replica_id, replica_epoch)
+        if replica_id < 0 or self._leading is None or not isinstance(plan, ReadPlan):
+            return plan
+        self._leading.note_fetch(request, replica_id, replica_epoch, now_ms=now_ms, out=out)
+        if plan.high_watermark == self.high_watermark:
+            return plan
+        # This very fetch has moved it.
+        return replace(plan, high_watermark=self.high_watermark)
+
+    def plan_read(self, request: FetchPartition, *, replica_id: int) -> FetchedPartition | ReadPlan:
+        """The same for a parked fetch that is looked at again: nothing is noted."""
+        return self._plan_read(request, replica_id, -1)
+
+    def _plan_read(
+        self, request: FetchPartition, replica_id: int, replica_epoch: int
+    ) -> FetchedPartition | ReadPlan:
+        leading = self._leader_in(request.current_leader_epoch)
+        refusal: Refusal | None
+        if isinstance(leading, Refusal):
+            refusal = leading
+        elif replica_id < 0:
+            return leading.reading().fetch(request)
+        else:
+            refusal = leading.sender_refusal(replica_id, replica_epoch)
+            if refusal is None:
+                return leading.reading(replica_id).fetch(request)
+        return FetchedPartition(
+            key=self.key,
+            error=refusal.error,
+            message=f"{self._log}: {refusal.message}",
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+        )
+
+    def _leader_in(self, asked_epoch: int) -> Leading | Refusal:
+        """Who answers a question about a leader epoch (-1: it names none), or why nobody here does."""
+        if self.role is Role.IDLE or asked_epoch in {-1, self.leader_epoch}:
+            return Refusal(*self._idle) if self._leading is None else self._leading
+        if asked_epoch < self.leader_epoch:
+            text = f"leader epoch {asked_epoch} is over, {self.leader_epoch} is known: read the new metadata"
+            return Refusal(ErrorCode.FENCED_LEADER_EPOCH, text)
+        text = f"leader epoch {asked_epoch} is newer than {self.leader_epoch}, which is known here: try again"
+        return Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, text)
+
+    def _other_leader(self) -> int | None:
+        return None if self.leader == self._config.broker_id else self.leader
+
+    def was_caught_up(self, replica_id: int, at_ms: int) -> None:
+        """A follower whose session had nothing to say on this partition fetched at `at_ms`, when it held all
+        that there was: told when that ends, instead of at every fetch."""
+        if self._leading is not None:
+            progress = self._leading.isr.followers.get(replica_id)
+            if progress is not None:
+                progress.held_all(at_ms)
+
+    def list_offset(self, request: ListOffsetsPartition) -> ListedOffset | FindPlan:
+        """Start and high watermark at once; a FindPlan needs the log (`found_offset` makes the answer)."""
+        leading = self._leader_in(request.current_leader_epoch)
+        if isinstance(leading, Refusal):
+            return self._not_listed(leading)
+        return leading.reading().list_offset(request)
+
+    def found_offset(self, plan: FindPlan, found: OffsetFound) -> ListedOffset:
+        """The answer to a look-up by time, from what the log said; refused if another one leads by now."""
+        leading = self._leader_in(plan.leader_epoch)
+        if isinstance(leading, Refusal):
+            return self._not_listed(leading)
+        if found.problem is not None:
+            text = f"what had to be read is damaged: {found.problem}; elect another leader, then repair it"
+            return self._not_listed(Refusal(ErrorCode.KAFKA_STORAGE_ERROR, text))
+        return leading.reading().found_offset(found.offset, found.timestamp_ms, found.leader_epoch)
+
+    def _not_listed(self, refusal: Refusal) -> ListedOffset:
+        return ListedOffset(
+            key=self.key,
+            error=refusal.error,
+            message=f"{self._log}: {refusal.message}",
+            leader=self._other_leader(),
+        )
+
+    # ---- the ISR -----------------------------------------------------------------------------
+
+    def isr_change(self, *, now_ms: int) -> PartitionAlteration | None:
+        """What to ask the controller for now; None: nothing, or one is in flight. After it was returned it is
+        in flight until `isr_answered` or newer metadata. Ask when `Changes.ISR` is set, and of every leader
+        each `replica_lag_time_max_ms / 2` (followers that stopped), and again after an answer that failed
+        (after a back-off: an unanswered proposal is then repeated as it was)."""
+        return None if self._leading is None else self._leading.isr_change(now_ms=now_ms)
+
+    def isr_answered(
+        self,
+        sent: PartitionAlteration,
+        result: AlteredPartition | ApiError,
+        *,
+        now_ms: int,
+        out: list[DataEffect],
+    ) -> None:
+        """The answer to `sent`, which counts only while that is the proposal in flight; an ApiError says that
+        it is not known what became of it."""
+        leading = self._leading
+        if leading is None:
+            return
+        leading.isr_answered(sent, result, now_ms=now_ms, out=out)
+        self.partition_epoch = max(self.partition_epoch, leading.isr.partition_epoch)
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """The committed ISR while leading, else ()."""
+        return () if self._leading is None else self._leading.isr.committed
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """It leads, and fewer are in sync than there are to be; replicas being added do not count."""
+        leading = self._leading
+        if leading is None:
+            return False
+        wanted = sum(1 for broker_id in leading.isr.replicas if broker_id not in leading.isr.adding)
+        return len(leading.isr.committed) < wanted
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        """It leads, and acks=all is refused."""
+        return self._leading is not None and len(self.isr) < self._leading.min_isr
+
+    @property
+    def is_at_min_isr(self) -> bool:
+        """It leads, and one replica less in sync would refuse acks=all."""
+        return self._leading is not None and len(self.isr) == self._leading.min_isr
+
+    @property
+    def lag(self) -> int:
+        """Offsets between its end and the high watermark that this replica was told; 0 for a leader."""
+        following = self._following
+        return 0 if following is None else max(0, following.leader_high_watermark - self.end_offset)
+
+    # ---- following ---------------------------------------------------------------------------
+
+    def fetch_position(self) -> FetchPartition | None:
+        """What to ask the leader for; None while it does not follow, or an append or cut is not finished."""
+        return None if self._following is None else self._following.position()
+
+    def fetched(
+        self,
+        part: FetchedPartition,
+        *,
+        asked: FetchPartition,
+        now_ms: int,
+        wall_ms: int,
+        out: list[DataEffect],
+    ) -> FollowerOutcome:
+        """The leader's answer to `asked`, which is compared with the position now: answers to older questions
+        change nothing."""
+        if self._following is None:
+            return FollowerOutcome(step=FollowerStep.STALE)
+        return self._following.take(part, asked, wall_ms=wall_ms, out=out)
+
+    # ---- what the disk did, and time ---------------------------------------------------------
+
+    def appended(self, event: LogAppended, *, now_ms: int, out: list[DataEffect]) -> None:
+        self._log.appended(event)
+        self._advance(now_ms, out)
+
+    def synced(self, incarnation: int, end_offset: int, *, now_ms: int, out: list[DataEffect]) -> None:
+        self._log.synced_to(incarnation, end_offset)
+        self._advance(now_ms, out)
+
+    def cut(self, event: LogCut, *, now_ms: int, out: list[DataEffect]) -> None:
+        """The log is as `event` says; its tables are this partition's from here on."""
+        if not self._log.was_cut(event):
+            return
+        info, self._lead_after_cut = self._lead_after_cut, None
+        if info is not None:
+            self.lead(info, now_ms=now_ms, out=out)
+
+    def trimmed(self, event: LogTrimmed, *, now_ms: int, out: list[DataEffect]) -> None:
+        self._log.trimmed(event)
+
+    def _advance(self, now_ms: int, out: list[DataEffect]) -> None:
+        if self._leading is not None:
+            self._leading.advance(now_ms=now_ms, out=out)
+
+    def tick(self, *, now_ms: int, out: list[DataEffect]) -> None:
+        """Waiting produces whose time is over are answered."""
+        if self._leading is not None:
+            self._leading.tick(now_ms=now_ms, out=out)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do; None: never. A cheap look, it may be early."""
+        return None if self._leading is None else self._leading.next_deadline_ms()
+
+    def expire_producers(self, wall_ms: int) -> None:
+        """Forgets producers not seen for `producer_id_expiration_ms`; to be called now and then."""
+        self._log.producers.expire(wall_ms - self._config.producer_id_expiration_ms)
+
+    def take_changes(self) -> Changes:
+        """What moved since the last call; asking clears it."""
+        changes, self._log.changes = self._log.changes, Changes.NONE
+        return changes
+
+
+def _leader_of(info: PartitionInfo) -> int | None:
+    return None if info.leader == NO_LEADER else info.leader

@@ -1,0 +1,134 @@
+"""What a leader answers to those who read: from where to where, what is out of range, the offset of a time.
+
+Owns the bounds of reads and the comparison of epochs (KIP-595). Changes nothing: who fetched what is noted by
+`leader`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaquorum.broker.replica.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchedPartition,
+    FetchPartition,
+    ListedOffset,
+    ListOffsetsPartition,
+)
+from metaquorum.broker.replica.partition.local_log import LocalLog
+from metaquorum.broker.replica.partition.values import FindPlan, ReadPlan
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.storage.types import LogPosition
+
+
+def visible_end(log: LocalLog) -> int:
+    """How far clients read: what was taken over as a follower may be committed elsewhere before it is written
+    here."""
+    return min(log.high_watermark, log.written)
+
+
+@dataclass(slots=True, kw_only=True)
+class Reading:
+    """The log of a leader, who began its epoch at `epoch_start`, for one reader."""
+
+    log: LocalLog
+    leader: int
+    epoch: int
+    epoch_start: int
+    is_follower: bool
+
+    @property
+    def end(self) -> int:
+        """Followers read what is written, clients what every replica in sync holds."""
+        return self.log.written if self.is_follower else visible_end(self.log)
+
+    def fetch(self, request: FetchPartition) -> FetchedPartition | ReadPlan:
+        log, offset = self.log, request.fetch_offset
+        if offset < log.start:
+            return self._out_of_range(request)
+        if request.last_fetched_epoch >= 0:
+            # Before the end is looked at: a fetcher that is ahead is to keep what both logs have.
+            shared = log.epochs.end_offset_for(request.last_fetched_epoch, log.end)
+            if shared is None:
+                return self._out_of_range(request)
+            if shared.epoch < request.last_fetched_epoch or shared.offset < offset:
+                return self._diverging(shared)
+        if offset > log.end:
+            return self._out_of_range(request)
+        return ReadPlan(
+            key=log.key,
+            from_offset=offset,
+            to_offset=self.end,
+            max_bytes=request.max_bytes,
+            high_watermark=log.high_watermark,
+            log_start_offset=log.start,
+            leader_epoch=self.epoch,
+        )
+
+    def _diverging(self, position: LogPosition) -> FetchedPartition:
+        return FetchedPartition(
+            key=self.log.key,
+            high_watermark=self.log.high_watermark,
+            log_start_offset=self.log.start,
+            diverging=position,
+            leader=self.leader,
+            leader_epoch=self.epoch,
+        )
+
+    def _out_of_range(self, request: FetchPartition) -> FetchedPartition:
+        log = self.log
+        epoch = request.last_fetched_epoch
+        whose = "" if epoch < 0 else f" after epoch {epoch}"
+        text = (
+            f"{log}: offset {request.fetch_offset}{whose} is not in this log, "
+            f"which holds {log.start} up to {log.end}: begin at its start, or at its end"
+        )
+        return FetchedPartition(
+            key=log.key,
+            error=ErrorCode.OFFSET_OUT_OF_RANGE,
+            message=text,
+            high_watermark=log.high_watermark,
+            log_start_offset=log.start,
+            leader=self.leader,
+            leader_epoch=self.epoch,
+        )
+
+    # ---- list offsets ------------------------------------------------------------------------
+
+    def list_offset(self, request: ListOffsetsPartition) -> ListedOffset | FindPlan:
+        log, wanted = self.log, request.timestamp_ms
+        if wanted == EARLIEST_TIMESTAMP:
+            return self._listed(log.start, -1, log.epochs.epoch_at(log.start))
+        if wanted == LATEST_TIMESTAMP:
+            if self._is_behind():
+                return self._not_available()
+            return self._listed(self.end, -1, log.epochs.epoch_at(max(log.start, self.end - 1)))
+        if wanted < 0:
+            text = f"{log}: {wanted} is no time: send ms since 1970, -1 (latest) or -2 (earliest)"
+            return ListedOffset(key=log.key, error=ErrorCode.INVALID_REQUEST, message=text)
+        return FindPlan(key=log.key, timestamp_ms=wanted, below_offset=self.end, leader_epoch=self.epoch)
+
+    def found_offset(self, offset: int | None, timestamp_ms: int, leader_epoch: int) -> ListedOffset:
+        """The answer to a look-up by time; `offset` None: the log holds no record so young."""
+        if offset is not None:
+            return self._listed(offset, timestamp_ms, leader_epoch)
+        return self._not_available() if self._is_behind() else self._listed(-1, -1, None)
+
+    def _is_behind(self) -> bool:
+        """The high watermark of a new leader may lie below what clients have read from the one before; it is
+        right as soon as it reaches the epoch's start (KIP-207)."""
+        return self.end < self.epoch_start
+
+    def _listed(self, offset: int, timestamp_ms: int, epoch: int | None) -> ListedOffset:
+        return ListedOffset(
+            key=self.log.key,
+            offset=offset,
+            timestamp_ms=timestamp_ms,
+            leader_epoch=-1 if epoch is None else epoch,
+            leader=self.leader,
+        )
+
+    def _not_available(self) -> ListedOffset:
+        text = f"{self.log}: this leader is new and does not know the high watermark yet: ask again"
+        return ListedOffset(key=self.log.key, error=ErrorCode.OFFSET_NOT_AVAILABLE, message=text)

@@ -1,0 +1,95 @@
+"""The newest batches of partitions that this broker leads, in memory: who reads at the end of a log needs no
+disk.
+
+Owns the bound on the memory, for all partitions together; the oldest batches go first. Only a cache: what it
+does not hold is in the log. The manager tells it what leaders append, and when to forget.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from metaquorum.broker.replica.messages import PartitionKey
+
+BATCH_MAX_BYTES = 2 * 1024 * 1024
+"""A larger batch is not worth the room of all the others."""
+
+FORGOTTEN_MAX = 64
+"""So many places of forgotten batches are kept in any case before they are cleared away."""
+
+
+class _Kept:
+    __slots__ = ("base_offset", "data", "key", "next_offset")
+
+    def __init__(self, key: PartitionKey, base_offset: int, next_offset: int, data: bytes) -> None:
+        self.key = key
+        self.base_offset = base_offset
+        self.next_offset = next_offset
+        self.data = data
+
+
+class Tail:
+    """Batches by (partition, base offset), at most `max_bytes` of them; 0: none."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._batches: dict[PartitionKey, dict[int, _Kept]] = {}
+        self._order: deque[_Kept] = deque()
+        self._forgotten = 0
+        self.kept_bytes = 0
+
+    def note(self, key: PartitionKey, base_offset: int, next_offset: int, data: bytes) -> None:
+        """`data` (one batch, as stored) is appended to the partition at `base_offset`."""
+        if len(data) > min(BATCH_MAX_BYTES, self._max_bytes):
+            return
+        kept = _Kept(key, base_offset, next_offset, data)
+        self._batches.setdefault(key, {})[base_offset] = kept
+        self._order.append(kept)
+        self.kept_bytes += len(data)
+        while self.kept_bytes > self._max_bytes:
+            self._forget_oldest()
+
+    def read(self, key: PartitionKey, from_offset: int, to_offset: int, max_bytes: int) -> bytes | None:
+        """Whole batches from the one that begins at `from_offset`, none that reaches beyond `to_offset`, at
+        least one; None: the log has to be read."""
+        batches = self._batches.get(key)
+        if batches is None:
+            return None
+        chosen: list[bytes] = []
+        at, size = from_offset, 0
+        while at < to_offset:
+            kept = batches.get(at)
+            if kept is None or kept.next_offset > to_offset:
+                break
+            if chosen and size + len(kept.data) > max_bytes:
+                break
+            chosen.append(kept.data)
+            size += len(kept.data)
+            at = kept.next_offset
+        if not chosen:
+            return None
+        return chosen[0] if len(chosen) == 1 else b"".join(chosen)
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition is led no more, or its log was cut: offsets may come to mean something else."""
+        gone = self._batches.pop(key, None)
+        if gone is None:
+            return
+        for kept in gone.values():
+            self.kept_bytes -= len(kept.data)
+            kept.data = b""
+        self._forgotten += len(gone)
+        if self._forgotten > FORGOTTEN_MAX and 2 * self._forgotten > len(self._order):
+            self._order = deque(kept for kept in self._order if kept.data)
+            self._forgotten = 0
+
+    def _forget_oldest(self) -> None:
+        kept = self._order.popleft()
+        if not kept.data:
+            self._forgotten -= 1
+            return
+        batches = self._batches[kept.key]
+        del batches[kept.base_offset]
+        self.kept_bytes -= len(kept.data)
+        if not batches:
+            del self._batches[kept.key]

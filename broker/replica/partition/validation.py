@@ -1,0 +1,178 @@
+"""What a leader demands of a batch that a producer sends, and the batch as it is stored.
+
+Owns the rules of one batch; knows no partition and no other batch. Records are not opened: a compressed
+payload passes through as it came, and what the CRC covers is changed for `message.timestamp.type`
+LogAppendTime alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from metaquorum.broker.replica.topic_settings import MAX_LONG, TopicSettings
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.storage.batches.format import (
+    CRC_START,
+    HEADER_BYTES,
+    HEADER_STRUCT,
+    LOG_APPEND_TIME,
+    MAGIC,
+    MIN_LENGTH,
+    BatchHeader,
+    Compression,
+)
+
+_KNOWN_ATTRIBUTES = 0x3F
+_MAGIC_AT = 16
+_LAST_COMPRESSION = max(Compression)
+NO_TIMESTAMP = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a batch is not stored, and what to do."""
+
+    error: ErrorCode
+    message: str
+
+
+def check_batch(records: bytes, settings: TopicSettings, *, wall_ms: int) -> BatchHeader | Refusal:
+    """The header of one batch that may be appended as far as the batch itself goes.
+
+    Refused with MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (bytes are missing or the CRC does not match: send them
+    again), UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0 or 1), UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP, or
+    INVALID_RECORD (what no retry makes right).
+    """
+    header = _frame(records, settings)
+    if isinstance(header, Refusal):
+        return header
+    refusal = _kind_refusal(header) or _producer_refusal(header)
+    if refusal is None and not settings.log_append_time:
+        refusal = _time_refusal(header, settings, wall_ms)
+    return header if refusal is None else refusal
+
+
+def stored_batch(
+    records: bytes, header: BatchHeader, *, base_offset: int, leader_epoch: int, append_time_ms: int | None
+) -> tuple[bytes, BatchHeader]:
+    """The batch with its place in the log, and its header. Offset and epoch lie outside the checksum; with
+    `append_time_ms` (LogAppendTime) attributes, maximum timestamp and checksum change too."""
+    header = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
+    if append_time_ms is not None:
+        header = header._replace(
+            attributes=header.attributes | LOG_APPEND_TIME, max_timestamp_ms=append_time_ms
+        )
+        checked = HEADER_STRUCT.pack(*header)[CRC_START:]
+        payload = memoryview(records)[HEADER_BYTES:]
+        header = header._replace(crc=crc32c(payload, crc32c(checked)))
+    payload = memoryview(records)[HEADER_BYTES:]
+    return b"".join((HEADER_STRUCT.pack(*header), payload)), header
+
+
+def _frame(records: bytes, settings: TopicSettings) -> BatchHeader | Refusal:
+    """Whether the bytes are exactly one whole batch whose CRC matches."""
+    size = len(records)
+    if size > settings.max_message_bytes:
+        return Refusal(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the batch has {size} bytes and the topic takes {settings.max_message_bytes}: "
+            "send smaller batches, or raise max.message.bytes",
+        )
+    if size > _MAGIC_AT and records[_MAGIC_AT] != MAGIC:
+        return _wrong_magic(records[_MAGIC_AT])
+    if size < HEADER_BYTES:
+        return _corrupt(f"{size} bytes are no record batch, whose header alone has {HEADER_BYTES}")
+    header = BatchHeader._make(HEADER_STRUCT.unpack_from(records))
+    if header.batch_length < MIN_LENGTH or header.size_bytes > size:
+        return _corrupt(f"the header says {header.size_bytes} bytes, and {size} came")
+    if header.size_bytes < size:
+        text = (
+            f"{size - header.size_bytes} bytes follow the first batch: "
+            "send exactly one record batch for a partition"
+        )
+        return Refusal(ErrorCode.INVALID_RECORD, text)
+    actual = crc32c(memoryview(records)[CRC_START:])
+    if actual != header.crc:
+        return _corrupt(f"its CRC is {actual:#010x} and the header says {header.crc & 0xFFFFFFFF:#010x}")
+    return header
+
+
+def _wrong_magic(magic: int) -> Refusal:
+    if magic < MAGIC:
+        return Refusal(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"message format {magic} is not taken here: send record batches of format {MAGIC}",
+        )
+    return _corrupt(f"its magic is {magic}, expected {MAGIC}")
+
+
+def _corrupt(text: str) -> Refusal:
+    return Refusal(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"the batch was damaged on its way ({text}): nothing was stored, send it again",
+    )
+
+
+def _invalid(text: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_RECORD, text)
+
+
+def _kind_refusal(header: BatchHeader) -> Refusal | None:
+    if header.base_offset != 0:
+        return _invalid(f"the batch begins at offset {header.base_offset}: number its records from 0")
+    if header.last_offset_delta < 0 or header.records_count != header.last_offset_delta + 1:
+        return _invalid(
+            f"the batch counts {header.records_count} records and its last offset delta is "
+            f"{header.last_offset_delta}: the records of a batch are numbered 0, 1, 2 and so on"
+        )
+    if header.is_control:
+        return _invalid("control batches are written by brokers alone: send records")
+    if header.is_transactional:
+        return _invalid("there are no transactions here: send the batch without a transaction")
+    if header.attributes & ~_KNOWN_ATTRIBUTES:
+        return _invalid(
+            f"the attributes {header.attributes & 0xFFFF:#06x} have bits that no producer sets: clear them"
+        )
+    if header.compression > _LAST_COMPRESSION:
+        return Refusal(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"compression {header.compression} is unknown: use none, gzip, snappy, lz4 or zstd (0 to 4)",
+        )
+    return None
+
+
+def _producer_refusal(header: BatchHeader) -> Refusal | None:
+    if header.producer_id < 0:
+        return None
+    if header.producer_epoch < 0 or header.base_sequence < 0:
+        return _invalid(
+            f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence "
+            f"{header.base_sequence}: a batch with a producer id has both from 0 up"
+        )
+    return None
+
+
+def _time_refusal(header: BatchHeader, settings: TopicSettings, wall_ms: int) -> Refusal | None:
+    """Judged by the header: the records' own times are not opened."""
+    first, last = header.base_timestamp_ms, header.max_timestamp_ms
+    text = None
+    if header.is_log_append_time:
+        text = "the batch claims to carry its append time: producers send create times, clear attribute bit 3"
+    elif first < NO_TIMESTAMP or last < NO_TIMESTAMP or last < first:
+        text = (
+            f"the batch's times go from {first} to {last}: send times from 0 up (-1: none), the maximum not "
+            "below the first"
+        )
+    elif settings.timestamp_before_max_ms != MAX_LONG and first < wall_ms - settings.timestamp_before_max_ms:
+        text = (
+            f"the time {first} is more than {settings.timestamp_before_max_ms} ms ago: "
+            "send younger records, or raise message.timestamp.before.max.ms"
+        )
+    elif settings.timestamp_after_max_ms != MAX_LONG and last > wall_ms + settings.timestamp_after_max_ms:
+        text = (
+            f"the time {last} is more than {settings.timestamp_after_max_ms} ms ahead: "
+            "set the producer's clock, or raise message.timestamp.after.max.ms"
+        )
+    return None if text is None else Refusal(ErrorCode.INVALID_TIMESTAMP, text)

@@ -1,0 +1,116 @@
+"""Values that a partition and its manager exchange, and what a partition must be given.
+
+Knows no rule: `leader`, `follower` and `partition` hold those. Nothing here is sent anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, Flag, auto
+from typing import Protocol
+
+from metaquorum.broker.replica.events import DataEffect
+from metaquorum.broker.replica.messages import PartitionKey, ProduceResult
+from metaquorum.metadata.errors import ErrorCode
+
+
+class Role(Enum):
+    """IDLE: neither leads nor follows (not assigned yet, being removed, cut before it may lead)."""
+
+    IDLE = auto()
+    LEADER = auto()
+    FOLLOWER = auto()
+
+
+class Changes(Flag):
+    """What moved since the manager last asked (`Partition.take_changes`).
+
+    END: a follower may read further (the written end moved). HIGH_WATERMARK: a consumer may. ROLE: the role,
+    the leader, or its epoch is another one: parked fetches are to be looked at again, whoever waits. ISR:
+    `isr_change` may have something to propose. POSITION: `fetch_position` may give another answer.
+    """
+
+    NONE = 0
+    END = auto()
+    HIGH_WATERMARK = auto()
+    ROLE = auto()
+    ISR = auto()
+    POSITION = auto()
+
+
+class Brokers(Protocol):
+    """What a leader asks about other brokers, by the newest image. The manager keeps one for all partitions
+    and changes what it answers; a partition never remembers an answer."""
+
+    def epoch(self, broker_id: int) -> int | None:
+        """The epoch of its registration; None: it is not registered."""
+        ...
+
+    def may_join_isr(self, broker_id: int) -> bool:
+        """Registered, not fenced, not shutting down (KIP-841)."""
+        ...
+
+
+class ProduceTicket(Protocol):
+    """One partition of a produce request that waits. `complete` is called exactly once, and not from within
+    `Partition.produce`; it may append effects (the answer to the whole request)."""
+
+    @property
+    def deadline_ms(self) -> int:
+        """When to give up (REQUEST_TIMED_OUT), on the clock of `now_ms`."""
+        ...
+
+    def complete(self, result: ProduceResult, out: list[DataEffect]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """What a fetch may have: whole batches of [from_offset, to_offset), at most `max_bytes` unless the first
+    batch is larger. Nothing to read if the two are equal. The rest is for the head of the answer."""
+
+    key: PartitionKey
+    from_offset: int
+    to_offset: int
+    max_bytes: int
+    high_watermark: int
+    log_start_offset: int
+    leader_epoch: int
+
+    @property
+    def is_empty(self) -> bool:
+        return self.from_offset >= self.to_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindPlan:
+    """A look-up by time that needs the log: `FindOffset` with these."""
+
+    key: PartitionKey
+    timestamp_ms: int
+    below_offset: int
+    leader_epoch: int
+
+
+class FollowerStep(Enum):
+    """What became of a fetched part.
+
+    APPENDED: an append was asked for; the next position comes with its completion. NOTHING: the follower
+    holds what the leader could give; fetch again. CUT: the log is being cut, then fetch again. STALE: the
+    answer was to an older question and changed nothing. BACK_OFF: the leader refused or sent what cannot be
+    stored: try again after `replica_fetch_backoff_ms`. WAIT: only newer metadata helps."""
+
+    APPENDED = auto()
+    NOTHING = auto()
+    CUT = auto()
+    STALE = auto()
+    BACK_OFF = auto()
+    WAIT = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerOutcome:
+    """`message`: what was wrong, for BACK_OFF and WAIT."""
+
+    step: FollowerStep
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None

@@ -1,0 +1,114 @@
+"""A broker's log directories: which are good, how many replicas each holds, and where a new one goes.
+
+Owns the set of configured directories and its only direction: a directory turns bad and stays so until the
+process ends (KIP-112). Knows no image and no partition's state; `reconcile` holds the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from metaquorum.broker.replica.events import FoundDirectory
+
+FREE_SPACE_PERCENT = 90
+"""What is re-created may take so much of what is free: the rest is for what is written meanwhile."""
+
+
+@dataclass(slots=True)
+class Directory:
+    """A configured directory. `problem` None: good. `replicas` counts what lies or is being made there;
+    `promised_bytes`: what re-created replicas are expected to take and do not take yet."""
+
+    path: str
+    directory_id: bytes | None
+    problem: str | None
+    total_bytes: int
+    usable_bytes: int
+    replicas: int = 0
+    promised_bytes: int = 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether `size_bytes` more can be promised; unknown room counts as enough."""
+        if self.usable_bytes < 0 or size_bytes <= 0:
+            return True
+        return (self.promised_bytes + size_bytes) * 100 <= self.usable_bytes * FREE_SPACE_PERCENT
+
+
+class Directories:
+    """The configured directories in their order."""
+
+    def __init__(self, found: Sequence[FoundDirectory]) -> None:
+        self.all = [
+            Directory(
+                each.path,
+                each.directory_id,
+                each.problem if each.directory_id is not None else each.problem or "it has no directory id",
+                each.total_bytes,
+                each.usable_bytes,
+            )
+            for each in found
+        ]
+        self._by_id = {each.directory_id: each for each in self.all if each.directory_id is not None}
+
+    @property
+    def any_bad(self) -> bool:
+        """Some configured directory cannot be used: what is not found may lie there (S3.6)."""
+        return any(each.problem is not None for each in self.all)
+
+    @property
+    def none_good(self) -> bool:
+        return all(each.problem is not None for each in self.all)
+
+    def good_ids(self) -> tuple[bytes, ...]:
+        return tuple(sorted(each for each in self._by_id if self.is_good(each)))
+
+    def bad_ids(self) -> tuple[bytes, ...]:
+        """Of those bad ones whose id is known."""
+        return tuple(sorted(each for each in self._by_id if self.is_bad(each)))
+
+    def bad(self) -> list[Directory]:
+        return [each for each in self.all if each.problem is not None]
+
+    def get(self, directory_id: bytes) -> Directory | None:
+        return self._by_id.get(directory_id)
+
+    def named(self, path: str) -> Directory | None:
+        wanted = path.rstrip("/")
+        return next((each for each in self.all if each.path.rstrip("/") == wanted), None)
+
+    def is_good(self, directory_id: bytes) -> bool:
+        known = self._by_id.get(directory_id)
+        return known is not None and known.problem is None
+
+    def is_bad(self, directory_id: bytes) -> bool:
+        """Configured, and bad. False for one that is not configured (any more): that one is gone (S3.17)."""
+        known = self._by_id.get(directory_id)
+        return known is not None and known.problem is not None
+
+    def fail(self, directory_id: bytes, reason: str) -> bool:
+        """It is bad from now on. False: it was bad already, or is not configured."""
+        known = self._by_id.get(directory_id)
+        if known is None or known.problem is not None:
+            return False
+        known.problem = reason
+        known.replicas = 0
+        known.promised_bytes = 0
+        return True
+
+    def measured(self, directory_id: bytes, total_bytes: int, usable_bytes: int) -> None:
+        """Newly measured; what was promised before is counted on, because it is being written."""
+        known = self._by_id.get(directory_id)
+        if known is not None:
+            known.total_bytes, known.usable_bytes = total_bytes, usable_bytes
+
+    def choose(self, size_bytes: int = 0) -> bytes | None:
+        """The good directory with the fewest replicas, the first of them in the configuration's order, that
+        has room for `size_bytes` more; None: none has."""
+        fitting = [each for each in self._usable() if each.has_room(size_bytes)]
+        if not fitting:
+            return None
+        return min(fitting, key=lambda each: each.replicas).directory_id
+
+    def _usable(self) -> Iterable[Directory]:
+        return (each for each in self.all if each.problem is None and each.directory_id is not None)

@@ -1,0 +1,450 @@
+"""Which replicas a broker holds and which of them run: the image against what is local, step by step.
+
+Owns the local copies, from their creation to their removal, and what becomes of them when a directory
+fails. `reconcile.decide` says what is to be done with one; here it is done, so many at a time. A delta
+between images only says where to look (DESIGN 9). Knows no requests.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.controller_requests.assignments import Assignments
+from metaquorum.broker.replica.events import (
+    AbandonDirectory,
+    CreateReplica,
+    DataEffect,
+    FoundDirectory,
+    RemoveReplica,
+    ReplicaCreated,
+    ReplicaLog,
+    ReplicaRemoved,
+)
+from metaquorum.broker.replica.fetchers import Fetchers
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.values import Brokers
+from metaquorum.broker.replica.placement.copies import Copies, Copy, Stage
+from metaquorum.broker.replica.placement.directories import Directories
+from metaquorum.broker.replica.placement.reconcile import Assign, Create, Offline, Remove, Run, Wait, decide
+from metaquorum.broker.replica.topic_settings import TopicSettings, topic_settings
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.features import LEVEL_DIRECTORIES
+from metaquorum.metadata.image import (
+    BROKER_RESOURCE,
+    LOST,
+    MIGRATING,
+    NO_LEADER,
+    TOPIC_RESOURCE,
+    UNASSIGNED,
+    ConfigResource,
+    MetadataImage,
+    PartitionInfo,
+    partition_changes,
+)
+from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT
+from metaquorum.raft.effects import Warn
+
+RECONCILED_PER_STEP_MAX = 500
+"""Partitions looked at before other events get their turn."""
+
+_UNCOMMITTED = frozenset({UNASSIGNED, MIGRATING, LOST})
+_INCARNATION_BITS = 20
+"""A partition counts its own cuts below; every copy that is made begins above all others."""
+
+
+class Placement:
+    """`running`: partitions that lead or follow; `offline`: why a replica of this broker cannot be served.
+    `touched` is told of each partition that was told something, `stirred` of each key that came or went."""
+
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        found: Sequence[FoundDirectory],
+        *,
+        assignments: Assignments,
+        fetchers: Fetchers,
+        brokers: Brokers,
+        touched: Callable[[Partition], None],
+        stirred: Callable[[PartitionKey], None],
+    ) -> None:
+        self._config = config
+        self._me = config.broker_id
+        self._defaults = (CLUSTER_DEFAULT, ConfigResource(BROKER_RESOURCE, str(config.broker_id)))
+        self._assignments = assignments
+        self._fetchers = fetchers
+        self._brokers = brokers
+        self._touched = touched
+        self._stirred = stirred
+        self.directories = Directories(found)
+        self.image: MetadataImage | None = None
+        self.running: dict[PartitionKey, Partition] = {}
+        self.offline: dict[PartitionKey, str] = {}
+        self.copies = Copies(self.directories)
+        self._new: set[PartitionKey] = set()
+        self._starved: set[PartitionKey] = set()
+        self._promised: dict[PartitionKey, tuple[bytes, int]] = {}
+        self._queue: OrderedDict[PartitionKey, None] = OrderedDict()
+        self._settings: dict[str, TopicSettings] = {}
+        self._serial = 0
+        self._usual_bytes: int | None = None
+        for directory in found:
+            if directory.problem is None and directory.directory_id is not None:
+                for each in directory.replicas:
+                    self.copies.add(
+                        Copy(each.key, each.topic, directory.directory_id, each.incarnation, each.log)
+                    )
+
+    def __len__(self) -> int:
+        """Partitions that are still to be looked at."""
+        return len(self._queue)
+
+    # ---- the image ---------------------------------------------------------------------------
+
+    def publish(self, image: MetadataImage, previous: MetadataImage, *, anew: bool, now_ms: int) -> None:
+        """Notes what has to be looked at. `anew`: the registration is another one, all is looked at."""
+        first = self.image is None
+        self.image = image
+        related = previous.topics.columns.directories is image.topics.columns.directories
+        if first or anew or not related:
+            self._look_at_all(image, previous, first=first)
+        elif previous.topics is not image.topics:
+            changes = partition_changes(previous.topics, image.topics)
+            for key in (*changes.added, *changes.changed):
+                info = image.topics.partition(*key)
+                if info is not None and self._me in info.replicas:
+                    self._note_new(key, previous)
+                    self._queue[key] = None
+                elif key in self.copies or key in self.offline:
+                    self._queue[key] = None
+            for key in changes.removed:
+                if key in self.copies or key in self.offline:
+                    self._queue[key] = None
+        if image.features.metadata_version != previous.features.metadata_version and not first:
+            self._queue.update(dict.fromkeys(self.copies.keys()))
+
+    def _look_at_all(self, image: MetadataImage, previous: MetadataImage, *, first: bool) -> None:
+        topics = image.topics
+        mine = topics.keys_at(topics.rows_with_replica(self._me))
+        if not first:
+            for key in mine:
+                self._note_new(key, previous)
+        for keys in (mine, self.copies.keys(), list(self.offline)):
+            self._queue.update(dict.fromkeys(keys))
+
+    def _note_new(self, key: PartitionKey, previous: MetadataImage) -> None:
+        """The log began to place a replica here while this process watched: it is new (S3.5)."""
+        held = any(each.stage is not Stage.REMOVING for each in self.copies.of(key).values())
+        if held or key in self.offline:
+            return
+        before = previous.topics.partition(*key)
+        if before is None or self._me not in before.replicas:
+            self._new.add(key)
+
+    def change_settings(
+        self, image: MetadataImage, previous: MetadataImage, *, now_ms: int, out: list[DataEffect]
+    ) -> None:
+        """Topics' settings that changed reach their partitions."""
+        same_features = image.features is previous.features
+        if image.configs is previous.configs and same_features:
+            return
+        changed = set(previous.configs.changed_keys(image.configs))
+        self._settings.clear()
+        keys: list[PartitionKey] = []
+        if not changed.isdisjoint(self._defaults) or not same_features:
+            keys = list(self.running)
+        else:
+            for resource in changed:
+                if resource.resource_type == TOPIC_RESOURCE:
+                    topic = image.topics.topic_named(resource.name)
+                    count = 0 if topic is None else image.topics.partition_count_of(topic.topic_id)
+                    keys += [(topic.topic_id, index) for index in range(count) if topic is not None]
+        for key in keys:
+            partition = self.running.get(key)
+            if partition is not None:
+                partition.change_settings(self._settings_of(partition.topic), now_ms=now_ms, out=out)
+                self._touched(partition)
+
+    def _settings_of(self, topic: str) -> TopicSettings:
+        known = self._settings.get(topic)
+        if known is None:
+            known = topic_settings(
+                self.image or MetadataImage(),
+                topic,
+                broker_id=self._me,
+                static=self._config.topic_defaults,
+            )
+            self._settings[topic] = known
+        return known
+
+    # ---- step by step ------------------------------------------------------------------------
+
+    def step(self, now_ms: int, out: list[DataEffect]) -> None:
+        """Looks at some of what is to be looked at."""
+        self._usual_bytes = None
+        for _ in range(RECONCILED_PER_STEP_MAX):
+            if not self._queue or self.image is None:
+                return
+            key, _ = self._queue.popitem(last=False)
+            self._reconcile(self.image, key, now_ms, out)
+
+    def _reconcile(self, image: MetadataImage, key: PartitionKey, now_ms: int, out: list[DataEffect]) -> None:
+        info = image.topics.partition(*key)
+        copies = self.copies.of(key)
+        usable = [each for each in copies.values() if each.stage is not Stage.REMOVING]
+        if len(usable) > 1:
+            usable.sort(key=lambda each: each.rank, reverse=True)
+        decision = decide(
+            info,
+            broker_id=self._me,
+            copies=[each.directory_id for each in usable],
+            directories=self.directories,
+            is_new=key in self._new,
+            owes_lost=self._assignments.owes_lost(key),
+            can_assign=image.features.metadata_version >= LEVEL_DIRECTORIES,
+        )
+        if not isinstance(decision, Offline):
+            self.offline.pop(key, None)
+        match decision:
+            case Run(directory_id=directory_id):
+                self._run(copies[directory_id], info, now_ms, out)
+            case Assign(directory_id=directory_id):
+                self._assign(copies[directory_id], info, now_ms, out)
+            case Create():
+                self._create(image, key, decision, copies, out)
+            case Remove(reason=reason):
+                self._remove_all(key, usable, reason, out)
+            case Offline(reason=reason):
+                self._set_offline(key, reason, out)
+            case Wait():
+                self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, decision.reason, out)
+
+    def _run(
+        self,
+        copy: Copy,
+        info: PartitionInfo | None,
+        now_ms: int,
+        out: list[DataEffect],
+        *,
+        settled: bool = True,
+    ) -> None:
+        if settled:
+            self._assignments.settle(copy.key)
+            self._new.discard(copy.key)
+        if copy.stage is not Stage.OPEN or copy.log is None or info is None:
+            return
+        partition = copy.partition
+        if partition is None:
+            partition = copy.partition = Partition(
+                self._config,
+                key=copy.key,
+                topic=copy.topic,
+                directory_id=copy.directory_id,
+                incarnation=copy.incarnation,
+                log=copy.log,
+                settings=self._settings_of(copy.topic),
+                brokers=self._brokers,
+            )
+        known = self.running.get(copy.key)
+        self.running[copy.key] = partition
+        if info.leader == self._me:
+            self._fetchers.leave(copy.key)
+            partition.lead(info, now_ms=now_ms, out=out)
+        else:
+            partition.follow(info, now_ms=now_ms, out=out)
+            if info.leader == NO_LEADER:
+                self._fetchers.leave(copy.key)
+            else:
+                self._fetchers.follow(partition, info.leader)
+        self._touched(partition)
+        if known is not partition:
+            self._stirred(copy.key)
+        if settled and len(self.copies.of(copy.key)) > 1:
+            for each in list(self.copies.of(copy.key).values()):
+                if each is not copy:
+                    self._remove(each, "another directory holds the replica, says the metadata log", out)
+
+    def _assign(self, copy: Copy, info: PartitionInfo | None, now_ms: int, out: list[DataEffect]) -> None:
+        """It neither leads nor follows before the image shows its directory (S3.6); one that served before
+        directories had names goes on."""
+        if copy.stage is not Stage.OPEN or info is None:
+            return
+        self._assignments.want(copy.key, copy.directory_id)
+        if copy.was_found and info.directory_of(self._me) == MIGRATING:
+            self._run(copy, info, now_ms, out, settled=False)
+        else:
+            text = "its log directory is not committed yet: try again"
+            self._stop(copy.key, ErrorCode.NOT_LEADER_OR_FOLLOWER, text, out)
+
+    def _create(
+        self,
+        image: MetadataImage,
+        key: PartitionKey,
+        decision: Create,
+        copies: dict[bytes, Copy],
+        out: list[DataEffect],
+    ) -> None:
+        topic = image.topics.topic(key[0])
+        if copies or topic is None:
+            return  # one is being removed: looked at again when it is gone
+        size = self._usual_size() if decision.replaces else 0
+        place = decision.directory_id or self.directories.choose(size)
+        if place is None:
+            self._starve(key, topic.name, size, out)
+            return
+        if decision.replaces:
+            self._promise(key, place, size)
+        self._starved.discard(key)
+        namesake = self.copies.named(place, topic.name, key[1])
+        if namesake is not None:
+            self._remove(namesake, "its topic was deleted, and there is a new one of its name", out)
+        self._serial += 1
+        copy = Copy(key, topic.name, place, self._serial << _INCARNATION_BITS, None)
+        self.copies.add(copy)
+        out.append(
+            CreateReplica(
+                directory_id=place,
+                key=key,
+                incarnation=copy.incarnation,
+                topic=topic.name,
+                settings=self._settings_of(topic.name).log,
+            )
+        )
+
+    def _starve(self, key: PartitionKey, topic: str, size: int, out: list[DataEffect]) -> None:
+        text = (
+            f"no log directory has room for {size} bytes more, the usual size of a replica: free some,"
+            " or add a directory to log.dirs"
+        )
+        self._set_offline(key, text, out)
+        if not self._starved:
+            out.append(Warn(message=f"replica {topic}-{key[1]} is not created anew: {text}"))
+        self._starved.add(key)
+
+    def _set_offline(self, key: PartitionKey, reason: str, out: list[DataEffect]) -> None:
+        self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, reason, out)
+        self.offline[key] = reason
+        # What was to be told is superseded: a committed place is told by the heartbeat.
+        self._assignments.settle(key)
+
+    def _stop(self, key: PartitionKey, error: ErrorCode, message: str, out: list[DataEffect]) -> None:
+        """It neither leads nor follows any more."""
+        partition = self.running.pop(key, None)
+        if partition is None:
+            return
+        self._fetchers.leave(key)
+        partition.idle(error, message, out=out)
+        self._stirred(key)
+
+    def _remove_all(self, key: PartitionKey, usable: list[Copy], reason: str, out: list[DataEffect]) -> None:
+        topics = (self.image or MetadataImage()).topics
+        gone = topics.topic(key[0]) is None
+        error = ErrorCode.UNKNOWN_TOPIC_ID if gone else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self._stop(key, error, f"{reason}: read the new metadata", out)
+        self._assignments.settle(key)
+        self._new.discard(key)
+        self._starved.discard(key)
+        for copy in usable:
+            self._remove(copy, reason, out)
+
+    def _remove(self, copy: Copy, reason: str, out: list[DataEffect]) -> None:
+        if copy.stage is Stage.REMOVING:
+            return
+        if self.running.get(copy.key) is copy.partition and copy.partition is not None:
+            self._stop(copy.key, ErrorCode.NOT_LEADER_OR_FOLLOWER, reason, out)
+        self.copies.leave(copy)
+        out.append(
+            RemoveReplica(
+                directory_id=copy.directory_id,
+                key=copy.key,
+                incarnation=copy.incarnation_now,
+                reason=reason,
+            )
+        )
+
+    # ---- what the disks did ------------------------------------------------------------------
+
+    def created(self, event: ReplicaCreated) -> None:
+        copy = self.copies.at(event.directory_id, event.key)
+        if copy is not None and copy.incarnation == event.incarnation and copy.stage is Stage.CREATING:
+            copy.stage = Stage.OPEN
+            copy.log = ReplicaLog()
+            self._queue[event.key] = None
+
+    def removed(self, event: ReplicaRemoved) -> None:
+        copy = self.copies.at(event.directory_id, event.key)
+        if copy is not None and copy.stage is Stage.REMOVING:
+            self.copies.drop(copy)
+            self._queue[event.key] = None
+
+    def loss_acknowledged(self, key: PartitionKey) -> None:
+        """The controller knows that the copy is lost: another may be made (S3.6)."""
+        self._queue[key] = None
+
+    def directory_failed(
+        self, directory_id: bytes, reason: str, *, now_ms: int, out: list[DataEffect]
+    ) -> bool:
+        """Its replicas are offline from now on, and only those (S3.1, S3.35). False: it was bad already."""
+        if not self.directories.fail(directory_id, reason):
+            return False
+        out.append(AbandonDirectory(directory_id=directory_id))
+        self._fetchers.directory_failed(directory_id)
+        text = f"its log directory failed: {reason}"
+        for copy in self.copies.in_directory(directory_id):
+            self.copies.drop(copy)
+            if copy.partition is not None and self.running.get(copy.key) is copy.partition:
+                self._stop(copy.key, ErrorCode.KAFKA_STORAGE_ERROR, text, out)
+            if self._was_uncommitted(copy):
+                self._assignments.lose(copy.key, now_ms)
+            elif self._place_of(copy.key) == directory_id:
+                self.offline[copy.key] = text
+            self._queue[copy.key] = None
+        self._queue.update(dict.fromkeys(self._starved))
+        return True
+
+    def measured(self, directory_id: bytes, total_bytes: int, usable_bytes: int) -> None:
+        """New figures of a directory's room: who had none may be made now."""
+        self.directories.measured(directory_id, total_bytes, usable_bytes)
+        directory = self.directories.get(directory_id)
+        if directory is None:
+            return
+        directory.promised_bytes = 0
+        for key, (place, size) in list(self._promised.items()):
+            copy = self.copies.at(place, key)
+            left = 0 if copy is None else size - copy.size_bytes
+            if left <= 0:
+                del self._promised[key]
+            elif place == directory_id:
+                directory.promised_bytes += left
+        self._queue.update(dict.fromkeys(self._starved))
+
+    def _was_uncommitted(self, copy: Copy) -> bool:
+        knows = self.image is not None and self.image.features.metadata_version >= LEVEL_DIRECTORIES
+        return knows and copy.stage is not Stage.REMOVING and self._place_of(copy.key) in _UNCOMMITTED
+
+    def _place_of(self, key: PartitionKey) -> bytes | None:
+        """Where the image says that this broker's replica lies; None: it has none, or there is no image."""
+        info = None if self.image is None else self.image.topics.partition(*key)
+        return None if info is None else info.directory_of(self._me)
+
+    # ---- parts -------------------------------------------------------------------------------
+
+    def partition_at(self, directory_id: bytes, key: PartitionKey) -> Partition | None:
+        """The partition whose log in `directory_id` a report is about; None: it is gone, or never ran."""
+        copy = self.copies.at(directory_id, key)
+        return None if copy is None or copy.stage is Stage.REMOVING else copy.partition
+
+    def _usual_size(self) -> int:
+        """What a replica takes here on the average; 0 where there are none to learn from."""
+        if self._usual_bytes is None:
+            copies = self.copies.all()
+            self._usual_bytes = sum(each.size_bytes for each in copies) // max(1, len(copies))
+        return self._usual_bytes
+
+    def _promise(self, key: PartitionKey, place: bytes, size: int) -> None:
+        directory = self.directories.get(place)
+        if directory is not None and size > 0:
+            directory.promised_bytes += size
+            self._promised[key] = (place, size)

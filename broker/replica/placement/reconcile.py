@@ -1,0 +1,146 @@
+"""What is to become of one partition's replica on this broker: KIP-112's and KIP-858's rules, as a function.
+
+Level-triggered: the image and what is local go in, the next step comes out, whatever happened in between.
+Pure and without state. Where a replica is created is the caller's, and `directories` tells it.
+
+The rules (S3.5 to S3.8, S3.16, S3.17, S3.29, S3.35): the image alone says whether a replica exists. It is
+made anew only if the image says that nobody has placed it, if the image began to name this broker while this
+process watched, or if no configured directory is bad: what is not found otherwise may lie in the bad one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from metaquorum.broker.replica.placement.directories import Directories
+from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, PartitionInfo
+
+_UNPLACED = frozenset({UNASSIGNED, LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """The image does not place a replica here: every local copy goes (S2.4, S3.21)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The copy in `directory_id` is the replica: it leads or follows. Copies elsewhere are left over."""
+
+    directory_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """A copy lies in `directory_id` and the image does not say so: the controller has to be told first."""
+
+    directory_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """There is no copy and there may be one. `directory_id` None: where there are the fewest. `replaces`:
+    one that was somewhere else is made anew, for which there must be room (S3.29)."""
+
+    directory_id: bytes | None
+    replaces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Offline:
+    """The replica is in a bad directory, or may be: KAFKA_STORAGE_ERROR, and nothing is created."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Something has to be acknowledged first."""
+
+    reason: str
+
+
+Decision = Remove | Run | Assign | Create | Offline | Wait
+
+
+def decide(
+    info: PartitionInfo | None,
+    *,
+    broker_id: int,
+    copies: Collection[bytes],
+    directories: Directories,
+    is_new: bool = False,
+    owes_lost: bool = False,
+    can_assign: bool = True,
+) -> Decision:
+    """`info` None: the image has no such partition. `copies`: good directories that hold one, best first.
+    `is_new`: the image began to place a replica here while this process watched. `owes_lost`: the controller
+    has not acknowledged that an unassigned copy is lost (S3.6). `can_assign`: the metadata.version knows
+    directories (3.7-IV2)."""
+    if info is None:
+        return Remove("its topic is deleted, or the partition is no more")
+    place = info.directory_of(broker_id)
+    if place is None:
+        return Remove(f"broker {broker_id} is none of its replicas {list(info.replicas)}")
+    if place in _UNPLACED or (place == MIGRATING and not can_assign):
+        return _unplaced(place, copies, directories, is_new, owes_lost, can_assign)
+    if place == MIGRATING:
+        # It held data before directories had names: it goes on serving while the log learns where it lies.
+        return _not_found(directories, is_new, "whose place was never recorded", copies)
+    if directories.is_bad(place):
+        return Offline(f"its log directory is offline: {_problems(directories)}")
+    if directories.is_good(place):
+        return Run(place) if place in copies else _missing(place, copies, directories, is_new)
+    where = f"in the directory {place.hex()}, which is not configured"
+    return _not_found(directories, False, where, copies, replaces=True)
+
+
+def _unplaced(
+    place: bytes,
+    copies: Collection[bytes],
+    directories: Directories,
+    is_new: bool,
+    owes_lost: bool,
+    can_assign: bool,
+) -> Decision:
+    if owes_lost:
+        return Wait("its directory failed before it was assigned: the controller has to acknowledge that")
+    here = next(iter(copies), None)
+    if here is not None:
+        return Assign(here) if can_assign else Run(here)
+    if place == MIGRATING and not is_new and directories.any_bad:
+        return Offline(f"it was not found, and may be in a bad directory: {_problems(directories)}")
+    return Create(None)
+
+
+def _missing(place: bytes, copies: Collection[bytes], directories: Directories, is_new: bool) -> Decision:
+    """The image names a good directory that holds no copy."""
+    elsewhere = next(iter(copies), None)
+    if elsewhere is not None:
+        return Assign(elsewhere)
+    if is_new or not directories.any_bad:
+        return Create(place)
+    return Offline(f"it was not found in its directory while another one is bad: {_problems(directories)}")
+
+
+def _not_found(
+    directories: Directories,
+    is_new: bool,
+    what: str,
+    copies: Collection[bytes],
+    *,
+    replaces: bool = False,
+) -> Decision:
+    """The image names no directory of this broker."""
+    here = next(iter(copies), None)
+    if directories.any_bad and not is_new and (here is None or replaces):
+        return Offline(f"it lies {what}, or in a bad one: {_problems(directories)}")
+    return Create(None, replaces=replaces) if here is None else Assign(here)
+
+
+def _problems(directories: Directories) -> str:
+    lines = [f"{each.path} ({each.problem})" for each in directories.bad()]
+    return ", ".join(lines) + "; repair it, or take it out of log.dirs, and restart the broker"

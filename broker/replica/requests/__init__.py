@@ -1,0 +1,1 @@
+"""Requests for partition data on the broker: produce, fetch, offsets, descriptions."""

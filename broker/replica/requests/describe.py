@@ -1,0 +1,134 @@
+"""What a broker tells of its replicas and directories: DescribeLogDirs, and figures for metrics.
+
+Reads only. Costs time in proportion to the replicas, and is asked for by people and scrapers, not by events.
+"""
+
+from __future__ import annotations
+
+from metaquorum.broker.replica.messages import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    LogDirDescription,
+    PartitionKey,
+    ReplicaDescription,
+)
+from metaquorum.broker.replica.partition.values import Role
+from metaquorum.broker.replica.placement.copies import Copy
+from metaquorum.broker.replica.placement.directories import Directory
+from metaquorum.broker.replica.placement.placement import Placement
+from metaquorum.broker.replica.status import ReplicaStatus
+from metaquorum.metadata.errors import ErrorCode
+
+
+def describe_log_dirs(
+    placement: Placement, broker_id: int, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    """Every configured directory, good or bad, in the configuration's order."""
+    wanted = None if request.topic_ids is None else frozenset(request.topic_ids)
+    by_directory: dict[bytes, list[ReplicaDescription]] = {}
+    for copy in placement.copies.all():
+        if wanted is None or copy.key[0] in wanted:
+            by_directory.setdefault(copy.directory_id, []).append(_describe(copy))
+    for directory_id, keys in _placed_in_bad(placement, broker_id).items():
+        by_directory[directory_id] = [
+            _unreadable(placement, key) for key in keys if wanted is None or key[0] in wanted
+        ]
+    return DescribeLogDirsResponse(
+        directories=tuple(
+            [
+                _directory(each, by_directory.get(each.directory_id or b"", []))
+                for each in placement.directories.all
+            ]
+        )
+    )
+
+
+def _directory(directory: Directory, replicas: list[ReplicaDescription]) -> LogDirDescription:
+    bad = directory.problem is not None
+    return LogDirDescription(
+        path=directory.path,
+        directory_id=directory.directory_id,
+        error=ErrorCode.KAFKA_STORAGE_ERROR if bad else ErrorCode.NONE,
+        message=directory.problem,
+        total_bytes=directory.total_bytes,
+        usable_bytes=directory.usable_bytes,
+        replicas=tuple(sorted(replicas, key=lambda each: (each.topic, each.key[1]))),
+    )
+
+
+def _describe(copy: Copy) -> ReplicaDescription:
+    partition, log = copy.partition, copy.log
+    start = end = high_watermark = 0
+    leads = False
+    lag = 0
+    if partition is not None:
+        lag = partition.lag
+        start, end, high_watermark = partition.start_offset, partition.end_offset, partition.high_watermark
+        leads = partition.role is Role.LEADER
+    elif log is not None:
+        start, end, high_watermark = log.start_offset, log.end_offset, log.high_watermark
+    return ReplicaDescription(
+        key=copy.key,
+        topic=copy.topic,
+        size_bytes=copy.size_bytes,
+        start_offset=start,
+        end_offset=end,
+        high_watermark=high_watermark,
+        lag=lag,
+        leads=leads,
+    )
+
+
+def _placed_in_bad(placement: Placement, broker_id: int) -> dict[bytes, list[PartitionKey]]:
+    """What the metadata log says lies in directories of ours that are bad."""
+    found: dict[bytes, list[PartitionKey]] = {}
+    image = placement.image
+    if image is None or not placement.directories.any_bad:
+        return found
+    for key in placement.offline:
+        info = image.topics.partition(*key)
+        place = None if info is None else info.directory_of(broker_id)
+        if place is not None and placement.directories.is_bad(place):
+            found.setdefault(place, []).append(key)
+    return found
+
+
+def _unreadable(placement: Placement, key: PartitionKey) -> ReplicaDescription:
+    topic = None if placement.image is None else placement.image.topics.topic(key[0])
+    return ReplicaDescription(
+        key=key,
+        topic="" if topic is None else topic.name,
+        size_bytes=-1,
+        start_offset=-1,
+        end_offset=-1,
+        high_watermark=-1,
+        lag=-1,
+        leads=False,
+    )
+
+
+def replica_status(placement: Placement, **counted: int) -> ReplicaStatus:
+    """`counted`: what other parts have counted, by the status's names."""
+    leaders = followers = under_replicated = under_min = at_min = max_lag = 0
+    for partition in placement.running.values():
+        if partition.role is Role.LEADER:
+            leaders += 1
+            under_replicated += partition.is_under_replicated
+            under_min += partition.is_under_min_isr
+            at_min += partition.is_at_min_isr
+        elif partition.role is Role.FOLLOWER:
+            followers += 1
+            max_lag = max(max_lag, partition.lag)
+    return ReplicaStatus(
+        replicas=len(placement.running.keys() | placement.offline.keys()),
+        leaders=leaders,
+        followers=followers,
+        offline=len(placement.offline),
+        under_replicated=under_replicated,
+        under_min_isr=under_min,
+        at_min_isr=at_min,
+        max_lag=max_lag,
+        offline_directories=tuple(each.path for each in placement.directories.bad()),
+        pending_reconciliations=len(placement),
+        **counted,
+    )

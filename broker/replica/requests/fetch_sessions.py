@@ -1,0 +1,173 @@
+"""Fetch sessions as the leader keeps them (KIP-227): what a fetcher asks for, and what it was told.
+
+Owns the cache with its bound and its eviction rules, the epochs, and which partitions of a session have to be
+looked at for the next answer. Knows no log and no partition's state.
+
+A partition of which an answer told something that needs a reaction (records, an error, where logs diverge) is
+not looked at again before the fetcher names it: it will, with its next position.
+"""
+
+from __future__ import annotations
+
+import random
+
+from metaquorum.broker.replica.messages import CONSUMER, FetchPartition, FetchRequest, PartitionKey
+from metaquorum.metadata.errors import ApiError, ErrorCode
+
+EVICTION_MS = 120_000
+"""A session that was not used for so long goes for any other; a younger one only for a more important one."""
+
+NO_SESSION = 0
+FINAL_EPOCH = -1
+FIRST_EPOCH = 0
+LAST_EPOCH = 2**31 - 1
+
+
+class Session:
+    """`partitions`: what it asks for now. `fresh`: those that have to be looked at, in the order in which
+    they are served. `late`: looked at, with nothing but another high watermark or log start to say, which can
+    wait for the next answer. `told`: (high watermark, log start) as last answered. A fetch without a session
+    has one of its own, with id 0, for as long as it lasts."""
+
+    __slots__ = (
+        "created_ms",
+        "fresh",
+        "late",
+        "next_epoch",
+        "partitions",
+        "paused",
+        "replica_id",
+        "session_id",
+        "told",
+        "used_ms",
+    )
+
+    def __init__(self, session_id: int, replica_id: int, now_ms: int) -> None:
+        self.session_id = session_id
+        self.replica_id = replica_id
+        self.next_epoch = 1
+        self.partitions: dict[PartitionKey, FetchPartition] = {}
+        self.fresh: dict[PartitionKey, None] = {}
+        self.late: dict[PartitionKey, None] = {}
+        self.paused: set[PartitionKey] = set()
+        self.told: dict[PartitionKey, tuple[int, int]] = {}
+        self.created_ms = now_ms
+        self.used_ms = now_ms
+
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id > CONSUMER
+
+    def name(self, parts: tuple[FetchPartition, ...]) -> None:
+        """Partitions that are new or have another position: looked at first."""
+        for part in parts:
+            self.partitions[part.key] = part
+            self.paused.discard(part.key)
+            self.fresh[part.key] = None
+
+    def forget(self, key: PartitionKey) -> None:
+        self.partitions.pop(key, None)
+        self.fresh.pop(key, None)
+        self.late.pop(key, None)
+        self.told.pop(key, None)
+        self.paused.discard(key)
+
+    def is_content(self, key: PartitionKey) -> bool:
+        """It holds all of a partition that there was when it fetched last."""
+        return key in self.partitions and key not in self.fresh and key not in self.paused
+
+    def stir(self, key: PartitionKey) -> bool:
+        """Something moved in a partition; whether the session is to look at it."""
+        if key in self.paused or key not in self.partitions:
+            return False
+        self.fresh[key] = None
+        return True
+
+    def looked(self, key: PartitionKey, head: tuple[int, int]) -> None:
+        """There was nothing to read; `head`: (high watermark, log start) now."""
+        if self.told.get(key) == head:
+            self.late.pop(key, None)
+        else:
+            self.late[key] = None
+
+    def answered(self, key: PartitionKey, told: tuple[int, int], *, pause: bool) -> None:
+        self.late.pop(key, None)
+        self.told[key] = told
+        if pause:
+            self.paused.add(key)
+
+    def put_off(self, key: PartitionKey) -> None:
+        """It had no room in the answer: it is served in its turn, behind those that wait already."""
+        self.fresh.pop(key, None)
+        self.fresh[key] = None
+
+    def advance(self) -> None:
+        self.next_epoch = 1 if self.next_epoch == LAST_EPOCH else self.next_epoch + 1
+
+
+class SessionCache:
+    """At most `slots` sessions."""
+
+    def __init__(self, slots: int, rng: random.Random) -> None:
+        self._slots = slots
+        self._rng = rng
+        self._sessions: dict[int, Session] = {}
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def find(self, request: FetchRequest) -> Session | ApiError:
+        """The session that an incremental request goes on with; its epoch is not advanced yet."""
+        session = self._sessions.get(request.session_id)
+        if session is None or session.replica_id != request.replica_id:
+            text = f"fetch session {request.session_id} is not known (any more): begin a new one"
+            return ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, text)
+        if request.session_epoch != session.next_epoch:
+            text = (
+                f"fetch session {request.session_id} is at epoch {session.next_epoch}, not"
+                f" {request.session_epoch}: begin a new one"
+            )
+            return ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text)
+        return session
+
+    def begin(self, request: FetchRequest, now_ms: int) -> tuple[Session | None, Session | None]:
+        """A new session for a request that begins one, and the session that had to go for it. None: there is
+        no slot, the request is answered without a session."""
+        evicted = None
+        if len(self._sessions) >= self._slots:
+            evicted = self._evictable(request, now_ms)
+            if evicted is None:
+                return None, None
+            del self._sessions[evicted.session_id]
+            self.evictions += 1
+        session_id = self._rng.randrange(1, LAST_EPOCH)
+        while session_id in self._sessions:
+            session_id = self._rng.randrange(1, LAST_EPOCH)
+        session = Session(session_id, request.replica_id, now_ms)
+        self._sessions[session_id] = session
+        return session, evicted
+
+    def remove(self, session_id: int, replica_id: int) -> Session | None:
+        session = self._sessions.get(session_id)
+        if session is None or session.replica_id != replica_id:
+            return None
+        return self._sessions.pop(session_id)
+
+    def _evictable(self, request: FetchRequest, now_ms: int) -> Session | None:
+        """KIP-227: the one that was not used for longest, if that is long; else the least important one that
+        is old enough: a client's before a follower's, a smaller one before a larger one."""
+        if not self._sessions:
+            return None
+        oldest = min(self._sessions.values(), key=lambda each: each.used_ms)
+        if now_ms - oldest.used_ms > EVICTION_MS:
+            return oldest
+        wanted = (request.replica_id > CONSUMER, len(request.partitions))
+        least = min(self._sessions.values(), key=_importance)
+        if least.is_follower == wanted[0] and now_ms - least.created_ms <= EVICTION_MS:
+            return None
+        return least if _importance(least) < wanted else None
+
+
+def _importance(session: Session) -> tuple[bool, int]:
+    return session.is_follower, len(session.partitions)

@@ -1,0 +1,445 @@
+"""Fetch requests on the leader's side: looked at, parked, read, answered.
+
+Owns the fetches under way, who is woken by what, and how much goes into an answer. What may be read is the
+partition's; which partitions are looked at is the session's. Costs time in proportion to what changed, not to
+what a session holds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.deadlines import Deadlines
+from metaquorum.broker.replica.events import DataEffect, DataRespond, PartitionRead, ReadPartition
+from metaquorum.broker.replica.messages import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionKey,
+)
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.tail import Tail
+from metaquorum.broker.replica.partition.values import Changes, ReadPlan
+from metaquorum.broker.replica.requests.fetch_sessions import (
+    FINAL_EPOCH,
+    FIRST_EPOCH,
+    NO_SESSION,
+    Session,
+    SessionCache,
+)
+from metaquorum.metadata.errors import ApiError, ErrorCode
+
+Find = Callable[[PartitionKey], Partition | FetchedPartition]
+Touched = Callable[[Partition], None]
+
+_MOVES_FOLLOWER = Changes.END | Changes.ROLE
+_MOVES_CLIENT = Changes.HIGH_WATERMARK | Changes.ROLE
+_MOVES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE
+
+
+class Fetch:
+    """One request under way: parked while `reads` is empty. `plans`: what there is to read; `answers`: what
+    is to be said without reading. `whole`: every partition of the request is answered."""
+
+    __slots__ = (
+        "answers",
+        "data",
+        "deadline_ms",
+        "is_over",
+        "key",
+        "max_bytes",
+        "min_bytes",
+        "pending",
+        "plans",
+        "replica_epoch",
+        "session",
+        "whole",
+    )
+
+    def __init__(
+        self,
+        key: object,
+        request: FetchRequest,
+        session: Session,
+        now_ms: int,
+        *,
+        whole: bool,
+        max_bytes: int,
+    ) -> None:
+        self.key = key
+        self.session = session
+        self.whole = whole
+        self.replica_epoch = request.replica_epoch
+        self.min_bytes = request.min_bytes
+        self.max_bytes = max_bytes
+        self.deadline_ms = now_ms + max(0, request.max_wait_ms)
+        self.answers: dict[PartitionKey, FetchedPartition] = {}
+        self.plans: dict[PartitionKey, ReadPlan] = {}
+        self.data: dict[PartitionKey, bytes | None] = {}
+        self.pending = 0
+        self.is_over = False
+
+
+class _Read:
+    __slots__ = ("directory_id", "fetch", "key")
+
+    def __init__(self, fetch: Fetch, key: PartitionKey, directory_id: bytes) -> None:
+        self.fetch = fetch
+        self.key = key
+        self.directory_id = directory_id
+
+
+class Fetches:
+    """`find` gives a partition, or the answer that says why there is none. `touched` is told of each one that
+    was given a follower's position."""
+
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        find: Find,
+        touched: Touched,
+        tail: Tail,
+        next_token: Callable[[], int],
+        rng: random.Random,
+    ) -> None:
+        self._config = config
+        self._tail = tail
+        self._find = find
+        self._touched = touched
+        self._next_token = next_token
+        self.sessions = SessionCache(config.max_incremental_fetch_session_cache_slots, rng)
+        self._watchers: dict[PartitionKey, dict[Session, None]] = {}
+        self._by_key: dict[object, Fetch] = {}
+        self._by_session: dict[Session, Fetch] = {}
+        self._reads: dict[int, _Read] = {}
+        self._deadlines: Deadlines[Fetch] = Deadlines()
+        self._woken: dict[Fetch, None] = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    # ---- requests ----------------------------------------------------------------------------
+
+    def handle(self, key: object, request: FetchRequest, *, now_ms: int, out: list[DataEffect]) -> None:
+        if len(self._by_key) >= self._config.fetch_purgatory_max_requests and request.replica_id < 0:
+            text = f"{len(self._by_key)} fetches wait already: try again later"
+            error = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
+            out.append(DataRespond(key=key, response=error))
+            return
+        session = self._session(request, now_ms, out)
+        if isinstance(session, ApiError):
+            out.append(DataRespond(key=key, response=session))
+            return
+        whole = request.session_epoch <= FIRST_EPOCH
+        max_bytes = min(request.max_bytes, self._config.fetch_max_bytes)
+        fetch = Fetch(key, request, session, now_ms, whole=whole, max_bytes=max_bytes)
+        self._by_key[key] = fetch
+        self._by_session[session] = fetch
+        self._look(fetch, now_ms, out, arrived=True)
+
+    def cancel(self, key: object) -> bool:
+        """Whoever asked is gone."""
+        fetch = self._by_key.get(key)
+        if fetch is None:
+            return False
+        self._drop(fetch)
+        return True
+
+    def take_waiting(self) -> list[object]:
+        """Everybody who waits; they are forgotten."""
+        waiting = list(self._by_key.values())
+        for fetch in waiting:
+            self._drop(fetch)
+        return [fetch.key for fetch in waiting]
+
+    def refuse_clients(self) -> list[object]:
+        """Clients that wait; they are forgotten (the broker is fenced, S2.22)."""
+        waiting = [fetch for fetch in self._by_key.values() if not fetch.session.is_follower]
+        for fetch in waiting:
+            self._drop(fetch)
+        return [fetch.key for fetch in waiting]
+
+    # ---- what happens meanwhile --------------------------------------------------------------
+
+    def changed(self, key: PartitionKey, changes: Changes) -> None:
+        """Something moved in a partition; `settle` looks at those whom it concerns."""
+        if Changes.ROLE in changes:
+            self._tail.forget(key)
+        watchers = self._watchers.get(key)
+        if watchers is None or not changes & _MOVES:
+            return
+        if Changes.END in changes:
+            partition = self._find(key)
+            if not isinstance(partition, FetchedPartition):
+                self.tell_caught_up(partition)
+        for session in watchers:
+            moves = _MOVES_FOLLOWER if session.is_follower else _MOVES_CLIENT
+            if session.stir(key) and changes & moves:
+                fetch = self._by_session.get(session)
+                if fetch is not None and not fetch.pending:
+                    self._woken[fetch] = None
+
+    def tell_caught_up(self, partition: Partition) -> None:
+        """When followers that hold all of a partition fetched last: they need not name it for that."""
+        for session in self._watchers.get(partition.key, ()):
+            if session.is_follower and session.is_content(partition.key):
+                partition.was_caught_up(session.replica_id, session.used_ms)
+
+    def stir(self, key: PartitionKey) -> None:
+        """A partition came, went, or is another one: whoever asked for it has to hear of it."""
+        self._tail.forget(key)
+        self.changed(key, Changes.ROLE)
+
+    def settle(self, now_ms: int, out: list[DataEffect]) -> None:
+        """Looks again at fetches that were woken."""
+        while self._woken:
+            fetch = next(iter(self._woken))
+            del self._woken[fetch]
+            if not fetch.is_over and not fetch.pending:
+                self._look(fetch, now_ms, out)
+
+    def tick(self, now_ms: int, out: list[DataEffect]) -> None:
+        for fetch in self._deadlines.take_due(now_ms):
+            if not fetch.is_over and not fetch.pending:
+                self._look(fetch, now_ms, out)
+
+    def next_deadline_ms(self) -> int | None:
+        return self._deadlines.next_ms()
+
+    def read(self, event: PartitionRead, out: list[DataEffect]) -> None:
+        read = self._reads.pop(event.token, None)
+        if read is None or read.fetch.is_over:
+            return
+        fetch = read.fetch
+        fetch.data[read.key] = event.data
+        if event.problem is not None:
+            # Said, or the reader would ask for the same bytes again at once, and again.
+            fetch.answers[read.key] = self._damaged(fetch, read.key, event.problem)
+        fetch.pending -= 1
+        if fetch.pending == 0:
+            self._respond(fetch, out)
+
+    def directory_failed(self, directory_id: bytes, out: list[DataEffect]) -> None:
+        """Its reads are never reported on: they gave nothing."""
+        dead = [token for token, read in self._reads.items() if read.directory_id == directory_id]
+        for token in dead:
+            self.read(PartitionRead(token=token, data=None), out)
+
+    # ---- sessions ----------------------------------------------------------------------------
+
+    def _session(self, request: FetchRequest, now_ms: int, out: list[DataEffect]) -> Session | ApiError:
+        if request.session_epoch > FIRST_EPOCH:
+            found = self.sessions.find(request)
+            if isinstance(found, ApiError):
+                return found
+            self._interrupt(found, out)
+            found.advance()
+            found.used_ms = now_ms
+            for key in request.forgotten:
+                found.forget(key)
+                self._unwatch(found, key)
+            found.name(request.partitions)
+            self._watch(found, request.partitions)
+            return found
+        if request.session_id != NO_SESSION:
+            self._close(self.sessions.remove(request.session_id, request.replica_id), out)
+        session = None
+        if request.session_epoch == FIRST_EPOCH:
+            session, evicted = self.sessions.begin(request, now_ms)
+            self._close(evicted, out)
+        elif request.session_epoch != FINAL_EPOCH:
+            text = f"{request.session_epoch} is no epoch of a fetch session: send -1, 0, or the next one"
+            return ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text)
+        if session is None:
+            session = Session(NO_SESSION, request.replica_id, now_ms)
+        session.name(request.partitions)
+        self._watch(session, request.partitions)
+        return session
+
+    def _close(self, session: Session | None, out: list[DataEffect]) -> None:
+        if session is not None:
+            self._interrupt(session, out)
+            for key in session.partitions:
+                self._unwatch(session, key)
+
+    def _interrupt(self, session: Session, out: list[DataEffect]) -> None:
+        """The fetcher does not wait for its last fetch any more."""
+        fetch = self._by_session.get(session)
+        if fetch is not None:
+            self._drop(fetch)
+            text = "another fetch of the same session came: read its answer instead"
+            error = ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text)
+            out.append(DataRespond(key=fetch.key, response=error))
+
+    def _watch(self, session: Session, parts: tuple[FetchPartition, ...]) -> None:
+        for part in parts:
+            self._watchers.setdefault(part.key, {})[session] = None
+
+    def _unwatch(self, session: Session, key: PartitionKey) -> None:
+        watchers = self._watchers.get(key)
+        if watchers is not None:
+            watchers.pop(session, None)
+            if not watchers:
+                del self._watchers[key]
+
+    # ---- one fetch ---------------------------------------------------------------------------
+
+    def _look(self, fetch: Fetch, now_ms: int, out: list[DataEffect], *, arrived: bool = False) -> None:
+        session = fetch.session
+        fresh, session.fresh = session.fresh, {}
+        for key in fresh:
+            fetch.answers.pop(key, None)
+            fetch.plans.pop(key, None)
+            found = self._ask(fetch, session.partitions[key], now_ms, out, arrived)
+            if isinstance(found, FetchedPartition):
+                fetch.answers[key] = found
+            elif found.is_empty:
+                session.looked(key, (found.high_watermark, found.log_start_offset))
+            else:
+                fetch.plans[key] = found
+        if not fetch.answers and now_ms < fetch.deadline_ms and not self._enough(fetch):
+            self._deadlines.arm(fetch, fetch.deadline_ms)
+            return
+        self._deadlines.disarm(fetch)
+        if fetch.plans:
+            self._begin_reads(fetch, out)
+        if not fetch.pending:
+            self._respond(fetch, out)
+
+    def _enough(self, fetch: Fetch) -> bool:
+        if fetch.min_bytes <= 1:
+            return bool(fetch.plans) or fetch.min_bytes <= 0
+        return sum(self._estimate(plan) for plan in fetch.plans.values()) >= fetch.min_bytes
+
+    def _ask(
+        self, fetch: Fetch, part: FetchPartition, now_ms: int, out: list[DataEffect], arrived: bool
+    ) -> FetchedPartition | ReadPlan:
+        partition = self._find(part.key)
+        if isinstance(partition, FetchedPartition):
+            return partition
+        replica_id = fetch.session.replica_id
+        if not arrived:
+            return partition.plan_read(part, replica_id=replica_id)
+        found = partition.fetch(
+            part, replica_id=replica_id, replica_epoch=fetch.replica_epoch, now_ms=now_ms, out=out
+        )
+        self._touched(partition)
+        return found
+
+    def _estimate(self, plan: ReadPlan) -> int:
+        """About how many bytes there are to read, by the mean of the log: `min_bytes` is a wish."""
+        partition = self._find(plan.key)
+        if isinstance(partition, FetchedPartition):
+            return 0
+        held = max(1, partition.end_offset - partition.start_offset)
+        mean = max(1, partition.size_bytes // held)
+        return min(plan.max_bytes, mean * (plan.to_offset - plan.from_offset))
+
+    def _begin_reads(self, fetch: Fetch, out: list[DataEffect]) -> None:
+        room = fetch.max_bytes
+        for key, plan in list(fetch.plans.items()):
+            partition = self._find(key)
+            if isinstance(partition, FetchedPartition):
+                continue
+            if room <= 0 and (fetch.pending or fetch.data):
+                del fetch.plans[key]
+                fetch.session.put_off(key)
+                continue
+            near = self._tail.read(key, plan.from_offset, plan.to_offset, min(plan.max_bytes, max(room, 1)))
+            if near is not None:
+                fetch.data[key] = near
+                room -= len(near)
+                continue
+            token = self._next_token()
+            self._reads[token] = _Read(fetch, key, partition.directory_id)
+            fetch.pending += 1
+            out.append(
+                ReadPartition(
+                    token=token,
+                    directory_id=partition.directory_id,
+                    key=key,
+                    incarnation=partition.incarnation,
+                    from_offset=plan.from_offset,
+                    to_offset=plan.to_offset,
+                    max_bytes=min(plan.max_bytes, max(room, 1)),
+                )
+            )
+            room -= self._estimate(plan)
+
+    # ---- the answer --------------------------------------------------------------------------
+
+    def _respond(self, fetch: Fetch, out: list[DataEffect]) -> None:
+        session = fetch.session
+        self._close_fetch(fetch)
+        answered: list[FetchedPartition] = []
+        total = 0
+        keys = session.partitions if fetch.whole else fetch.answers | fetch.plans | session.late
+        for key in list(keys):
+            data = fetch.data.get(key) or b""
+            if total and total + len(data) > fetch.max_bytes:
+                data = b""
+            part = self._part(fetch, key, data)
+            total += len(part.records)
+            speaks = bool(part.records) or part.error is not ErrorCode.NONE or part.diverging is not None
+            told = (part.high_watermark, part.log_start_offset)
+            if fetch.whole or speaks or session.told.get(key) != told:
+                answered.append(part)
+            session.answered(key, told, pause=speaks)
+            if not speaks and key in fetch.plans:
+                session.put_off(key)
+        self.bytes += total
+        response = FetchResponse(session_id=session.session_id, partitions=tuple(answered))
+        out.append(DataRespond(key=fetch.key, response=response))
+
+    def _part(self, fetch: Fetch, key: PartitionKey, data: bytes) -> FetchedPartition:
+        """One partition as it is now; what was read counts only if it is still led in that epoch."""
+        known = fetch.answers.get(key)
+        if known is not None:
+            return known
+        partition = self._find(key)
+        if isinstance(partition, FetchedPartition):
+            return partition
+        now = partition.plan_read(fetch.session.partitions[key], replica_id=fetch.session.replica_id)
+        if isinstance(now, FetchedPartition):
+            return now
+        plan = fetch.plans.get(key)
+        same = plan is not None and plan.leader_epoch == now.leader_epoch
+        return FetchedPartition(
+            key=key,
+            high_watermark=now.high_watermark,
+            log_start_offset=now.log_start_offset,
+            leader_epoch=now.leader_epoch,
+            records=data if same else b"",
+        )
+
+    def _damaged(self, fetch: Fetch, key: PartitionKey, problem: str) -> FetchedPartition:
+        """Where it is still read here: a log that is being cut or removed may look damaged, too."""
+        now = self._part(fetch, key, b"")
+        if now.error is not ErrorCode.NONE:
+            return now
+        text = (
+            f"what is to be read here is damaged: {problem}; elect another leader, then repair the directory"
+        )
+        return FetchedPartition(key=key, error=ErrorCode.KAFKA_STORAGE_ERROR, message=text)
+
+    def _close_fetch(self, fetch: Fetch) -> None:
+        fetch.is_over = True
+        self._by_key.pop(fetch.key, None)
+        self._by_session.pop(fetch.session, None)
+        self._woken.pop(fetch, None)
+        self._deadlines.disarm(fetch)
+        if fetch.session.session_id == NO_SESSION:
+            for key in fetch.session.partitions:
+                self._unwatch(fetch.session, key)
+
+    def _drop(self, fetch: Fetch) -> None:
+        """Nobody is answered: what was found is looked at again by the session's next fetch."""
+        self._close_fetch(fetch)
+        for found in (fetch.answers, fetch.plans):
+            for key in found:
+                if key in fetch.session.partitions:
+                    fetch.session.fresh[key] = None

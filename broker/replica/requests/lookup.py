@@ -1,0 +1,77 @@
+"""What a request hears of a partition that does not run on this broker, and who leads it instead.
+
+Owns the order of the reasons. Knows no log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaquorum.broker.replica.messages import FetchedPartition, ListedOffset, PartitionKey, ProduceResult
+from metaquorum.broker.replica.placement.placement import Placement
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import NO_LEADER
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Why a partition cannot be asked here."""
+
+    error: ErrorCode
+    message: str
+    leader: int | None = None
+    leader_epoch: int = -1
+
+    def as_produced(self, key: PartitionKey) -> ProduceResult:
+        return ProduceResult(
+            key=key,
+            error=self.error,
+            message=self.message,
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+        )
+
+    def as_fetched(self, key: PartitionKey) -> FetchedPartition:
+        return FetchedPartition(
+            key=key,
+            error=self.error,
+            message=self.message,
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+        )
+
+    def as_listed(self, key: PartitionKey) -> ListedOffset:
+        return ListedOffset(
+            key=key,
+            error=self.error,
+            message=self.message,
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+        )
+
+
+def absence(placement: Placement, broker_id: int, key: PartitionKey) -> Absent:
+    """Of a partition that is not running."""
+    image = placement.image
+    if image is None:
+        text = f"broker {broker_id} has no metadata yet: try again"
+        return Absent(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
+    if image.topics.topic(key[0]) is None:
+        text = f"broker {broker_id} knows no topic with the id {key[0].hex()}: read the new metadata"
+        return Absent(ErrorCode.UNKNOWN_TOPIC_ID, text)
+    info = image.topics.partition(*key)
+    if info is None:
+        text = f"the topic has no partition {key[1]}: read the new metadata"
+        return Absent(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+    leader = None if info.leader in (NO_LEADER, broker_id) else info.leader
+    why = placement.offline.get(key)
+    if why is not None:
+        text = f"the replica on broker {broker_id} is offline: {why}"
+        return Absent(ErrorCode.KAFKA_STORAGE_ERROR, text, leader, info.leader_epoch)
+    if info.leader == broker_id:
+        text = f"broker {broker_id} is about to lead this partition: try again"
+    elif leader is None:
+        text = "nobody leads this partition now: try again later"
+    else:
+        text = f"broker {leader} leads this partition: ask that one"
+    return Absent(ErrorCode.NOT_LEADER_OR_FOLLOWER, text, leader, info.leader_epoch)

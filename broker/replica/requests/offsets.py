@@ -1,0 +1,126 @@
+"""ListOffsets requests: what the partitions know at once, and what has to be looked up in a log.
+
+Owns the requests that wait for a log. Knows no index and no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metaquorum.broker.replica.events import DataEffect, DataRespond, FindOffset, OffsetFound
+from metaquorum.broker.replica.messages import (
+    ListedOffset,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    PartitionKey,
+)
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.values import FindPlan
+from metaquorum.metadata.errors import ApiError, ErrorCode
+
+WAITING_MAX = 1_000
+
+Find = Callable[[PartitionKey], Partition | ListedOffset]
+
+
+class _Waiting:
+    __slots__ = ("key", "left", "results")
+
+    def __init__(self, key: object, count: int) -> None:
+        self.key = key
+        self.left = count
+        self.results: list[ListedOffset | None] = [None] * count
+
+
+class _LookUp:
+    __slots__ = ("at", "directory_id", "plan", "waiting")
+
+    def __init__(self, waiting: _Waiting, at: int, plan: FindPlan, directory_id: bytes) -> None:
+        self.waiting = waiting
+        self.at = at
+        self.plan = plan
+        self.directory_id = directory_id
+
+
+class Offsets:
+    """`find` gives a partition, or the result that says why there is none."""
+
+    def __init__(self, find: Find, next_token: Callable[[], int]) -> None:
+        self._find = find
+        self._next_token = next_token
+        self._waiting: dict[object, _Waiting] = {}
+        self._look_ups: dict[int, _LookUp] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def handle(self, key: object, request: ListOffsetsRequest, *, out: list[DataEffect]) -> None:
+        if len(self._waiting) >= WAITING_MAX:
+            text = f"{WAITING_MAX} look-ups of offsets wait already: try again later"
+            error = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
+            out.append(DataRespond(key=key, response=error))
+            return
+        waiting = self._waiting[key] = _Waiting(key, len(request.partitions))
+        for at, part in enumerate(request.partitions):
+            found = self._find(part.key)
+            answer = found.list_offset(part) if isinstance(found, Partition) else found
+            if isinstance(answer, FindPlan) and isinstance(found, Partition):
+                self._look_up(waiting, at, answer, found, out)
+            elif isinstance(answer, ListedOffset):
+                self._settle(waiting, at, answer)
+        self._respond(waiting, out)
+
+    def found(self, event: OffsetFound, out: list[DataEffect]) -> None:
+        look_up = self._look_ups.pop(event.token, None)
+        if look_up is None:
+            return
+        partition = self._find(look_up.plan.key)
+        if isinstance(partition, ListedOffset):
+            now = partition
+        else:
+            now = partition.found_offset(look_up.plan, event)
+        self._settle(look_up.waiting, look_up.at, now)
+        self._respond(look_up.waiting, out)
+
+    def directory_failed(self, directory_id: bytes, out: list[DataEffect]) -> None:
+        """Its look-ups are never reported on."""
+        for token, look_up in list(self._look_ups.items()):
+            if look_up.directory_id == directory_id:
+                nothing = OffsetFound(token=token, offset=None, timestamp_ms=-1, leader_epoch=-1)
+                self.found(nothing, out)
+
+    def cancel(self, key: object) -> bool:
+        return self._waiting.pop(key, None) is not None
+
+    def take_waiting(self) -> list[object]:
+        """Everybody who waits; they are forgotten."""
+        keys = list(self._waiting)
+        self._waiting.clear()
+        self._look_ups.clear()
+        return keys
+
+    def _look_up(
+        self, waiting: _Waiting, at: int, plan: FindPlan, partition: Partition, out: list[DataEffect]
+    ) -> None:
+        token = self._next_token()
+        self._look_ups[token] = _LookUp(waiting, at, plan, partition.directory_id)
+        out.append(
+            FindOffset(
+                token=token,
+                directory_id=partition.directory_id,
+                key=plan.key,
+                incarnation=partition.incarnation,
+                timestamp_ms=plan.timestamp_ms,
+                below_offset=plan.below_offset,
+            )
+        )
+
+    def _settle(self, waiting: _Waiting, at: int, result: ListedOffset) -> None:
+        if waiting.results[at] is None:
+            waiting.results[at] = result
+            waiting.left -= 1
+
+    def _respond(self, waiting: _Waiting, out: list[DataEffect]) -> None:
+        if waiting.left == 0 and self._waiting.pop(waiting.key, None) is not None:
+            results = tuple([each for each in waiting.results if each is not None])
+            out.append(DataRespond(key=waiting.key, response=ListOffsetsResponse(results=results)))

@@ -1,0 +1,154 @@
+"""Produce requests: one question to each partition that they name, and one answer when all have answered.
+
+Owns the requests that wait, and their bound. What a partition does with a batch is the partition's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metaquorum.broker.replica.events import AppendPartition, DataEffect, DataRespond
+from metaquorum.broker.replica.messages import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    PartitionKey,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResult,
+)
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.tail import Tail
+from metaquorum.metadata.errors import ApiError, ErrorCode
+
+Find = Callable[[PartitionKey], Partition | ProduceResult]
+Touched = Callable[[Partition], None]
+
+
+class Waiting:
+    """A produce request whose partitions have not all answered."""
+
+    __slots__ = ("deadline_ms", "key", "left", "results", "tickets")
+
+    def __init__(self, key: object, count: int, deadline_ms: int) -> None:
+        self.key = key
+        self.deadline_ms = deadline_ms
+        self.left = count
+        self.results: list[ProduceResult | None] = [None] * count
+        self.tickets: list[tuple[Partition, Ticket]] = []
+
+
+class Ticket:
+    """One partition of a request that waits (`values.ProduceTicket`)."""
+
+    __slots__ = ("_at", "_produces", "_waiting")
+
+    def __init__(self, produces: Produces, waiting: Waiting, at: int) -> None:
+        self._produces = produces
+        self._waiting = waiting
+        self._at = at
+
+    @property
+    def deadline_ms(self) -> int:
+        return self._waiting.deadline_ms
+
+    def complete(self, result: ProduceResult, out: list[DataEffect]) -> None:
+        self._produces.completed(self._waiting, self._at, result, out)
+
+
+class Produces:
+    """`find` gives a partition, or the result that says why there is none. `touched` is told of each one that
+    was given a batch."""
+
+    def __init__(self, find: Find, touched: Touched, tail: Tail, requests_max: int) -> None:
+        self._find = find
+        self._tail = tail
+        self._touched = touched
+        self._requests_max = requests_max
+        self._waiting: dict[object, Waiting] = {}
+        self.failed = 0
+        self.bytes = 0
+        self.records = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def handle(
+        self, key: object, request: ProduceRequest, *, now_ms: int, wall_ms: int, out: list[DataEffect]
+    ) -> None:
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self.failed += 1
+            out.append(DataRespond(key=key, response=refusal))
+            return
+        parts = request.partitions
+        waiting = Waiting(key, len(parts), now_ms + max(0, request.timeout_ms))
+        for at, part in enumerate(parts):
+            found = self._find(part.key)
+            if not isinstance(found, Partition):
+                self._settle(waiting, at, found)
+                continue
+            ticket = Ticket(self, waiting, at)
+            base = found.end_offset
+            result = found.produce(
+                ticket, part.records, request.acks, now_ms=now_ms, wall_ms=wall_ms, out=out
+            )
+            if found.end_offset > base:
+                self.records += found.end_offset - base
+                self._note_tail(found, base, out)
+            if result is None:
+                waiting.tickets.append((found, ticket))
+                self.bytes += len(part.records)
+            else:
+                self._settle(waiting, at, result)
+            self._touched(found)
+        if waiting.left == 0:
+            self._respond(waiting, out)
+        else:
+            self._waiting[key] = waiting
+
+    def completed(self, waiting: Waiting, at: int, result: ProduceResult, out: list[DataEffect]) -> None:
+        self._settle(waiting, at, result)
+        if waiting.left == 0 and self._waiting.pop(waiting.key, None) is not None:
+            self._respond(waiting, out)
+
+    def cancel(self, key: object) -> bool:
+        """Whoever asked is gone; what was appended stays."""
+        waiting = self._waiting.pop(key, None)
+        if waiting is None:
+            return False
+        for partition, ticket in waiting.tickets:
+            partition.cancel(ticket)
+        return True
+
+    def take_waiting(self) -> list[object]:
+        """Everybody who waits; they are forgotten."""
+        keys = list(self._waiting)
+        for key in keys:
+            self.cancel(key)
+        return keys
+
+    def _note_tail(self, partition: Partition, base_offset: int, out: list[DataEffect]) -> None:
+        for effect in reversed(out):
+            if isinstance(effect, AppendPartition) and effect.key == partition.key:
+                self._tail.note(partition.key, base_offset, partition.end_offset, effect.data)
+                return
+
+    def _settle(self, waiting: Waiting, at: int, result: ProduceResult) -> None:
+        if waiting.results[at] is None:
+            waiting.results[at] = result
+            waiting.left -= 1
+            self.failed += result.error is not ErrorCode.NONE
+
+    def _respond(self, waiting: Waiting, out: list[DataEffect]) -> None:
+        results = tuple([each for each in waiting.results if each is not None])
+        out.append(DataRespond(key=waiting.key, response=ProduceResponse(results=results)))
+
+    def _refusal(self, request: ProduceRequest) -> ApiError | None:
+        if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+            text = f"acks is {request.acks}: send 0 (none), 1 (the leader) or -1 (all in sync)"
+            return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, text)
+        if len(self._waiting) >= self._requests_max:
+            text = f"{self._requests_max} produce requests wait already: nothing was stored, try again later"
+            return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
+        return None

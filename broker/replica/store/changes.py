@@ -1,0 +1,105 @@
+"""Replicas that come to a log directory and leave it, so that a crash in between leaves nothing half done.
+
+Owns the order of steps on the disk. What a crash leaves of a creation is a directory without a readable
+`partition.metadata` and without records, which opening removes, or a whole replica; of a removal the old name
+or the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metaquorum.broker.replica.events import CreateReplica
+from metaquorum.broker.replica.store.parts import Opened, RemovedReplica, StoredReplica, log_config
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.errors import FileMissingError, StorageError
+from metaquorum.storage.files.replica_directory import (
+    STRAY_SUFFIX,
+    encode_partition_metadata,
+    removed_name,
+    replica_name,
+)
+from metaquorum.storage.log.config import PARTITION_METADATA_FILE
+from metaquorum.storage.partition.partition_log import PartitionLog
+
+
+def create_replicas(opened: Opened, works: Sequence[CreateReplica]) -> list[StoredReplica]:
+    """Makes all of them with one sync; durable on return. What is in the way is kept under another name.
+
+    Raises StorageError for a replica that is there already, DiskError.
+    """
+    made, files = [], []
+    opened.log_starts.forget(opened.disk, opened.path, [(work.topic, work.key[1]) for work in works])
+    for work in works:
+        name = replica_name(work.topic, work.key[1])
+        if work.key in opened.replicas:
+            raise StorageError(f"{opened.path} already holds a replica of {name}; remove it first")
+        directory = join(opened.path, name)
+        if opened.disk.exists(directory):
+            _set_aside(opened, directory, name)
+        opened.disk.make_directory(directory)
+        file = opened.pool.file(join(directory, PARTITION_METADATA_FILE), size=0)
+        file.append(encode_partition_metadata(work.key[0]))
+        file.begin_sync()
+        files.append(file)
+        made.append(_open_new(opened, directory, work))
+        opened.replicas[work.key] = made[-1]
+    opened.file_system.sync(files, [*(one.log.directory for one in made), opened.path])
+    for file in files:
+        file.close()
+    return made
+
+
+def _open_new(opened: Opened, directory: str, work: CreateReplica) -> StoredReplica:
+    log = PartitionLog.load(
+        opened.disk,
+        directory,
+        log_config(work.settings, opened.options),
+        opened.pool,
+        opened.file_system,
+        opened.on_warning,
+        names=[],
+    )
+    return StoredReplica(
+        key=work.key,
+        topic=work.topic,
+        incarnation=work.incarnation,
+        log=log,
+        settings=work.settings,
+        size_bytes=0,
+    )
+
+
+def _set_aside(opened: Opened, directory: str, name: str) -> None:
+    aside = removed_name(name, opened.rng, STRAY_SUFFIX)
+    opened.disk.rename(directory, join(opened.path, aside))
+    opened.disk.sync_directory(opened.path)
+    opened.on_warning(f"{directory} was in the way of a new replica and is not known: it is kept as {aside}")
+
+
+def rename_away(opened: Opened, replica: StoredReplica) -> None:
+    """Takes a replica away under a name that no replica has; durable once the directory is synced."""
+    del opened.replicas[replica.key]
+    replica.log.close()
+    name = removed_name(replica_name(replica.topic, replica.key[1]), opened.rng)
+    opened.disk.rename(replica.log.directory, join(opened.path, name))
+    opened.removed.append(RemovedReplica(name=name, delay_ms=replica.settings.file_delete_delay_ms))
+
+
+def delete_one(opened: Opened, now_ms: int) -> bool:
+    """Deletes the files of one removed replica whose delay is over; True: more are due. Raises DiskError."""
+    for removed in opened.removed:
+        if removed.due_ms is None:
+            removed.due_ms = now_ms + removed.delay_ms
+    due = [removed for removed in opened.removed if (removed.due_ms or 0) <= now_ms]
+    if not due:
+        return False
+    opened.removed.remove(due[0])
+    directory = join(opened.path, due[0].name)
+    try:
+        for name in opened.disk.list_directory(directory):
+            opened.disk.remove(join(directory, name))
+        opened.disk.remove_directory(directory)
+    except FileMissingError:
+        return len(due) > 1  # somebody was faster
+    return len(due) > 1

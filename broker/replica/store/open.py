@@ -1,0 +1,266 @@
+"""Opening a log directory: whose it is, which replicas are in it, and what a crash left there.
+
+Owns what is recognised: replicas, directories that wait to be deleted, half-created ones (removed), and
+strays (reported, left alone). The logs themselves are recovered by `storage.partition.partition_log`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from metaquorum.broker.replica.events import FoundDirectory, FoundReplica, LogSettings
+from metaquorum.broker.replica.store.parts import (
+    ExpectedIdentity,
+    Opened,
+    RemovedReplica,
+    StoredReplica,
+    StoreOptions,
+    as_found,
+    log_config,
+)
+from metaquorum.storage.disk.interface import Disk, Lock, join
+from metaquorum.storage.errors import (
+    CorruptFileError,
+    CorruptLogError,
+    DiskError,
+    FileMissingError,
+    StorageError,
+)
+from metaquorum.storage.files.meta_properties import FILE_NAME as META_FILE
+from metaquorum.storage.files.meta_properties import load_meta_properties
+from metaquorum.storage.files.replica_directory import (
+    KAFKA_RECOVERY_POINT_FILE,
+    STRAY_SUFFIX,
+    is_removed_name,
+    load_high_watermarks,
+    load_partition_metadata,
+    parse_replica_name,
+)
+from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.segment import segment_bases, segment_name
+from metaquorum.storage.partition.file_pool import FilePool
+from metaquorum.storage.partition.partition_log import PartitionLog
+
+
+def open_directory(
+    disk: Disk,
+    path: str,
+    expected: ExpectedIdentity,
+    on_warning: Callable[[str], None],
+    *,
+    rng: random.Random,
+    settings: LogSettings,
+    options: StoreOptions,
+    locked: bool,
+    first_incarnation: int,
+    progress: Callable[[int, int], None],
+) -> tuple[Opened | None, FoundDirectory]:
+    """As `DirectoryStore.open` says; everything that was opened is closed again where it gives no store."""
+    directory_id: bytes | None = None
+    lock: Lock | None = None
+    opened: Opened | None = None
+    try:
+        try:
+            lock = None if locked else disk.lock(path)
+            directory_id = _identity(disk, path, expected)
+            opened = Opened(
+                disk=disk,
+                path=path,
+                directory_id=directory_id,
+                lock=lock,
+                file_system=disk.file_system(path),
+                pool=FilePool(disk, options.max_open_files),
+                options=options,
+                settings=settings,
+                rng=rng,
+                on_warning=on_warning,
+            )
+            found = _Opening(opened, first_incarnation, progress).run()
+            return opened, found
+        except (DiskError, FileMissingError, CorruptLogError, _Unreadable) as error:
+            _close(opened, lock)
+            return None, FoundDirectory(path=path, directory_id=directory_id, problem=str(error))
+    except BaseException:
+        _close(opened, lock)
+        raise
+
+
+NOT_REPLICAS = frozenset({METADATA_DIRECTORY, "lost+found"})
+"""What may lie beside replicas: the metadata log, and what file systems put into a fresh mount."""
+
+
+class _Unreadable(StorageError):
+    """A file of the directory itself that cannot be made sense of."""
+
+
+def _close(opened: Opened | None, lock: Lock | None) -> None:
+    if opened is not None:
+        for replica in opened.replicas.values():
+            replica.log.close()
+        opened.file_system.close()
+    if lock is not None:
+        lock.release()
+
+
+def _identity(disk: Disk, path: str, expected: ExpectedIdentity) -> bytes:
+    """The directory's id. Raises CorruptFileError for somebody else's directory, _Unreadable, DiskError."""
+    file = join(path, META_FILE)
+    try:
+        found = load_meta_properties(disk, path)
+    except CorruptFileError as error:
+        raise _Unreadable(str(error)) from error
+    advice = "correct log.dirs, or format this directory for this broker"
+    if found.node_id != expected.node_id or found.cluster_id != expected.cluster_id:
+        raise CorruptFileError(
+            file,
+            f"says that the directory belongs to broker {found.node_id} of cluster {found.cluster_id}, and"
+            f" this is broker {expected.node_id} of cluster {expected.cluster_id}",
+            advice,
+        )
+    if found.directory_id is None:
+        raise _Unreadable(f"{file} has no directory.id; {advice}")
+    if expected.directory_id is not None and found.directory_id != expected.directory_id:
+        raise CorruptFileError(file, "has another directory.id than it had when the broker looked", advice)
+    return found.directory_id
+
+
+class _Opening:
+    """The replicas of one directory being opened."""
+
+    def __init__(self, opened: Opened, incarnation: int, progress: Callable[[int, int], None]) -> None:
+        self._opened = opened
+        self._disk = opened.disk
+        self._path = opened.path
+        self._warn = opened.on_warning
+        self._incarnation = incarnation
+        self._progress = progress
+        self._unsynced: list[PartitionLog] = []
+        self._removed = False
+        self._config = log_config(opened.settings, opened.options)
+        self._high_watermarks: dict[tuple[str, int], int] = {}
+        self._kafka_was_here = False
+
+    def run(self) -> FoundDirectory:
+        """Raises DiskError, FileMissingError, CorruptLogError, _Unreadable."""
+        self._load_offsets()
+        self._kafka_was_here = self._disk.exists(join(self._path, KAFKA_RECOVERY_POINT_FILE))
+        names = []
+        for name in self._disk.list_directory(self._path):
+            if is_removed_name(name):
+                delay_ms = self._opened.settings.file_delete_delay_ms
+                self._opened.removed.append(RemovedReplica(name=name, delay_ms=delay_ms))
+            elif name.endswith(STRAY_SUFFIX):
+                self._warn(
+                    f"{join(self._path, name)} was set aside earlier and is left alone; remove it by hand"
+                )
+            elif name not in NOT_REPLICAS:
+                names.append(name)
+        replicas = []
+        for done, name in enumerate(names, 1):
+            found = self._open_replica(name)
+            if found is not None:
+                replicas.append(found)
+            self._progress(done, len(names))
+        self._settle()
+        return FoundDirectory(
+            path=self._path,
+            directory_id=self._opened.directory_id,
+            replicas=tuple(replicas),
+            total_bytes=self._disk.total_bytes(self._path),
+            usable_bytes=self._disk.free_bytes(self._path),
+        )
+
+    def _load_offsets(self) -> None:
+        try:
+            self._high_watermarks = load_high_watermarks(self._disk, self._path)
+        except CorruptFileError as error:
+            self._warn(str(error))
+        try:
+            self._opened.log_starts.load(self._disk, self._path)
+        except CorruptFileError as error:
+            self._warn(str(error))
+
+    def _open_replica(self, name: str) -> FoundReplica | None:
+        place = join(self._path, name)
+        parsed = parse_replica_name(name)
+        if parsed is None or not self._disk.is_directory(place):
+            if parsed is None and self._disk.is_directory(place):
+                self._warn(f"{place} is not named as a replica is, and is left alone; move it away")
+            return None
+        names = self._disk.list_directory(place)
+        topic_id = self._topic_id(place, names)
+        if topic_id is None:
+            return None
+        topic, partition = parsed
+        key = (topic_id, partition)
+        if key in self._opened.replicas:
+            other = self._opened.replicas[key].log.directory
+            self._warn(f"{place} holds the same replica as {other}, and is left alone; move one of them away")
+            return None
+        try:
+            log = PartitionLog.load(
+                self._disk,
+                place,
+                self._config,
+                self._opened.pool,
+                self._opened.file_system,
+                self._warn,
+                names=names,
+                verify=self._kafka_was_here,
+            )
+        except CorruptFileError as error:
+            raise _Unreadable(str(error)) from error
+        self._opened.log_starts.apply((topic, partition), log)
+        found = as_found(log, self._high_watermarks.get((topic, partition), -1))
+        self._opened.replicas[key] = StoredReplica(
+            key=key,
+            topic=topic,
+            incarnation=self._incarnation,
+            log=log,
+            settings=self._opened.settings,
+            size_bytes=found.size_bytes,
+        )
+        if log.needs_sync:
+            self._unsynced.append(log)
+        if not log.is_pointed:
+            self._opened.unpointed[key] = self._opened.replicas[key]
+        self._incarnation += 1
+        return FoundReplica(key=key, topic=topic, incarnation=self._incarnation - 1, log=found)
+
+    def _topic_id(self, place: str, names: list[str]) -> bytes | None:
+        """Whose replica it is; None: nobody's. One that a crash left before it was whole is removed."""
+        problem = "has no partition.metadata"
+        try:
+            topic_id = load_partition_metadata(self._disk, place)
+            if topic_id is not None:
+                return topic_id
+        except CorruptFileError as error:
+            problem = str(error)
+        bases = segment_bases(names)
+        if any(self._disk.file_size(join(place, segment_name(base))) for base in bases) or len(bases) > 1:
+            self._warn(f"{place}: {problem}; the directory holds records and is left alone")
+            return None
+        for name in names:
+            self._disk.remove(join(place, name))
+        self._disk.remove_directory(place)
+        self._removed = True
+        self._warn(f"{place} was not wholly created and holds nothing: it is removed")
+        return None
+
+    def _settle(self) -> None:
+        """Everything that was found is durable from here on."""
+        files = [segment.pooled for log in self._unsynced for segment in log.segment_files()]
+        names = [log.directory for log in self._unsynced]
+        if self._removed:
+            names.append(self._path)
+        if files or names:
+            self._opened.file_system.sync(files, names)
+        for log in self._unsynced:
+            log.needs_sync = False
+        logs = [((one.topic, one.key[1]), one.log) for one in self._opened.replicas.values()]
+        self._opened.log_starts.settle(self._disk, self._path, logs)
+        if self._kafka_was_here:
+            # Last: the recovery points that it makes wrong are gone for certain.
+            self._disk.remove(join(self._path, KAFKA_RECOVERY_POINT_FILE))
+            self._disk.sync_directory(self._path)

@@ -1,0 +1,116 @@
+"""What a directory's store is made of: its options, its replicas, and how a topic's settings and a log are
+seen by the other side.
+
+Values only; `store_open` fills them, `store` works with them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from metaquorum.broker.replica.events import LogSettings, ReplicaLog
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.broker.replica.store.log_starts import LogStarts
+from metaquorum.storage.disk.interface import Disk, FileSystem, Lock
+from metaquorum.storage.log.config import LogConfig
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.partition.file_pool import FilePool
+from metaquorum.storage.partition.partition_log import INDEX_INTERVAL_BYTES, PartitionLog
+
+# Partitions' recovery points are written by checkpoints, never by a sync that somebody waits for.
+_NEVER_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedIdentity:
+    """Whose directory it must be. `directory_id` None: any."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """`max_open_files`: how many segment files may be open at once, a bound that only running reads can
+    pass. `checkpoint_bytes`: appended since the last checkpoint, from where on one is due.
+    `index_bytes_at_stop`: how much an orderly stop reads at most for the index files of segments that have
+    none."""
+
+    max_open_files: int = 512
+    checkpoint_bytes: int = 256 * 1024 * 1024
+    producer_id_expiration_ms: int = 86_400_000
+    index_interval_bytes: int = INDEX_INTERVAL_BYTES
+    index_bytes_at_stop: int = 1024 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredReplica:
+    """A replica whose log is open. `size_bytes` of all its segments."""
+
+    key: PartitionKey
+    topic: str
+    incarnation: int
+    log: PartitionLog
+    settings: LogSettings
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class RemovedReplica:
+    """A directory whose files are to go. `due_ms` None: the delay begins at the next tick."""
+
+    name: str
+    delay_ms: int
+    due_ms: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Opened:
+    """What opening a directory makes, and the store is made of. `unpointed`: replicas whose recovery point is
+    below their end. `log_starts`: what `log-start-offset-checkpoint` says."""
+
+    disk: Disk
+    path: str
+    directory_id: bytes
+    lock: Lock | None
+    file_system: FileSystem
+    pool: FilePool
+    options: StoreOptions
+    settings: LogSettings
+    rng: random.Random
+    on_warning: Callable[[str], None]
+    replicas: dict[PartitionKey, StoredReplica] = field(default_factory=dict)
+    removed: list[RemovedReplica] = field(default_factory=list)
+    unpointed: dict[PartitionKey, StoredReplica] = field(default_factory=dict)
+    log_starts: LogStarts = field(default_factory=LogStarts)
+
+
+def log_config(settings: LogSettings, options: StoreOptions) -> LogConfig:
+    """A partition's log, as its topic's settings want it."""
+    return LogConfig(
+        segment_bytes=settings.segment_bytes,
+        segment_ms=settings.segment_ms,
+        recovery_point_interval_bytes=_NEVER_BYTES,
+        index_interval_bytes=options.index_interval_bytes,
+    )
+
+
+def as_found(log: PartitionLog, high_watermark: int = -1) -> ReplicaLog:
+    """The log as the manager starts from it; the high watermark is brought within the log."""
+    epochs = log.epochs
+    start = log.log_start_offset
+    if start > log.start_offset:
+        epochs = epochs.truncate_start(start)
+    if log.start_epoch < 0 and log.start_offset == log.end_offset:
+        epochs = EpochTable()  # it was emptied to begin elsewhere: nothing is known of what came before
+    return ReplicaLog(
+        start_offset=start,
+        end_offset=log.end_offset,
+        high_watermark=min(max(high_watermark, start), log.end_offset),
+        size_bytes=log.size_bytes,
+        epochs=epochs,
+        producers=log.producers.copy(),
+    )

@@ -1,0 +1,431 @@
+"""One log directory of a broker: carries out the work that the replica manager asks for, over a `Disk`.
+
+Owns the replicas' logs of one directory, which of them have unsynced bytes, and the files of the directory
+itself. Decides nothing about leaders, offsets or retention times, and reads no clock.
+
+Threads: one thread (`io`) calls everything; `DirectorySync.run` may be called by another (`sync`), one at a
+time; `execute` of a `ReadPartition` or `FindOffset` may be called by any other at any moment.
+Every DiskError means that the directory is bad: the caller reports `DirectoryFailed` and calls `abandon`.
+Any other StorageError but those that are answered is a bug of whoever gave the work.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import assert_never
+
+from metaquorum.broker.replica.events import (
+    AbandonDirectory,
+    AppendPartition,
+    ChangeLogSettings,
+    CheckpointHighWatermarks,
+    CreateReplica,
+    CutPartition,
+    DataEvent,
+    DirectoryMeasured,
+    DiskWork,
+    EnforceRetention,
+    FindOffset,
+    FoundDirectory,
+    LogAppended,
+    LogCut,
+    LogSettings,
+    LogsSynced,
+    LogTrimmed,
+    OffsetFound,
+    PartitionRead,
+    ReadPartition,
+    RemoveReplica,
+    ReplicaCreated,
+    ReplicaRemoved,
+    TrimTo,
+)
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.broker.replica.store.changes import create_replicas, delete_one, rename_away
+from metaquorum.broker.replica.store.open import open_directory
+from metaquorum.broker.replica.store.parts import (
+    ExpectedIdentity,
+    Opened,
+    StoredReplica,
+    StoreOptions,
+    as_found,
+    log_config,
+)
+from metaquorum.broker.replica.store.sync import DirectorySync, missing_is_bad
+from metaquorum.storage.disk.interface import Disk
+from metaquorum.storage.errors import CorruptLogError, DiskError, OffsetOutOfRange
+from metaquorum.storage.files.replica_directory import store_high_watermarks
+from metaquorum.storage.partition.pooled_log import FoundRecord
+
+__all__ = ["DirectoryStore", "DirectorySync", "ExpectedIdentity", "StoreOptions"]
+
+
+class DirectoryStore:
+    """An open log directory. Make one with `open`."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.directory_id = opened.directory_id
+        self.path = opened.path
+        self._opened = opened
+        self._disk = opened.disk
+        self._options = opened.options
+        self._warn = opened.on_warning
+        self._replicas = opened.replicas
+        # Appended to since the last sync was prepared, and changed since the last checkpoint was.
+        self._dirty: dict[PartitionKey, StoredReplica] = {}
+        self._changed: dict[PartitionKey, StoredReplica] = opened.unpointed
+        self._appended_bytes = 0
+        self._abandoned = False
+
+    @staticmethod
+    def open(
+        disk: Disk,
+        path: str,
+        expected: ExpectedIdentity,
+        on_warning: Callable[[str], None] = lambda text: None,
+        *,
+        rng: random.Random,
+        settings: LogSettings | None = None,
+        options: StoreOptions | None = None,
+        locked: bool = False,
+        first_incarnation: int = 1,
+        progress: Callable[[int, int], None] = lambda done, of: None,
+    ) -> tuple[DirectoryStore | None, FoundDirectory]:
+        """Locks the directory, checks whose it is and opens every replica in it.
+
+        None and a `FoundDirectory` with its `problem` where the directory cannot be used (an I/O error, an
+        unreadable meta.properties, damage in a log). Raises LogDirectoryLockedError when another process has
+        it, and CorruptFileError when it is another broker's or another cluster's: the broker must not start.
+        `settings` hold until ChangeLogSettings tells a topic's own. `locked`: the caller holds the lock of
+        this directory (the metadata log lies in it). Replicas get incarnations from `first_incarnation` on.
+        `progress(done, of)` is called after every replica. `rng` names removed directories.
+        """
+        opened, found = open_directory(
+            disk,
+            path,
+            expected,
+            on_warning,
+            rng=rng,
+            settings=settings or LogSettings(),
+            options=options or StoreOptions(),
+            locked=locked,
+            first_incarnation=first_incarnation,
+            progress=progress,
+        )
+        return (None if opened is None else DirectoryStore(opened)), found
+
+    # --- work
+
+    def execute(self, work: DiskWork) -> list[DataEvent]:
+        """Carries out one work item; what it brought. Raises DiskError. Work on a replica or an incarnation
+        that this store does not have (any more) brings nothing; a read brings that nothing is there."""
+        with missing_is_bad(self.path):
+            return self._execute(work)
+
+    def _execute(self, work: DiskWork) -> list[DataEvent]:
+        match work:
+            case AppendPartition():
+                return self._append(work)
+            case ReadPartition():
+                return [self._read(work)]
+            case FindOffset():
+                return [self._find(work)]
+            case CreateReplica():
+                return self._create([work])
+            case RemoveReplica():
+                return self._remove([work])
+            case CutPartition():
+                return self._cut(work)
+            case ChangeLogSettings():
+                replica = self._replica(work)
+                if replica is not None:
+                    replica.settings = work.settings
+                    replica.log.configure(log_config(work.settings, self._options))
+                return []
+            case EnforceRetention():
+                return self._enforce_retention(work)
+            case TrimTo():
+                return self._trim([work])
+            case CheckpointHighWatermarks():
+                store_high_watermarks(self._disk, self.path, work.high_watermarks)
+                return []
+            case AbandonDirectory():
+                self.abandon()
+                return []
+            case _:
+                assert_never(work)
+
+    def execute_all(self, works: Sequence[DiskWork]) -> list[DataEvent]:
+        """The same in order, but creations, removals and trims in a row share their syncs."""
+        events: list[DataEvent] = []
+        with missing_is_bad(self.path):
+            for kind, group in groupby(works, key=type):
+                if kind is CreateReplica:
+                    events += self._create([work for work in group if isinstance(work, CreateReplica)])
+                elif kind is RemoveReplica:
+                    events += self._remove([work for work in group if isinstance(work, RemoveReplica)])
+                elif kind is TrimTo:
+                    events += self._trim([work for work in group if isinstance(work, TrimTo)])
+                else:
+                    for work in group:
+                        events += self._execute(work)
+        return events
+
+    def _replica(
+        self,
+        work: AppendPartition | ChangeLogSettings | EnforceRetention | TrimTo | ReadPartition | FindOffset,
+    ) -> StoredReplica | None:
+        replica = self._replicas.get(work.key)
+        return replica if replica is not None and replica.incarnation == work.incarnation else None
+
+    def _append(self, work: AppendPartition) -> list[DataEvent]:
+        replica = self._replica(work)
+        if replica is None:
+            return []
+        end = replica.log.append(work.data)
+        replica.size_bytes += len(work.data)
+        self._appended_bytes += len(work.data)
+        self._changed[work.key] = replica
+        if work.sync:
+            self._dirty[work.key] = replica
+        return [
+            LogAppended(
+                directory_id=self.directory_id,
+                key=work.key,
+                incarnation=work.incarnation,
+                end_offset=end,
+                size_bytes=replica.size_bytes,
+            )
+        ]
+
+    def _read(self, work: ReadPartition) -> PartitionRead:
+        replica = self._replica(work)
+        if replica is None:
+            return PartitionRead(token=work.token, data=None)
+        try:
+            data = replica.log.read_range(work.from_offset, work.to_offset, work.max_bytes)
+        except OffsetOutOfRange:
+            return PartitionRead(token=work.token, data=None)
+        except CorruptLogError as error:
+            self._warn(str(error))
+            return PartitionRead(token=work.token, data=None, problem=str(error))
+        return PartitionRead(token=work.token, data=data)
+
+    def _find(self, work: FindOffset) -> OffsetFound:
+        replica = self._replica(work)
+        problem: str | None = None
+        found: FoundRecord | None = None
+        try:
+            if replica is not None:
+                found = replica.log.find_offset(work.timestamp_ms, work.below_offset)
+        except CorruptLogError as error:
+            self._warn(str(error))
+            problem = str(error)
+        if found is None:
+            return OffsetFound(
+                token=work.token, offset=None, timestamp_ms=-1, leader_epoch=-1, problem=problem
+            )
+        return OffsetFound(
+            token=work.token,
+            offset=found.offset,
+            timestamp_ms=found.timestamp_ms,
+            leader_epoch=found.leader_epoch,
+        )
+
+    def _cut(self, work: CutPartition) -> list[DataEvent]:
+        replica = self._replicas.get(work.key)
+        if replica is None or work.incarnation < replica.incarnation:
+            return []
+        replica.incarnation = work.incarnation
+        self._dirty.pop(work.key, None)
+        self._changed[work.key] = replica
+        log = replica.log
+        if work.start_over:
+            log.start_over(work.end_offset)
+        else:
+            log.truncate_to(work.end_offset)
+            log.sync()
+        self._opened.log_starts.settle(self._disk, self.path, [((replica.topic, work.key[1]), log)])
+        replica.size_bytes = log.size_bytes
+        return [
+            LogCut(
+                directory_id=self.directory_id,
+                key=work.key,
+                incarnation=work.incarnation,
+                log=as_found(log),
+            )
+        ]
+
+    def _enforce_retention(self, work: EnforceRetention) -> list[DataEvent]:
+        replica = self._replica(work)
+        if replica is None:
+            return []
+        log, settings = replica.log, replica.settings
+        log.producers.expire(work.wall_ms - self._options.producer_id_expiration_ms)
+        # Below its start a log keeps nothing, whatever its policy.
+        went = bool(log.delete_segments_before(log.log_start_offset))
+        if not settings.deletes:
+            return [self._trimmed(replica)] if went else []
+        try:
+            went |= log.enforce_retention(
+                retention_bytes=settings.retention_bytes,
+                retention_ms=settings.retention_ms,
+                below_offset=work.below_offset,
+                wall_ms=work.wall_ms,
+            )
+        except CorruptLogError as error:
+            self._warn(f"{error}; nothing of this replica is removed")
+            return []
+        return [self._trimmed(replica)] if went else []
+
+    def _trim(self, works: list[TrimTo]) -> list[DataEvent]:
+        """Where no segment begins at a new start, the directory's file says so before anybody is told."""
+        starts: dict[PartitionKey, tuple[StoredReplica, int]] = {}
+        for work in works:
+            replica = self._replica(work)
+            if replica is not None:
+                start = min(work.start_offset, replica.log.end_offset)
+                if start > replica.log.log_start_offset:
+                    starts[work.key] = (replica, max(start, starts.get(work.key, (replica, 0))[1]))
+        if not starts:
+            return []
+        changed = [((one.topic, one.key[1]), one.log, start) for one, start in starts.values()]
+        self._opened.log_starts.change(self._disk, self.path, changed)
+        for replica, start in starts.values():
+            replica.log.delete_segments_before(start)
+            replica.log.start_at(start)
+        return [self._trimmed(replica) for replica, _ in starts.values()]
+
+    def _trimmed(self, replica: StoredReplica) -> LogTrimmed:
+        replica.size_bytes = replica.log.size_bytes
+        self._changed[replica.key] = replica
+        return LogTrimmed(
+            directory_id=self.directory_id,
+            key=replica.key,
+            incarnation=replica.incarnation,
+            start_offset=replica.log.log_start_offset,
+            size_bytes=replica.size_bytes,
+        )
+
+    # --- replicas that come and go
+
+    def _create(self, works: list[CreateReplica]) -> list[DataEvent]:
+        return [
+            ReplicaCreated(directory_id=self.directory_id, key=one.key, incarnation=one.incarnation)
+            for one in create_replicas(self._opened, works)
+        ]
+
+    def _remove(self, works: list[RemoveReplica]) -> list[DataEvent]:
+        events: list[DataEvent] = []
+        renamed: list[tuple[str, int]] = []
+        for work in works:
+            replica = self._replicas.get(work.key)
+            if replica is not None and work.incarnation < replica.incarnation:
+                continue
+            if replica is not None:
+                self._dirty.pop(work.key, None)
+                self._changed.pop(work.key, None)
+                rename_away(self._opened, replica)
+                renamed.append((replica.topic, work.key[1]))
+            events.append(
+                ReplicaRemoved(directory_id=self.directory_id, key=work.key, incarnation=work.incarnation)
+            )
+        if renamed:
+            self._disk.sync_directory(self.path)
+            self._opened.log_starts.forget(self._disk, self.path, renamed)
+        return events
+
+    def tick(self, now_ms: int) -> bool:
+        """Deletes the files of one removed replica whose delay is over (monotonic clock); True: more are
+        due. Call about once a second. Raises DiskError."""
+        with missing_is_bad(self.path):
+            return delete_one(self._opened, now_ms)
+
+    # --- durability
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Much was appended since the last checkpoint: what is appended has to be verified after a crash."""
+        return self._appended_bytes >= self._options.checkpoint_bytes
+
+    def prepare_sync(self, *, checkpoint: bool = False, last: bool = False) -> DirectorySync | None:
+        """Everything appended with `sync` since the last one; None: nothing was. With `checkpoint` everything
+        that was appended at all, and recovery points and producers' snapshots are written too: when
+        `checkpoint_due`, or every minute, never before an ack that somebody waits for. `last`: the store is
+        about to be closed, so segments without index files get them."""
+        replicas = self._changed if checkpoint else self._dirty
+        unindexed = self._unindexed() if last else {}
+        if checkpoint:
+            replicas = {**self._changed, **self._dirty, **unindexed}
+            self._changed, self._appended_bytes = {}, 0
+        if not replicas:
+            return None
+        self._dirty = {}
+        return DirectorySync(
+            self.path,
+            self._opened.file_system,
+            tickets=[(one.key, one.incarnation, one.log.prepare_sync()) for one in replicas.values()],
+            checkpoints=[one.log.checkpoint(indexes=key in unindexed) for key, one in replicas.items()]
+            if checkpoint
+            else [],
+        )
+
+    def _unindexed(self) -> dict[PartitionKey, StoredReplica]:
+        """Replicas that lack index files, which can have them without reading for too long."""
+        found: dict[PartitionKey, StoredReplica] = {}
+        left = self._options.index_bytes_at_stop
+        for key, replica in self._replicas.items():
+            needed = replica.log.unindexed_bytes
+            if needed is not None and needed <= left:
+                left -= needed
+                found[key] = replica
+        return found
+
+    def sync_completed(self, sync: DirectorySync) -> LogsSynced:
+        """Takes note that `sync.run()` returned."""
+        ends = []
+        for key, incarnation, ticket in sync.tickets:
+            replica = self._replicas.get(key)
+            if replica is not None and replica.incarnation == incarnation and replica.log is ticket.log:
+                ends.append((key, incarnation, replica.log.sync_completed(ticket)))
+        for checkpoint in sync.checkpoints:
+            checkpoint.log.checkpointed(checkpoint)
+        return LogsSynced(directory_id=self.directory_id, ends=tuple(ends))
+
+    def measure(self) -> DirectoryMeasured:
+        """Total and free bytes of the file system."""
+        return DirectoryMeasured(
+            directory_id=self.directory_id,
+            total_bytes=self._disk.total_bytes(self.path),
+            usable_bytes=self._disk.free_bytes(self.path),
+        )
+
+    def abandon(self) -> None:
+        """Closes all files, whatever the disk says to that; the lock is kept until `close`."""
+        self._abandoned = True
+        for replica in self._replicas.values():
+            try:
+                replica.log.close()
+            except DiskError:
+                continue  # it is bad: that is why it is abandoned
+        self._replicas.clear()
+        self._dirty, self._changed = {}, {}
+        self._opened.removed.clear()
+
+    def close(self, *, clean: bool) -> None:
+        """Gives the directory back; with `clean` everything is synced and checkpointed before, so that the
+        next open has nothing to verify. Raises DiskError."""
+        try:
+            if clean and not self._abandoned:
+                sync = self.prepare_sync(checkpoint=True, last=True)
+                if sync is not None:
+                    sync.run()
+                    self.sync_completed(sync)
+        finally:
+            self.abandon()
+            self._opened.file_system.close()
+            if self._opened.lock is not None:
+                self._opened.lock.release()
+                self._opened.lock = None

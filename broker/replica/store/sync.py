@@ -1,0 +1,80 @@
+"""One sync of a log directory: all logs that were appended to since the last one, made durable together.
+
+Owns the order of a checkpoint's steps. Taken and noted by the thread that owns the directory's store, run by
+another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.storage.disk.interface import FileSystem
+from metaquorum.storage.errors import DiskError, FileMissingError, LogFailedError
+from metaquorum.storage.files.checkpoint import Checkpoint
+from metaquorum.storage.log.log import SyncTicket
+from metaquorum.storage.partition.timed_segment import TimedSegment
+
+CHECKPOINTS_AT_ONCE = 1_000
+"""How many logs' small files are written before they are synced: more would only need more memory."""
+
+
+@contextmanager
+def missing_is_bad(directory: str) -> Iterator[None]:
+    """A file that was there and is gone makes the directory as bad as one that cannot be read."""
+    try:
+        yield
+    except FileMissingError as error:
+        raise DiskError(directory, "use of its files", f"{error.path} is gone; restore the disk") from error
+    except LogFailedError as error:
+        raise DiskError(directory, "use of a log", str(error)) from error
+
+
+class DirectorySync:
+    """What one sync is to make durable."""
+
+    def __init__(
+        self,
+        path: str,
+        file_system: FileSystem,
+        *,
+        tickets: list[tuple[PartitionKey, int, SyncTicket]],
+        checkpoints: Sequence[Checkpoint | None],
+    ) -> None:
+        self.tickets = tickets
+        self.checkpoints = [one for one in checkpoints if one is not None]
+        self._path = path
+        self._file_system = file_system
+
+    def run(self) -> None:
+        """Makes it durable: one sync of each file, or, from eight on, one of the whole file system where the
+        kernel offers that. Raises DiskError: the directory is bad."""
+        with missing_is_bad(self._path):
+            self._sync_segments()
+            for start in range(0, len(self.checkpoints), CHECKPOINTS_AT_ONCE):
+                self._write_checkpoints(self.checkpoints[start : start + CHECKPOINTS_AT_ONCE])
+
+    def _sync_segments(self) -> None:
+        files = []
+        for _, _, ticket in self.tickets:
+            if isinstance(ticket.segment, TimedSegment) and not ticket.segment.pooled.closed:
+                ticket.segment.pooled.begin_sync()
+                files.append(ticket.segment.pooled)
+        try:
+            self._file_system.sync(files, ())
+        except BaseException:
+            for file in files:
+                file.failed_sync()
+            raise
+
+    def _write_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> None:
+        staged = [file for checkpoint in checkpoints for file in checkpoint.stage()]
+        self._file_system.sync(staged, ())
+        for file in staged:
+            file.close()
+        # Epochs and producers first: a recovery point vouches for them.
+        for last in (False, True):
+            placed = [one.log.directory for one in checkpoints if one.place(last=last)]
+            if placed:
+                self._file_system.sync((), placed)

@@ -1,0 +1,297 @@
+"""The threads of a log directory: `io` does its work in order, `sync` makes it durable, `read` serves reads.
+
+Owns the queues between the loop and these threads, group commit (everything that was appended while one sync
+ran is covered by the next), and the moment from which a directory counts as bad: after it, nothing is done in
+the directory but to give its files back, and nothing more is reported. A thread that hangs in the kernel is
+left behind: all of them are daemons. What the work means is `DirectoryStore`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from metaquorum.broker.replica.events import (
+    AbandonDirectory,
+    AppendPartition,
+    DataEvent,
+    DirectoryFailed,
+    DiskWork,
+    FindOffset,
+    ReadPartition,
+)
+from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.broker.replica.store.sync import DirectorySync
+from metaquorum.broker.server.data.bunches import Bunches
+from metaquorum.broker.server.data.watched_disk import DiskWatch
+from metaquorum.storage.errors import StorageError
+
+WORK_MAX = 200_000
+"""Work that waits for one directory. More than the replicas of a broker is never needed: a directory that is
+so far behind counts as failed, so that its partitions are led elsewhere."""
+
+ROUND_MAX = 256
+"""Work items done before what they brought is reported."""
+
+TICK_S = 1.0
+MEASURE_TICKS = 10
+CHECKPOINT_S = 60.0
+"""How often files of removed replicas go, room is measured, and recovery points are written."""
+
+SHORT_SYNC_S = 0.002
+SYNCS_REMEMBERED = 16
+"""Where syncs take less, as they did lately, the io thread runs them itself: appends that wait for it lose
+less than handing it to another thread and back takes."""
+
+CLOSE_MAX_S = 30.0
+"""How long the process's end waits for a directory that takes no part in it."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class _Synced:
+    """`failed`: told already; nothing more may be done in the directory."""
+
+    sync: DirectorySync
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Close:
+    clean: bool
+    done: Callable[[bool], None]
+
+
+_IoItem = DiskWork | _Synced | _Close
+
+
+class DirectoryThreads:
+    """See the module. `report` gets every event on the loop, in order, a `DirectoryFailed` at most once;
+    `crash` ends the process."""
+
+    def __init__(
+        self,
+        store: DirectoryStore,
+        watch: DiskWatch,
+        report: Callable[[DataEvent], None],
+        crash: Callable[[str], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.directory_id = store.directory_id
+        self.path = store.path
+        self.watch = watch
+        self.is_bad = False
+        self._store = store
+        self._report = report
+        self._crash = crash
+        self._loop = loop
+        self._bunches: Bunches[DataEvent | _Failure] = Bunches(loop, self._take)
+        self._work: SimpleQueue[_IoItem] = SimpleQueue()
+        self._reads: SimpleQueue[ReadPartition | FindOffset | None] = SimpleQueue()
+        self._syncs: SimpleQueue[DirectorySync | None] = SimpleQueue()
+        # Owned by the io thread.
+        self._sync_wanted = False
+        self._sync_running = False
+        self._sync_s = 2 * SHORT_SYNC_S
+        self._broken = False
+        self._closing: _Close | None = None
+        self._ticks = 0
+        self._checkpointed_s = time.monotonic()
+
+    # ---- on the loop
+
+    def start(self) -> None:
+        for name, run in (("io", self._run_io), ("sync", self._run_sync), ("read", self._run_reads)):
+            threading.Thread(target=run, name=f"{name} {self.path}", daemon=True).start()
+
+    def submit(self, work: DiskWork) -> None:
+        """Work for this directory. A bad one takes nothing but `AbandonDirectory`."""
+        if type(work) is AbandonDirectory:
+            self.is_bad = True
+        elif self.is_bad:
+            return
+        if isinstance(work, ReadPartition | FindOffset):
+            self._reads.put(work)
+            return
+        self._work.put(work)
+        if self._work.qsize() > WORK_MAX:
+            self.fail(f"{WORK_MAX} operations wait for it: the disk is hopelessly behind")
+
+    def fail(self, reason: str) -> None:
+        """The directory is bad from now on; told once."""
+        if self.is_bad:
+            return
+        self.is_bad = True
+        _log.error("log directory %s failed: %s", self.path, reason)
+        self._report(DirectoryFailed(directory_id=self.directory_id, reason=reason))
+
+    async def close(self, *, clean: bool) -> bool:
+        """Ends the threads and gives the files back; whether everything is on disk, and the directory good.
+        One that hangs is left behind."""
+        done: asyncio.Future[bool] = self._loop.create_future()
+
+        def told(good: bool) -> None:
+            if not done.done():
+                done.set_result(good)
+
+        def tell(good: bool) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(told, good)
+
+        self._reads.put(None)
+        self._work.put(_Close(clean=clean and not self.is_bad, done=tell))
+        try:
+            async with asyncio.timeout(CLOSE_MAX_S if not self.is_bad else 1.0):
+                return await done and not self.is_bad
+        except TimeoutError:
+            _log.warning("log directory %s does not answer: it is left as it is", self.path)
+            return False
+
+    def _take(self, item: DataEvent | _Failure) -> None:
+        if isinstance(item, _Failure):
+            if isinstance(item.error, StorageError):
+                self.fail(" ".join(str(item.error).split("\n")))
+            elif not self.is_bad:
+                self.is_bad = True
+                self._crash(f"stopped by a bug: {type(item.error).__name__}: {item.error}")
+        elif not self.is_bad:
+            self._report(item)
+
+    # ---- the io thread
+
+    def _run_io(self) -> None:
+        next_tick_s = time.monotonic() + TICK_S
+        while True:
+            items = self._gather(next_tick_s)
+            try:
+                self._do(items)
+                if not self._broken and time.monotonic() >= next_tick_s:
+                    self._tick()
+                    next_tick_s = time.monotonic() + TICK_S
+                self._start_sync()
+            except Exception as error:
+                self._broken = True
+                self._tell(error)
+            if self._closing is not None and not self._sync_running:
+                self._finish(self._closing)
+                return
+
+    def _gather(self, until_s: float) -> list[_IoItem]:
+        """What is there, at most one round; waits until the next tick for the first item."""
+        items: list[_IoItem] = []
+        try:
+            items.append(self._work.get(timeout=max(0.0, until_s - time.monotonic())))
+            while len(items) < ROUND_MAX:
+                items.append(self._work.get_nowait())
+        except Empty:
+            pass
+        return items
+
+    def _do(self, items: list[_IoItem]) -> None:
+        works: list[DiskWork] = []
+        events: list[DataEvent] = []
+        for item in items:
+            match item:
+                case _Close():
+                    self._closing = item
+                case _Synced(sync=sync, failed=failed):
+                    self._sync_running = False
+                    self._broken = self._broken or failed
+                    if not self._broken:
+                        events.append(self._store.sync_completed(sync))
+                case AbandonDirectory():
+                    self._abandon()
+                case _ if not self._broken:
+                    works.append(item)
+                    if type(item) is AppendPartition and item.sync:
+                        self._sync_wanted = True
+        if works and not self._broken:
+            events += self._store.execute_all(works)
+        if events:
+            self._bunches.put(events)
+
+    def _start_sync(self, *, checkpoint: bool = False) -> None:
+        if self._sync_running or self._broken or not (self._sync_wanted or checkpoint):
+            return
+        self._sync_wanted = False
+        sync = self._store.prepare_sync(checkpoint=checkpoint)
+        if sync is None:
+            return
+        if self._sync_s <= SHORT_SYNC_S and not checkpoint:
+            self._run_timed(sync)
+            self._bunches.put([self._store.sync_completed(sync)])
+        else:
+            self._sync_running = True
+            self._syncs.put(sync)
+
+    def _run_timed(self, sync: DirectorySync) -> None:
+        begun_s = time.monotonic()
+        sync.run()
+        self._sync_s += (time.monotonic() - begun_s - self._sync_s) / SYNCS_REMEMBERED
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        self._store.tick(int(now_s * 1000))
+        if self._ticks % MEASURE_TICKS == 0:
+            self._bunches.put([self._store.measure()])
+        self._ticks += 1
+        due = self._store.checkpoint_due or now_s - self._checkpointed_s >= CHECKPOINT_S
+        if due and not self._sync_running:
+            self._checkpointed_s = now_s
+            self._start_sync(checkpoint=True)
+
+    def _abandon(self) -> None:
+        self._broken = True
+        try:
+            self._store.abandon()
+        except Exception as error:
+            _log.warning("the files of %s could not all be closed: %s", self.path, error)
+
+    def _finish(self, close: _Close) -> None:
+        good = False
+        try:
+            self._store.close(clean=close.clean and not self._broken)
+            good = close.clean and not self._broken
+        except Exception as error:
+            _log.warning("log directory %s could not be closed in order: %s", self.path, error)
+        self._syncs.put(None)
+        close.done(good)
+
+    # ---- the sync thread
+
+    def _run_sync(self) -> None:
+        while (sync := self._syncs.get()) is not None:
+            failed = False
+            try:
+                self._run_timed(sync)
+            except Exception as error:
+                failed = True
+                self._tell(error)
+            self._work.put(_Synced(sync, failed))
+
+    # ---- the read thread
+
+    def _run_reads(self) -> None:
+        while (work := self._reads.get()) is not None:
+            try:
+                self._bunches.put(self._store.execute(work))
+            except Exception as error:
+                self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        """An error of the disk makes the directory bad; any other one is a bug, which ends the process."""
+        if not isinstance(error, StorageError) and not self.is_bad:
+            _log.error("an error that nobody expected in %s", self.path, exc_info=error)
+        self._bunches.put([_Failure(error)])

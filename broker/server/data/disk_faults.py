@@ -1,0 +1,95 @@
+"""Disks that tests break inside a running broker, where the machine cannot break them for real.
+
+Owns the control file: the environment variable METAQUORUM_DISK_FAULTS names it, and without the variable
+nothing here is ever used. The file is JSON and is looked at before every call to a log directory's disk:
+
+    [{"directory": "/path/of/a/log/directory", "fault": "eio", "operations": ["write", "sync"]}]
+
+`fault`: `eio`, `enospc`, `erofs` or `eacces` (the call fails as the kernel would make it), or `hang` (the
+call does not return while the line is there). Without `operations` every call is meant. An absent file
+breaks nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from metaquorum.runtime.errors import StartError
+from metaquorum.storage.errors import DiskError
+
+VARIABLE = "METAQUORUM_DISK_FAULTS"
+HANG = "hang"
+_CODES = {name.lower(): getattr(errno, name) for name in ("EIO", "ENOSPC", "EROFS", "EACCES")}
+_HANG_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    directory: str
+    fault: str
+    operations: frozenset[str]
+
+    def meets(self, operation: str, path: str) -> bool:
+        inside = path == self.directory or path.startswith(f"{self.directory}/")
+        return inside and (not self.operations or operation in self.operations)
+
+
+class FileFaults:
+    """What the control file says, read again whenever it changed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen: tuple[int, int] | None = None
+        self._faults: Sequence[Fault] = ()
+
+    def check(self, operation: str, path: str) -> None:
+        """Raises DiskError where a call is to fail; does not return while it is to hang."""
+        while (fault := self._met(operation, path)) is not None:
+            if fault.fault != HANG:
+                reason = os.strerror(_CODES[fault.fault])
+                raise DiskError(fault.directory, f"{operation} of {path}", f"{reason} ({VARIABLE})")
+            time.sleep(_HANG_POLL_S)
+
+    def _met(self, operation: str, path: str) -> Fault | None:
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            self._seen, self._faults = None, ()
+            return None
+        seen = (status.st_mtime_ns, status.st_ino)
+        if seen != self._seen:
+            self._faults = read_faults(self._path)
+            self._seen = seen
+        return next((each for each in self._faults if each.meets(operation, path)), None)
+
+
+def read_faults(path: str) -> list[Fault]:
+    """The faults in a control file, which is replaced in one step by whoever writes it. Raises StartError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            faults = json.load(file)
+            if not isinstance(faults, list):
+                raise TypeError("it is no list")
+            return [_fault(each) for each in faults]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StartError(f"{path} ({VARIABLE}) is no list of disk faults: {error!r}; correct it") from error
+
+
+def _fault(each: Mapping[str, object]) -> Fault:
+    fault, operations = str(each["fault"]), each.get("operations") or ()
+    if fault != HANG and fault not in _CODES:
+        raise ValueError(f"fault {fault!r} is none of {', '.join([*_CODES, HANG])}")
+    if not isinstance(operations, list | tuple):
+        raise ValueError("operations is no list")
+    return Fault(str(each["directory"]).rstrip("/"), fault, frozenset(map(str, operations)))
+
+
+def configured_faults(environment: Mapping[str, str]) -> FileFaults | None:
+    """The faults that the environment asks for; None: as always outside of tests."""
+    path = environment.get(VARIABLE)
+    return FileFaults(path) if path else None

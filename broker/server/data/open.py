@@ -1,0 +1,241 @@
+"""A broker's log directories when its process starts: looked at, then opened, each on a thread of its own.
+
+Owns which findings make a directory bad (the broker starts without it) and which mean that the configuration
+is wrong (the broker does not start, and nothing was changed). What lies in a directory is `DirectoryStore`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from metaquorum.broker.replica.events import FoundDirectory
+from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
+from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.broker.server.data.watch import HangClock
+from metaquorum.broker.server.data.watched_disk import DiskWatch, Faults, WatchedDisk
+from metaquorum.runtime.config.node import NodeConfig, process_rng
+from metaquorum.runtime.errors import StartError
+from metaquorum.runtime.replica import check_identity
+from metaquorum.storage.disk.interface import Disk, join
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import CorruptFileError, DiskError, FileMissingError, LogDirectoryLockedError
+from metaquorum.storage.files.meta_properties import FILE_NAME, MetaProperties, load_meta_properties
+from metaquorum.storage.uuids import uuid_to_text
+
+LOOK_S = 0.1
+PROGRESS_S = 2.0
+NOT_MOUNTED = "it has no meta.properties: mount its disk, or format it with metaquorum storage format"
+
+T = TypeVar("T")
+
+ObserveIn = Callable[[str, str, float], None]
+"""`watched_disk.Observe` of every directory, by its path."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Place:
+    """A configured directory as it was looked at. `problem` None: it said whose it is."""
+
+    path: str
+    disk: Disk
+    watch: DiskWatch
+    clock: HangClock
+    key: tuple[int, int] | None = None
+    identity: MetaProperties | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirectory:
+    """A configured directory as it was opened. `store` None: it is bad."""
+
+    found: FoundDirectory
+    store: DirectoryStore | None
+    disk: Disk
+    watch: DiskWatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenData:
+    """Everything that was found, in the order of `log.dirs`, and what tests break meanwhile."""
+
+    directories: Sequence[LogDirectory]
+    faults: Faults | None
+
+    @property
+    def found(self) -> list[FoundDirectory]:
+        return [each.found for each in self.directories]
+
+    @property
+    def good_ids(self) -> tuple[bytes, ...]:
+        return tuple(each.store.directory_id for each in self.directories if each.store is not None)
+
+    @property
+    def good_paths(self) -> list[str]:
+        return [each.found.path for each in self.directories if each.store is not None]
+
+
+# ---- whose they are ------------------------------------------------------------------------------
+
+
+async def look_at_directories(
+    config: NodeConfig, own: MetaProperties, *, faults: Faults | None, observe: ObserveIn | None
+) -> list[Place]:
+    """Every one of `log.dirs`, in order; only read. `own`: the identity of the metadata directory.
+
+    Raises StartError where the broker must not start: a directory of another broker or cluster, one that is
+    named twice, or a copy."""
+    places = [_place(config, str(path), faults, observe) for path in config.log_dirs]
+    await asyncio.gather(*(_look(place) for place in places))
+    holders: dict[bytes, str] = {own.directory_id or b"": str(config.metadata_log_dir)}
+    reached: dict[tuple[int, int], str] = {}
+    for place in places:
+        if place.key is not None and (other := reached.setdefault(place.key, place.path)) != place.path:
+            raise StartError(
+                f"log.dirs names one directory twice: {other} and {place.path} are the same; remove one"
+            )
+        if place.identity is None:
+            continue
+        check_identity(config, own, place.path, place.identity)
+        directory_id = place.identity.directory_id or b""
+        other = holders.setdefault(directory_id, place.path)
+        if other != place.path:
+            raise StartError(
+                f"{other} and {place.path} have the same directory.id {uuid_to_text(directory_id)}: one is a"
+                " copy; empty the copy and format it anew with metaquorum storage format"
+            )
+    return places
+
+
+def _place(config: NodeConfig, path: str, faults: Faults | None, observe: ObserveIn | None) -> Place:
+    watch = DiskWatch(None if observe is None else partial(observe, path), faults)
+    timeout_s = config.number("log.dir.hang.timeout.ms") / 1000
+    return Place(
+        path=path,
+        disk=WatchedDisk(PosixDisk(), watch),
+        watch=watch,
+        clock=HangClock(watch, timeout_s=timeout_s, look_max_s=2 * LOOK_S),
+    )
+
+
+async def _look(place: Place) -> None:
+    def identity() -> MetaProperties:
+        status = place.watch.run("stat", place.path, _stat, place.path)
+        place.key = (status.st_dev, status.st_ino)
+        if not place.disk.exists(join(place.path, FILE_NAME)):
+            raise DiskError(place.path, "reading its identity", NOT_MOUNTED)
+        return load_meta_properties(place.disk, place.path)
+
+    try:
+        place.identity = await _on_thread(place, identity)
+    except (DiskError, FileMissingError, CorruptFileError) as error:
+        place.problem = " ".join(str(error).split("\n"))
+
+
+def _stat(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        raise FileMissingError(path) from None
+    except OSError as error:
+        raise DiskError(path, "stat", f"{error.strerror}; check the directory and the disk") from error
+
+
+# ---- what they hold ------------------------------------------------------------------------------
+
+
+async def open_directories(
+    config: NodeConfig, own: MetaProperties, places: Sequence[Place]
+) -> list[LogDirectory]:
+    """Opens all that can be opened, at the same time. The metadata directory is open (and locked) already.
+
+    Raises StartError for a directory that another process has."""
+    expected = ExpectedIdentity(cluster_id=own.cluster_id or "", node_id=config.node_id)
+    options = StoreOptions(producer_id_expiration_ms=config.number("producer.id.expiration.ms"))
+    opened = await asyncio.gather(*(_open(config, expected, options, place) for place in places))
+    for each in opened:
+        if each.found.problem is not None:
+            text = "log directory %s is offline, its replicas are not served: %s"
+            _log.error(text, each.found.path, each.found.problem)
+    return opened
+
+
+async def _open(
+    config: NodeConfig, expected: ExpectedIdentity, options: StoreOptions, place: Place
+) -> LogDirectory:
+    def work() -> tuple[DirectoryStore | None, FoundDirectory]:
+        return DirectoryStore.open(
+            place.disk,
+            place.path,
+            expected,
+            _log.warning,
+            rng=process_rng(),
+            options=options,
+            locked=place.path == str(config.metadata_log_dir),
+            progress=_Progress(place.path),
+        )
+
+    store: DirectoryStore | None = None
+    found = FoundDirectory(path=place.path, directory_id=None, problem=place.problem)
+    if place.problem is None:
+        try:
+            store, found = await _on_thread(place, work)
+        except (LogDirectoryLockedError, CorruptFileError) as error:
+            raise StartError(str(error)) from error
+        except (DiskError, FileMissingError) as error:
+            problem = " ".join(str(error).split("\n"))
+            known = None if place.identity is None else place.identity.directory_id
+            found = FoundDirectory(path=place.path, directory_id=known, problem=problem)
+    return LogDirectory(found=found, store=store, disk=place.disk, watch=place.watch)
+
+
+class _Progress:
+    """A line now and then, for directories that take their time."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._told_s = time.monotonic()
+
+    def __call__(self, done: int, of: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s >= PROGRESS_S:
+            self._told_s = now_s
+            _log.info("opening %s: %d of %d replicas", self._path, done, of)
+
+
+async def _on_thread(place: Place, work: Callable[[], T]) -> T:
+    """What `work` returns or raises. One that hangs in a call to the disk is left behind: DiskError."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[T] = loop.create_future()
+
+    def tell(outcome: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process gave up before
+            loop.call_soon_threadsafe(lambda: None if ended.done() else outcome())
+
+    def run() -> None:
+        try:
+            result = work()
+        except Exception as error:
+            tell(partial(ended.set_exception, error))
+        else:
+            tell(partial(ended.set_result, result))
+
+    threading.Thread(target=run, name=f"open {place.path}", daemon=True).start()
+    while not ended.done():
+        await asyncio.wait([ended], timeout=LOOK_S)
+        problem = None if ended.done() else place.clock.look(loop.time())
+        if problem is not None:
+            ended.cancel()
+            raise DiskError(place.path, "opening it", problem)
+    return ended.result()

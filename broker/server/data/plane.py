@@ -1,0 +1,178 @@
+"""A broker's partition data outside of the pure core: directories' threads, peers, the controller, requests.
+
+Owns which part carries out which effect, and the order in which all of it begins and ends. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from metaquorum.broker.replica import events
+from metaquorum.broker.replica.events import DataRespond, DiskWork, SendFetch
+from metaquorum.broker.server.data.directory import DirectoryThreads
+from metaquorum.broker.server.data.open import OpenData
+from metaquorum.broker.server.data.peers import ControllerQuestions, PeerFetches
+from metaquorum.broker.server.data.requests import DataRequests
+from metaquorum.broker.server.data.watch import DirectoryProbe, HangClock
+from metaquorum.broker.server.data.watched_disk import DiskWatch, WatchedDisk
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.config.addresses import PROTOCOL_IDS
+from metaquorum.runtime.config.node import NodeConfig
+from metaquorum.runtime.driver import Driver
+from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.storage.disk.posix import PosixDisk
+
+LOOKS_PER_TIMEOUT = 8
+LOOK_MAX_S = 1.0
+"""How often hangs are looked for: so often within log.dir.hang.timeout.ms, and once a second at least."""
+
+_log = logging.getLogger(__name__)
+
+
+class DataPlane:
+    """See the module. `image` is the newest published one; whoever publishes keeps it."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        data: OpenData,
+        driver: Driver,
+        image: MetadataImage,
+        tls: TlsMaterial | None,
+        statistics: NodeStatistics | None = None,
+    ) -> None:
+        self.image = image
+        self._config = config
+        self._driver = driver
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self.threads: dict[bytes, DirectoryThreads] = {}
+        self._probes: list[DirectoryProbe] = []
+        self._clocks: list[tuple[HangClock, Callable[[str], None]]] = []
+        self._look: asyncio.TimerHandle | None = None
+        self._metadata_watch: DiskWatch | None = None
+        hang_s = config.number("log.dir.hang.timeout.ms") / 1000
+        self._look_s = min(LOOK_MAX_S, hang_s / LOOKS_PER_TIMEOUT)
+        for each in data.directories:
+            if each.store is not None:
+                threads = DirectoryThreads(each.store, each.watch, driver.post, self._crash, self._loop)
+                self.threads[each.store.directory_id] = threads
+                self._watch(each.disk, each.watch, threads.path, threads.fail, hang_s)
+        if config.metadata_log_dir not in config.log_dirs:
+            # Nothing else would find out: the metadata log writes to a file that is open.
+            self._metadata_watch = watch = DiskWatch(None, data.faults)
+            disk = WatchedDisk(PosixDisk(), watch)
+            self._watch(disk, watch, str(config.metadata_log_dir), self._metadata_directory_failed, hang_s)
+        self.requests = DataRequests(
+            driver.submit,
+            driver.post,
+            produced_max_bytes=config.bound("queued.max.request.bytes"),
+            statistics=statistics,
+        )
+        self._peers = PeerFetches(
+            driver.post, self._tls_for, message_max_bytes=config.number("socket.request.max.bytes")
+        )
+        controllers = [(voter.host, voter.port) for voter in config.voters]
+        client = AdminClient(
+            controllers,
+            timeout_ms=config.number("controller.request.timeout.ms"),
+            tls=tls if config.controllers_use_tls else None,
+        )
+        self._questions = ControllerQuestions(client, driver.post)
+        self._handlers = self._handler_table()
+
+    def _handler_table(self) -> Mapping[type, Callable[[Any], None]]:
+        table: dict[type, Callable[[Any], None]] = dict.fromkeys(get_args(DiskWork), self._disk_work)
+        table[DataRespond] = self.requests.answer
+        table[SendFetch] = self._peers.send
+        table[events.AskController] = self._questions.ask
+        return table
+
+    # ---- from start to end
+
+    def start(self) -> None:
+        for threads in self.threads.values():
+            threads.start()
+        for probe in self._probes:
+            probe.start()
+        self._look_for_hangs()
+
+    def carry_out(self, effect: object) -> bool:
+        """False: the effect is not about partition data."""
+        handler = self._handlers.get(type(effect))
+        if handler is None:
+            return False
+        handler(effect)
+        return True
+
+    def refuse_clients(self) -> None:
+        """Whoever waits now, or asks later, is told to go elsewhere."""
+        text = f"broker {self._config.node_id} stops: ask the new leader"
+        self.requests.refuse_all(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text))
+
+    async def close(self) -> list[str]:
+        """Ends everything; the directories that were closed in order, so that all they had is on disk."""
+        if self._look is not None:
+            self._look.cancel()
+        for probe in self._probes:
+            probe.end()
+        await self._peers.close()
+        await self._questions.close()
+        threads = list(self.threads.values())
+        closed = await asyncio.gather(*(each.close(clean=True) for each in threads))
+        return [each.path for each, good in zip(threads, closed, strict=True) if good]
+
+    # ---- effects
+
+    def _disk_work(self, effect: DiskWork) -> None:
+        threads = self.threads.get(effect.directory_id)
+        if threads is not None:
+            threads.submit(effect)
+
+    def _tls_for(self, effect: SendFetch) -> TlsMaterial | None:
+        """As the broker has registered the endpoint."""
+        broker = self.image.brokers.get(effect.target)
+        for each in () if broker is None else broker.endpoints:
+            if (each.host, each.port) == (effect.host, effect.port):
+                return self._tls if each.security_protocol == PROTOCOL_IDS["SSL"] else None
+        return None
+
+    # ---- finding out
+
+    def _watch(
+        self, disk: Any, watch: DiskWatch, path: str, fail: Callable[[str], None], hang_s: float
+    ) -> None:
+        def failed(reason: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(fail, reason)
+
+        interval_s = self._config.number("log.dir.probe.interval.ms") / 1000
+        self._probes.append(DirectoryProbe(disk, path, interval_s=interval_s, failed=failed))
+        clock = HangClock(watch, timeout_s=hang_s, look_max_s=2 * self._look_s)
+        self._clocks.append((clock, fail))
+
+    def _look_for_hangs(self) -> None:
+        now_s = self._loop.time()
+        for clock, fail in self._clocks:
+            reason = clock.look(now_s)
+            if reason is not None:
+                fail(reason)
+        self._look = self._loop.call_later(self._look_s, self._look_for_hangs)
+
+    @property
+    def metadata_hangs(self) -> bool:
+        """Whether a call to the metadata log's directory hangs: nothing more can be done there."""
+        return self._metadata_watch is not None and self._metadata_watch.longest() is not None
+
+    def _metadata_directory_failed(self, reason: str) -> None:
+        self._driver.end(f"stopped: the metadata log's directory failed: {reason}", failed=True)
+
+    def _crash(self, reason: str) -> None:
+        self._driver.end(reason, failed=True)

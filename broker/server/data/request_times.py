@@ -1,0 +1,90 @@
+"""How long requests for partition data took, what they carried, and which errors they met, for metrics.
+
+Owns Kafka's names of the requests, and that an error of one partition counts as one of its request.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import Future
+from collections.abc import Callable
+
+from metaquorum.broker.replica.messages import (
+    CONSUMER,
+    DataRequest,
+    DataResponse,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.runtime.metrics.statistics import TrafficStatistics
+from metaquorum.storage.batches.format import hop_headers
+
+Answered = DataResponse | ApiError
+
+
+def request_name(request: DataRequest) -> str:
+    """As Kafka calls it: fetches of consumers and of followers are told apart."""
+    if isinstance(request, FetchRequest):
+        return "FetchConsumer" if request.replica_id == CONSUMER else "FetchFollower"
+    return type(request).__name__.removesuffix("Request")
+
+
+def errors_of(response: Answered) -> set[str]:
+    """The names of the codes in an answer; one code counts once, however many partitions have it."""
+    match response:
+        case ApiError(code=code):
+            return {code.name}
+        case ProduceResponse(results=results) | ListOffsetsResponse(results=results):
+            return {each.error.name for each in results if each.error is not ErrorCode.NONE}
+        case FetchResponse(partitions=partitions):
+            return {each.error.name for each in partitions if each.error is not ErrorCode.NONE}
+        case _:
+            return set()
+
+
+def count_traffic(traffic: TrafficStatistics, request: DataRequest, response: Answered) -> None:
+    """What the request's partitions carried, or how many of them failed."""
+    if isinstance(request, ProduceRequest):
+        parts = {each.key: each.records for each in request.partitions}
+        if not isinstance(response, ProduceResponse):
+            traffic.failed_produces += len(parts)
+            return
+        for result in response.results:
+            records = parts.get(result.key, b"")
+            if result.error is not ErrorCode.NONE:
+                traffic.failed_produces += 1
+                continue
+            traffic.bytes_in += len(records)
+            traffic.records_in += sum([end - base for _, base, end, _ in hop_headers(records)])
+    elif isinstance(request, FetchRequest):
+        if not isinstance(response, FetchResponse):
+            traffic.failed_fetches += max(1, len(request.partitions))
+            return
+        size = sum([len(each.records) for each in response.partitions])
+        if request.replica_id == CONSUMER:
+            traffic.bytes_out += size
+        else:
+            traffic.replication_bytes_out += size
+        traffic.failed_fetches += sum(each.error is not ErrorCode.NONE for each in response.partitions)
+
+
+def timed(statistics: NodeStatistics, request: DataRequest) -> Callable[[Future[Answered]], None]:
+    """A callback for the answer's future; the request arrives now."""
+    name, begun_ns, requests = request_name(request), time.monotonic_ns(), statistics.requests
+
+    def ended(future: Future[Answered]) -> None:
+        if future.cancelled() or future.exception() is not None:
+            requests.abandon(name)
+            return
+        requests.observe(name, (time.monotonic_ns() - begun_ns) / 1e6)
+        response = future.result()
+        count_traffic(statistics.traffic, request, response)
+        for code in errors_of(response):
+            requests.fail(name, code)
+
+    return ended

@@ -1,0 +1,128 @@
+"""The Data service of a broker: protobuf in, values to the node, protobuf out.
+
+Owns the names of topics (looked up in the newest published image), the order of the answers on a stream, and
+how many requests of one stream are under way. Decides nothing about data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+import grpc.aio
+
+from metaquorum.broker.replica import messages as api
+from metaquorum.broker.server.data.requests import Answer, DataRequests
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.proto import data_pb2 as pb
+from metaquorum.proto.data_pb2_grpc import DataServicer
+from metaquorum.runtime.api import data as codec
+from metaquorum.runtime.api import data_admin as admin
+from metaquorum.runtime.api.data import UnknownTopic
+from metaquorum.runtime.rpc.channels import END_OF_STREAM
+
+STREAM_IN_FLIGHT_MAX = 64
+"""Requests of one stream whose answers are outstanding; the stream is not read on before one is sent."""
+
+P = TypeVar("P")
+_Pending = tuple[Answer | ApiError, tuple[UnknownTopic, ...]]
+
+
+class DataService(DataServicer):
+    """See the module. `image` is asked for at each request."""
+
+    def __init__(self, requests: DataRequests, image: Callable[[], MetadataImage]) -> None:
+        self._requests = requests
+        self._image = image
+
+    def _topic_id(self, name: str) -> bytes | None:
+        topic = self._image().topics.topic_named(name)
+        return None if topic is None else topic.topic_id
+
+    # ---- records
+
+    async def Produce(self, request: pb.ProduceRequest, context: Any) -> pb.ProduceResponse:
+        return await self._produced(self._begin_produce(request))
+
+    async def ProduceStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        """Requests are begun as they come; answers leave in the requests' order."""
+        pending: asyncio.Queue[_Pending | None] = asyncio.Queue(STREAM_IN_FLIGHT_MAX)
+        reader = asyncio.get_running_loop().create_task(self._read_stream(context, pending))
+        try:
+            while (each := await pending.get()) is not None:
+                await context.write(await self._produced(each))
+            await reader
+        finally:
+            reader.cancel()
+            while not pending.empty():
+                left = pending.get_nowait()
+                if left is not None and not isinstance(left[0], ApiError):
+                    left[0].cancel()
+
+    async def _read_stream(self, context: Any, pending: asyncio.Queue[_Pending | None]) -> None:
+        try:
+            while (request := await context.read()) is not END_OF_STREAM:
+                await pending.put(self._begin_produce(request))
+        except grpc.aio.AioRpcError:
+            pass  # the caller is gone: the handler is cancelled, too
+        await pending.put(None)
+
+    def _begin_produce(self, request: pb.ProduceRequest) -> _Pending:
+        try:
+            asked = codec.produce_from_pb(request, self._topic_id)
+        except ApiError as error:
+            return error, ()
+        return self._requests.begin(asked.request), asked.unknown
+
+    async def _produced(self, pending: _Pending) -> pb.ProduceResponse:
+        answer, unknown = pending
+        response = answer if isinstance(answer, ApiError) else await answer
+        return codec.produced_to_pb(cast("api.ProduceResponse | ApiError", response), unknown)
+
+    async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:
+        try:
+            asked = codec.fetch_from_pb(request, self._topic_id)
+        except ApiError as error:
+            return codec.fetched_to_pb(error)
+        response = await self._requests.begin(asked.request)
+        return codec.fetched_to_pb(cast("api.FetchResponse | ApiError", response), asked.unknown)
+
+    async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        """One after another: a request is read when the one before it is answered."""
+        while (request := await context.read()) is not END_OF_STREAM:
+            await context.write(await self.Fetch(request, context))
+
+    async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Any) -> pb.ListOffsetsResponse:
+        try:
+            asked = codec.list_offsets_from_pb(request, self._topic_id)
+        except ApiError as error:
+            return codec.listed_to_pb(error)
+        response = await self._requests.begin(asked.request)
+        return codec.listed_to_pb(cast("api.ListOffsetsResponse | ApiError", response), asked.unknown)
+
+    # ---- the rest
+
+    async def InitProducerId(
+        self, request: pb.InitProducerIdRequest, context: Any
+    ) -> pb.InitProducerIdResponse:
+        return await self._ask(lambda: admin.init_producer_from_pb(request), admin.producer_to_pb)
+
+    async def DescribeLogDirs(
+        self, request: pb.DescribeLogDirsRequest, context: Any
+    ) -> pb.DescribeLogDirsResponse:
+        return await self._ask(lambda: admin.describe_dirs_from_pb(request), admin.described_dirs_to_pb)
+
+    async def MarkLogDirOffline(
+        self, request: pb.MarkLogDirOfflineRequest, context: Any
+    ) -> pb.MarkLogDirOfflineResponse:
+        return await self._ask(lambda: admin.mark_dir_from_pb(request), admin.marked_dir_to_pb)
+
+    async def _ask(self, decode: Callable[[], api.DataRequest], encode: Callable[[Any], P]) -> P:
+        try:
+            request = decode()
+        except ApiError as error:
+            return encode(error)
+        answer: Awaitable[api.DataResponse | ApiError] = self._requests.begin(request)
+        return encode(await answer)

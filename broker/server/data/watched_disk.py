@@ -1,0 +1,174 @@
+"""A log directory's disk, watched: which call to it runs on which thread, and since when.
+
+Owns the stamps that a hang is told from (S3.28), the times that metrics are made of, and the place where
+tests break a disk. Adds nothing else to the disk that it wraps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Protocol, TypeVar
+
+from metaquorum.storage.disk.interface import Disk, DiskFile, FileSystem, Lock
+
+T = TypeVar("T")
+
+Observe = Callable[[str, float], None]
+"""Told of every call that ended (of a call within a call: the outer one), on the thread that made it: the
+operation, and its seconds."""
+
+
+class Faults(Protocol):
+    """What tests do to a disk."""
+
+    def check(self, operation: str, path: str) -> None:
+        """Returns, or raises DiskError, or does not return for a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCall:
+    """`since_s` on the monotonic clock."""
+
+    since_s: float
+    operation: str
+    path: str
+
+
+class DiskWatch:
+    """The calls of one directory that run now. Any thread begins and ends its own; the loop looks."""
+
+    def __init__(self, observe: Observe | None = None, faults: Faults | None = None) -> None:
+        self._running: dict[int, RunningCall] = {}
+        self._observe = observe
+        self._faults = faults
+
+    def run(self, operation: str, path: str, work: Callable[..., T], *arguments: object) -> T:
+        """The call itself, stamped. Of a call within a call only the inner one is seen while it runs."""
+        since_s = time.monotonic()
+        outer = self._running.get(get_ident())
+        self._running[get_ident()] = RunningCall(since_s, operation, path)
+        try:
+            if self._faults is not None:
+                self._faults.check(operation, path)
+            return work(*arguments)
+        finally:
+            if outer is None:
+                del self._running[get_ident()]
+            else:
+                self._running[get_ident()] = outer
+            if self._observe is not None and outer is None:
+                self._observe(operation, time.monotonic() - since_s)
+
+    def longest(self) -> RunningCall | None:
+        """The call that has run for longest, if any runs."""
+        return min(self._running.copy().values(), key=lambda each: each.since_s, default=None)
+
+
+class WatchedFile:
+    """One open file of a watched disk."""
+
+    __slots__ = ("_file", "_watch")
+
+    def __init__(self, file: DiskFile, watch: DiskWatch) -> None:
+        self._file = file
+        self._watch = watch
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def read_at(self, position: int, length: int) -> bytes:
+        return self._watch.run("read", self._file.path, self._file.read_at, position, length)
+
+    def append(self, data: bytes) -> None:
+        self._watch.run("write", self._file.path, self._file.append, data)
+
+    def truncate(self, size: int) -> None:
+        self._watch.run("truncate", self._file.path, self._file.truncate, size)
+
+    def sync(self) -> None:
+        self._watch.run("sync", self._file.path, self._file.sync)
+
+    def close(self) -> None:
+        self._watch.run("close", self._file.path, self._file.close)
+
+
+class WatchedFileSystem:
+    """The file system of a watched disk. Its sync may sync watched files one by one: a call in a call."""
+
+    __slots__ = ("_directory", "_file_system", "_watch")
+
+    def __init__(self, file_system: FileSystem, directory: str, watch: DiskWatch) -> None:
+        self._file_system = file_system
+        self._directory = directory
+        self._watch = watch
+
+    def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
+        self._watch.run("sync", self._directory, self._file_system.sync, files, directories)
+
+    def close(self) -> None:
+        self._file_system.close()
+
+
+class WatchedDisk:
+    """`Disk` with every call stamped in `watch`."""
+
+    def __init__(self, disk: Disk, watch: DiskWatch) -> None:
+        self._disk = disk
+        self._watch = watch
+
+    def open_read(self, path: str) -> DiskFile:
+        return WatchedFile(self._watch.run("open", path, self._disk.open_read, path), self._watch)
+
+    def open_append(self, path: str) -> DiskFile:
+        return WatchedFile(self._watch.run("open", path, self._disk.open_append, path), self._watch)
+
+    def exists(self, path: str) -> bool:
+        return self._watch.run("stat", path, self._disk.exists, path)
+
+    def is_directory(self, path: str) -> bool:
+        return self._watch.run("stat", path, self._disk.is_directory, path)
+
+    def file_size(self, path: str) -> int:
+        return self._watch.run("stat", path, self._disk.file_size, path)
+
+    def list_directory(self, path: str) -> list[str]:
+        return self._watch.run("list", path, self._disk.list_directory, path)
+
+    def make_directory(self, path: str) -> None:
+        self._watch.run("mkdir", path, self._disk.make_directory, path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._watch.run("rename", source, self._disk.rename, source, target)
+
+    def remove(self, path: str) -> None:
+        self._watch.run("remove", path, self._disk.remove, path)
+
+    def remove_directory(self, path: str) -> None:
+        self._watch.run("remove", path, self._disk.remove_directory, path)
+
+    def sync_directory(self, path: str) -> None:
+        self._watch.run("sync", path, self._disk.sync_directory, path)
+
+    def file_system(self, directory: str) -> FileSystem:
+        inner = self._watch.run("open", directory, self._disk.file_system, directory)
+        return WatchedFileSystem(inner, directory, self._watch)
+
+    def lock(self, directory: str) -> Lock:
+        return self._watch.run("lock", directory, self._disk.lock, directory)
+
+    def free_bytes(self, path: str) -> int:
+        return self._watch.run("statvfs", path, self._disk.free_bytes, path)
+
+    def total_bytes(self, path: str) -> int:
+        return self._watch.run("statvfs", path, self._disk.total_bytes, path)
+
+    def mutex(self) -> AbstractContextManager[object]:
+        return self._disk.mutex()

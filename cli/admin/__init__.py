@@ -1,0 +1,1 @@
+"""Commands that administer a cluster, one module per group."""

@@ -1,0 +1,84 @@
+"""`metaquorum brokers`: the registered brokers, as the active controller has them."""
+
+from __future__ import annotations
+
+import click
+
+from metaquorum.cli.admin.broker_ids import bind, bindings, unbind
+from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.errors import Failure
+from metaquorum.cli.text.brokers import COLUMNS, broker_json, broker_row, describe_text
+from metaquorum.cli.text.left_behind import LeftBehind, left_behind, left_behind_json, left_behind_text
+from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
+
+BROKER_ID = click.IntRange(min=0)
+
+
+@click.group()
+def brokers() -> None:
+    """List, describe and unregister brokers; manage which key is bound to which broker id."""
+
+
+for _command in (bindings, bind, unbind):
+    brokers.add_command(_command)
+
+
+@brokers.command("list")
+@client_options
+@table_options
+def list_(options: ClientOptions, as_json: bool) -> None:
+    """List the registered brokers and their states."""
+    with options.open() as cluster:
+        found = cluster.brokers()
+    if as_json:
+        echo_json([broker_json(broker) for broker in found])
+    else:
+        echo_table(COLUMNS, [broker_row(broker) for broker in found])
+
+
+@brokers.command()
+@client_options
+@click.argument("broker_id", type=BROKER_ID)
+@json_option
+def describe(options: ClientOptions, broker_id: int, as_json: bool) -> None:
+    """Show everything known about the broker BROKER_ID."""
+    with options.open() as cluster:
+        found = next((broker for broker in cluster.brokers() if broker.broker_id == broker_id), None)
+    if found is None:
+        raise Failure(f"broker {broker_id} is not registered; see: metaquorum brokers list")
+    if as_json:
+        echo_json(broker_json(found))
+    else:
+        click.echo(describe_text(found))
+
+
+@brokers.command()
+@client_options
+@click.argument("broker_id", type=BROKER_ID)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Unregister the broker even if it runs; it then registers again by itself.",
+)
+@json_option
+def unregister(options: ClientOptions, broker_id: int, force: bool, as_json: bool) -> None:
+    """Unregister the broker BROKER_ID. Stop the broker first.
+
+    A broker that still serves is refused without --force: it would lose its leaderships and register again.
+    Replicas stay assigned to the broker until they are moved; the command counts and names them first.
+    """
+    with options.open() as cluster:
+        known = next((each for each in cluster.brokers() if each.broker_id == broker_id), None)
+        if known is not None and not known.fenced and not force:
+            raise Failure(
+                f"broker {broker_id} still serves and would register again by itself; stop it first, or "
+                "use --force"
+            )
+        left = left_behind(cluster.describe_topics(()), broker_id) if known is not None else LeftBehind()
+        if left.replicas:
+            click.echo(f"metaquorum: {left_behind_text(left, broker_id)}", err=True)
+        cluster.unregister(broker_id)
+    if as_json:
+        echo_json({"id": broker_id, "unregistered": True, "leftBehind": left_behind_json(left)})
+    else:
+        click.echo(f"broker {broker_id} is unregistered")

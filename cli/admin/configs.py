@@ -1,0 +1,148 @@
+"""`metaquorum configs`: configurations of topics, brokers, all brokers, and client metrics subscriptions."""
+
+from __future__ import annotations
+
+import click
+
+from metaquorum.cli.client import ClientOptions, Cluster, client_options
+from metaquorum.cli.errors import EXIT_FAILED
+from metaquorum.cli.text.output import echo_json, json_option
+from metaquorum.cli.text.setting_results import pairs, refuse, report
+from metaquorum.cli.text.settings import config_line
+from metaquorum.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, TOPIC_RESOURCE, ConfigResource
+from metaquorum.metadata.requests.settings import ConfigChange, ConfigOp, OpKind
+from metaquorum.runtime.client.settings import ConfigDescription
+
+_TYPES = {"topic": TOPIC_RESOURCE, "broker": BROKER_RESOURCE, "client-metrics": CLIENT_METRICS_RESOURCE}
+_TITLES = {number: name for name, number in _TYPES.items()}
+DEFAULT_NAME = "default"
+
+resource_type = click.argument("kind", metavar="TYPE", type=click.Choice(list(_TYPES)))
+
+
+@click.group()
+def configs() -> None:
+    """Describe and change configurations.
+
+    TYPE is topic, broker or client-metrics. The broker name `default` means all brokers.
+    """
+
+
+def _resource(kind: str, name: str) -> ConfigResource:
+    broker_default = kind == "broker" and name == DEFAULT_NAME
+    return ConfigResource(_TYPES[kind], "" if broker_default else name)
+
+
+@configs.command()
+@client_options
+@resource_type
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@click.option(
+    "--all", "all_keys", is_flag=True, help="Include keys that are not set, with the value in effect."
+)
+@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
+@json_option
+def describe(
+    options: ClientOptions, kind: str, names: tuple[str, ...], all_keys: bool, stale: bool, as_json: bool
+) -> int:
+    """Show the configuration of NAME..., or of all topics or brokers, with the source of each value."""
+    with options.open() as cluster:
+        wanted = [_resource(kind, name) for name in names or _all_names(cluster, kind)]
+        found = cluster.settings(
+            lambda settings: settings.describe_configs(wanted, all_keys=all_keys, stale=stale)
+        )
+    for each in found:
+        if as_json:
+            echo_json(_json(each))
+        elif each.error is not None:
+            refuse(_title(each.resource), each.error.code, each.error.message)
+        else:
+            click.echo(_heading(each.resource, all_keys))
+            for entry in each.entries:
+                click.echo(config_line(entry))
+    return EXIT_FAILED if any(each.error is not None for each in found) else 0
+
+
+def _all_names(cluster: Cluster, kind: str) -> list[str]:
+    match kind:
+        case "topic":
+            return [topic.info.name for topic in cluster.topics()]
+        case "broker":
+            return [*(str(broker.broker_id) for broker in cluster.brokers()), DEFAULT_NAME]
+        case _:
+            raise click.UsageError("name the client metrics subscription")
+
+
+def _title(resource: ConfigResource) -> str:
+    return f"{_TITLES.get(resource.resource_type, 'resource')} {resource.name or DEFAULT_NAME}"
+
+
+def _heading(resource: ConfigResource, all_keys: bool) -> str:
+    if resource.resource_type == BROKER_RESOURCE and not resource.name:
+        return "Default configs for brokers in the cluster are:"
+    kind = _TITLES[resource.resource_type]
+    return f"{'All' if all_keys else 'Dynamic'} configs for {kind} {resource.name} are:"
+
+
+def _json(described: ConfigDescription) -> dict[str, object]:
+    error = described.error
+    return {
+        "type": _TITLES.get(described.resource.resource_type),
+        "name": described.resource.name or DEFAULT_NAME,
+        "error": "NONE" if error is None else error.code.name,
+        "message": None if error is None else error.message,
+        "configs": [
+            {
+                "name": entry.name,
+                "value": entry.value,
+                "source": entry.source.name,
+                "sensitive": entry.sensitive,
+                "note": entry.note,
+                "synonyms": [
+                    {"source": each.source.name, "name": each.name, "value": each.value}
+                    for each in entry.synonyms
+                ],
+            }
+            for entry in described.entries
+        ],
+    }
+
+
+@configs.command()
+@client_options
+@resource_type
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key.")
+@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Reset a key to its default.")
+@click.option("--append", "appends", multiple=True, metavar="KEY=PART,...", help="Append values to a list.")
+@click.option(
+    "--subtract", "subtracts", multiple=True, metavar="KEY=PART,...", help="Remove values from a list."
+)
+@click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
+@json_option
+def alter(
+    options: ClientOptions,
+    kind: str,
+    names: tuple[str, ...],
+    sets: tuple[str, ...],
+    deletes: tuple[str, ...],
+    appends: tuple[str, ...],
+    subtracts: tuple[str, ...],
+    validate_only: bool,
+    as_json: bool,
+) -> int:
+    """Change the configuration of NAME...; other keys keep their values."""
+    ops = tuple(
+        [ConfigOp(kind=OpKind.SET, name=key, value=value) for key, value in pairs(sets, "setting")]
+        + [ConfigOp(kind=OpKind.DELETE, name=key) for key in deletes]
+        + [ConfigOp(kind=OpKind.APPEND, name=key, value=value) for key, value in pairs(appends, "addition")]
+        + [ConfigOp(kind=OpKind.SUBTRACT, name=key, value=value) for key, value in pairs(subtracts, "part")]
+    )
+    if not ops:
+        raise click.UsageError("there is nothing to change; give --set, --delete, --append or --subtract")
+    changes = [ConfigChange(resource=_resource(kind, name), ops=ops) for name in names]
+    with options.open() as cluster:
+        results = cluster.settings(
+            lambda settings: settings.alter_configs(changes, validate_only=validate_only)
+        )
+    return report(results, "can be changed" if validate_only else "changed", as_json)

@@ -1,0 +1,96 @@
+"""`metaquorum features`: which levels the cluster works at, and moving them."""
+
+from __future__ import annotations
+
+import click
+
+from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.text.output import echo_json, json_option
+from metaquorum.cli.text.setting_results import pairs, report
+from metaquorum.cli.text.settings import feature_line
+from metaquorum.metadata.features import METADATA_VERSION, metadata_version_name, parse_metadata_version
+from metaquorum.metadata.requests.settings import FeatureUpdate, LevelChange
+
+
+@click.group()
+def features() -> None:
+    """Describe, upgrade and downgrade feature levels."""
+
+
+@features.command()
+@client_options
+@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
+@json_option
+def describe(options: ClientOptions, stale: bool, as_json: bool) -> None:
+    """Show each feature with its supported and finalized levels."""
+    with options.open() as cluster:
+        offset, found = cluster.settings(lambda settings: settings.describe_features(stale=stale))
+    if as_json:
+        echo_json(
+            [
+                {
+                    "name": each.name,
+                    "minLevel": each.min_level,
+                    "maxLevel": each.max_level,
+                    "finalizedLevel": each.finalized_level,
+                    "finalizedName": metadata_version_name(each.finalized_level)
+                    if each.name == METADATA_VERSION
+                    else None,
+                    "offset": offset,
+                }
+                for each in found
+            ]
+        )
+        return
+    for each in found:
+        click.echo(feature_line(each, offset))
+
+
+@features.command()
+@client_options
+@click.argument("levels", nargs=-1, required=True, metavar="FEATURE=LEVEL...")
+@click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
+@json_option
+def upgrade(options: ClientOptions, levels: tuple[str, ...], validate_only: bool, as_json: bool) -> int:
+    """Upgrade features. LEVEL is a number, or for metadata.version a release such as 3.7."""
+    return _update(options, levels, LevelChange.UPGRADE, validate_only, as_json)
+
+
+@features.command()
+@client_options
+@click.argument("levels", nargs=-1, required=True, metavar="FEATURE=LEVEL...")
+@click.option(
+    "--unsafe",
+    is_flag=True,
+    help="Downgrade even if metadata would be lost. Not supported yet, as in Kafka.",
+)
+@click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
+@json_option
+def downgrade(
+    options: ClientOptions, levels: tuple[str, ...], unsafe: bool, validate_only: bool, as_json: bool
+) -> int:
+    """Downgrade features to a LEVEL if no metadata is lost."""
+    change = LevelChange.UNSAFE_DOWNGRADE if unsafe else LevelChange.SAFE_DOWNGRADE
+    return _update(options, levels, change, validate_only, as_json)
+
+
+def _update(
+    options: ClientOptions, levels: tuple[str, ...], change: LevelChange, validate_only: bool, as_json: bool
+) -> int:
+    updates = [
+        FeatureUpdate(name=name, level=_level(name, text), change=change)
+        for name, text in pairs(levels, "level of a feature")
+    ]
+    with options.open() as cluster:
+        results = cluster.settings(
+            lambda settings: settings.update_features(updates, validate_only=validate_only)
+        )
+    done = "can be changed" if validate_only else "changed"
+    return report(results, done, as_json)
+
+
+def _level(name: str, text: str) -> int:
+    try:
+        return parse_metadata_version(text) if name == METADATA_VERSION else int(text)
+    except ValueError as error:
+        raise click.UsageError(f"{name}={text}: {error}") from error

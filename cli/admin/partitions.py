@@ -1,0 +1,128 @@
+"""`metaquorum partitions`: elections, and more partitions for topics."""
+
+from __future__ import annotations
+
+import click
+
+from metaquorum.cli.admin.reassignments import plan, reassign, reassignments
+from metaquorum.cli.admin.topics import parse_assignment, report_topics
+from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.errors import EXIT_FAILED
+from metaquorum.cli.text.output import echo_json, json_option
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.partitions import ElectionResult, TopicGrowth
+from metaquorum.runtime.client.partitions import create_partitions, elect_leaders
+
+
+@click.group()
+def partitions() -> None:
+    """Elect leaders, add partitions to topics, and move replicas."""
+
+
+for _command in (plan, reassign, reassignments):
+    partitions.add_command(_command)
+
+
+@partitions.command()
+@client_options
+@click.option(
+    "--election",
+    type=click.Choice(["preferred", "unclean"]),
+    required=True,
+    help=(
+        "preferred: the first replica. unclean: any live replica, which loses records that only others have."
+    ),
+)
+@click.option("--topic", help="The topic; all of its partitions unless --partition is given.")
+@click.option(
+    "--partition", "indexes", type=click.IntRange(min=0), multiple=True, help="One partition of --topic."
+)
+@click.option("--all", "everywhere", is_flag=True, help="Every partition that needs such an election.")
+@json_option
+def elect(
+    options: ClientOptions,
+    election: str,
+    topic: str | None,
+    indexes: tuple[int, ...],
+    everywhere: bool,
+    as_json: bool,
+) -> int:
+    """Elect leaders, for the partitions of one topic or for all that need it."""
+    if everywhere == (topic is not None):
+        raise click.UsageError("give either --all, or --topic with or without --partition")
+    if indexes and topic is None:
+        raise click.UsageError("--partition needs --topic")
+    with options.open() as cluster:
+        chosen: list[tuple[str, int]] | None = None
+        if topic is not None and indexes:
+            chosen = [(topic, index) for index in indexes]
+        elif topic is not None:
+            found = cluster.describe_topics([topic])
+            chosen = [(topic, each.index) for one in found for each in one.partitions] or [(topic, 0)]
+        results = cluster.call(
+            lambda client: elect_leaders(client, unclean=election == "unclean", partitions=chosen)
+        )
+    return _report(results, as_json)
+
+
+def _report(results: tuple[ElectionResult, ...], as_json: bool) -> int:
+    """One line a partition; refused ones on standard error. That nothing was to be done is no failure."""
+    failed = False
+    if as_json:
+        echo_json(
+            [
+                {
+                    "topic": each.topic,
+                    "partition": each.partition,
+                    "leader": each.leader,
+                    "error": each.error.name,
+                    "message": each.message,
+                }
+                for each in results
+            ]
+        )
+    for each in results:
+        name = f"{each.topic}-{each.partition}"
+        refused = each.error not in {ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED}
+        failed = failed or refused
+        if as_json:
+            continue
+        if refused:
+            click.echo(f"metaquorum: {name}: {each.error.name}: {each.message or 'refused'}", err=True)
+        elif each.error is ErrorCode.NONE:
+            click.echo(f"{name}: leader {each.leader}")
+        else:
+            click.echo(f"{name}: {each.message}")
+    if not results and not as_json:
+        click.echo("nothing to do: no partition needs such an election")
+    return EXIT_FAILED if failed else 0
+
+
+@partitions.command()
+@client_options
+@click.argument("topic")
+@click.option("--count", type=click.IntRange(min=1), required=True, help="New total number of partitions.")
+@click.option(
+    "--replica-assignment",
+    metavar="0:1,1:2",
+    help="Brokers of each added partition, preferred leader first.",
+)
+@click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
+@json_option
+def add(
+    options: ClientOptions,
+    topic: str,
+    count: int,
+    replica_assignment: str | None,
+    validate_only: bool,
+    as_json: bool,
+) -> int:
+    """Add partitions to TOPIC until it has --count."""
+    assignments = None if replica_assignment is None else parse_assignment(replica_assignment)
+    wanted = TopicGrowth(name=topic, count=count, assignments=assignments)
+    with options.open() as cluster:
+        response = cluster.call(
+            lambda client: create_partitions(client, [wanted], validate_only=validate_only)
+        )
+    done = f"can have {count} partitions" if validate_only else f"has {count} partitions"
+    return report_topics(response.results, done, as_json)

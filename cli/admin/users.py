@@ -1,0 +1,101 @@
+"""`metaquorum users`: SCRAM credentials. Passwords are asked for or read, never shown, and stay here."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.text.output import echo_json, json_option
+from metaquorum.cli.text.setting_results import report
+from metaquorum.cli.text.settings import user_line
+from metaquorum.metadata.settings.scram import DEFAULT_ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS, Mechanism
+
+_TITLES = {each.title: each for each in Mechanism}
+mechanism_option = click.option(
+    "--mechanism",
+    type=click.Choice(list(_TITLES), case_sensitive=False),
+    default=Mechanism.SCRAM_SHA_512.title,
+    show_default=True,
+)
+
+
+@click.group()
+def users() -> None:
+    """Set, delete and list user credentials."""
+
+
+@users.group()
+def scram() -> None:
+    """Manage SCRAM credentials (RFC 5802)."""
+
+
+@scram.command("set")
+@client_options
+@click.argument("user")
+@mechanism_option
+@click.option(
+    "--iterations",
+    type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
+    default=DEFAULT_ITERATIONS,
+    show_default=True,
+)
+@click.option("--password-stdin", is_flag=True, help="Read the password from one line of standard input.")
+@json_option
+def set_(
+    options: ClientOptions, user: str, mechanism: str, iterations: int, password_stdin: bool, as_json: bool
+) -> int:
+    """Set the password of USER. The cluster stores what RFC 5802 derives from it, never the password."""
+    if password_stdin:
+        password = sys.stdin.readline().rstrip("\r\n")
+    else:
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    if not password:
+        raise click.UsageError("the password is empty")
+    chosen = _TITLES[mechanism.upper()]
+    with options.open() as cluster:
+        result = cluster.settings(
+            lambda settings: settings.set_scram(user, chosen, password, iterations=iterations)
+        )
+    return report([result], f"{chosen.title} set", as_json)
+
+
+@scram.command()
+@client_options
+@click.argument("user")
+@mechanism_option
+@json_option
+def delete(options: ClientOptions, user: str, mechanism: str, as_json: bool) -> int:
+    """Delete the credential of USER for a mechanism."""
+    chosen = _TITLES[mechanism.upper()]
+    with options.open() as cluster:
+        result = cluster.settings(lambda settings: settings.delete_scram(user, chosen))
+    return report([result], f"{chosen.title} deleted", as_json)
+
+
+@scram.command("list")
+@client_options
+@click.argument("names", nargs=-1, metavar="[USER...]")
+@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
+@json_option
+def list_(options: ClientOptions, names: tuple[str, ...], stale: bool, as_json: bool) -> None:
+    """List users with their mechanisms and iterations, never with secrets."""
+    with options.open() as cluster:
+        found = cluster.settings(lambda settings: settings.describe_users(names, stale=stale))
+    if as_json:
+        echo_json(
+            [
+                {
+                    "user": each.user,
+                    "credentials": [
+                        {"mechanism": mechanism.title, "iterations": count}
+                        for mechanism, count in each.iterations
+                    ],
+                }
+                for each in found
+            ]
+        )
+        return
+    for each in found:
+        click.echo(user_line(each))

@@ -1,0 +1,1 @@
+"""`metaquorum produce` and `metaquorum consume`."""

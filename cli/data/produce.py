@@ -1,0 +1,321 @@
+"""`metaquorum produce`: lines of standard input, or generated messages, into a topic.
+
+Owns what an interruption does (flush what was taken, say how much of it was acknowledged) and the summary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import click
+import uvloop
+
+from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.data.produce_input import generated, lines, paced
+from metaquorum.cli.data.rates import Latencies, Progress, progress_option, rate_text, rates_json
+from metaquorum.cli.errors import EXIT_INTERRUPTED, Failure, one_line
+from metaquorum.cli.interrupts import EXIT_TERMINATED
+from metaquorum.cli.text.output import echo_json
+from metaquorum.runtime.client.admin import ClientError
+from metaquorum.runtime.data_client.batches import Codec
+from metaquorum.runtime.data_client.connections import GrpcConnections
+from metaquorum.runtime.data_client.producer import Producer, ProducerConfig, Settlement
+
+_ACKS = {"all": -1, "1": 1, "0": 0}
+_ENDINGS = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
+
+
+@dataclass(slots=True)
+class Plan:
+    """What the user asked for."""
+
+    topic: str
+    partition: int | None
+    key_separator: bytes | None
+    per_second: float | None
+    generate: tuple[int, int] | None
+    config: ProducerConfig
+
+
+@dataclass(slots=True)
+class Account:
+    """What became of the messages. `ended_by`: the signal that ended it."""
+
+    acknowledged: int = 0
+    failed: int = 0
+    size_bytes: int = 0
+    taken: int = 0
+    latencies: Latencies = field(default_factory=Latencies)
+    problem: str | None = None
+    maybe_stored: bool = False
+    first: float | None = None
+    last: float = 0.0
+    ended_by: signal.Signals | None = None
+    batches: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """From the first message that was taken to the last acknowledgement."""
+        return 0.0 if self.first is None else max(0.0, self.last - self.first)
+
+    def settled(self, batch: Settlement) -> None:
+        now = time.monotonic()
+        self.last = now
+        self.batches += 1
+        if batch.error is not None:
+            self.failed += batch.count
+            self.problem = self.problem or one_line(batch.error)
+            self.maybe_stored = self.maybe_stored or batch.error.maybe_stored
+            return
+        self.acknowledged += batch.count
+        self.size_bytes += batch.size_bytes
+        for count, at in batch.taken:
+            self.latencies.note(now - at, count)
+
+
+@click.command()
+@client_options
+@click.argument("topic")
+@click.option(
+    "--partition",
+    type=click.IntRange(min=0),
+    help="Partition to write to. Default: by key, or round-robin.",
+)
+@click.option("--key-separator", metavar="TEXT", help="Split each line into key and value at TEXT.")
+@click.option(
+    "--acks",
+    type=click.Choice(list(_ACKS)),
+    default="all",
+    show_default=True,
+    help="Required acknowledgements: all in-sync replicas (all), the leader (1), none (0).",
+)
+@click.option(
+    "--batch-bytes",
+    type=click.IntRange(1, 4 * 1024 * 1024),
+    default=65536,
+    show_default=True,
+    help="Maximum batch size in bytes.",
+)
+@click.option(
+    "--linger-ms",
+    type=click.IntRange(0, 60_000),
+    default=5,
+    show_default=True,
+    help="How long an incomplete batch waits for more messages.",
+)
+@click.option(
+    "--compression", type=click.Choice([each.value for each in Codec]), default="none", show_default=True
+)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum messages per second.")
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    help="Generate this many messages instead of reading standard input.",
+)
+@click.option(
+    "--size",
+    type=click.IntRange(0, 1024 * 1024),
+    help="Size of each generated message in bytes.  [default: 100]",
+)
+@click.option(
+    "--delivery-timeout",
+    type=click.FloatRange(min=0.1),
+    default=120.0,
+    show_default=True,
+    help="Seconds until an unacknowledged message fails.",
+)
+@progress_option
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def produce(
+    options: ClientOptions,
+    topic: str,
+    partition: int | None,
+    key_separator: str | None,
+    acks: str,
+    batch_bytes: int,
+    linger_ms: int,
+    compression: str,
+    rate: float | None,
+    count: int | None,
+    size: int | None,
+    delivery_timeout: float,
+    progress: bool | None,
+    as_json: bool,
+) -> int:
+    """Write messages to TOPIC: the lines of standard input, or generated messages with --count.
+
+    Messages are stored once and in order, even after retries. The summary counts acknowledged messages. Exit
+    code 1 if any message was not acknowledged.
+    """
+    if size is not None and count is None:
+        raise click.UsageError("--size is for generated messages; add --count")
+    if key_separator is not None and count is not None:
+        raise click.UsageError("generated messages have no keys; leave out --key-separator or --count")
+    if key_separator == "":
+        raise click.UsageError("--key-separator is empty; give the text between key and value")
+    plan = Plan(
+        topic=topic,
+        partition=partition,
+        key_separator=None if key_separator is None else key_separator.encode(),
+        per_second=rate,
+        generate=None if count is None else (count, 100 if size is None else size),
+        config=ProducerConfig(
+            acks=_ACKS[acks],
+            batch_bytes=batch_bytes,
+            linger_ms=linger_ms,
+            codec=Codec(compression),
+            delivery_timeout_ms=int(delivery_timeout * 1000),
+            metadata_timeout_ms=options.timeout_ms,
+        ),
+    )
+    account = Account()
+    shown = Progress(progress)
+    problem = uvloop.run(_produce(options, plan, account, shown))
+    shown.clear()
+    if problem is not None and not account.taken:
+        raise problem
+    _report(plan, account, as_json)
+    if problem is not None:
+        raise problem
+    if account.failed:
+        they = "it" if account.failed == 1 else "they"
+        doubt = f"; {they} may be stored nevertheless" if account.maybe_stored else ""
+        were = "message was" if account.failed == 1 else "messages were"
+        raise Failure(f"{account.failed} {were} not acknowledged: {account.problem}{doubt}")
+    return 0 if account.ended_by is None else _ENDINGS[account.ended_by]
+
+
+async def _produce(
+    options: ClientOptions, plan: Plan, account: Account, progress: Progress
+) -> Exception | None:
+    """Returns what stopped it, if it was not the end of the input or a signal."""
+    connections = GrpcConnections(options.tls.material())
+    try:
+        producer = Producer(connections, options.addresses(), plan.config, observer=account.settled)
+        async with producer:
+            ticking = asyncio.ensure_future(_tick(account, progress))
+            with _Interruptions(account) as interruptions:
+                problem = await interruptions.run(_feed(producer, plan, account), feeding=True)
+                await interruptions.run(producer.flush(), feeding=False)
+            ticking.cancel()
+            await producer.close(flush=False)
+        return problem
+    finally:
+        await connections.close()
+
+
+class _Interruptions:
+    """While it is entered, SIGINT and SIGTERM are taken: the first one ends the input, a second one the wait
+    for acknowledgements too."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._task: asyncio.Future[None] | None = None
+        self._feeding = True
+        self._given_up = False
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> Self:
+        for which in _ENDINGS:
+            self._loop.add_signal_handler(which, self._arrived, which)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for which in _ENDINGS:
+            self._loop.remove_signal_handler(which)
+
+    async def run(self, work: Coroutine[Any, Any, None], *, feeding: bool) -> Exception | None:
+        """Why it ended; None: as it should, or because a signal ended it."""
+        self._feeding = feeding
+        self._task = asyncio.ensure_future(work)
+        if self._given_up:  # the second signal came while the input was still being left
+            self._task.cancel()
+        try:
+            await self._task
+        except asyncio.CancelledError:
+            return None
+        except ClientError as error:
+            return Failure(one_line(error))
+        except Exception as error:
+            return error
+        return None
+
+    def _arrived(self, which: signal.Signals) -> None:
+        first = self._account.ended_by is None
+        self._given_up = not first
+        self._account.ended_by = which
+        if first and self._account.taken:
+            click.echo(
+                "metaquorum: waiting for acknowledgements of what was sent; interrupt again to give up",
+                err=True,
+            )
+        if self._task is not None and (self._feeding or not first):
+            self._task.cancel()
+
+
+async def _feed(producer: Producer, plan: Plan, account: Account) -> None:
+    await producer.partitions(plan.topic)
+    source: AsyncIterator[list[bytes]]
+    source = lines(sys.stdin.fileno()) if plan.generate is None else generated(*plan.generate)
+    async with contextlib.aclosing(paced(source, plan.per_second)) as runs:  # type: ignore[type-var]
+        async for run in runs:
+            if account.failed:
+                return  # what comes behind it must not be stored as if nothing were missing
+            if account.first is None:
+                account.first = time.monotonic()
+            if plan.key_separator is None:
+                receipts = await producer.send_many(plan.topic, run, partition=plan.partition)
+                account.taken += sum(each.count for each in receipts)
+                continue
+            for line in run:
+                key, separator, value = line.partition(plan.key_separator)
+                if not separator:
+                    raise Failure(
+                        f"line {account.taken + 1} of the input has no key separator"
+                        f" {plan.key_separator.decode()!r}; correct it, or leave out --key-separator"
+                    )
+                await producer.send(plan.topic, value, key=key, partition=plan.partition)
+                account.taken += 1
+
+
+async def _tick(account: Account, progress: Progress) -> None:
+    before, bytes_before, at = 0, 0, time.monotonic()
+    while progress.shown:
+        await asyncio.sleep(0.2)
+        if not progress.due():
+            continue
+        now = time.monotonic()
+        rate = rate_text(account.acknowledged - before, account.size_bytes - bytes_before, now - at)
+        before, bytes_before, at = account.acknowledged, account.size_bytes, now
+        progress.show(f"{account.acknowledged:,} messages acknowledged, {rate}")
+
+
+def _report(plan: Plan, account: Account, as_json: bool) -> None:
+    if as_json:
+        echo_json(
+            {
+                "topic": plan.topic,
+                **rates_json(account.acknowledged, account.size_bytes, account.seconds),
+                "batches": account.batches,
+                "failed": account.failed,
+                "problem": account.problem,
+                "interrupted": account.ended_by is not None,
+                "latencyMs": account.latencies.as_json(),
+            }
+        )
+        return
+    of = f" of {account.acknowledged + account.failed:,}" if account.failed or account.ended_by else ""
+    done = "sent" if plan.config.acks == 0 else "acknowledged"
+    noun = "message" if account.acknowledged == 1 and not of else "messages"
+    text = f"{account.acknowledged:,}{of} {noun} ({account.size_bytes:,} bytes) {done}"
+    if account.acknowledged:
+        rate = rate_text(account.acknowledged, account.size_bytes, account.seconds)
+        text += f" in {account.seconds:.3g} s: {rate}; latency {account.latencies.text()}"
+    click.echo(text)

@@ -1,0 +1,1 @@
+"""Local clusters: start, watch, stop; and the demo."""

@@ -1,0 +1,174 @@
+"""A local cluster as one thing: its processes and a client to it. Starts, waits and stops in order."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from metaquorum.cli.client import Cluster, TlsOptions
+from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.local.layout import HOST, Layout, Node
+from metaquorum.cli.local.processes import STOP_WAIT_S, Processes
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.requests.common import DescribeQuorumResponse
+from metaquorum.runtime.rpc.health import health_problem
+from metaquorum.storage.files.known_committed import CommittedLoss
+
+T = TypeVar("T")
+POLL_S = 0.05
+ASK_TIMEOUT_S = 3.0
+
+
+class LocalCluster:
+    """Use as a context manager: leaving it closes the client and leaves the processes as they are."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.processes = Processes(layout)
+        self.client = Cluster(layout.bootstrap, timeout_s=ASK_TIMEOUT_S, tls=TlsOptions())
+        self._started: list[Node] = []
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.client.close()
+
+    def start(self, node: Node) -> int:
+        pid = self.processes.start(node)
+        self._started.append(node)
+        return pid
+
+    def start_all(self) -> None:
+        """Starts every node that does not run."""
+        for node in self.layout.nodes:
+            if self.processes.pid(node) is None:
+                self.start(node)
+
+    def wait_ready(self, timeout_s: float) -> float:
+        """Waits until every process says of itself that it serves (a controller: in a quorum with a leader, a
+        broker: unfenced), and the quorum agrees; returns the seconds it took. Raises Failure.
+
+        What the quorum says is not enough: a broker that was killed is alive to it until its session ends.
+        """
+        began = time.monotonic()
+        left = list(self.layout.nodes)
+        wanted = {node.node_id for node in self.layout.brokers}
+
+        def ready() -> bool:
+            while left:
+                if problem := self._why_not_serving(left[0]):
+                    raise Failure(f"{left[0].name}: {problem}")
+                left.pop(0)
+            if self.client.quorum().leader_id < 0:
+                return False
+            return wanted <= {broker.broker_id for broker in self.client.brokers() if not broker.fenced}
+
+        self.wait_until(ready, timeout_s, "every process to serve")
+        return time.monotonic() - began
+
+    def _why_not_serving(self, node: Node) -> str:
+        if self.processes.pid(node) is None:
+            return "it is not running"
+        asked_ms = int(ASK_TIMEOUT_S * 1000)
+        return self.client.call(lambda _: health_problem((HOST, node.port), timeout_ms=asked_ms))
+
+    def wait_until(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        """Asks until the condition is true, and returns what it gave. Raises Failure when time is up or a
+        process that must run has ended; an unreachable cluster is asked again."""
+        deadline = time.monotonic() + timeout_s
+        reason = "no answer yet"
+        while True:
+            try:
+                found = condition()
+                if found:
+                    return found
+                reason = "not so far"
+            except (ApiError, Failure) as error:
+                reason = one_line(error)
+            self._check_started()
+            if time.monotonic() > deadline:
+                raise Failure(
+                    f"waited {timeout_s:.0f} s for {what}: {reason};"
+                    f" see {self.layout.directory}/*/process.log"
+                )
+            time.sleep(POLL_S)
+
+    def _check_started(self) -> None:
+        for node in self._started:
+            code = self.processes.exit_code(node)
+            if code is not None:
+                raise Failure(f"{node.name} exited with code {code}: {self.processes.last_line(node)}")
+
+    def forget(self, node: Node) -> None:
+        """From here on, the node's process may end without `wait_until` complaining."""
+        self._started = [one for one in self._started if one != node]
+
+    def kill(self, node: Node) -> None:
+        """kill -9."""
+        self.forget(node)
+        self.processes.kill(node)
+
+    def stop(self, node: Node) -> str:
+        """SIGTERM and wait, then SIGKILL; tells which it was."""
+        self.forget(node)
+        return self.processes.stop(node)
+
+    @property
+    def started(self) -> list[Node]:
+        """The nodes that this object started, and that nobody asked it to stop."""
+        return list(self._started)
+
+    def stop_all(self, wait_s: float = STOP_WAIT_S) -> dict[str, str]:
+        """Brokers together, then the standby controllers, the active one last."""
+        return self.stop_nodes(self.layout.nodes, wait_s)
+
+    def stop_nodes(self, nodes: Sequence[Node], wait_s: float = STOP_WAIT_S) -> dict[str, str]:
+        """These, in that order."""
+        active = self._active_id()
+        outcomes: dict[str, str] = {}
+        running = {}
+        brokers = [node for node in nodes if node.role == "broker"]
+        for broker in brokers:
+            self.forget(broker)
+            running[broker.name] = self.processes.signal(broker, signal.SIGTERM)
+        deadline = time.monotonic() + wait_s
+        for broker in brokers:
+            gone = self.processes.wait_gone(broker, max(0.1, deadline - time.monotonic()))
+            if not gone:
+                self.processes.kill(broker)
+            self.processes.clean(broker)
+            outcomes[broker.name] = (
+                "killed" if not gone else "stopped" if running[broker.name] else "not running"
+            )
+        controllers = [node for node in nodes if node.role == "controller"]
+        for node in sorted(controllers, key=lambda one: one.node_id == active):
+            outcomes[node.name] = self.stop(node)
+        return outcomes
+
+    def stop_started(self) -> None:
+        """After a failed start: end what this object started and nothing else."""
+        for node in list(reversed(self._started)):
+            self.kill(node)
+
+    def lost_committed(self) -> tuple[CommittedLoss, ...]:
+        """What the leader says of committed records that other nodes know of; nothing without a leader."""
+        quorum = self._quorum()
+        return () if quorum is None else quorum.losses
+
+    def _active_id(self) -> int | None:
+        quorum = self._quorum()
+        return None if quorum is None else quorum.leader_id
+
+    def _quorum(self) -> DescribeQuorumResponse | None:
+        if all(self.processes.pid(node) is None for node in self.layout.controllers):
+            return None
+        try:
+            return self.client.quorum()
+        except (ApiError, Failure):
+            return None

@@ -1,0 +1,154 @@
+"""`metaquorum local`: a whole cluster of processes on this machine, for looking and trying."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.local.cluster import LocalCluster
+from metaquorum.cli.local.layout import DEFAULT_DIRECTORY, MANIFEST, Layout, create, free_ports, open_layout
+from metaquorum.cli.local.watch import watch as watch_cluster
+from metaquorum.cli.text.output import echo_json, echo_table, table_options
+
+DIRECTORY = click.option(
+    "--directory",
+    "-d",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_DIRECTORY,
+    show_default=True,
+    help="Directory of the cluster.",
+)
+
+
+@click.group()
+def local() -> None:
+    """Run a whole cluster on this machine."""
+
+
+@local.command()
+@DIRECTORY
+@click.option(
+    "--controllers",
+    type=click.IntRange(1, 9),
+    help="Number of controllers. A new cluster has 3 by default.",
+)
+@click.option(
+    "--brokers", type=click.IntRange(0, 50), help="Number of brokers. A new cluster has 3 by default."
+)
+@click.option("--cluster-id", help="Cluster id. A new cluster gets a random one by default.")
+@click.option("--free-ports", "any_port", is_flag=True, help="Use currently free ports for a new cluster.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show a live status. Ctrl-C shuts down, in order, what this command started.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    help="Startup timeout in seconds.",
+)
+def up(
+    directory: Path,
+    controllers: int | None,
+    brokers: int | None,
+    cluster_id: str | None,
+    any_port: bool,
+    watch: bool,
+    timeout: float,
+) -> None:
+    """Start the cluster in --directory, creating it if there is none."""
+    layout = _layout(directory, controllers, brokers, cluster_id, any_port)
+    with LocalCluster(layout) as cluster:
+        try:
+            cluster.start_all()
+            seconds = cluster.wait_ready(timeout)
+        except BaseException:
+            cluster.stop_started()
+            raise
+        names = ", ".join(node.name for node in layout.nodes)
+        click.echo(f"{names} are up after {seconds:.1f} s in {layout.directory}")
+        click.echo(f"bootstrap: {layout.bootstrap}")
+        if watch:
+            watch_cluster(cluster, live=sys.stdout.isatty())
+
+
+def _layout(
+    directory: Path, controllers: int | None, brokers: int | None, cluster_id: str | None, any_port: bool
+) -> Layout:
+    """The cluster that is there, checked against what was asked for, or a new one."""
+    if (directory / MANIFEST).exists():
+        layout = open_layout(directory)
+        if cluster_id is not None and cluster_id != layout.cluster_id:
+            raise Failure(
+                f"{directory} holds cluster {layout.cluster_id}, not {cluster_id}; give another --directory"
+            )
+        for name, wanted, found in (
+            ("controllers", controllers, len(layout.controllers)),
+            ("brokers", brokers, len(layout.brokers)),
+        ):
+            if wanted is not None and wanted != found:
+                raise Failure(
+                    f"{directory} holds a cluster with {found} {name}, not {wanted}; give another --directory"
+                )
+        return layout
+    voters, members = controllers or 3, 3 if brokers is None else brokers
+    ports = free_ports(voters + members) if any_port else None
+    return create(directory, cluster_id=cluster_id, controllers=voters, brokers=members, ports=ports)
+
+
+@local.command()
+@DIRECTORY
+@table_options
+def status(directory: Path, as_json: bool) -> int:
+    """Show the processes of the cluster, and why any of them ended. Exit code 1 if a process is not running
+    or committed records were lost."""
+    layout = open_layout(directory)
+    with LocalCluster(layout) as cluster:
+        lost = cluster.lost_committed()
+        rows = [
+            {
+                "node": node.name,
+                "pid": cluster.processes.pid(node),
+                "port": node.port,
+                "metrics": node.metrics_url,
+                "data": str(layout.data(node)),
+                "ended": cluster.processes.ending(node),
+            }
+            for node in layout.nodes
+        ]
+    if as_json:
+        lines = [str(loss) for loss in lost]
+        echo_json(
+            {
+                "clusterId": layout.cluster_id,
+                "bootstrap": layout.bootstrap,
+                "nodes": rows,
+                "lostCommitted": lines,
+            }
+        )
+    else:
+        click.echo(f"cluster {layout.cluster_id}, bootstrap {layout.bootstrap}")
+        shown = [
+            (row["node"], "running" if row["pid"] else "stopped", *list(row.values())[1:-1]) for row in rows
+        ]
+        echo_table(("NODE", "STATE", "PID", "PORT", "METRICS", "DATA"), shown)
+        for line in (*(f"{row['node']}: {row['ended']}" for row in rows if row["ended"]), *map(str, lost)):
+            click.echo(line)
+    return 0 if all(row["pid"] for row in rows) and not lost else EXIT_FAILED
+
+
+@local.command()
+@DIRECTORY
+def down(directory: Path) -> int:
+    """Stop the cluster in order: brokers (controlled shutdown), standby controllers, active controller."""
+    layout = open_layout(directory)
+    with LocalCluster(layout) as cluster:
+        outcomes = cluster.stop_all()
+    for name, outcome in outcomes.items():
+        click.echo(f"{name}: {outcome}")
+    return EXIT_FAILED if "killed" in outcomes.values() else 0

@@ -1,0 +1,404 @@
+"""`metaquorum demo`: a cluster is started, hurt and repaired before your eyes, and its log tells the story.
+
+A topic is written and read all the while, and the account at the end must be exact.
+
+Owns the steps and their checks. Every step is looked at from outside, and the demo fails loudly when one
+did not happen. Processes that it starts are always ended, its directory is removed unless something failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from metaquorum.cli.errors import Failure
+from metaquorum.cli.local import demo_log
+from metaquorum.cli.local.cluster import LocalCluster
+from metaquorum.cli.local.demo_traffic import KEYS, Traffic
+from metaquorum.cli.local.layout import Layout, Node, create, free_ports
+from metaquorum.cli.storage.format import FormatPlan, apply_plan
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image.types import BrokerRegistration
+from metaquorum.metadata.requests.common import DescribeQuorumResponse, NewTopic
+from metaquorum.runtime.client.admin import TopicDescription
+from metaquorum.storage.uuids import uuid_from_text
+
+T = TypeVar("T")
+CONTROLLERS = 3
+BROKERS = 3
+STEP_TIMEOUT_S = 30.0
+SETTINGS = {
+    # Nine seconds, the default, is long to look at a dead broker.
+    "controller": {"broker.session.timeout.ms": "3000"},
+    "broker": {"broker.heartbeat.interval.ms": "500"},
+}
+PARTITIONS = 6
+TOPICS = (
+    NewTopic(
+        name="orders",
+        partitions=PARTITIONS,
+        replication_factor=3,
+        configs=(("min.insync.replicas", "2"),),
+    ),
+    NewTopic(name="payments", partitions=3, replication_factor=2),
+)
+
+
+@click.command()
+@click.option(
+    "--directory",
+    "-d",
+    type=click.Path(path_type=Path),
+    help="Directory to run in. Default: a temporary one.",
+)
+@click.option("--keep", is_flag=True, help="Keep the directory even if every step succeeds.")
+def demo(directory: Path | None, keep: bool) -> None:
+    """Start a quorum, break parts of it, and show what its log says. Ends by itself."""
+    began = time.monotonic()
+    home = directory or Path(tempfile.mkdtemp(prefix="metaquorum-demo-"))
+    layout = create(
+        home,
+        controllers=CONTROLLERS,
+        brokers=BROKERS,
+        ports=free_ports(CONTROLLERS + BROKERS),
+        extra=SETTINGS,
+    )
+    keep_directory = keep
+    try:
+        with LocalCluster(layout) as cluster, _ended_in_any_case(cluster):
+            story = _Story(cluster)
+            try:
+                story.play()
+            finally:
+                story.traffic.abandon()
+        demo_log.show_our_log(layout, story.expected, story.last_topics, story.last_brokers)
+        demo_log.show_kafkas_log()
+    except BaseException:
+        keep_directory = True
+        click.echo(f"the demo failed; its files and process logs are in {home}", err=True)
+        raise
+    finally:
+        if not keep_directory:
+            shutil.rmtree(home, ignore_errors=True)
+    click.echo(f"\nAll steps succeeded in {time.monotonic() - began:.1f} s.")
+
+
+@contextlib.contextmanager
+def _ended_in_any_case(cluster: LocalCluster) -> Iterator[None]:
+    """Whatever happens inside, no process of the cluster is left. SIGTERM is treated as Ctrl-C is."""
+    ended_by = (signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in ended_by}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        for node in cluster.layout.nodes:
+            cluster.kill(node)
+
+
+class _Story:
+    """The steps. `expected` collects what the log must tell afterwards, in order: (kind, entity)."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._layout: Layout = cluster.layout
+        self.traffic = Traffic(self._layout.bootstrap, "orders", self._layout.directory)
+        self.expected: list[tuple[str, str]] = []
+        self.last_topics: list[TopicDescription] = []
+        self.last_brokers: list[BrokerRegistration] = []
+        self._lost = Path()
+
+    def play(self) -> None:
+        self._start()
+        self._create_topics()
+        self._begin_traffic()
+        controller = self._kill_the_active_controller()
+        self._flows()
+        broker = self._kill_a_broker()
+        self._flows()
+        self._restart(controller, broker)
+        hurt = self._lose_a_directory()
+        self._flows()
+        self._controlled_shutdown(hurt)
+        self._replace_the_directory(hurt)
+        self._delete_a_topic()
+        self._count()
+        self._remember()
+        self._stop()
+
+    def _start(self) -> None:
+        _step(f"Starting {CONTROLLERS} controllers and {BROKERS} brokers in {self._layout.directory}")
+        self._cluster.start_all()
+        seconds = self._cluster.wait_ready(STEP_TIMEOUT_S)
+        quorum = self._quorum()
+        _done(
+            f"controller {quorum.leader_id} leads in epoch {quorum.leader_epoch};"
+            f" every broker is unfenced, after {seconds:.1f} s"
+        )
+        self.expected.append(("election", f"controller/{quorum.leader_id}"))
+
+    def _create_topics(self) -> None:
+        _step("Creating the topics orders (6 partitions, 3 replicas) and payments (3 partitions, 2 replicas)")
+        self._create(TOPICS)
+        for wanted, found in zip(TOPICS, self._describe("orders", "payments"), strict=True):
+            _check(
+                len(found.partitions) == wanted.partitions,
+                f"{wanted.name} has {len(found.partitions)} partitions",
+            )
+            led = all(partition.leader in partition.isr for partition in found.partitions)
+            _check(led, f"a partition of {wanted.name} has no leader")
+        _done("both exist, and every partition has a leader")
+
+    def _kill_the_active_controller(self) -> Node:
+        before = self._quorum()
+        victim = self._layout.node(f"controller-{before.leader_id}")
+        _step(f"kill -9 of the active controller, {victim.name}")
+        began = time.monotonic()
+        self._cluster.kill(victim)
+        after = self._wait(lambda: self._newer(before), "a new active controller")
+        elected_s = time.monotonic() - began
+        self._wait(lambda: self._try_create("after-failover"), "the first write after the failover")
+        written_s = time.monotonic() - began
+        _check(after.leader_id != before.leader_id, "the dead controller still counts as the leader")
+        _done(
+            f"controller {after.leader_id} leads in epoch {after.leader_epoch}, seen after {elected_s:.2f} s;"
+            f" it accepted a write after {written_s:.2f} s"
+        )
+        self.expected += [
+            ("election", f"controller/{after.leader_id}"),
+            ("topic created", "topic/after-failover"),
+        ]
+        return victim
+
+    def _kill_a_broker(self) -> Node:
+        leaders = [partition.leader for partition in self._describe("orders")[0].partitions]
+        victim = self._layout.node(f"broker-{max(set(leaders), key=leaders.count)}")
+        _step(f"kill -9 of {victim.name}, which leads {leaders.count(victim.node_id)} partitions of orders")
+        began = time.monotonic()
+        self._cluster.kill(victim)
+        self._wait(lambda: self._state(victim) == "fenced", f"fencing of {victim.name}")
+        fenced_s = time.monotonic() - began
+        self._wait(lambda: not self._leads(victim), f"new leaders for the partitions of {victim.name}")
+        _done(f"fenced after {fenced_s:.1f} s (its session lasts 3 s); other brokers lead its partitions")
+        self.expected.append(("broker fenced", f"broker/{victim.node_id}"))
+        return victim
+
+    def _restart(self, controller: Node, broker: Node) -> None:
+        _step(f"Starting {controller.name} and {broker.name} again")
+        began = time.monotonic()
+        self._cluster.start(controller)
+        self._cluster.start(broker)
+        self._wait(lambda: self._state(broker) == "running", f"unfencing of {broker.name}")
+        self._wait(lambda: self._caught_up(controller), f"catch-up of {controller.name}")
+        _done(
+            f"{broker.name} is unfenced and {controller.name} has caught up,"
+            f" after {time.monotonic() - began:.1f} s"
+        )
+        self.expected += [
+            ("broker registered", f"broker/{broker.node_id}"),
+            ("broker unfenced", f"broker/{broker.node_id}"),
+        ]
+
+    def _begin_traffic(self) -> None:
+        _step("metaquorum produce (acks=all, min.insync.replicas=2) and metaquorum consume begin, and go on")
+        self.traffic.start()
+        self._flows()
+
+    def _flows(self) -> None:
+        """Waits until messages come through that had not come before."""
+        before = self.traffic.passed
+        self._wait(lambda: self.traffic.passed > before + 2 * KEYS, "messages to arrive")
+        click.echo(
+            f"   orders: {self.traffic.passed} messages written and read so far, and more are arriving"
+        )
+
+    def _lose_a_directory(self) -> Node:
+        """The directory is taken away under a running broker. Open files would not feel it: the broker's
+        own probe of its directories does, or the next new segment."""
+        leaders = [partition.leader for partition in self._describe("orders")[0].partitions]
+        hurt = self._layout.node(f"broker-{max(set(leaders), key=leaders.count)}")
+        ids = [uuid_from_text(text) for text in hurt.log_directory_ids]
+        led = [self._led_from(hurt, each) for each in ids]
+        lost = led.index(max(led))
+        path = self._layout.log_dirs(hurt)[lost]
+        _step(f"{path.name} of {hurt.name} is lost, with {led[lost]} leaders of orders")
+        began = time.monotonic()
+        path.rename(path.with_name(f"{path.name}.lost"))
+        self._wait(lambda: not self._led_from(hurt, ids[lost]), "new leaders for its partitions")
+        moved_s = time.monotonic() - began
+        self._wait(lambda: self._is_told(hurt, ids[lost]), "the directory to be reported as offline")
+        _check(self._state(hurt) == "running", f"{hurt.name} is no longer running")
+        kept = led[1 - lost]
+        _done(
+            f"found and reported; other brokers lead its partitions after {moved_s:.1f} s. {hurt.name} "
+            f"continues with its other directory, where it led {kept} and leads "
+            f"{self._led_from(hurt, ids[1 - lost])}"
+        )
+        self._lost = path
+        self.expected.append(("directory failed", f"broker/{hurt.node_id}"))
+        return hurt
+
+    def _replace_the_directory(self, hurt: Node) -> None:
+        _step(f"{hurt.name} gets a new, empty {self._lost.name} and starts again")
+        began = time.monotonic()
+        plan = FormatPlan(
+            directories=(str(self._lost),), cluster_id=self._layout.cluster_id, node_id=hurt.node_id
+        )
+        apply_plan(plan)
+        self._cluster.start(hurt)
+        self._wait(lambda: self._state(hurt) == "running", f"unfencing of {hurt.name}")
+        self._wait(self._all_in_sync, "all replicas of orders to be in sync again")
+        seconds = time.monotonic() - began
+        _done(f"the lost replicas were copied from their leaders: all in sync after {seconds:.1f} s")
+
+    def _count(self) -> None:
+        _step(
+            "The producer stops and the consumer reads to the end: is every message there once and in order?"
+        )
+        account = self.traffic.finish(STEP_TIMEOUT_S)
+        _done(
+            f"{account.written_total} written = {account.acknowledged} acknowledged = {account.read_total} "
+            f"read once and in order; the slowest message took {account.longest_s:.1f} s from write to "
+            "read"
+        )
+
+    def _controlled_shutdown(self, leaving: Node) -> None:
+        leaders = [partition.leader for partition in self._describe("orders")[0].partitions]
+        _step(
+            f"Controlled shutdown of {leaving.name},"
+            f" which leads {leaders.count(leaving.node_id)} partitions of orders"
+        )
+        began = time.monotonic()
+        outcome = self._cluster.stop(leaving)
+        _check(outcome == "stopped", f"{leaving.name} did not stop by itself: {outcome}")
+        code = self._cluster.processes.exit_code(leaving)
+        _check(code == 0, f"{leaving.name} exited with code {code}")
+        seconds = time.monotonic() - began
+        self._wait(lambda: self._state(leaving) == "fenced", f"fencing of {leaving.name}")
+        _check(not self._leads(leaving), f"{leaving.name} still leads a partition")
+        _done(
+            f"its leaderships moved, then it stopped, after {seconds:.1f} s; every partition of orders has "
+            "a leader"
+        )
+        for topic in self._describe("orders"):
+            _check(
+                all(partition.leader >= 0 for partition in topic.partitions), "a partition lost its leader"
+            )
+        self.expected += [
+            ("broker in controlled shutdown", f"broker/{leaving.node_id}"),
+            ("broker fenced", f"broker/{leaving.node_id}"),
+        ]
+
+    def _delete_a_topic(self) -> None:
+        _step("Deleting the topic payments")
+        results = self._cluster.client.delete_topics(("payments",))
+        _check(
+            all(result.error == ErrorCode.NONE for result in results),
+            f"the deletion was refused: {results}",
+        )
+        names = {topic.info.name for topic in self._cluster.client.topics()}
+        _check(names == {"orders", "after-failover"}, f"the topics are now {sorted(names)}")
+        _done("it is gone")
+        self.expected.append(("topic deleted", "topic/payments"))
+
+    def _remember(self) -> None:
+        """What the active controller answers last: the replayed log must say the same."""
+        self.last_topics = self._describe("after-failover", "orders")
+        self.last_brokers = self._cluster.client.brokers()
+
+    def _stop(self) -> None:
+        _step("Stopping everything in order: brokers, standby controllers, active controller")
+        outcomes = self._cluster.stop_all(STEP_TIMEOUT_S)
+        _check("killed" not in outcomes.values(), f"a process did not stop by itself: {outcomes}")
+        for node in self._layout.nodes:
+            code = self._cluster.processes.exit_code(node)
+            _check(
+                code == 0,
+                f"{node.name} ended with exit code {code}: {self._cluster.processes.last_line(node)}",
+            )
+        _done("every process exited with code 0")
+
+    # ---- looking from outside --------------------------------------------------------------------
+
+    def _wait(self, condition: Callable[[], T | None], what: str) -> T:
+        return self._cluster.wait_until(condition, STEP_TIMEOUT_S, what)
+
+    def _quorum(self) -> DescribeQuorumResponse:
+        return self._cluster.client.quorum()
+
+    def _describe(self, *names: str) -> list[TopicDescription]:
+        return self._cluster.client.describe_topics(names)
+
+    def _create(self, topics: tuple[NewTopic, ...]) -> None:
+        for result in self._cluster.client.create_topics(topics):
+            _check(result.error == ErrorCode.NONE, f"{result.name} was refused: {result.message}")
+
+    def _try_create(self, name: str) -> bool:
+        topic = NewTopic(name=name, partitions=1, replication_factor=1)
+        result = self._cluster.client.create_topics((topic,))[0]
+        return result.error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+
+    def _newer(self, before: DescribeQuorumResponse) -> DescribeQuorumResponse | None:
+        found = self._quorum()
+        return found if found.leader_epoch > before.leader_epoch and found.leader_id >= 0 else None
+
+    def _state(self, node: Node) -> str:
+        for broker in self._cluster.client.brokers():
+            if broker.broker_id == node.node_id:
+                return "fenced" if broker.fenced else "running"
+        return "not registered"
+
+    def _leads(self, node: Node) -> bool:
+        return any(
+            partition.leader == node.node_id
+            for topic in self._describe("orders")
+            for partition in topic.partitions
+        )
+
+    def _led_from(self, node: Node, directory: bytes) -> int:
+        return sum(
+            partition.leader == node.node_id and partition.directory_of(node.node_id) == directory
+            for partition in self._describe("orders")[0].partitions
+        )
+
+    def _is_told(self, node: Node, directory: bytes) -> bool:
+        return all(
+            directory not in broker.directories
+            for broker in self._cluster.client.brokers()
+            if broker.broker_id == node.node_id
+        )
+
+    def _all_in_sync(self) -> bool:
+        return all(
+            set(partition.isr) == set(partition.replicas)
+            for partition in self._describe("orders")[0].partitions
+        )
+
+    def _caught_up(self, node: Node) -> bool:
+        quorum = self._quorum()
+        return any(
+            voter.node_id == node.node_id and voter.log_end_offset >= quorum.high_watermark
+            for voter in quorum.voters
+        )
+
+
+def _step(text: str) -> None:
+    click.echo(f"\n== {text}")
+
+
+def _done(text: str) -> None:
+    click.echo(f"   {text}")
+
+
+def _check(happened: bool, problem: str) -> None:
+    if not happened:
+        raise Failure(f"the demo did not see what it expected: {problem}")

@@ -1,0 +1,146 @@
+"""The processes of a local cluster: start, look, stop, kill. Knows no protocol.
+
+A process is ours when its pid was recorded by us, it started when we recorded, and its command line
+names our configuration file. Nothing else is ever signalled: a recorded pid may have been given to
+somebody else's process since.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import msgspec
+import psutil
+
+from metaquorum.cli.errors import Failure
+from metaquorum.cli.local.layout import Layout, Node
+from metaquorum.storage.files.private import private_file
+
+STOP_WAIT_S = 40.0
+"""A broker's controlled shutdown may take 30 s by default; a little more before it is killed."""
+KILL_WAIT_S = 5.0
+_START_TOLERANCE_S = 2.0
+_POLL_S = 0.02
+
+
+class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What `process.json` holds: `created_s` is the process's start in Unix time."""
+
+    pid: int
+    created_s: float
+
+
+class Processes:
+    """The processes of one cluster, whoever started them."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    def pid(self, node: Node) -> int | None:
+        """The pid of the node's running process, or None."""
+        process = self._find(node)
+        return None if process is None else process.pid
+
+    def start(self, node: Node) -> int:
+        """Starts the node's process in its own session and records it. Raises Failure if one is running."""
+        running = self.pid(node)
+        if running is not None:
+            raise Failure(
+                f"{node.name} is already running (pid {running}); stop it with: metaquorum local down"
+            )
+        command = [sys.executable, "-m", "metaquorum.cli", node.role, "run", str(self._layout.config(node))]
+        with private_file(self._layout.log_file(node)).open("ab") as output:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self._layout.home(node),
+            )
+        self._children[node.name] = child
+        record = ProcessRecord(pid=child.pid, created_s=psutil.Process(child.pid).create_time())
+        private_file(self._layout.pid_file(node)).write_bytes(msgspec.json.encode(record))
+        return child.pid
+
+    def signal(self, node: Node, number: int) -> bool:
+        """Sends a signal to the node's process; False where none is running."""
+        process = self._find(node)
+        if process is None:
+            return False
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            return False
+        return True
+
+    def wait_gone(self, node: Node, timeout_s: float) -> bool:
+        """Waits until the node's process has ended; False if it has not within the time."""
+        deadline = time.monotonic() + timeout_s
+        while self._find(node) is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def kill(self, node: Node) -> None:
+        """SIGKILL, and waits until it is gone. Raises Failure if it is not."""
+        if self.signal(node, signal.SIGKILL) and not self.wait_gone(node, KILL_WAIT_S):
+            raise Failure(f"{node.name} did not end after SIGKILL; inspect it with ps")
+        self._layout.pid_file(node).unlink(missing_ok=True)
+
+    def stop(self, node: Node, wait_s: float = STOP_WAIT_S) -> str:
+        """SIGTERM, a bounded wait, then SIGKILL. Tells which it was: `not running`, `stopped` or `killed`."""
+        if not self.signal(node, signal.SIGTERM):
+            self._layout.pid_file(node).unlink(missing_ok=True)
+            return "not running"
+        if self.wait_gone(node, wait_s):
+            self._layout.pid_file(node).unlink(missing_ok=True)
+            return "stopped"
+        self.kill(node)
+        return "killed"
+
+    def clean(self, node: Node) -> None:
+        """Removes the record of a process that has ended."""
+        self._layout.pid_file(node).unlink(missing_ok=True)
+
+    def exit_code(self, node: Node) -> int | None:
+        """The exit code of a process that this object started and that has ended."""
+        child = self._children.get(node.name)
+        return None if child is None else child.poll()
+
+    def last_line(self, node: Node) -> str:
+        """The last line that the node's process wrote, for a message about its end."""
+        try:
+            lines = self._layout.log_file(node).read_text(errors="replace").splitlines()
+        except OSError:
+            return "(no output)"
+        return next((line for line in reversed(lines) if line.strip()), "(no output)")
+
+    def ending(self, node: Node) -> str | None:
+        """The last line of a node's process that ended without being stopped from here; None: it runs, or was
+        stopped."""
+        ended = self._layout.pid_file(node).exists() and self._find(node) is None
+        return self.last_line(node) if ended else None
+
+    def _find(self, node: Node) -> psutil.Process | None:
+        child = self._children.get(node.name)
+        try:
+            if child is not None and child.poll() is None:
+                # Our own child cannot be mistaken for another process before it is waited for.
+                return psutil.Process(child.pid)
+            # Somebody else may have started the node again since.
+            record = msgspec.json.decode(self._layout.pid_file(node).read_bytes(), type=ProcessRecord)
+            process = psutil.Process(record.pid)
+            ours = (
+                process.status() != psutil.STATUS_ZOMBIE
+                and abs(process.create_time() - record.created_s) < _START_TOLERANCE_S
+                and str(self._layout.config(node)) in process.cmdline()
+            )
+        except (FileNotFoundError, msgspec.MsgspecError, psutil.Error):
+            return None
+        return process if ours else None

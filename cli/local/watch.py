@@ -1,0 +1,338 @@
+"""The live view of a local cluster: quorum, nodes, brokers' partition data and what the log last told.
+
+Owns what is shown and the loop that shows it. On a terminal it is a table that is drawn again and again;
+elsewhere it is plain lines, one for each change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import FrameType
+
+import click
+from rich.console import ConsoleDimensions, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.local.cluster import LocalCluster
+from metaquorum.cli.local.watch_figures import BrokerFigures, FigureReader, Figures
+from metaquorum.cli.log.input import source as log_source
+from metaquorum.cli.log.input.source import ReadBatch
+from metaquorum.cli.log.timeline import event_text
+from metaquorum.cli.text.brokers import broker_state
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.image.types import BrokerRegistration
+from metaquorum.metadata.inspect.log.states import earliest, state_at
+from metaquorum.metadata.inspect.timeline.timeline import DETAIL, Timeline, TimelineEvent
+from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
+from metaquorum.storage.errors import StorageError
+from metaquorum.storage.log.reader import LogReader
+
+INTERVAL_S = 0.5
+EVENTS_SHOWN = 12
+EVENTS_MIN = 2
+_WIDE = 130
+"""So many columns have room for events as `log timeline` prints them."""
+_LINES_AROUND = 15
+"""Of the title, the tables' heads and frames, and the line that stays free."""
+_COLOURS = {"running": "green", "fenced": "red", "controlled shutdown": "yellow", "not registered": "dim"}
+
+
+@dataclass(slots=True)
+class View:
+    """What was last learned. `problem` says why the quorum did not answer; the rest is then older."""
+
+    quorum: DescribeQuorumResponse | None = None
+    brokers: list[BrokerRegistration] = field(default_factory=list)
+    pids: dict[str, int | None] = field(default_factory=dict)
+    figures: Figures = field(default_factory=Figures)
+    events: deque[TimelineEvent] = field(default_factory=lambda: deque(maxlen=EVENTS_SHOWN))
+    problem: str | None = None
+
+
+class EventTail:
+    """New events of the cluster's log, read from the files of whichever controller has them."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._paths = [str(cluster.layout.metadata_log(node)) for node in cluster.layout.controllers]
+        self._reader: LogReader | None = None
+        self._timeline = Timeline()
+        self._high_watermark = 0
+        self._waiting: deque[TimelineEvent] = deque()
+
+    def poll(self, high_watermark: int) -> list[TimelineEvent]:
+        """New events below the high watermark: what is not committed did not happen."""
+        try:
+            if self._reader is None:
+                self._begin(self._paths[0])
+            for found in self._reader.poll() if self._reader is not None else ():
+                for item in log_source.decode_item(found):
+                    if isinstance(item, ReadBatch):
+                        header = item.batch.header
+                        records = [(decoded.offset, decoded.record) for decoded in item.records]
+                        self._waiting += self._timeline.batch(
+                            header.leader_epoch, header.max_timestamp_ms, records
+                        )
+        except StorageError:
+            # Not there yet, or cut back after a lost election: begin again with the next controller's files.
+            self._paths.append(self._paths.pop(0))
+            self._timeline, self._reader = Timeline(), None
+            self._waiting.clear()
+            return []
+        ready = []
+        while self._waiting and self._waiting[0].offset < high_watermark:
+            event = self._waiting.popleft()
+            if event.offset >= self._high_watermark and event.severity != DETAIL:
+                ready.append(event)
+        self._high_watermark = max(self._high_watermark, high_watermark)
+        return ready
+
+    def _begin(self, path: str) -> None:
+        """At the log's start, or where the oldest snapshot of a trimmed log lets it begin."""
+        log = log_source.open_path(path, progress=False)
+        image = None
+        if log.start_offset:
+            image = state_at(log, earliest(log), past_corruption=True).image
+        self._timeline = Timeline(image)
+        self._reader = log_source.open_reader(path, None if image is None else image.provenance.offset)
+
+
+def watch(cluster: LocalCluster, *, live: bool) -> None:
+    """Shows the cluster until Ctrl-C or SIGTERM, then stops in order what `cluster` started, and no more.
+    Raises Failure if it had to kill."""
+    ended = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, end) for number in ends}
+    try:
+        with contextlib.suppress(OSError):  # a terminal that is gone can be written to no more
+            (_watch_live if live else _watch_lines)(cluster, ended)
+            click.echo(_farewell(cluster))
+        outcomes = cluster.stop_nodes(cluster.started)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    with contextlib.suppress(OSError):
+        for name, outcome in outcomes.items():
+            click.echo(f"{name}: {outcome}")
+    if "killed" in outcomes.values():
+        raise Failure("a process did not stop by itself and was killed; see its process.log")
+
+
+def _farewell(cluster: LocalCluster) -> str:
+    mine = {node.name for node in cluster.started}
+    others = [
+        node.name for node in cluster.layout.nodes if node.name not in mine and cluster.processes.pid(node)
+    ]
+    stopping = "stopping: brokers, then standby controllers, then the active controller"
+    if not others:
+        return stopping
+    left = (
+        f"still running, because this command did not start them: {', '.join(others)}; stop them with: "
+        f"metaquorum local down -d {cluster.layout.directory}"
+    )
+    return f"{left}\n{stopping}" if mine else left
+
+
+def refresh(cluster: LocalCluster, view: View, tail: EventTail, figures: FigureReader) -> list[TimelineEvent]:
+    """Asks the cluster again; returns what happened since the last time."""
+    view.figures = figures.read()
+    try:
+        view.quorum = cluster.client.quorum()
+        view.brokers = cluster.client.brokers()
+        view.problem = None
+    except (ApiError, Failure) as error:
+        view.problem = one_line(error)
+    view.pids = {node.name: cluster.processes.pid(node) for node in cluster.layout.nodes}
+    fresh = tail.poll(view.quorum.high_watermark if view.quorum else 0)
+    view.events.extend(fresh)
+    return fresh
+
+
+def _watch_live(cluster: LocalCluster, ended: threading.Event) -> None:
+    view, tail, figures = View(), EventTail(cluster), FigureReader(cluster.layout.nodes)
+    refresh(cluster, view, tail, figures)
+    with Live(refresh_per_second=4, screen=False) as shown:
+        shown.update(render(cluster, view, shown.console.size))
+        while not ended.wait(INTERVAL_S):
+            refresh(cluster, view, tail, figures)
+            shown.update(render(cluster, view, shown.console.size))
+
+
+def _watch_lines(cluster: LocalCluster, ended: threading.Event) -> None:
+    view, tail, figures = View(), EventTail(cluster), FigureReader(cluster.layout.nodes)
+    changed = _on_change(click.echo)
+    while True:
+        fresh = refresh(cluster, view, tail, figures)
+        changed(status_line(view))
+        for event in fresh:
+            click.echo(event_text(event))
+        if ended.wait(INTERVAL_S):
+            return
+
+
+def _on_change(show: Callable[[str], None]) -> Callable[[str], None]:
+    last: list[str] = []
+
+    def changed(line: str) -> None:
+        if last != [line]:
+            show(line)
+            last[:] = [line]
+
+    return changed
+
+
+def status_line(view: View) -> str:
+    """The state in one line, without what changes all the time."""
+    down = [name for name, pid in view.pids.items() if pid is None]
+    told = [f"down: {', '.join(down)}"] if down else []
+    if view.problem is not None:
+        return "; ".join(["no leader", *told, view.problem])
+    if view.quorum is None:
+        return "; ".join(["no leader yet", *told])
+    brokers = ", ".join(f"{broker.broker_id} {broker_state(broker)}" for broker in view.brokers)
+    line = f"leader {view.quorum.leader_id}, epoch {view.quorum.leader_epoch}; brokers: {brokers or 'none'}"
+    return "; ".join([line, *told, *map(str, view.quorum.losses), *_troubles(view.figures)])
+
+
+def _troubles(figures: Figures) -> list[str]:
+    """What of the partition data an operator has to look at."""
+    found = []
+    if figures.cluster is not None and figures.cluster.leaderless:
+        found.append(f"partitions without leader: {figures.cluster.leaderless}")
+    under = sum(each.under_replicated for each in figures.brokers.values())
+    if under:
+        found.append(f"under-replicated partitions: {under}")
+    found += [
+        f"broker {broker_id}: log directories offline: {each.offline_directories}"
+        for broker_id, each in figures.brokers.items()
+        if each.offline_directories
+    ]
+    return found
+
+
+def render(cluster: LocalCluster, view: View, size: ConsoleDimensions) -> RenderableType:
+    """The whole screen, with as many of the newest events as have room."""
+    title = Text(f"cluster {cluster.layout.cluster_id}")
+    if view.problem is not None or view.quorum is None:
+        title.append("   no leader", style="bold red")
+    else:
+        title.append(
+            f"   leader {view.quorum.leader_id}   epoch {view.quorum.leader_epoch}"
+            f"   high watermark {view.quorum.high_watermark}",
+            style="bold",
+        )
+        for loss in view.quorum.losses:
+            title.append(f"\n{loss}", style="bold red")
+    partitions = view.figures.cluster
+    if partitions is not None:
+        title.append(f"\ntopics {partitions.topics}   partitions {partitions.partitions}")
+        title.append(f"   without leader {partitions.leaderless}", _bad(partitions.leaderless, "red"))
+    if view.problem is not None:
+        title.append(f"\nno answer: {view.problem}", style="red")
+    room = size.height - len(cluster.layout.nodes) - len(cluster.layout.brokers) - _LINES_AROUND
+    newest = list(view.events)[-max(EVENTS_MIN, room) :]
+    told = event_text if size.width >= _WIDE else _short_event
+    lines = "\n".join(told(event) for event in newest)
+    events = Text(lines or "nothing yet", no_wrap=True, overflow="ellipsis")
+    panel = Panel(events, title="last events", title_align="left")
+    return Group(title, _nodes_table(cluster, view), _data_table(cluster, view), panel)
+
+
+def _short_event(event: TimelineEvent) -> str:
+    """`13:18:27 broker unfenced: broker 2 (was fenced)`, for terminals of 80 columns."""
+    at = datetime.fromtimestamp(event.time_ms / 1000, UTC)
+    return f"{at:%H:%M:%S} {event.kind}: {event.text}"
+
+
+def _nodes_table(cluster: LocalCluster, view: View) -> Table:
+    table = Table(expand=False)
+    for column in ("node", "pid", "role", "state", "log end", "lag"):
+        table.add_column(column, justify="right" if column in ("pid", "log end", "lag") else "left")
+    replicas: dict[int, ReplicaStatus] = {}
+    leader_id = None
+    if view.quorum is not None and view.problem is None:
+        replicas = {one.node_id: one for one in (*view.quorum.voters, *view.quorum.observers)}
+        leader_id = view.quorum.leader_id
+    registered = {broker.broker_id: broker for broker in view.brokers}
+    for node in cluster.layout.nodes:
+        pid = view.pids.get(node.name)
+        replica = replicas.get(node.node_id)
+        if node.role == "controller":
+            role, state = ("leader" if pid and node.node_id == leader_id else "voter"), "running"
+        else:
+            broker = registered.get(node.node_id)
+            role, state = "observer", broker_state(broker) if broker else "not registered"
+        table.add_row(
+            node.name,
+            str(pid) if pid else "-",
+            Text(role, style="bold" if role == "leader" else ""),
+            Text(state, style=_COLOURS.get(state, "")) if pid else _down(state),
+            str(replica.log_end_offset) if replica and pid else "-",
+            str(replica.lag) if replica and pid else "-",
+        )
+    return table
+
+
+def _down(state: str) -> Text:
+    """Of a node without a process; its registration says that it is fenced, or does not say so yet."""
+    return Text("down, fenced" if state == "fenced" else "down", style="red")
+
+
+_DATA = (
+    "broker",
+    "leaders",
+    "replicas",
+    "under\nrepl.",
+    "replicas\noffline",
+    "dirs\noffline",
+    "MB/s\nin",
+    "MB/s\nout",
+)
+
+
+def _data_table(cluster: LocalCluster, view: View) -> Table:
+    """Every broker's part of the partitions; a dash is what its figures do not say."""
+    table = Table(expand=False)
+    for column in _DATA:
+        table.add_column(column, justify="left" if column == "broker" else "right")
+    for node in cluster.layout.brokers:
+        found = view.figures.brokers.get(node.node_id)
+        table.add_row(node.name, *(_data_cells(found) if found else ["-"] * (len(_DATA) - 1)))
+    return table
+
+
+def _data_cells(found: BrokerFigures) -> list[str | Text]:
+    return [
+        str(found.leaders),
+        str(found.replicas),
+        Text(str(found.under_replicated), _bad(found.under_replicated, "yellow")),
+        Text(str(found.offline_replicas), _bad(found.offline_replicas, "red")),
+        Text(str(found.offline_directories), _bad(found.offline_directories, "red")),
+        _megabytes(found.bytes_in_per_s),
+        _megabytes(found.bytes_out_per_s),
+    ]
+
+
+def _bad(count: int, style: str) -> str:
+    return style if count else ""
+
+
+def _megabytes(per_s: float | None) -> str:
+    """`-` unknown, `0` nothing, else at least two digits of it."""
+    if per_s is None:
+        return "-"
+    megabytes = per_s / 1e6
+    return "0" if not per_s else f"{megabytes:.0f}" if megabytes >= 100 else f"{max(megabytes, 0.01):.2f}"

@@ -1,0 +1,134 @@
+"""What nodes' metrics pages say of partition data, for the live view of a local cluster.
+
+Owns asking the pages (beside each other, each for a bounded time) and making rates of counters. A page that
+does not answer is no figures of that node, never an error: the view says by itself who does not run.
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.client import HTTPException
+
+from metaquorum.cli.local.layout import Node
+
+PAGE_WAIT_S = 0.5
+PAGE_MAX_BYTES = 8 * 1024 * 1024
+AT_ONCE = 16
+_MANAGER = "kafka_server_ReplicaManager_"
+_TRAFFIC = "kafka_server_BrokerTopicMetrics_"
+_CONTROLLER = "kafka_controller_KafkaController_"
+
+Page = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerFigures:
+    """One broker's partition data. Rates are in bytes a second, of clients, without replication; None: one
+    page alone says none."""
+
+    leaders: int
+    replicas: int
+    under_replicated: int
+    offline_replicas: int
+    offline_directories: int
+    bytes_in_per_s: float | None
+    bytes_out_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFigures:
+    """The cluster's partitions, as the active controller counts them."""
+
+    topics: int
+    partitions: int
+    leaderless: int
+
+
+@dataclass(slots=True)
+class Figures:
+    """What was last learned. Brokers without figures are absent."""
+
+    cluster: ClusterFigures | None = None
+    brokers: dict[int, BrokerFigures] = field(default_factory=dict)
+
+
+class FigureReader:
+    """Asks the pages of `nodes` each time; remembers the counters of the last time for the rates."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        *,
+        ask: Callable[[str], Page | None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._urls = {node.node_id: (node.role, url) for node in nodes if (url := node.metrics_url)}
+        self._ask = ask or _page
+        self._clock = clock
+        self._before: dict[int, tuple[float, Page]] = {}
+
+    def read(self) -> Figures:
+        """Takes PAGE_WAIT_S at most for every AT_ONCE nodes."""
+        with ThreadPoolExecutor(max(1, min(AT_ONCE, len(self._urls)))) as pool:
+            asked = pool.map(self._ask, [url for _, url in self._urls.values()])
+            pages = dict(zip(self._urls, asked, strict=True))
+        now, found = self._clock(), Figures()
+        for node_id, page in pages.items():
+            if page is None:
+                self._before.pop(node_id, None)
+            elif self._urls[node_id][0] == "broker":
+                found.brokers[node_id] = self._broker(node_id, page, now)
+                self._before[node_id] = now, page
+            elif page.get(_CONTROLLER + "ActiveControllerCount") == 1:
+                found.cluster = ClusterFigures(
+                    topics=_count(page, _CONTROLLER + "GlobalTopicCount"),
+                    partitions=_count(page, _CONTROLLER + "GlobalPartitionCount"),
+                    leaderless=_count(page, _CONTROLLER + "OfflinePartitionsCount"),
+                )
+        return found
+
+    def _broker(self, node_id: int, page: Page, now: float) -> BrokerFigures:
+        return BrokerFigures(
+            leaders=_count(page, _MANAGER + "LeaderCount"),
+            replicas=_count(page, _MANAGER + "PartitionCount"),
+            under_replicated=_count(page, _MANAGER + "UnderReplicatedPartitions"),
+            offline_replicas=_count(page, _MANAGER + "OfflineReplicaCount"),
+            offline_directories=_count(page, "kafka_log_LogManager_OfflineLogDirectoryCount"),
+            bytes_in_per_s=self._rate(node_id, page, now, _TRAFFIC + "BytesInPerSec_total"),
+            bytes_out_per_s=self._rate(node_id, page, now, _TRAFFIC + "BytesOutPerSec_total"),
+        )
+
+    def _rate(self, node_id: int, page: Page, now: float, name: str) -> float | None:
+        """None: there is no earlier count, or the process began anew since."""
+        at, before = self._before.get(node_id, (now, {}))
+        grown = page.get(name, 0.0) - before.get(name, 0.0)
+        return grown / (now - at) if now > at and grown >= 0 else None
+
+
+def _count(page: Page, name: str) -> int:
+    return int(page.get(name, 0))
+
+
+def _page(url: str) -> Page | None:
+    try:
+        with urllib.request.urlopen(url, timeout=PAGE_WAIT_S) as answer:
+            return parse_page(answer.read(PAGE_MAX_BYTES).decode(errors="replace"))
+    except (OSError, HTTPException):
+        return None
+
+
+def parse_page(text: str) -> dict[str, float]:
+    """The figures without labels of a page in Prometheus' text format; what is none is passed over."""
+    found = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name and "{" not in name and name != "#":
+            try:
+                found[name] = float(value)
+            except ValueError:
+                continue
+    return found

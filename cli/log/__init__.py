@@ -1,0 +1,1 @@
+"""`metaquorum log`: every command that reads a log."""

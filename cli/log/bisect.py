@@ -1,0 +1,228 @@
+"""`metaquorum log bisect`: the first record by which a check or a predicate turns false. Reads only.
+
+Owns options, output and exit codes: 0 found, 12 it never turns false. The search is
+`metadata.inspect.checks.bisect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from metaquorum.cli.errors import EXIT_FAILED, EXIT_NEVER_FALSE, EXIT_NOT_COVERED, EXIT_USAGE, log_exit_code
+from metaquorum.cli.log.input import complete as log_complete
+from metaquorum.cli.log.input.live import LiveCommand
+from metaquorum.cli.log.input.options import (
+    PATH,
+    POINT,
+    Checked,
+    Complaints,
+    clear_progress,
+    offsets_text,
+    past_corruption_option,
+    tell_limits,
+    tell_unknown,
+)
+from metaquorum.cli.log.input.source import MetadataLog, open_path
+from metaquorum.cli.log.time_text import change_json, fields_text, value_text
+from metaquorum.cli.text.output import json_line, json_option, secrets_option, shows_secrets, utc_text
+from metaquorum.metadata.inspect.checks.bisect import BINARY, Bisection, bisect
+from metaquorum.metadata.inspect.checks.checks import HEALTH, STEP_RULES, Check, named_check, predicate_check
+from metaquorum.metadata.inspect.checks.predicate import (
+    HELPERS,
+    IMAGE_RULES,
+    PredicateError,
+    compile_predicate,
+)
+from metaquorum.metadata.inspect.entities.diff import ADDED, CHANGED, EntityChange
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.text.dump import payload_json
+
+_SHOWN_CHANGES = 20
+CHECK = Checked("check", str, log_complete.checks)
+
+
+@click.command(cls=LiveCommand, name="bisect")
+@click.argument("path", type=PATH, required=False)
+@click.option("--check", "check_name", type=CHECK, metavar="NAME", help="A named check; see --list.")
+@click.option("--predicate", metavar="EXPR", help="A Python expression that is true while all is well.")
+@click.option(
+    "--monotone",
+    is_flag=True,
+    help="Once false, EXPR stays false; allows a binary search over the snapshots.",
+)
+@click.option(
+    "--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Start with the state at this place."
+)
+@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Stop at this place.")
+@click.option("--all-changes", is_flag=True, help="Show the whole state diff, regardless of its length.")
+@click.option("--list", "list_names", is_flag=True, help="List the checks and the names that EXPR may use.")
+@past_corruption_option
+@secrets_option
+@json_option
+def bisect_command(
+    path: str | None,
+    check_name: str | None,
+    predicate: str | None,
+    monotone: bool,
+    start: Point | None,
+    end: Point | None,
+    all_changes: bool,
+    list_names: bool,
+    past_corruption: bool,
+    as_json: bool,
+) -> int:
+    """Find the first offset at which a check turns false; show the record and what it changed.
+
+    Exit code 0: found. 12: the check never turns false, and the whole log was read and understood.
+    """
+    if list_names:
+        _list()
+        return 0
+    if path is None:
+        raise click.UsageError("give the PATH of a log, or --bootstrap")
+    complaints = Complaints()
+    try:
+        check = _check(check_name, predicate, monotone)
+        log = open_path(path)
+        try:
+            found = bisect(log, check, start, end or END, complaints, past_corruption=past_corruption)
+        finally:
+            clear_progress(log)
+    except PredicateError as error:
+        # Three lines, so that the caret stands below the place.
+        click.echo(f"metaquorum: --predicate: {error}", err=True)
+        return EXIT_USAGE
+    if as_json:
+        click.echo(json_line(bisection_json(found)))
+    else:
+        for line in bisection_lines(found, None if all_changes else _SHOWN_CHANGES):
+            click.echo(line)
+    tell_limits(found.limits.coverage, found.limits.shown)
+    uncovered = bool(found.limits.coverage)
+    if found.is_found:
+        return EXIT_NOT_COVERED if uncovered else 0
+    for line in _unreached(log, found, end):
+        click.echo(f"metaquorum: {line}", err=True)
+    if complaints.count or found.never_defined:
+        return EXIT_FAILED
+    tell_unknown(found.unknown)
+    unsure = log_exit_code(damaged=False, uncovered=uncovered, unknown=bool(found.unknown))
+    return unsure or EXIT_NEVER_FALSE
+
+
+def _unreached(log: MetadataLog, found: Bisection, end: Point | None) -> Iterator[str]:
+    """Where nothing was found: that less was searched than --to says."""
+    if end is None:
+        return
+    if end.offset is not None and end.offset > found.end_offset and log.end_offset < end.offset:
+        yield f"{log.path} ends at offset {log.end_offset}, before {end.offset}"
+    elif not found.batches and found.method != BINARY:
+        yield "no batch lies between --from and --to: only the state at --from was checked"
+
+
+def _check(name: str | None, predicate: str | None, monotone: bool) -> Check:
+    if (name is None) == (predicate is None):
+        raise click.UsageError("give either --check NAME or --predicate EXPR; see --list")
+    if name is not None:
+        if monotone:
+            raise click.UsageError("--monotone needs --predicate: named checks can turn true again")
+        try:
+            return named_check(name)
+        except ValueError as error:
+            raise click.UsageError(f"--check: {error}") from error
+    return predicate_check(compile_predicate(predicate or ""), vouched=monotone)
+
+
+def _list() -> None:
+    click.echo("checks:")
+    for name, text in HEALTH.items():
+        click.echo(f"  {name:28} {text}")
+    click.echo(f"  and each rule of docs/invariants.md: {', '.join((*IMAGE_RULES, *STEP_RULES))}")
+    click.echo("names in EXPR:")
+    for name, text in HELPERS.items():
+        click.echo(f"  {name:28} {text}")
+
+
+def bisection_lines(found: Bisection, limit: int | None) -> list[str]:
+    """How it was searched, the record, and what its batch changed (at most `limit` entities)."""
+    lines = [_method(found)]
+    step = found.step
+    if step is None:
+        if found.always_false:
+            return [*lines, f"false from the first state, at offset {found.from_offset}: {found.check}"]
+        if found.never_defined:
+            asks = "never true nor false, because it refers to something that does not exist"
+            return [*lines, f"{asks}: {found.check}"]
+        return [*lines, f"never turns false up to offset {found.end_offset - 1}: {found.check}"]
+    offset = step.offset if found.record is None else found.record.offset
+    lines.append(
+        f"turned false at offset {offset} ({utc_text(step.time_ms)}, epoch {step.epoch}): {found.check}"
+    )
+    if found.record is not None:
+        payload = payload_json(found.record.record, found.record.version, secrets=shows_secrets())
+        lines.append(f"  {payload['type']} v{payload['version']} {json_line(payload['data'])}")
+    count = len(step.records)
+    if count > 1:
+        lines.append(f"  in the batch of offsets {step.offset} to {step.next_offset - 1}, {count} records")
+    changes = found.changes()
+    lines.append(f"what the batch changed ({len(changes)} {'entity' if len(changes) == 1 else 'entities'}):")
+    lines += [f"  {_change_line(change)}" for change in (changes if limit is None else changes[:limit])]
+    if limit is not None and len(changes) > limit:
+        lines.append(f"  and {len(changes) - limit} more; see them with --all-changes")
+    return lines
+
+
+def _change_line(change: EntityChange) -> str:
+    """An entity on one line: the batch is the cause of all of them."""
+    if change.kind == CHANGED:
+        fields = ", ".join(f"{at.name} {value_text(at.old)} -> {value_text(at.new)}" for at in change.fields)
+        return f"~ {change.entity}: {fields}"
+    if change.kind == ADDED:
+        return f"+ {change.entity}: {fields_text({at.name: at.new for at in change.fields})}"
+    return f"- {change.entity}: {fields_text({at.name: at.old for at in change.fields})}"
+
+
+def _method(found: Bisection) -> str:
+    where = offsets_text(found.from_offset, found.end_offset)
+    looked = f"{found.batches} batches checked"
+    if found.method == BINARY:
+        return (
+            f"{found.method} over {found.snapshots} snapshots ({found.loaded} loaded), then {looked};"
+            f" {found.reason}"
+        )
+    return f"{found.method} of {where}, {looked}; {found.reason}"
+
+
+def bisection_json(found: Bisection) -> dict[str, Any]:
+    """One object with everything that the text shows."""
+    step, record = found.step, found.record
+    offset = None if step is None else step.offset
+    if record is not None:
+        offset = record.offset
+    elif found.always_false:
+        offset = found.from_offset
+    return {
+        "check": found.check,
+        "method": found.method,
+        "reason": found.reason,
+        "snapshots": found.snapshots,
+        "snapshotsLoaded": found.loaded,
+        "batchesAsked": found.batches,
+        "fromOffset": found.from_offset,
+        "endOffset": found.end_offset,
+        "turnedFalse": found.is_found,
+        "alwaysFalse": found.always_false,
+        "offset": offset,
+        "batchBaseOffset": None if step is None else step.offset,
+        "leaderEpoch": None if step is None else step.epoch,
+        "createTime": None if step is None else step.time_ms,
+        "record": None
+        if record is None
+        else payload_json(record.record, record.version, secrets=shows_secrets()),
+        "changes": [change_json(change) for change in found.changes()],
+        "shownAs": [place.tree() for place in found.limits.shown],
+        "uncovered": found.limits.coverage.tree(),
+    }

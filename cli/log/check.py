@@ -1,0 +1,210 @@
+"""`metaquorum log check`: the invariants over logs, and whether the logs of a quorum agree. Reads only.
+
+Owns options, output and exit codes: 0 all is well (warnings are told), 11 a rule of severity error is broken
+or two logs differ, 1 something is damaged, 3 records from the future.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from metaquorum.cli.errors import EXIT_VIOLATIONS, log_exit_code
+from metaquorum.cli.log.input.live import LiveCommand
+from metaquorum.cli.log.input.nodes import nodes_json, nodes_lines
+from metaquorum.cli.log.input.options import (
+    PATH,
+    clear_progress,
+    offsets_text,
+    past_corruption_option,
+    tell_unknown,
+)
+from metaquorum.cli.log.input.source import MetadataLog, open_paths
+from metaquorum.cli.text.output import json_line, json_option, utc_text
+from metaquorum.metadata.inspect.checks.check import Finding, LogReport, check_log
+from metaquorum.metadata.inspect.log.states import OnProblem
+from metaquorum.metadata.inspect.nodes.matching import EPOCH, Divergence, QuorumReport, check_quorum
+from metaquorum.metadata.inspect.nodes.merge import NodesReport, compare_nodes
+from metaquorum.metadata.inspect.nodes.merged_log import MergedLog
+from metaquorum.metadata.invariants import ERROR
+
+_SHOWN_OF_A_RULE = 5
+
+
+@click.command(cls=LiveCommand)
+@click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
+@click.option("--all", "show_all", is_flag=True, help="Show every finding of every rule.")
+@past_corruption_option
+@json_option
+def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption: bool, as_json: bool) -> int:
+    """Check every invariant over the log at PATH, and check the log against its snapshots.
+
+    Given the logs of several nodes of one quorum, also checks that they are one log (same offset and epoch,
+    same bytes) and that their snapshots agree. Names the first difference by offset and entity, and any node
+    that knew records to be committed which the others lost.
+    """
+    logs = open_paths(paths)
+    seen: set[str] = set()
+    try:
+        report = check_quorum(logs, lambda log: _teller(log, seen), past_corruption=past_corruption)
+        nodes = _as_one(logs, report, seen)
+    finally:
+        for log in logs:
+            clear_progress(log)
+    if as_json:
+        click.echo(json_line({**report_json(report), "nodes": None if nodes is None else nodes_json(nodes)}))
+    else:
+        for line in (*report_lines(report, show_all), *(() if nodes is None else nodes_lines(nodes))):
+            click.echo(line)
+    if report.not_compared is not None:
+        click.echo(f"metaquorum: not compared: {report.not_compared}", err=True)
+    return _exit_code(report, strict)
+
+
+def _as_one(logs: list[MetadataLog], report: QuorumReport, seen: set[str]) -> NodesReport | None:
+    """Where some of several nodes are damaged: what the others make good, and a check of all of them as one
+    log, which is added to the report."""
+    whole = [log for log in logs if not log.is_checkpoint]
+    if report.not_compared is not None or len(whole) < 2 or not any(one.problems for one in report.logs):
+        return None
+    nodes = compare_nodes(whole)
+    merged = MergedLog(whole, nodes, f"{len(whole)} nodes as one log")
+    report.logs.append(check_log(merged, _teller(merged, seen)))
+    return nodes
+
+
+def _teller(log: MetadataLog, seen: set[str]) -> OnProblem:
+    def tell(line: str) -> None:
+        if line not in seen:
+            seen.add(line)
+            clear_progress(log)
+            click.echo(f"metaquorum: {line}", err=True)
+
+    return tell
+
+
+def _exit_code(report: QuorumReport, strict: bool) -> int:
+    if report.has_errors or (strict and any(one.findings for one in report.logs)):
+        return EXIT_VIOLATIONS
+    unknown = sum(one.unknown for one in report.logs)
+    tell_unknown(unknown)
+    return log_exit_code(
+        damaged=report.not_compared is not None or any(one.problems for one in report.logs),
+        uncovered=any(one.coverage for one in report.logs),
+        unknown=bool(unknown),
+    )
+
+
+def report_lines(report: QuorumReport, show_all: bool) -> Iterator[str]:
+    """A summary for each log with its findings, then how the logs compare."""
+    for one in report.logs:
+        yield _log_line(one)
+        yield from _findings(one, show_all)
+        yield from (f"  not covered: {uncovered.line}" for uncovered in one.coverage)
+    if len(report.lags) > 1:
+        yield (
+            f"{len(report.lags)} logs side by side: {report.compared} batches compared,"
+            f" {report.snapshots_compared} snapshots compared,"
+            f" {len(report.divergences)} {'difference' if len(report.divergences) == 1 else 'differences'}"
+        )
+        longest = next(path for path, lag in report.lags.items() if lag == 0)
+        yield from (
+            f"  {path} ends {lag} {'offset' if lag == 1 else 'offsets'} before {longest}"
+            for path, lag in report.lags.items()
+            if lag
+        )
+    for divergence in report.divergences:
+        yield from _divergence_lines(divergence, is_lost=bool(report.losses))
+    yield from map(str, report.losses)
+
+
+def _log_line(one: LogReport) -> str:
+    errors = len(one.errors)
+    warnings = len(one.findings) - errors
+    parts = [offsets_text(one.start_offset, one.end_offset), f"epoch {one.epoch}"]
+    if not one.log.is_checkpoint:
+        parts += [f"{one.batches} batches", f"{one.records} records", f"{one.snapshots} snapshots compared"]
+    more = f", {one.dropped} more findings" if one.dropped else ""
+    count = len(one.problems)
+    damage = f", {count} {'problem' if count == 1 else 'problems'}" if one.problems else ""
+    return f"{one.log.path}: {', '.join(parts)}: {errors} errors, {warnings} warnings{damage}{more}"
+
+
+def _findings(one: LogReport, show_all: bool) -> Iterator[str]:
+    by_rule: dict[str, list[Finding]] = {}
+    for finding in one.findings:
+        by_rule.setdefault(finding.rule, []).append(finding)
+    for rule, found in by_rule.items():
+        shown = found if show_all else found[:_SHOWN_OF_A_RULE]
+        for finding in shown:
+            still = ", and still so at the end" if (rule, finding.where) in one.lasting else ""
+            yield (
+                f"  offset {finding.offset}  {utc_text(finding.time_ms)}  {finding.severity} {rule} at"
+                f" {finding.where}: {finding.text}{still}"
+            )
+        if len(shown) < len(found):
+            yield f"  and {len(found) - len(shown)} more of {rule}; see them with --all"
+
+
+def _divergence_lines(found: Divergence, *, is_lost: bool) -> Iterator[str]:
+    yield f"{found.kind}: {found.path} and {found.other} first at offset {found.offset}, {found.entity}"
+    yield f"  {found.text}"
+    if found.kind == EPOCH and not is_lost:  # else the lines below say what was committed
+        low, high = sorted((found.epoch, found.other_epoch))
+        yield (
+            f"  epochs {found.epoch} and {found.other_epoch}: if epoch {high} was committed here, epoch {low}"
+            " was not; its node cuts it off when it joins again"
+        )
+
+
+def report_json(report: QuorumReport) -> dict[str, Any]:
+    """One object: the logs, and how they compare."""
+    return {
+        "sound": report.is_sound,
+        "logs": [_log_json(one) for one in report.logs],
+        "batchesCompared": report.compared,
+        "snapshotsCompared": report.snapshots_compared,
+        "lags": report.lags,
+        "differences": [
+            {
+                "kind": one.kind,
+                "path": one.path,
+                "other": one.other,
+                "offset": one.offset,
+                "leaderEpoch": one.epoch,
+                "otherLeaderEpoch": one.other_epoch,
+                "entity": one.entity,
+                "text": one.text,
+            }
+            for one in report.divergences
+        ],
+        "lostCommitted": [{**asdict(one), "text": str(one)} for one in report.losses],
+        "notCompared": report.not_compared,
+        "uncovered": [range_ for one in report.logs for range_ in one.coverage.tree()],
+    }
+
+
+def _log_json(one: LogReport) -> dict[str, Any]:
+    return {
+        "path": one.log.path,
+        "startOffset": one.start_offset,
+        "endOffset": one.end_offset,
+        "leaderEpoch": one.epoch,
+        "batches": one.batches,
+        "records": one.records,
+        "snapshots": one.snapshots,
+        "unknownRecords": one.unknown,
+        "errors": len([finding for finding in one.findings if finding.severity == ERROR]),
+        "findings": [
+            {**asdict(finding), "lasting": (finding.rule, finding.where) in one.lasting}
+            for finding in one.findings
+        ],
+        "findingsDropped": one.dropped,
+        "problems": one.problems,
+        "sound": one.is_sound,
+        "uncovered": one.coverage.tree(),
+    }

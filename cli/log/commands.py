@@ -1,0 +1,318 @@
+"""`metaquorum log`: dump records and show the state that they make. Reads only.
+
+Owns options, output and exit codes: 0 all was read, 1 something is damaged or unreadable, 3 everything
+was read but some records are of a type or version that this program does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import Sequence
+
+import click
+
+from metaquorum.cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS, as_failure
+from metaquorum.cli.log.bisect import bisect_command
+from metaquorum.cli.log.check import check
+from metaquorum.cli.log.input import source as log_source
+from metaquorum.cli.log.input.follow import follow as follow_log
+from metaquorum.cli.log.input.live import LiveCommand
+from metaquorum.cli.log.input.options import ENTITY, PATH, TIME, TYPE, clear_progress, tell_limits
+from metaquorum.cli.log.input.select import Selection
+from metaquorum.cli.log.input.source import Item, MetadataLog, ReadBatch
+from metaquorum.cli.log.repair import repair
+from metaquorum.cli.log.salvage import salvage
+from metaquorum.cli.log.summary import summary
+from metaquorum.cli.log.time import diff, history, state
+from metaquorum.cli.log.timeline import timeline
+from metaquorum.cli.log.why import why
+from metaquorum.cli.shell.command import shell
+from metaquorum.cli.text.output import json_line, json_option, secrets_option, shows_secrets, utc_text
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.entities.suggest import suggestion
+from metaquorum.metadata.inspect.log.coverage import Coverage
+from metaquorum.metadata.inspect.log.places import ShownAs
+from metaquorum.metadata.records.batches import DecodedRecord
+from metaquorum.metadata.records.control import UnknownControlRecord
+from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.metadata.text.dump import payload_json
+from metaquorum.metadata.text.dump_columns import batch_payloads
+from metaquorum.metadata.text.dump_text import payload_texter
+from metaquorum.metadata.text.tree import plain_number
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.log.reader import Damage
+
+
+@click.group()
+def log() -> None:
+    """Read any KRaft metadata log, metaquorum's or Apache Kafka's, while its node runs or not. Only `repair`
+    and `salvage` write, and only to new directories."""
+    # Records come and go by the thousand and make no cycles: the collector need not look at each batch.
+    gc.set_threshold(50_000, 20, 50)
+
+
+log.add_command(state)
+log.add_command(diff)
+log.add_command(history)
+log.add_command(shell)
+log.add_command(repair)
+log.add_command(salvage)
+log.add_command(timeline)
+log.add_command(summary)
+log.add_command(why)
+log.add_command(bisect_command)
+log.add_command(check)
+
+
+@log.command(cls=LiveCommand)
+@click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
+@json_option
+@secrets_option
+@click.option(
+    "--type",
+    "types",
+    type=TYPE,
+    multiple=True,
+    help="Only records of this type (topic, partition-change...).",
+)
+@click.option(
+    "--entity",
+    "entities",
+    type=ENTITY,
+    multiple=True,
+    help="Only records about this entity: broker/3, topic/orders/7...",
+)
+@click.option("--from-offset", type=click.IntRange(min=0), help="First offset to show.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="Last offset to show.")
+@click.option("--from-time", type=TIME, help="First time to show (ISO 8601, UTC, or ms since 1970).")
+@click.option("--to-time", type=TIME, help="Last time to show.")
+@click.option("--follow", is_flag=True, help="Keep printing new records until Ctrl-C or --to-offset.")
+def dump(
+    paths: tuple[str, ...],
+    as_json: bool,
+    types: tuple[str, ...],
+    entities: tuple[str, ...],
+    from_offset: int | None,
+    to_offset: int | None,
+    from_time: int | None,
+    to_time: int | None,
+    follow: bool,
+) -> int:
+    """Print the records of each PATH: a node's directory, a __cluster_metadata-0 directory, a segment or a
+    checkpoint."""
+    if follow and len(paths) != 1:
+        raise click.UsageError("--follow takes exactly one PATH")
+    selection = Selection(
+        types=frozenset(types),
+        entities=entities,
+        from_offset=from_offset,
+        to_offset=to_offset,
+        from_ms=from_time,
+        to_ms=to_time,
+    )
+    printer = _Printer(selection, as_json, shows_secrets())
+    clusters: dict[str, str] = {}
+    for path in paths:
+        try:
+            log = log_source.open_path(path, progress=not follow and not sys.stdout.isatty())
+            _tell_clusters(log, clusters)
+            printer.dump(log, follow)
+        except Exception as error:
+            failure = as_failure(error)
+            if failure is None or isinstance(error, BrokenPipeError):
+                raise
+            printer.complain(failure.format_message())
+    printer.tell_nothing_shown()
+    printer.tell_places()
+    return printer.exit_code()
+
+
+def _tell_clusters(log: MetadataLog, clusters: dict[str, str]) -> None:
+    """A line when PATHs are of different clusters: their offsets have nothing to do with each other."""
+    cluster_id = None if log.identity is None else log.identity.cluster_id
+    if cluster_id is None or cluster_id in clusters:
+        return
+    clusters[cluster_id] = log.path
+    if len(clusters) == 2:
+        text = " and ".join(f"{path} ({known})" for known, path in clusters.items())
+        click.echo(f"metaquorum: {text} belong to different clusters", err=True)
+
+
+_CURE = (
+    "; the next batch is shown as read. To correct a damaged base offset: metaquorum log state "
+    "--past-corruption (in the answer), metaquorum log repair --past-corruption --to NEW (in a new log)"
+)
+_LINES_AT_ONCE = 1000
+"""Lines that are written together, at most this many and those of one batch."""
+
+
+class _Printer:
+    """Prints what is selected and remembers what was wrong."""
+
+    def __init__(self, selection: Selection, as_json: bool, secrets: bool) -> None:
+        self._asked = self._selection = selection
+        self._places: list[ShownAs] = []
+        self._as_json = as_json
+        self._secrets = secrets
+        self._lines: list[str] = []
+        self._shown = 0
+        self._damaged = False
+        self._unknown = 0
+
+    def dump(self, log: MetadataLog, follow: bool) -> None:
+        path = log.path
+        if not follow:
+            self._selection, shown = self._asked.settled(log)
+            self._places += shown
+        selection = self._selection
+        self._namer = log.namer()
+        start = None if selection.needs_names else selection.from_offset
+        if not follow:
+            if self._as_json and selection.is_everything and not log.is_checkpoint:
+                for found in log.batches(start):
+                    self._take_whole(found)
+            else:
+                for item in log.items(start):
+                    if self._take(item):
+                        break
+            clear_progress(log)
+            self._flush()
+            return
+        reader = log_source.open_reader(path, start)
+        try:
+            asyncio.run(follow_log(reader, path, self._take_raw))
+        finally:
+            reader.close()
+            self._flush()
+
+    def _take_whole(self, found: RecordBatch | Damage) -> None:
+        """Takes all of a batch; one of many partitions without an object a record."""
+        try:
+            made = None if isinstance(found, Damage) else batch_payloads(found, secrets=self._secrets)
+        except RecordDecodeError:
+            made = None  # the general way says what is wrong
+        if made is None or isinstance(found, Damage):
+            for item in log_source.decode_item(found):
+                self._take(item)
+            return
+        payloads, unknown = made
+        before, time, batch = _around(found)
+        between = f"{time}{found.header.max_timestamp_ms}{batch}"
+        self._unknown += unknown
+        self._shown += len(payloads)
+        self._lines += [
+            f"{before}{offset}{between}{text}}}"
+            for offset, text in enumerate(payloads, found.header.base_offset)
+        ]
+        if len(self._lines) >= _LINES_AT_ONCE:
+            self._flush()
+
+    def _take_raw(self, found: RecordBatch | Damage) -> bool:
+        ends = [self._take(item) for item in log_source.decode_item(found)]
+        self._flush()
+        return any(ends)
+
+    def _take(self, item: Item) -> bool:
+        """Takes one item; True when nothing after it can be wanted."""
+        selection = self._selection
+        if not isinstance(item, ReadBatch):
+            if selection.from_offset is None or item.offset >= selection.from_offset:
+                cure = _CURE if item.reason.startswith("expected base offset") else ""
+                self.complain(log_source.damage_line(item) + cure)
+            return False
+        records: Sequence[DecodedRecord] = item.records
+        if not selection.is_everything:
+            name = self._namer.entities
+            records = [
+                decoded
+                for decoded in records
+                if selection.wants(decoded, name(decoded.record) if selection.entities else ())
+            ]
+        self._show(item, records)
+        return selection.past(item.batch.header.next_offset)
+
+    def _show(self, item: ReadBatch, records: Sequence[DecodedRecord]) -> None:
+        kinds = [decoded[3].__class__ for decoded in records]
+        self._unknown += kinds.count(UnknownRecord) + kinds.count(UnknownControlRecord)
+        self._shown += len(records)
+        self._lines += (
+            _json_lines(item, records, self._secrets)
+            if self._as_json
+            else [_plain_text(item, decoded, self._secrets) for decoded in records]
+        )
+        if len(self._lines) >= _LINES_AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._lines:
+            click.echo("\n".join(self._lines))
+            self._lines = []
+
+    def complain(self, line: str) -> None:
+        self._flush()
+        self._damaged = True
+        click.echo(f"metaquorum: {line}", err=True)
+
+    def tell_nothing_shown(self) -> None:
+        """A line on why there is no output, where the selection left nothing over."""
+        if self._shown or self._damaged or self._selection.is_everything:
+            return
+        names = [f"topic/{name}" for name in self._namer.topic_names()]
+        hints = "".join(
+            suggestion(one, MetadataImage(), names) for one in self._selection.entities if one[:6] == "topic/"
+        )
+        text = self._selection.nothing_text()
+        click.echo(f"metaquorum: no record was shown: {text}{hints if names else ''}", err=True)
+
+    def tell_places(self) -> None:
+        """Times that were taken for offsets, because a log's clock jumps."""
+        tell_limits(Coverage(), self._places, json_lines=self._as_json)
+
+    def exit_code(self) -> int:
+        if self._unknown:
+            click.echo(
+                f"metaquorum: {self._unknown} records have a type or version that this release does not "
+                "know; they are shown as read",
+                err=True,
+            )
+        if self._damaged:
+            return EXIT_FAILED
+        return EXIT_UNKNOWN_RECORDS if self._unknown else 0
+
+
+def _json_lines(item: ReadBatch, records: Sequence[DecodedRecord], secrets: bool) -> list[str]:
+    """Each record with its place, as `json_line` writes it; what the batch has in common is made once."""
+    before, time, batch = _around(item.batch)
+    lines: list[str] = []
+    last: tuple[type, int] | None = None
+    for offset, timestamp_ms, version, record in records:
+        kind = (record.__class__, version)
+        if kind != last:
+            last, text = kind, payload_texter(*kind, secrets)
+        lines.append(f"{before}{offset}{time}{timestamp_ms}{batch}{text(record)}}}")
+    return lines
+
+
+def _around(batch: RecordBatch) -> tuple[str, str, str]:
+    """What stands before the offset, between offset and time, and behind the time of a batch's records."""
+    header = batch.header
+    return (
+        f'{{"file":{json_line(batch.file)},"offset":',
+        f',"leaderEpoch":{header.leader_epoch},"createTime":',
+        f',"batchBaseOffset":{header.base_offset},',
+    )
+
+
+def _plain_text(item: ReadBatch, decoded: DecodedRecord, secrets: bool) -> str:
+    payload = payload_json(decoded.record, decoded.version, secrets=secrets)
+    fields = " ".join(f"{name}={_field_text(value)}" for name, value in payload["data"].items())
+    place = f"{decoded.offset:>8}  {utc_text(decoded.timestamp_ms)}  epoch {item.batch.header.leader_epoch}"
+    return f"{place}  {payload['type']} v{payload['version']}  {fields}".rstrip()
+
+
+def _field_text(value: object) -> str:
+    value = plain_number(value) if isinstance(value, float) else value
+    return value if isinstance(value, str) and value and " " not in value else json_line(value)

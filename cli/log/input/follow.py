@@ -1,0 +1,51 @@
+"""Following a log that another process writes: look for growth with aiofiles, read what is new.
+
+The reader itself is synchronous and holds no lock; looking and reading run in threads, so that Ctrl-C is
+answered at once. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import aiofiles.os
+
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.log.reader import Damage, LogReader
+
+INTERVAL_S = 0.2
+
+
+async def follow(
+    reader: LogReader,
+    path: str,
+    emit: Callable[[RecordBatch | Damage], bool],
+    *,
+    interval_s: float = INTERVAL_S,
+) -> None:
+    """Gives every batch to `emit`, old ones first, until it answers True (enough).
+
+    Raises LogTruncatedError when the log became shorter under the reader, and what LogReader raises.
+    """
+    seen: object = None
+    while True:
+        state = await _state(path)
+        if state != seen:
+            seen = state
+            while found := await asyncio.to_thread(reader.poll):
+                for item in found:
+                    if emit(item):
+                        return
+        await asyncio.sleep(interval_s)
+
+
+async def _state(path: str) -> object:
+    """Something that changes when the log grows: names and sizes of its segments."""
+    if not await aiofiles.os.path.isdir(path):
+        return await aiofiles.os.path.getsize(path)
+    names = [name for name in await aiofiles.os.listdir(path) if name.endswith(".log")]
+    if not names:
+        return ()
+    newest = max(names)
+    return len(names), newest, await aiofiles.os.path.getsize(f"{path}/{newest}")

@@ -1,0 +1,141 @@
+"""Logs of several nodes at the terminal: opened as one, and how they compare in lines and as JSON.
+
+Owns the texts; the comparison is `metadata.inspect.nodes.merge`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+
+from metaquorum.cli.log.input.options import offsets_text
+from metaquorum.cli.log.input.source import MetadataLog, open_paths
+from metaquorum.metadata.inspect.log.log import InspectError
+from metaquorum.metadata.inspect.nodes.merge import EPOCHS, Departure, NodesReport, NodeView, compare_nodes
+from metaquorum.metadata.inspect.nodes.merged_log import MergedLog
+from metaquorum.metadata.inspect.nodes.nodes import require_one_quorum
+
+
+def open_merged(paths: Sequence[str]) -> tuple[MetadataLog, NodesReport | None]:
+    """The log that the paths mean; where they mean those of several nodes, all as one, and how they compare.
+
+    Raises InspectError for nodes of two clusters or quorums, and for a checkpoint beside another log.
+    """
+    logs = open_paths(paths)
+    if len(logs) == 1:
+        return logs[0], None
+    single = next((log for log in logs if log.is_checkpoint), None)
+    if single is not None:
+        raise InspectError(f"{single.path} is a single state, not a history; leave it out, or give it alone")
+    where = ", ".join(paths)
+    require_one_quorum(logs, where)
+    report = compare_nodes(logs)
+    return MergedLog(logs, report, f"{len(logs)} nodes in {where}"), report
+
+
+def tell_nodes(report: NodesReport, complain: Callable[[str], None]) -> None:
+    """The comparison on standard error; what is wrong also goes to `complain`, which counts it."""
+    for line in nodes_lines(report, faults=False):
+        click.echo(f"metaquorum: {line}", err=True)
+    for line in fault_lines(report):
+        complain(line)
+
+
+def nodes_lines(report: NodesReport, *, faults: bool = True) -> Iterator[str]:
+    """What the nodes have in common, then a line for each."""
+    whole = offsets_text(report.start_offset, report.end_offset)
+    yield f"{len(report.nodes)} nodes as one log: {whole}; all of them reach offset {report.common_end - 1}"
+    for node in report.nodes:
+        yield f"  {_named(node)}: {_held(node)}"
+    if faults:
+        yield from (f"  {line}" for line in fault_lines(report))
+
+
+def _named(node: NodeView) -> str:
+    return (
+        node.name
+        if node.node_id is None or str(node.node_id) in node.name
+        else f"{node.name} (node {node.node_id})"
+    )
+
+
+def _held(node: NodeView) -> str:
+    held = f"{offsets_text(node.start_offset, node.end_offset)}, epoch {node.epoch}"
+    if node.departure is not None:
+        return f"{held}; {_departure(node.departure)}"
+    return f"{held}, {node.behind} behind" if node.behind else held
+
+
+def _departure(found: Departure) -> str:
+    own = offsets_text(found.offset, found.end_offset)
+    if found.kind == EPOCHS:
+        differs = f"{own} of epoch {found.epoch} are not those of {found.other} (epoch {found.other_epoch})"
+        if found.committed:
+            return f"{differs}: left out, although records below offset {found.committed} were committed"
+        return f"{differs} and were never committed: left out"
+    return (
+        f"from offset {found.offset} on it differs from {found.other} in epoch {found.epoch}, which two"
+        " nodes of one quorum never do: left out"
+    )
+
+
+def _fault(name: str, found: Departure) -> str:
+    if found.committed:
+        return (
+            f"committed records were lost: {name} knew offsets {found.offset} to {found.committed - 1} to be"
+            f" committed, and {found.other} has others there: what follows is told as {found.other} has it;"
+            " see metaquorum log check"
+        )
+    return f"{name} differs from {found.other} at offset {found.offset}"
+
+
+def fault_lines(report: NodesReport) -> Iterator[str]:
+    """What is damaged, and who makes it good."""
+    for node in report.nodes:
+        for lost in node.lost:
+            by = f"read from {lost.by}" if lost.by is not None else "no node has all of it"
+            yield f"{node.name} has no {offsets_text(lost.start, lost.end)}: {by}"
+        yield from node.problems
+        if node.departure is not None and node.departure.is_fault:
+            yield _fault(node.name, node.departure)
+    for start, end in report.holes:
+        yield f"no node has {offsets_text(start, end)}"
+
+
+def nodes_json(report: NodesReport) -> dict[str, Any]:
+    """The comparison as one object."""
+    return {
+        "startOffset": report.start_offset,
+        "endOffset": report.end_offset,
+        "commonEndOffset": report.common_end,
+        "holes": [{"fromOffset": start, "toOffset": end} for start, end in report.holes],
+        "nodes": [
+            {
+                "name": node.name,
+                "path": node.path,
+                "nodeId": node.node_id,
+                "startOffset": node.start_offset,
+                "endOffset": node.end_offset,
+                "leaderEpoch": node.epoch,
+                "behind": node.behind,
+                "lost": [{"fromOffset": at.start, "toOffset": at.end, "by": at.by} for at in node.lost],
+                "departure": None if node.departure is None else _departure_json(node.departure),
+                "problems": node.problems,
+            }
+            for node in report.nodes
+        ],
+    }
+
+
+def _departure_json(found: Departure) -> dict[str, Any]:
+    return {
+        "kind": found.kind,
+        "offset": found.offset,
+        "endOffset": found.end_offset,
+        "leaderEpoch": found.epoch,
+        "other": found.other,
+        "otherLeaderEpoch": found.other_epoch,
+        "lostCommittedBelow": found.committed or None,
+    }

@@ -1,0 +1,146 @@
+"""Options and arguments that the `log` commands share, and how lines about problems reach the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from metaquorum.cli.log.input import complete as log_complete
+from metaquorum.cli.log.input.select import entity_path, record_type
+from metaquorum.cli.log.input.source import MetadataLog, Progress, ReadBatch
+from metaquorum.cli.text.output import json_line
+from metaquorum.metadata.inspect.entities.suggest import suggestion
+from metaquorum.metadata.inspect.log.coverage import Coverage, offsets_text
+from metaquorum.metadata.inspect.log.log import InspectError
+from metaquorum.metadata.inspect.log.places import ShownAs
+from metaquorum.metadata.inspect.log.points import parse_point, parse_time_ms
+from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.records.types import TopicRecord
+
+__all__ = [
+    "ENTITY",
+    "PATH",
+    "POINT",
+    "TIME",
+    "TYPE",
+    "Checked",
+    "Complaints",
+    "clear_progress",
+    "limits_json",
+    "offsets_text",
+    "past_corruption_option",
+    "tell_limits",
+    "tell_unknown",
+]
+
+
+Complete = Callable[[click.Context, str], list[str]]
+
+
+class Checked(click.ParamType[Any]):
+    """An option's value that a function checks; its ValueError is the message."""
+
+    def __init__(self, name: str, check: Callable[[str], Any], complete: Complete | None = None) -> None:
+        """`complete` gives what a shell may offer for the beginning of a value."""
+        self.name = name
+        self._check = check
+        self._complete = complete
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._check(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        found = [] if self._complete is None else self._complete(ctx, incomplete)
+        return [CompletionItem(one) for one in found]
+
+
+TYPE = Checked("type", record_type, log_complete.types)
+ENTITY = Checked("entity", entity_path, log_complete.entities)
+TIME = Checked("time", parse_time_ms)
+POINT = Checked("offset|time", parse_point)
+PATH = click.Path(path_type=str)
+
+past_corruption_option = click.option(
+    "--past-corruption", is_flag=True, help="Continue past missing or damaged records."
+)
+
+
+class Complaints:
+    """Prints lines about problems on standard error, each once, and remembers that there were any."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self.count = 0
+
+    def __call__(self, line: str) -> None:
+        if line in self._seen:
+            return
+        self._seen.add(line)
+        self.count += 1
+        click.echo(f"metaquorum: {line}", err=True)
+
+
+def suggestion_from(log: MetadataLog, entity: str) -> str:
+    """What may have been meant by an entity that a log never has: of the state at its end and, while the log
+    is small, of all topics that it ever had. Empty where nothing is close."""
+    with suppress(InspectError):
+        image = state_at(log, past_corruption=True).image
+        names = log.namer()
+        if log.size_bytes() <= log_complete.MAX_REPLAYED_BYTES:
+            for item in log.items():
+                for decoded in item.records if isinstance(item, ReadBatch) else ():
+                    if isinstance(decoded.record, TopicRecord):
+                        names.entities(decoded.record)
+        return suggestion(entity, image, (f"topic/{name}" for name in names.topic_names()))
+    return ""
+
+
+def clear_progress(log: MetadataLog) -> None:
+    """Takes the progress line off the terminal, before anything else is printed."""
+    if isinstance(log.on_read, Progress):
+        log.on_read.clear()
+
+
+def tell_unknown(count: int, what: str = "changed nothing here") -> None:
+    """Says on standard error that records from the future were met, if any were; `what` became of them."""
+    if count:
+        records, they = ("record is", "it") if count == 1 else ("records are", "they")
+        click.echo(
+            f"metaquorum: {count} {records} of a type or version that this release does not know; {they} "
+            f"{what}",
+            err=True,
+        )
+
+
+def tell_limits(
+    coverage: Coverage, shown: Iterable[ShownAs | None] = (), *, json_lines: bool = False
+) -> None:
+    """Names on standard error every range that the answer does not cover, and every place that is shown as
+    another. With `json_lines`, for tools whose JSON is one object a line, the last line on standard output is
+    an object with nothing but that."""
+    for place in shown:
+        if place is not None:
+            click.echo(f"metaquorum: {place.text}", err=True)
+    for one in coverage:
+        click.echo(f"metaquorum: not covered: {one.line}", err=True)
+    limits = limits_json(coverage, shown)
+    if json_lines and limits:
+        click.echo(json_line(limits))
+
+
+def limits_json(coverage: Coverage, shown: Iterable[ShownAs | None] = ()) -> dict[str, Any]:
+    """`shownAs` and `uncovered`, each where there is something to say."""
+    places = [one.tree() for one in shown if one is not None]
+    limits: dict[str, Any] = {"shownAs": places} if places else {}
+    return {**limits, "uncovered": coverage.tree()} if coverage else limits

@@ -1,0 +1,134 @@
+"""Which records a user asked for: by type, entity, offset and time. Knows no files.
+
+Bounds are inclusive at both ends, times are Unix ms. `Selection.past` tells when nothing more can match,
+so that a reader stops early.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from metaquorum.metadata.inspect.entities.entities import entity_problem, is_below
+from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.log.places import ShownAs
+from metaquorum.metadata.records.batches import DecodedRecord
+from metaquorum.metadata.records.control import UnknownControlRecord
+from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
+from metaquorum.metadata.records.types import UnknownRecord
+
+TYPE_NAMES = (
+    *(schema.type_name for schema in RECORD_SCHEMAS),
+    *(schema.type_name for schema in CONTROL_SCHEMAS),
+    UnknownRecord.type_name,
+    UnknownControlRecord.type_name,
+)
+# Where Kafka's message is not called as its type is.
+_KAFKAS_MESSAGES = {"VotersRecord": "KRAFT_VOTERS"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What to show. Empty sets and None select everything."""
+
+    types: frozenset[str] = frozenset()
+    entities: tuple[str, ...] = ()
+    from_offset: int | None = None
+    to_offset: int | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+    def wants(self, decoded: DecodedRecord, entities: Iterable[str]) -> bool:
+        """Whether a record is to be shown."""
+        return (
+            (not self.types or decoded.record.type_name in self.types)
+            and (self.from_offset is None or decoded.offset >= self.from_offset)
+            and (self.to_offset is None or decoded.offset <= self.to_offset)
+            and (self.from_ms is None or decoded.timestamp_ms >= self.from_ms)
+            and (self.to_ms is None or decoded.timestamp_ms <= self.to_ms)
+            and (
+                not self.entities
+                or any(is_below(one, wanted) for one in entities for wanted in self.entities)
+            )
+        )
+
+    def settled(self, log: MetadataLog) -> tuple[Selection, list[ShownAs]]:
+        """The same by offsets, where the log's clock jumps, and what to say of that."""
+        if log.is_checkpoint or (self.from_ms is None and self.to_ms is None) or clock_of(log).is_steady:
+            return self, []
+        settled, told = replace(self, from_ms=None, to_ms=None), []
+        if self.from_ms is not None:
+            place, shown = clock_of(log).place(self.from_ms, first=True)
+            settled = replace(settled, from_offset=max(place.offset or 0, self.from_offset or 0))
+            told.append(shown)
+        if self.to_ms is not None:
+            place, shown = clock_of(log).place(self.to_ms)
+            last = (place.offset or 0) - 1
+            settled = replace(
+                settled, to_offset=last if self.to_offset is None else min(last, self.to_offset)
+            )
+            told.append(shown)
+        return settled, [one for one in told if one is not None]
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing was asked for, so that every record is wanted."""
+        return self == EVERYTHING
+
+    def nothing_text(self) -> str:
+        """Why a selection may have left nothing, as the first reason that can be told from itself."""
+        low, high = self.from_offset, self.to_offset
+        if low is not None and high is not None and low > high:
+            return f"--from-offset {low} is past --to-offset {high}; swap them"
+        if self.from_ms is not None and self.to_ms is not None and self.from_ms > self.to_ms:
+            return "--from-time is past --to-time; swap them"
+        wanted = [*(f"type {name}" for name in sorted(self.types)), *self.entities]
+        bounds = any(one is not None for one in (low, high, self.from_ms, self.to_ms))
+        where = " in that range" if bounds else ""
+        if not wanted:
+            return "the log holds none in that range"
+        return f"{' and '.join(wanted)} never occurs{where}; remove a filter to see what does"
+
+    def past(self, next_offset: int) -> bool:
+        """Whether every wanted offset lies before `next_offset`. Time says nothing: clocks run backwards."""
+        return self.to_offset is not None and next_offset > self.to_offset
+
+    @property
+    def needs_names(self) -> bool:
+        """Whether records before `from_offset` must be read, to learn what topics are called."""
+        return any(wanted.startswith(("topic", "config")) for wanted in self.entities)
+
+
+EVERYTHING = Selection()
+
+
+def record_type(text: str) -> str:
+    """The full name of a record type, from any spelling: TOPIC_RECORD, topic, TopicRecord, and Kafka's names
+    of control records (LeaderChangeMessage, SnapshotHeader, VotersRecord). Raises ValueError."""
+    known = {_letters(name): name for name in TYPE_NAMES}
+    known |= {_letters(message): name for message, name in _KAFKAS_MESSAGES.items()}
+    wanted = _letters(text)
+    if wanted in known:
+        return known[wanted]
+    near = difflib.get_close_matches(wanted, known, n=3)
+    close = list(dict.fromkeys(known[at] for at in near))
+    hint = f"; did you mean {' or '.join(close)}?" if close else f"; known are {', '.join(TYPE_NAMES)}"
+    raise ValueError(f"no record type is called {text!r}{hint}")
+
+
+def _letters(name: str) -> str:
+    """What all spellings of a type have in common."""
+    plain = name.lower().replace("_", "").replace("-", "")
+    return plain.removesuffix("record").removesuffix("message")
+
+
+def entity_path(text: str) -> str:
+    """A checked entity path; a slash at its end says nothing. Raises ValueError, saying what a path looks
+    like."""
+    text = text.removesuffix("/") if text.count("/") > 1 else text
+    problem = entity_problem(text)
+    if problem is not None:
+        raise ValueError(problem)
+    return text

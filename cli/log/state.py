@@ -1,0 +1,39 @@
+"""The state at a place of a log, and the story up to there, for the terminal. Reads only.
+
+Owns exit codes and where lines about problems go; finding the state is `metadata.inspect.log.states`'s.
+"""
+
+from __future__ import annotations
+
+from metaquorum.cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS
+from metaquorum.cli.log.input import source as log_source
+from metaquorum.cli.log.input.source import MetadataLog
+from metaquorum.metadata.inspect.log import states
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.log.states import FoundState
+from metaquorum.metadata.text.tree import Tree, image_tree
+
+__all__ = ["FoundState", "Point", "exit_code", "load", "tree_of"]
+
+
+def load(path: str | MetadataLog, point: Point = END, *, past_corruption: bool = False) -> FoundState:
+    """The state at `point` of the log, segment or checkpoint at `path`. Raises what `open_log` raises, and
+    InspectError for a place that the log does not reach."""
+    log = log_source.open_path(path) if isinstance(path, str) else path
+    try:
+        return states.state_at(log, point, past_corruption=past_corruption)
+    finally:
+        if isinstance(log.on_read, log_source.Progress):
+            log.on_read.clear()
+
+
+def exit_code(found: FoundState) -> int:
+    """1 where something was damaged or left out, 3 where only records from the future were, 0 otherwise."""
+    if found.problems:
+        return EXIT_FAILED
+    return EXIT_UNKNOWN_RECORDS if found.unknown else 0
+
+
+def tree_of(found: FoundState, *, secrets: bool = False) -> Tree:
+    """The whole image as nested data."""
+    return image_tree(found.image, secrets=secrets)

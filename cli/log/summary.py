@@ -1,0 +1,358 @@
+"""`metaquorum log summary`: what happened, on one screen. Reads only.
+
+Owns options, the screen and exit codes; what is summed up is `metadata.inspect.summary.summary`'s.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+
+from metaquorum.cli.errors import EXIT_CRITICAL, EXIT_WARNING, Failure, log_exit_code
+from metaquorum.cli.log.input.live import BOOTSTRAP, LiveCommand
+from metaquorum.cli.log.input.nodes import nodes_json, open_merged, tell_nodes
+from metaquorum.cli.log.input.options import (
+    PATH,
+    POINT,
+    Checked,
+    Complaints,
+    clear_progress,
+    limits_json,
+    offsets_text,
+    tell_limits,
+    tell_unknown,
+)
+from metaquorum.cli.log.input.source import MetadataLog
+from metaquorum.cli.text.output import echo_json, json_option, terminal_width, trimmed, utc_text
+from metaquorum.metadata.features import metadata_version_name
+from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.coverage import before_the_log
+from metaquorum.metadata.inspect.log.places import batch_at
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.log.states import FoundState, settle, state_at
+from metaquorum.metadata.inspect.nodes.merge import NodesReport
+from metaquorum.metadata.inspect.summary.limits import cannot_tell, gap_ms, idle_interval_ms, last_time_ms
+from metaquorum.metadata.inspect.summary.spans import Place
+from metaquorum.metadata.inspect.summary.summary import Row, Section, Summary
+from metaquorum.metadata.inspect.timeline.event_groups import count, duration
+from metaquorum.metadata.inspect.timeline.story import Seen, events
+from metaquorum.metadata.inspect.timeline.timeline import CRITICAL, INFO, SEVERITIES, at_least
+from metaquorum.metadata.inspect.timeline.timeline import WARNING as WARNING_SEVERITY
+
+SHOWN_ROWS = 3
+"""Rows of a section, but for --all."""
+_FEW_ROWS = {"changes": 2, "under min isr": 2, "reassignments": 2}
+_COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow"}
+_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "min": 60_000, "s": 1_000, "ms": 1}
+_EXIT_CODES = {CRITICAL: EXIT_CRITICAL, WARNING_SEVERITY: EXIT_WARNING}
+
+
+def parse_span_ms(text: str) -> int:
+    """Milliseconds from `12h`, `90min`, `1d12h`. Raises ValueError, saying the form."""
+    parts = re.findall(r"(\d+)(ms|min|[dhms])", text)
+    if not parts or "".join(f"{number}{unit}" for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is not a duration; write 12h, 90min, 45s or 1d12h")
+    return sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
+
+
+SPAN = Checked("span", parse_span_ms)
+
+
+@click.command(cls=LiveCommand)
+@click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
+@click.option(
+    "--last", "last_ms", type=SPAN, metavar="12h", help="Only this long before the log's last record."
+)
+@click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only from this place on.")
+@click.option(
+    "--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only up to this place, exclusive."
+)
+@click.option("--all", "show_all", is_flag=True, help="Show all rows of every section, not only the worst.")
+@json_option
+def summary(
+    paths: tuple[str, ...],
+    last_ms: int | None,
+    start: Point | None,
+    end: Point | None,
+    show_all: bool,
+    as_json: bool,
+) -> int:
+    """Summarize what happened: leaders, unavailable brokers and partitions and for how long, and changes.
+
+    The worst of each comes with its time and its offset, for a closer look with `log why` and `log timeline`.
+    The logs of several nodes are compared and merged into one.
+    """
+    if last_ms is not None and start is not None:
+        raise click.UsageError("give --last or --from, not both")
+    complaints = Complaints()
+    log, nodes = open_merged(paths)
+    if log.is_checkpoint:
+        raise Failure(f"{log.path} is a single state, not a history; give the log that it was made from")
+    if nodes is not None:
+        tell_nodes(nodes, complaints)
+    try:
+        found = _Found(log, nodes, complaints)
+        found.read(_start(log, start, last_ms), end or END)
+    finally:
+        clear_progress(log)
+    for point in (start, end):
+        if point is not None and (line := found.seen.outside(log.path, point)) is not None:
+            click.echo(f"metaquorum: {line}", err=True)
+    if as_json:
+        echo_json(_json(found))
+    else:
+        for line in _screen(found, _place(paths, nodes), show_all):
+            click.echo(line)
+        tell_limits(found.seen.limits.coverage, found.seen.limits.shown)
+    tell_unknown(found.seen.limits.unknown)
+    return log_exit_code(
+        damaged=bool(complaints.count),
+        uncovered=bool(found.seen.limits.coverage),
+        unknown=bool(found.seen.limits.unknown),
+        verdict=_EXIT_CODES.get(found.summary.severity, 0),
+    )
+
+
+def _place(paths: tuple[str, ...], nodes: NodesReport | None) -> str:
+    """What stands for PATH in the command that looks closer: one path, as it takes one, or the address of a
+    running quorum."""
+    bootstrap = click.get_current_context().meta.get(BOOTSTRAP)
+    if isinstance(bootstrap, str):
+        return f"--bootstrap {bootstrap}"
+    if len(paths) == 1 or nodes is None:
+        return paths[0]
+    return next((node.path for node in nodes.nodes if not node.behind and not node.departure), paths[0])
+
+
+def _start(log: MetadataLog, start: Point | None, last_ms: int | None) -> Point | None:
+    if last_ms is None:
+        return start
+    ends_ms = last_time_ms(log)
+    return None if ends_ms is None else Point(time_ms=ends_ms - last_ms)
+
+
+class _Found:
+    """One reading of a log: its sections, and what stands beside them."""
+
+    def __init__(self, log: MetadataLog, nodes: NodesReport | None, complaints: Complaints) -> None:
+        self.log = log
+        self.nodes = nodes
+        self._complaints = complaints
+        self.seen = Seen()
+        self.sections: list[Section] = []
+        self.unsaid: list[str] = []
+
+    def read(self, start: Point | None, end: Point) -> None:
+        log, seen = self.log, self.seen
+        if start is not None:
+            start, shown_as = settle(log, start, first=True)
+            seen.limits.place(shown_as)
+            seen.limits.coverage.add(before_the_log(log, start))
+        self.summary = Summary(start)
+        self.start = start
+        interval_ms = idle_interval_ms(log)
+        told = events(
+            log, self._complaints, end=end, gap_ms=gap_ms(interval_ms), seen=seen, shown=at_least(INFO)
+        )
+        for event in told:
+            self.summary.take(event)
+        self.sections = self.summary.sections = self.summary.finish()
+        self.at_end: FoundState = state_at(log, end, past_corruption=True)
+        place = self.at_end.image.provenance
+        self.to_ms = self._time_ms(place.offset - 1, place.timestamp_ms)
+        self.from_offset, self.from_ms = self._begins()
+        self.unsaid = cannot_tell(
+            image=self.at_end.image,
+            interval_ms=interval_ms,
+            uncertain=self.summary.uncertain_fences,
+            gaps=self.summary.counts["gap in time"],
+            nodes=1 if self.nodes is None else len(self.nodes.nodes),
+        )
+
+    def _begins(self) -> Place:
+        """Where what is told begins: the range that was asked for, or the log."""
+        first = self.summary.begins
+        if self.start is None or self.start.is_end:
+            return self.log.start_offset, self.seen.first_ms or 0
+        if self.start.time_ms is not None:
+            if self.seen.first_ms is not None and self.start.time_ms <= self.seen.first_ms:
+                return self.log.start_offset, self.seen.first_ms  # the log begins later
+            place = clock_of(self.log).place(self.start.time_ms, first=True)[0]
+            return self.at_end.end_offset if place.offset is None else place.offset, self.start.time_ms
+        offset = max(self.start.offset or 0, self.log.start_offset)
+        found = batch_at(self.log, offset)
+        if found is None:
+            return offset, self.to_ms if first is None else first[1]
+        return offset, self._time_ms(found.header.base_offset, found.header.max_timestamp_ms)
+
+    def _time_ms(self, offset: int, stamp_ms: int) -> int:
+        """By the log's clock, where it jumps."""
+        return (
+            clock_of(self.log).time_ms(offset, stamp_ms) if self.summary.counts["clock jumped"] else stamp_ms
+        )
+
+
+def _screen(found: _Found, place: str, show_all: bool) -> Iterator[str]:
+    width = terminal_width()
+    times = _Times(found)
+    hidden = False
+    for line in _head(found, place):
+        yield trimmed(line, width)
+    verdict = trimmed(_verdict(found.summary), width)
+    yield click.style(verdict, fg=_COLOURS.get(found.summary.severity), bold=True)
+    for section in found.sections:
+        few = len(section.rows) if show_all else _FEW_ROWS.get(section.name, SHOWN_ROWS)
+        part = f" ({few} of {len(section.rows)})" if few < len(section.rows) else ""
+        hidden = hidden or bool(part)
+        for line in _wrapped(f"{section.name}: {section.text}{part}", width):
+            yield click.style(line, bold=True)
+        for row in sorted(section.rows[:few], key=lambda row: row.offset):
+            yield _coloured(trimmed(_row_line(row, times), width), row.severity)
+    yield click.style("the log cannot tell:", bold=True)
+    for line in found.unsaid:
+        yield trimmed(f"  {line}", width)
+    worst = _worst_row(found.sections)
+    if worst is not None:
+        yield f"next: metaquorum log why {place} {worst.entity} --at {worst.offset}+"
+    if hidden:
+        yield "      use --all to show all rows"
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    return [text] if width is None else textwrap.wrap(text, width, subsequent_indent="  ")
+
+
+def _coloured(line: str, severity: str) -> str:
+    return click.style(line, fg=_COLOURS[severity]) if severity in _COLOURS else line
+
+
+def _head(found: _Found, place: str) -> Iterator[str]:
+    log, state = found.log, found.at_end
+    identity = log.identity
+    whose = f"cluster {identity.cluster_id}" if identity is not None and identity.cluster_id else "cluster -"
+    if identity is not None and identity.node_id is not None:
+        whose += f", node {identity.node_id}"
+    yield place if found.nodes is None else found.log.path
+    yield f"{whose}, {offsets_text(found.from_offset, state.end_offset)}"
+    if state.end_offset <= log.start_offset:
+        yield "the log holds no readable record"
+        return
+    begun, ended = utc_text(found.from_ms), utc_text(max(found.from_ms, found.to_ms))
+    ended = ended[11:] if begun[:11] == ended[:11] else ended
+    image = state.image
+    level = image.features.metadata_version
+    version = f", {metadata_version_name(level)}" if level is not None else ""
+    yield f"{begun} to {ended} ({duration(max(0, found.to_ms - found.from_ms))}){version}"
+    unfenced = sum(not one.fenced for one in image.brokers.values())
+    leader = found.summary.leader
+    yield (
+        f"at the end: {f'{leader} leads, ' if leader is not None else ''}"
+        f"{unfenced} of {count(len(image.brokers), 'broker')} unfenced, {count(len(image.topics), 'topic')},"
+        f" {count(image.topics.partition_count, 'partition')}"
+    )
+
+
+_TOLD = {
+    CRITICAL: ("unclean elections", "total outages", "leaderless"),
+    WARNING_SEVERITY: ("gaps in time", "directories failed", "under min isr", "quorum", "brokers"),
+}
+"""Sections that the verdict names first, by the severity that it has."""
+
+
+def _verdict(summary: Summary) -> str:
+    first = _TOLD.get(summary.severity, ())
+    bad = {
+        section.name: len(rows)
+        for section in summary.sections
+        if first and (rows := [row for row in section.rows if row.severity == summary.severity])
+    }
+    order = sorted(bad, key=lambda name: name not in first)
+    named = ", ".join(f"{name} ({bad[name]})" for name in order)
+    return f"worst: {summary.severity}" + (f": {named}" if named else "")
+
+
+class _Times:
+    """How times are written: without the date where all are of one day."""
+
+    def __init__(self, found: _Found) -> None:
+        times = [found.from_ms, found.to_ms]
+        times += [row.time_ms for section in found.sections for row in section.rows]
+        self._short = len({utc_text(time_ms)[:10] for time_ms in times}) == 1
+        self.width = 12 if self._short else 19
+
+    def text(self, time_ms: int) -> str:
+        whole = utc_text(time_ms)
+        return whole[11:23] if self._short else whole[:19].replace("T", " ")
+
+
+def _row_line(row: Row, times: _Times) -> str:
+    return f"  {times.text(row.time_ms):{times.width}}  {row.offset:>8}  {row.text}"
+
+
+_FIRST = ("unclean elections", "total outages", "leaderless")
+
+
+def _worst_row(sections: list[Section]) -> Row | None:
+    """What to look at first."""
+    rows = [(section.name, row) for section in sections for row in section.rows if row.severity != INFO]
+
+    def rank(told: tuple[str, Row]) -> tuple[int, int, int]:
+        name, row = told
+        place = _FIRST.index(name) if name in _FIRST else len(_FIRST)
+        return SEVERITIES.index(row.severity), -place, row.span_ms or 0
+
+    return max(rows, key=rank)[1] if rows else None
+
+
+def _json(found: _Found) -> dict[str, Any]:
+    identity, seen, image = found.log.identity, found.seen, found.at_end.image
+    return {
+        "path": found.log.path,
+        "cluster": None if identity is None else identity.cluster_id,
+        "severity": found.summary.severity,
+        "fromOffset": found.from_offset,
+        "toOffset": found.at_end.end_offset,
+        "fromTime": found.from_ms,
+        "toTime": found.to_ms,
+        "atEnd": {
+            "offset": found.at_end.end_offset,
+            "leader": found.summary.leader,
+            "brokers": len(image.brokers),
+            "unfencedBrokers": sum(not one.fenced for one in image.brokers.values()),
+            "topics": len(image.topics),
+            "partitions": image.topics.partition_count,
+            "metadataVersion": image.features.metadata_version,
+        },
+        "sections": [
+            {
+                "name": section.name,
+                "severity": section.severity,
+                "text": section.text,
+                "figures": section.figures,
+                "rows": [_row_json(row) for row in section.rows],
+            }
+            for section in found.sections
+        ],
+        "events": dict(sorted(found.summary.counts.items())),
+        "cannotTell": found.unsaid,
+        "nodes": None if found.nodes is None else nodes_json(found.nodes),
+        "unknownRecords": seen.limits.unknown,
+        **limits_json(seen.limits.coverage, seen.limits.shown),
+    }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    made: dict[str, Any] = msgspec.to_builtins(row)
+    return {
+        "offset": made["offset"],
+        "createTime": made["time_ms"],
+        "entity": made["entity"],
+        "severity": made["severity"],
+        "spanMs": made["span_ms"],
+        "text": made["text"],
+    }

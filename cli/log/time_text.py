@@ -1,0 +1,205 @@
+"""How states, differences and histories look: text for people, one JSON object a line for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from metaquorum.cli.text.output import fits_well, json_line, secret_text, table_lines, utc_text
+from metaquorum.metadata.inspect.entities.diff import (
+    ADDED,
+    CHANGED,
+    REMOVED,
+    Cause,
+    EntityChange,
+    FieldChange,
+)
+from metaquorum.metadata.inspect.entities.history import Span
+from metaquorum.metadata.inspect.entities.views import Fields
+from metaquorum.metadata.secrets import Redacted
+
+_SIGNS = {ADDED: "+", CHANGED: "~", REMOVED: "-"}
+_LISTED_BY_KEY = ("config", "quota")
+"""Kinds whose fields are named by users: a row for each, not a column."""
+
+
+def value_text(value: Any) -> str:
+    """A field's value on a line: `-` for none, lists in brackets, the rest as JSON has it."""
+    match value:
+        case None:
+            return "-"
+        case Redacted():
+            return secret_text(value)
+        case bool():
+            return "true" if value else "false"
+        case list() if all(not isinstance(item, dict | list) for item in value):
+            return "[" + ",".join(map(str, value)) + "]"
+        case dict() | list():
+            return json_line(value)
+    return str(value)
+
+
+def fields_text(fields: Fields) -> str:
+    """`leader=1 isr=[1,2]`."""
+    return " ".join(f"{name}={value_text(value)}" for name, value in fields.items())
+
+
+def cause_text(cause: Cause | None) -> str:
+    """Offset, time, epoch and type of the record."""
+    if cause is None:
+        return "by a record that is not in this log, or precedes the oldest snapshot, which holds its effect"
+    return f"offset {cause.offset}  {utc_text(cause.time_ms)}  epoch {cause.epoch}  {cause.type_name}"
+
+
+def cause_json(cause: Cause | None) -> dict[str, Any] | None:
+    """The record's place under the names that `log dump --json` uses."""
+    if cause is None:
+        return None
+    return {
+        "file": cause.file,
+        "offset": cause.offset,
+        "leaderEpoch": cause.epoch,
+        "createTime": cause.time_ms,
+        "type": cause.type_name,
+        "version": cause.version,
+    }
+
+
+def change_text(change: EntityChange) -> Iterator[str]:
+    """A line for the entity, and one for each field that changed."""
+    sign = _SIGNS[change.kind]
+    if change.kind != CHANGED:
+        shown = {one.name: one.new if change.kind == ADDED else one.old for one in change.fields}
+        yield f"{sign} {change.entity}  {fields_text(shown)}".rstrip()
+        yield from _by("    ", change.cause, change.old_cause)
+        return
+    yield f"{sign} {change.entity}"
+    for one in change.fields:
+        yield f"    {one.name}: {value_text(one.old)} -> {value_text(one.new)}"
+        yield from _by("        ", one.cause, one.old_cause)
+
+
+def _by(indent: str, cause: Cause | None, old_cause: Cause | None) -> Iterator[str]:
+    if old_cause is not None:
+        yield f"{indent}in A by {cause_text(old_cause)}"
+        if cause is not None:
+            yield f"{indent}in B by {cause_text(cause)}"
+        return
+    yield f"{indent}by {cause_text(cause)}" if cause else f"{indent}{cause_text(None)}"
+
+
+def change_json(change: EntityChange) -> dict[str, Any]:
+    """One object: entity, change, cause and the fields with their old and new values and causes."""
+    return {
+        "entity": change.entity,
+        "change": change.kind,
+        "cause": cause_json(change.cause),
+        "oldCause": cause_json(change.old_cause),
+        "fields": {one.name: _field_json(one) for one in change.fields},
+    }
+
+
+def _field_json(one: FieldChange) -> dict[str, Any]:
+    return {
+        "old": one.old,
+        "new": one.new,
+        "cause": cause_json(one.cause),
+        "oldCause": cause_json(one.old_cause),
+    }
+
+
+def span_text(span: Span) -> str:
+    """From, to, entity, fields, and the record that began it."""
+    end = "now" if span.to_offset is None else str(span.to_offset)
+    until = "" if span.to_ms is None else utc_text(span.to_ms)
+    began = utc_text(span.from_ms) if span.from_ms >= 0 else "-"
+    by = "as it was at the start" if span.cause is None else f"by {span.cause.offset} {span.cause.type_name}"
+    place = f"{span.from_offset:>8} .. {end:<8}  {began} .. {until:<24}"
+    return f"{place}  {span.entity}  {fields_text(span.fields)}  ({by})"
+
+
+def span_json(span: Span) -> dict[str, Any]:
+    """One object; `toOffset` and `toTime` are null while the row holds."""
+    return {
+        "entity": span.entity,
+        "fromOffset": span.from_offset,
+        "fromTime": span.from_ms,
+        "toOffset": span.to_offset,
+        "toTime": span.to_ms,
+        "fields": span.fields,
+        "cause": cause_json(span.cause),
+        "endedBy": cause_json(span.ended_by),
+    }
+
+
+def entity_tables(rows: Iterable[tuple[str, Fields]], width: int | None = None) -> Iterator[str]:
+    """A table for each kind of entity, a blank line between two. One entity alone, whose line would be longer
+    than `width` (80 where there is none), is a line a field, and so are a few whose columns would be cut to
+    nothing: nothing of it is cut then."""
+    kinds: dict[str, list[tuple[str, Fields]]] = {}
+    for path, fields in rows:
+        kinds.setdefault(_kind(path), []).append((path, fields))
+    for at, (kind, listed) in enumerate(kinds.items()):
+        if at:
+            yield ""
+        if kind in _LISTED_BY_KEY:
+            lines = [(path, key, value) for path, fields in listed for key, value in fields.items()]
+            yield from table_lines(("ENTITY", "KEY", "VALUE"), lines, width)
+            continue
+        names = list(dict.fromkeys(name for _, fields in listed for name in fields))
+        cells = [[path, *(value_text(fields.get(name)) for name in names)] for path, fields in listed]
+        columns = ("ENTITY", *(name.upper() for name in names))
+        if _is_better_below(columns, cells, width):
+            for number, (path, fields) in enumerate(listed):
+                yield from ("",) if number else ()
+                yield from _field_lines(path, fields, width or _USUAL_WIDTH)
+        else:
+            yield from table_lines(columns, cells, width)
+
+
+_USUAL_WIDTH = 80
+_FEW = 20
+"""Up to this many entities are shown with one line per field."""
+
+
+def _is_better_below(columns: tuple[str, ...], cells: list[list[str]], width: int | None) -> bool:
+    """Whether a table is too wide to be one."""
+    if len(cells) == 1:
+        return max(map(len, table_lines(columns, cells))) > (width or _USUAL_WIDTH)
+    return width is not None and len(cells) <= _FEW and not fits_well(columns, cells, width)
+
+
+def _field_lines(path: str, fields: Fields, width: int) -> Iterator[str]:
+    """One entity, a line a field; a value that is longer goes on below."""
+    rows = [("entity", path)]
+    for name, value in fields.items():
+        if isinstance(value, dict) and value:
+            rows += [(f"{name} {key}", _nested_text(one)) for key, one in value.items()]
+        else:
+            rows.append((name, value_text(value)))
+    names = max(len(name) for name, _ in rows)
+    room = max(20, width - names - 2)
+    for name, text in rows:
+        first, *rest = _split(text, room)
+        yield f"{name:{names}}  {first}".rstrip()
+        yield from (f"{'':{names}}  {one}" for one in rest)
+
+
+def _nested_text(value: Any) -> str:
+    return fields_text(value) if isinstance(value, dict) else value_text(value)
+
+
+def _split(text: str, room: int) -> list[str]:
+    """Pieces of a value that fit, parted behind commas and blanks where there are any."""
+    pieces = []
+    while len(text) > room:
+        cut = max(text.rfind(",", 0, room), text.rfind(" ", 0, room)) + 1 or room
+        pieces.append(text[:cut].rstrip())
+        text = text[cut:]
+    return [*pieces, text]
+
+
+def _kind(path: str) -> str:
+    """Partitions have other columns than their topics."""
+    kind, _, rest = path.partition("/")
+    return "partition" if kind == "topic" and "/" in rest else kind

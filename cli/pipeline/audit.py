@@ -1,0 +1,204 @@
+"""`metaquorum pipeline audit`: what in the tables of a fleet deserves attention.
+
+Owns options, output and exit codes: 0 nothing at or above `--fail-on`, 11 something is. The rules are in
+`pipeline.audit.findings`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from metaquorum.cli.pipeline.paths import FilePath
+from metaquorum.cli.text.output import echo_json, echo_table, table_options, utc_text
+from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, quantiles
+from metaquorum.pipeline.audit.findings import RULES, SEVERITIES, Finding, Limits, findings, seconds_text
+from metaquorum.pipeline.audit.gather import gather
+from metaquorum.pipeline.audit.source import TablesError, TableSource
+
+EXIT_FINDINGS = 11
+NEVER = "never"
+
+
+def load_fleet(tables: Path) -> Fleet:
+    """The facts of the tables below a folder; one line on standard error where that cannot be."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise click.ClickException(
+            "pyarrow is not installed; install it with: pip install 'metaquorum[pipeline]'"
+        ) from error
+    try:
+        return gather(TableSource(tables))
+    except TablesError as error:
+        raise click.ClickException(str(error)) from error
+    except (OSError, ValueError) as error:  # pyarrow's errors are both
+        raise click.ClickException(f"{tables} cannot be read: {error}; run the ingest again") from error
+
+
+@click.command()
+@click.argument("tables", type=FilePath())
+@click.option("--kind", "kinds", type=click.Choice(tuple(RULES)), multiple=True, help="Only these findings.")
+@click.option("--cluster", "clusters", multiple=True, help="Only these clusters (cluster ids).")
+@click.option(
+    "--fail-on",
+    type=click.Choice((*SEVERITIES, NEVER)),
+    default="warning",
+    show_default=True,
+    help="Exit with code 11 for findings of this severity or above.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Maximum number of findings to print.",
+)
+@click.option(
+    "--flaps",
+    type=click.IntRange(min=2),
+    default=3,
+    show_default=True,
+    help="Number of fences that make a burst.",
+)
+@click.option(
+    "--flap-window", type=click.IntRange(min=1), default=600, show_default=True, help="Window in seconds."
+)
+@click.option(
+    "--slow-failover",
+    type=click.IntRange(min=0),
+    default=30,
+    show_default=True,
+    help="Seconds after which a failover is slow.",
+)
+@table_options
+def audit(
+    tables: Path,
+    kinds: tuple[str, ...],
+    clusters: tuple[str, ...],
+    fail_on: str,
+    limit: int,
+    flaps: int,
+    flap_window: int,
+    slow_failover: int,
+    as_json: bool,
+) -> int:
+    """Print findings from TABLES, the directory that `pipeline ingest` wrote."""
+    fleet = load_fleet(tables)
+    unknown = set(clusters) - {one.cluster for one in fleet.clusters}
+    if unknown:
+        raise click.ClickException(
+            f"there is no cluster {sorted(unknown)[0]} in {tables}; leave out --cluster to see all"
+        )
+    limits = Limits(flaps=flaps, flap_window_ms=flap_window * 1000, slow_failover_ms=slow_failover * 1000)
+    found = findings(fleet, limits, frozenset(kinds))
+    chosen = [one for one in fleet.clusters if not clusters or one.cluster in clusters]
+    found = [one for one in found if not clusters or one.cluster in clusters]
+    for name in fleet.missing:
+        click.echo(f"metaquorum: there is no table {name}: its findings are missing", err=True)
+    if as_json:
+        echo_json({**summary(chosen), "findings": found})
+    else:
+        _print(chosen, found, limit)
+    return EXIT_FINDINGS if _fails(found, fail_on) else 0
+
+
+def _fails(found: list[Finding], fail_on: str) -> bool:
+    if fail_on == NEVER:
+        return False
+    worst = SEVERITIES.index(fail_on)
+    return any(SEVERITIES.index(one.severity) <= worst for one in found)
+
+
+def summary(clusters: list[ClusterFacts]) -> dict[str, Any]:
+    """The fleet in numbers, and failovers of every cluster; durations in ms."""
+    return {
+        "clusters": len(clusters),
+        "brokers": sum(one.brokers for one in clusters),
+        "partitions": sum(one.partitions for one in clusters),
+        "records": sum(one.records for one in clusters),
+        "leaderlessPartitionSeconds": round(sum(one.sums["leaderless_seconds"] for one in clusters), 3),
+        "underMinIsrPartitionSeconds": round(sum(one.sums["under_min_isr_seconds"] for one in clusters), 3),
+        "uncleanElections": sum(one.sums["unclean_elections"] for one in clusters),
+        "failovers": [
+            {"cluster": one.cluster, **failover_numbers(one)} for one in clusters if one.failover_causes
+        ],
+    }
+
+
+def failover_numbers(one: ClusterFacts) -> dict[str, Any]:
+    """How many failovers a cluster had, why, and their percentiles in ms."""
+    durations = one.durations()
+    p50, p95, longest = quantiles(durations) or (None, None, None)
+    return {
+        "count": len(durations) + one.failovers_open,
+        "open": one.failovers_open,
+        "causes": dict(sorted(one.failover_causes.items())),
+        "p50": p50,
+        "p95": p95,
+        "max": longest,
+    }
+
+
+def _print(clusters: list[ClusterFacts], found: list[Finding], limit: int) -> None:
+    numbers = summary(clusters)
+    click.echo(
+        f"{numbers['clusters']} clusters, {numbers['brokers']} brokers, {numbers['partitions']} partitions, "
+        f"{numbers['records']} records"
+    )
+    if not found:
+        click.echo("no findings")
+        return
+    columns = ("SEVERITY", "FINDING", "CLUSTER", "SUBJECT", "SINCE", "UNTIL", "COUNT", "SECONDS", "WHAT")
+    echo_table(
+        columns,
+        [
+            (
+                one.severity,
+                one.kind,
+                one.cluster,
+                one.subject,
+                None if one.time_ms is None else utc_text(one.time_ms),
+                "lasts" if one.end_ms is None else utc_text(one.end_ms),
+                one.count,
+                None if one.seconds is None else f"{one.seconds:.1f}",
+                one.text,
+            )
+            for one in found[:limit]
+        ],
+    )
+    if len(found) > limit:
+        click.echo(f"... and {len(found) - limit} more; see them with --limit {len(found)} or --json")
+    _print_failovers(clusters)
+
+
+_SHOWN_CLUSTERS = 20
+
+
+def _print_failovers(clusters: list[ClusterFacts]) -> None:
+    listed = [(one, failover_numbers(one)) for one in clusters if one.failover_causes]
+    if not listed:
+        return
+    listed.sort(key=lambda at: (-(at[1]["max"] or 0), at[0].cluster))
+    click.echo("\nHow long failovers took, slowest clusters first:")
+    echo_table(
+        ("CLUSTER", "FAILOVERS", "OPEN", "P50", "P95", "MAX", "CAUSES"),
+        [
+            (
+                one.cluster,
+                numbers["count"],
+                numbers["open"],
+                *(_duration(numbers[name]) for name in ("p50", "p95", "max")),
+                ", ".join(f"{cause} {count}" for cause, count in numbers["causes"].items()),
+            )
+            for one, numbers in listed[:_SHOWN_CLUSTERS]
+        ],
+    )
+    if len(listed) > _SHOWN_CLUSTERS:
+        click.echo(f"... and {len(listed) - _SHOWN_CLUSTERS} more clusters; see them with --json")
+
+
+def _duration(value_ms: float | None) -> str:
+    return "-" if value_ms is None else seconds_text(value_ms / 1000)

@@ -1,0 +1,44 @@
+"""`metaquorum pipeline`: the group. Every command is a module of its own, imported when it is used.
+
+Owns nothing but the list.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "ingest": ("metaquorum.cli.pipeline.ingest:ingest", "Update tables from logs, with Spark."),
+    "audit": ("metaquorum.cli.pipeline.audit:audit", "Print findings from the tables."),
+    "report": ("metaquorum.cli.pipeline.report:report", "Write an HTML report about the fleet."),
+    "generate": (
+        "metaquorum.cli.pipeline.generate:generate",
+        "Write a synthetic fleet of logs with known incidents.",
+    ),
+}
+
+
+class _Group(click.Group):
+    """A group that imports a command on first use: some of them need Spark."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module_name, attribute = _COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(module_name), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=_Group)
+def pipeline() -> None:
+    """Build tables (with Spark), audits and a report from the metadata logs of a fleet."""

@@ -1,0 +1,113 @@
+"""`metaquorum pipeline ingest`: logs to tables, with Spark.
+
+Owns options, progress on standard error and what is printed at the end. The run itself is in
+`pipeline.ingest.job`; PySpark is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from metaquorum.cli.errors import Failure
+from metaquorum.cli.pipeline.paths import FilePath
+from metaquorum.cli.text.output import echo_json, echo_table, table_options
+from metaquorum.pipeline.logs.places import NoLogsError
+from metaquorum.pipeline.session import DEFAULT_MASTER, SessionError, require_pyspark, spark_session
+
+LINE_SECONDS = 5.0
+"""Where standard error is no terminal, progress is a line so often."""
+
+
+class Progress:
+    """Tells on standard error how far the run is: one line that changes, or now and then a new one."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._last: tuple[str, int, int] | None = None
+        self._told = 0.0
+        self._width = 0
+
+    def show(self, what: str, done: int, of: int) -> None:
+        """`done` of `of` tasks have ended."""
+        now = time.monotonic()
+        if (what, done, of) == self._last or (not self._terminal and now - self._told < LINE_SECONDS):
+            return
+        self._last, self._told = (what, done, of), now
+        line = f"{what}: {done} of {of} tasks"
+        if self._terminal:
+            sys.stderr.write("\r" + line.ljust(self._width))
+            self._width = len(line)
+        else:
+            sys.stderr.write(f"metaquorum: {line}\n")
+        sys.stderr.flush()
+
+    def say(self, line: str) -> None:
+        self.end()
+        click.echo(f"metaquorum: {line}", err=True)
+
+    def end(self) -> None:
+        """Removes the line that changes."""
+        if self._terminal and self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            self._width = 0
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATHS...", type=FilePath())
+@click.option("--out", type=FilePath(file_okay=False), required=True, help="Directory of the tables.")
+@click.option(
+    "--master",
+    default=None,
+    help=f"Spark master, such as local[4] or spark://host:7077. Default: {DEFAULT_MASTER}.",
+)
+@click.option(
+    "--cluster", default=None, help="Cluster name for all PATHS, instead of the id in meta.properties."
+)
+@table_options
+def ingest(
+    paths: tuple[Path, ...], out: Path, master: str | None, cluster: str | None, as_json: bool
+) -> None:
+    """Update the tables in the directory --out from the logs under PATHS.
+
+    A path is a segment, a log directory, a node's directory, or a directory above many of them. A later run
+    reads only what the logs have gained. The logs are never changed. Damage is listed in the table `damage`.
+    """
+    progress = Progress()
+    try:
+        require_pyspark()
+        from metaquorum.pipeline.ingest.job import ingest as run
+        from metaquorum.pipeline.ingest.layout import LayoutError
+        from metaquorum.pipeline.ingest.work import ExecutorError
+        from metaquorum.pipeline.logs.places import find_logs
+        from metaquorum.storage.disk.posix import PosixDisk
+
+        given = [str(path) for path in paths]
+        find_logs(PosixDisk(), given, cluster)  # what is wrong with a path is said before Java starts
+        session = spark_session(master)
+    except (SessionError, NoLogsError) as error:
+        raise Failure(str(error)) from error
+    try:
+        report = run(session, given, out, cluster=cluster, show=progress.show, say=progress.say)
+    except (NoLogsError, LayoutError, ExecutorError) as error:
+        raise Failure(str(error)) from error
+    finally:
+        progress.end()
+        session.stop()
+    for problem in report.unreadable:
+        progress.say(f"left out: {problem}")
+    for line in report.left_out:
+        progress.say(f"left out: {line}")
+    if as_json:
+        echo_json(msgspec.to_builtins(report))
+        return
+    clusters = len(report.ingested) + len(report.unchanged) + len(report.kept)
+    click.echo(
+        f"{clusters} clusters: {len(report.ingested)} read, {len(report.unchanged)} unchanged, "
+        f"{report.records:,} records written, version {report.version} of {out}"
+    )
+    echo_table(("TABLE", "ROWS"), [(name, f"{count:,}") for name, count in sorted(report.rows.items())])

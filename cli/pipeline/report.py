@@ -1,0 +1,34 @@
+"""`metaquorum pipeline report`: one self-contained HTML page about a fleet.
+
+Owns options and the file; the page is made in `pipeline.report`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from metaquorum.cli.pipeline.audit import load_fleet
+from metaquorum.cli.pipeline.paths import FilePath
+from metaquorum.pipeline.audit.findings import Limits, findings
+from metaquorum.pipeline.report.page import page
+
+
+@click.command()
+@click.argument("tables", type=FilePath())
+@click.option("--out", type=FilePath(dir_okay=False), required=True, help="The HTML file.")
+@click.option("--title", default="Metadata quorum report", show_default=True, help="Title of the page.")
+def report(tables: Path, out: Path, title: str) -> int:
+    """Write an HTML report about TABLES, the directory that `pipeline ingest` wrote. The page needs no
+    network."""
+    fleet = load_fleet(tables)
+    text = page(fleet, findings(fleet, Limits()), title=title, tables=str(tables))
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(
+            f"{out} cannot be written: {error.strerror}; choose another file"
+        ) from error
+    click.echo(f"{out}: {len(fleet.clusters)} clusters, {len(text.encode()) // 1024} KiB")
+    return 0

@@ -1,0 +1,1 @@
+"""`metaquorum storage`: format directories and look at their identity."""

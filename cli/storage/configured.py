@@ -1,0 +1,52 @@
+"""What formatting needs to know of a node's configuration file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from metaquorum.storage.uuids import uuid_to_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """A node's id and directories. `voter_directory_id` is what the voter list pins for this node, None if
+    nothing; it belongs to the directory at `metadata_index`. `other_voters` are addresses, to be asked with
+    the TLS files (None: plain text)."""
+
+    node_id: int
+    directories: tuple[str, ...]
+    voter_directory_id: str | None
+    metadata_index: int = 0
+    other_voters: tuple[str, ...] = ()
+    keystore: Path | None = None
+    truststore: Path | None = None
+
+
+def read_node_config(path: str) -> NodeConfig:
+    """Reads and checks a configuration file. Raises ConfigError."""
+    # Brings gRPC along, which the rest of this group can do without.
+    from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, load_config
+    from metaquorum.runtime.errors import ConfigError
+
+    config = load_config(Path(path))
+    if config.node_id == UNKNOWN_NODE_ID:
+        raise ConfigError(
+            f"{path} has broker.id.generation.enable=true and no node.id: this broker formats its "
+            "directories when it starts; set node.id to format them now"
+        )
+    directories = list(config.log_dirs)
+    if config.metadata_log_dir not in directories:
+        directories.append(config.metadata_log_dir)
+    pinned = next((voter.directory_id for voter in config.voters if voter.node_id == config.node_id), None)
+    return NodeConfig(
+        node_id=config.node_id,
+        directories=tuple(str(directory) for directory in directories),
+        voter_directory_id=None if pinned is None else uuid_to_text(pinned),
+        metadata_index=directories.index(config.metadata_log_dir),
+        other_voters=tuple(
+            f"{voter.host}:{voter.port}" for voter in config.voters if voter.node_id != config.node_id
+        ),
+        keystore=config.tls.keystore if config.controllers_use_tls else None,
+        truststore=config.tls.truststore if config.controllers_use_tls else None,
+    )

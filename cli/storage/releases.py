@@ -1,0 +1,32 @@
+"""The releases that a cluster can be formatted at. The levels are `metadata.features`' (K26)."""
+
+from __future__ import annotations
+
+from metaquorum.metadata.features import (
+    DEFAULT_METADATA_VERSION,
+    METADATA_VERSION_NAMES,
+    MIN_FINALIZED_METADATA_VERSION,
+    metadata_version_name,
+)
+
+DEFAULT_RELEASE = metadata_version_name(DEFAULT_METADATA_VERSION)
+
+
+def level_of_release(name: str) -> int:
+    """The level of a release: its exact name (3.7-IV4), or its number (3.7) for the last level of it.
+
+    A cluster can be bootstrapped from 3.3-IV0 on: before it, no record said the level. Raises ValueError,
+    listing what can be written.
+    """
+    known = {
+        each: level
+        for level, each in METADATA_VERSION_NAMES.items()
+        if level >= MIN_FINALIZED_METADATA_VERSION
+    }
+    within = [level for each, level in known.items() if each == name or each.startswith(name + "-")]
+    if not name or not within:
+        raise ValueError(
+            f"{name!r} is not a release that a cluster can be formatted with; choose one of "
+            f"{', '.join(known)}"
+        )
+    return max(within)

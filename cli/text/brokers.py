@@ -1,0 +1,74 @@
+"""Brokers as rows, lines and JSON. Pure text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metaquorum.metadata.image.types import BrokerRegistration
+from metaquorum.storage.uuids import uuid_to_text
+
+COLUMNS = ("ID", "STATE", "EPOCH", "RACK", "ENDPOINTS", "DIRECTORIES")
+SECURITY_PROTOCOLS = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
+
+
+def broker_state(broker: BrokerRegistration) -> str:
+    """What the controllers think of a broker (K13): running, fenced or in controlled shutdown."""
+    if broker.fenced:
+        return "fenced"
+    return "controlled shutdown" if broker.in_controlled_shutdown else "running"
+
+
+def broker_json(broker: BrokerRegistration) -> dict[str, Any]:
+    return {
+        "id": broker.broker_id,
+        "state": broker_state(broker),
+        "fenced": broker.fenced,
+        "inControlledShutdown": broker.in_controlled_shutdown,
+        "epoch": broker.epoch,
+        "incarnationId": uuid_to_text(broker.incarnation_id),
+        "rack": broker.rack,
+        "endpoints": [
+            {
+                "name": endpoint.name,
+                "host": endpoint.host,
+                "port": endpoint.port,
+                "securityProtocol": SECURITY_PROTOCOLS.get(
+                    endpoint.security_protocol, str(endpoint.security_protocol)
+                ),
+            }
+            for endpoint in broker.endpoints
+        ],
+        "features": {
+            feature.name: [feature.min_supported_version, feature.max_supported_version]
+            for feature in broker.features
+        },
+        "directories": [uuid_to_text(directory) for directory in broker.directories],
+    }
+
+
+def broker_row(broker: BrokerRegistration) -> tuple[object, ...]:
+    """One row under `COLUMNS`."""
+    endpoints = ",".join(f"{one.name}://{one.host}:{one.port}" for one in broker.endpoints)
+    state = broker_state(broker)
+    return broker.broker_id, state, broker.epoch, broker.rack, endpoints or None, len(broker.directories)
+
+
+def describe_text(broker: BrokerRegistration) -> str:
+    """One `name: value` line for everything that is known of a broker."""
+    found = broker_json(broker)
+    endpoints = ", ".join(
+        f"{one['name']}://{one['host']}:{one['port']} ({one['securityProtocol']})"
+        for one in found["endpoints"]
+    )
+    features = ", ".join(f"{name} {low}..{high}" for name, (low, high) in found["features"].items())
+    rows = (
+        ("Broker", broker.broker_id),
+        ("State", found["state"]),
+        ("Epoch", broker.epoch),
+        ("Incarnation", found["incarnationId"]),
+        ("Rack", broker.rack or "none"),
+        ("Endpoints", endpoints or "none"),
+        ("Features", features or "none"),
+        ("Directories", ", ".join(found["directories"]) or "none"),
+    )
+    return "\n".join(f"{name + ':':<14}{value}" for name, value in rows)

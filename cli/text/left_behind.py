@@ -1,0 +1,63 @@
+"""Which replicas an unregistered broker leaves behind. Pure: values and text.
+
+A broker that is unregistered leaves every ISR and stays among the replicas (as in Kafka): such a partition is
+under-replicated until somebody moves the replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from metaquorum.runtime.client.admin import TopicDescription
+
+NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftBehind:
+    """Partitions, as `topic-index`, with a replica on the broker. `alone`: those without another one."""
+
+    replicas: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+
+
+def left_behind(topics: Sequence[TopicDescription], broker_id: int) -> LeftBehind:
+    """Of all these topics."""
+    found = [
+        (f"{topic.info.name}-{partition.index}", len(partition.replicas) == 1)
+        for topic in topics
+        for partition in topic.partitions
+        if broker_id in partition.replicas
+    ]
+    return LeftBehind(
+        replicas=tuple(name for name, _ in found), alone=tuple(name for name, alone in found if alone)
+    )
+
+
+def left_behind_json(left: LeftBehind) -> dict[str, Any]:
+    """Counts of all, names of the first."""
+    return {
+        "underReplicated": len(left.replicas),
+        "withoutAnotherReplica": len(left.alone),
+        "partitions": list(left.replicas[:NAMED_MAX]),
+    }
+
+
+def left_behind_text(left: LeftBehind, broker_id: int) -> str:
+    """One line: how many, which, and what to do."""
+    count = len(left.replicas)
+    stay = "1 replica stays" if count == 1 else f"{count} replicas stay"
+    lonely = ""
+    if left.alone:
+        lonely = f"; the only replica of {_named(left.alone)}"
+    return (
+        f"{stay} assigned to broker {broker_id} and under-replicated: {_named(left.replicas)}{lonely}; move"
+        f" them to other brokers: metaquorum partitions plan --drain {broker_id}, then partitions reassign"
+    )
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,152 @@
+"""What controllers say of themselves, as text and as JSON. Pure text.
+
+Owns the names that Kafka gives to the same figures (its raft-metrics and controller metrics). A metric is
+here only if it counts what Kafka's does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from metaquorum.cli.text.quorum import losses_json
+from metaquorum.controller.brokers.lifecycle import BrokerState
+from metaquorum.controller.status import BrokerStatus, NodeStatus
+from metaquorum.runtime.api.node import NodeReport
+from metaquorum.runtime.client.nodes import NodeAnswer
+
+NOBODY = -1
+"""Kafka's value for no leader and no vote."""
+
+
+def metrics(status: NodeStatus) -> dict[str, int | str]:
+    """Kafka 3.7's names; offsets of *records* are inclusive there, the high watermark and log end are not."""
+    fenced = sum(_is_fenced(broker) for broker in status.brokers)
+    state = _raft_state(status)
+    votes = state in ("leader", "candidate", "voted")
+    return {
+        "current-state": state,
+        "current-leader": NOBODY if status.leader_id is None else status.leader_id,
+        "current-vote": status.voted_id if votes and status.voted_id is not None else NOBODY,
+        "current-epoch": status.epoch,
+        "high-watermark": status.high_watermark,
+        "log-end-offset": status.log_end_offset,
+        "CurrentMetadataVersion": status.metadata_version,
+        "ActiveControllerCount": int(status.is_active),
+        "FencedBrokerCount": fenced,
+        "ActiveBrokerCount": len(status.brokers) - fenced,
+        "GlobalTopicCount": status.topics,
+        "GlobalPartitionCount": status.partitions,
+        "LastAppliedRecordOffset": status.applied_offset - 1,
+        "LastCommittedRecordOffset": status.committed_offset - 1,
+    }
+
+
+def _raft_state(status: NodeStatus) -> str:
+    """Kafka tells an observer from a follower and who voted from who did not; a resigned leader it calls
+    unattached."""
+    match status.role:
+        case "follower" if status.is_observer:
+            return "observer"
+        case "unattached" if status.voted_id is not None:
+            return "voted"
+        case "resigned":
+            return "unattached"
+        case role:
+            return role
+
+
+def _is_fenced(broker: BrokerStatus) -> bool:
+    return broker.state in (BrokerState.FENCED, BrokerState.SHUTDOWN)
+
+
+def brokers_by_state(status: NodeStatus) -> dict[str, int]:
+    return dict(sorted(Counter(broker.state.value for broker in status.brokers).items()))
+
+
+def node_json(answer: NodeAnswer) -> dict[str, Any]:
+    """`error` for an address that did not answer; else everything that the controller said."""
+    found: dict[str, Any] = {"address": _address(answer)}
+    if answer.report is None:
+        return found | {"error": answer.problem}
+    status = answer.report.status
+    return found | {
+        "nodeId": status.node_id,
+        "clusterId": status.cluster_id,
+        "role": status.role,
+        "observer": status.is_observer,
+        "epoch": status.epoch,
+        "leaderId": status.leader_id,
+        "active": status.is_active,
+        "logStartOffset": status.log_start_offset,
+        "logEndOffset": status.log_end_offset,
+        "syncedOffset": status.synced_offset,
+        "highWatermark": status.high_watermark,
+        "committedOffset": status.committed_offset,
+        "appliedOffset": status.applied_offset,
+        "lastSnapshotOffset": status.last_snapshot_offset,
+        "pendingBatches": status.pending_batches,
+        "answersWaiting": status.answers_waiting,
+        "work": status.work,
+        "lostCommitted": losses_json(status.losses),
+        "sessions": status.sessions,
+        "brokersByState": brokers_by_state(status),
+        "brokers": [_broker_json(broker) for broker in status.brokers],
+        "metrics": metrics(status),
+        "counters": asdict(status.counters),
+        "loop": asdict(answer.report.loop),
+    }
+
+
+def _broker_json(broker: BrokerStatus) -> dict[str, Any]:
+    return {
+        "brokerId": broker.broker_id,
+        "epoch": broker.epoch,
+        "state": broker.state.value,
+        "rack": broker.rack,
+        "listeners": broker.listeners,
+        "leaseRemainingMs": broker.lease_remaining_ms,
+        "appliedOffset": broker.applied_offset,
+    }
+
+
+def node_text(answer: NodeAnswer) -> str:
+    """A block of `name: value` lines; one line for an address that did not answer."""
+    if answer.report is None:
+        return f"{_address(answer)}: {answer.problem}"
+    rows = _rows(_address(answer), answer.report)
+    rows += [("LOST", loss) for loss in answer.report.status.losses]
+    return "\n".join(f"{name + ':':<18}{value}" for name, value in rows)
+
+
+def _rows(address: str, report: NodeReport) -> list[tuple[str, object]]:
+    status, counters, loop = report.status, report.status.counters, report.loop
+    states = ", ".join(f"{count} {state}" for state, count in brokers_by_state(status).items()) or "none"
+    observes = ", observes only" if status.is_observer else ""
+    active = ", active" if status.is_active else ""
+    return [
+        ("Node", f"{status.node_id} at {address}, cluster {status.cluster_id}"),
+        ("Role", f"{status.role}{observes}{active}, epoch {status.epoch}"),
+        ("Leader", "unknown" if status.leader_id is None else status.leader_id),
+        ("Vote", "none" if status.voted_id is None else status.voted_id),
+        ("Log", f"{status.log_start_offset} to {status.log_end_offset}, synced to {status.synced_offset}"),
+        ("HighWatermark", "unknown" if status.high_watermark < 0 else status.high_watermark),
+        ("State", f"committed to {status.committed_offset}, applied to {status.applied_offset}"),
+        ("LastSnapshot", status.last_snapshot_offset),
+        ("Waiting", f"{status.pending_batches} batches, {status.answers_waiting} answers"),
+        ("Work", "; ".join(status.work) or "none"),
+        ("Brokers", f"{states}; {status.sessions} sessions"),
+        ("Topics", f"{status.topics} with {status.partitions} partitions"),
+        ("Requests", f"{counters.requests}, {counters.heartbeats} heartbeats, {counters.refused_busy} busy"),
+        (
+            "Loop",
+            f"{loop.events} events, {loop.steps} steps, {loop.syncs} syncs, {loop.gaps} gaps"
+            f" (longest {loop.longest_gap_ms} ms), {loop.refused} refused",
+        ),
+    ]
+
+
+def _address(answer: NodeAnswer) -> str:
+    host, port = answer.address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

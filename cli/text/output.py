@@ -1,0 +1,180 @@
+"""How lists and objects are printed: tables for people, JSON for programs. Knows no cluster."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from rich.console import Console
+
+from metaquorum.metadata.inspect.log.points import utc_text
+from metaquorum.metadata.secrets import REDACTED, Redacted
+
+__all__ = [
+    "console",
+    "echo_json",
+    "echo_table",
+    "fits_well",
+    "json_line",
+    "json_option",
+    "secret_text",
+    "secrets_option",
+    "shows_secrets",
+    "table_lines",
+    "table_options",
+    "table_width",
+    "terminal_width",
+    "trimmed",
+    "utc_text",
+]
+
+ELLIPSIS = "…"
+_SECRETS = "metaquorum.secrets"
+F = TypeVar("F", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+_WIDE = "metaquorum.wide"
+
+
+def table_options(command: F) -> F:
+    """`--json` and `--wide`, for a command that prints a table."""
+    wide = click.option(
+        "--wide",
+        is_flag=True,
+        expose_value=False,
+        callback=lambda context, _, value: context.meta.__setitem__(_WIDE, value),
+        help="Cut nothing, however long the lines are. In a pipe nothing is cut anyway.",
+    )
+    return json_option(wide(command))
+
+
+def console() -> Console:
+    """A console on standard output as it is now (tests replace it)."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal on standard output; None where it is none (a pipe, a file): nothing is cut
+    there."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def trimmed(line: str, width: int | None) -> str:
+    """A line (without colours) no longer than `width`, with an ellipsis for what is cut; None: as it is."""
+    return line if width is None or len(line) <= width else line[: max(0, width - 1)] + ELLIPSIS
+
+
+def echo_json(value: object) -> None:
+    """One JSON document on one line; keys keep the order in which they were put."""
+    click.echo(json_line(value))
+
+
+def json_line(value: object) -> str:
+    """Compact JSON; bytes in base64, sets sorted."""
+    return msgspec.json.encode(value, enc_hook=_plain).decode()
+
+
+def secrets_option(command: F) -> F:
+    """`--secrets`: secrets are shown by this command. What a secret is says `metadata.secrets`."""
+    return click.option(
+        "--secrets",
+        is_flag=True,
+        expose_value=False,
+        callback=lambda context, _, value: context.meta.__setitem__(_SECRETS, value),
+        help="Show SCRAM salts and keys, and passwords in settings.",
+    )(command)
+
+
+def shows_secrets() -> bool:
+    """Whether the running command was asked to show secrets."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_SECRETS))
+
+
+def secret_text(value: Redacted) -> str:
+    """A secret as this command may show it."""
+    return value.secret if shows_secrets() else REDACTED
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Redacted):
+        return secret_text(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise NotImplementedError(f"no JSON form for {type(value).__name__}")
+
+
+def table_width() -> int | None:
+    """How long a line of a table may be; None for as long as it is: with --wide, and where no terminal is."""
+    context = click.get_current_context(silent=True)
+    return None if context is not None and context.meta.get(_WIDE) else terminal_width()
+
+
+def echo_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns padded with blanks, two apart, the last one not padded: easy to read, easy to take apart. On a
+    terminal the widest cells end in an ellipsis where a line would be too long."""
+    for line in table_lines(columns, rows, table_width()):
+        click.echo(line)
+
+
+def table_lines(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None
+) -> Iterator[str]:
+    """The lines that `echo_table` prints, no longer than `width`."""
+    table = [list(columns), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
+    if width is not None:
+        widths = _fitting(widths, width)
+    for row in table:
+        padded = [
+            trimmed(cell, columns_width).ljust(columns_width)
+            for cell, columns_width in zip(row, widths, strict=True)
+        ]
+        yield trimmed(_GAP.join(padded).rstrip(), width)
+
+
+_GAP = "  "
+
+
+def _fitting(widths: list[int], width: int) -> list[int]:
+    """The widest columns are made narrower, all to the same width, until a line fits; the first one, by which
+    people find a row, is left whole while it takes less than half."""
+    kept = [one if at == 0 and one <= width // 2 else 0 for at, one in enumerate(widths)]
+    room = width - len(_GAP) * (len(widths) - 1)
+    cap = max(widths, default=0)
+    while cap > 1 and sum(max(min(one, cap), kept[at]) for at, one in enumerate(widths)) > room:
+        cap -= 1
+    narrow = [max(min(one, cap), kept[at]) for at, one in enumerate(widths)]
+    left = room - sum(narrow)
+    for at, one in enumerate(widths):  # what is left over by the rounding
+        more = min(max(0, left), one - narrow[at], 1)
+        narrow[at] += more
+        left -= more
+    return narrow
+
+
+def fits_well(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> bool:
+    """Whether a table of this width still tells something: no column is cut to less than READABLE."""
+    table = [list(columns), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
+    return all(now >= min(one, READABLE) for one, now in zip(widths, _fitting(widths, width), strict=True))
+
+
+READABLE = 10
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Redacted):
+        return secret_text(value)
+    if isinstance(value, (tuple, list)):
+        return ",".join(str(item) for item in value) or "-"
+    return str(value)

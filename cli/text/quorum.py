@@ -1,0 +1,145 @@
+"""The quorum as Kafka's `kafka-metadata-quorum describe` prints it (KIP-595, KIP-836). Pure text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
+from metaquorum.storage.files.known_committed import CommittedLoss
+from metaquorum.storage.uuids import uuid_to_text
+
+
+def leader_of(quorum: DescribeQuorumResponse) -> ReplicaStatus | None:
+    return next((voter for voter in quorum.voters if voter.node_id == quorum.leader_id), None)
+
+
+def max_follower_lag(quorum: DescribeQuorumResponse, now_ms: int) -> tuple[int, int]:
+    """(records, ms) by which the slowest voter is behind the leader; ms is -1 where it never caught up."""
+    leader = leader_of(quorum)
+    if leader is None or not quorum.voters:
+        return 0, -1
+    slowest = min(quorum.voters, key=lambda voter: (voter.log_end_offset, voter.node_id != quorum.leader_id))
+    lag = leader.log_end_offset - slowest.log_end_offset
+    if slowest.node_id == leader.node_id:
+        return lag, 0
+    if slowest.last_caught_up_ms is None:
+        return lag, -1
+    return lag, max(0, (leader.last_caught_up_ms or now_ms) - slowest.last_caught_up_ms)
+
+
+def status_text(quorum: DescribeQuorumResponse, now_ms: int) -> str:
+    """Eight lines of `name: value`, the values in one column."""
+    lag, lag_ms = max_follower_lag(quorum, now_ms)
+    rows = (
+        ("ClusterId", quorum.cluster_id),
+        ("LeaderId", quorum.leader_id),
+        ("LeaderEpoch", quorum.leader_epoch),
+        ("HighWatermark", quorum.high_watermark),
+        ("MaxFollowerLag", lag),
+        ("MaxFollowerLagTimeMs", lag_ms),
+        ("CurrentVoters", _ids(quorum.voters)),
+        ("CurrentObservers", _ids(quorum.observers)),
+    )
+    return "\n".join([*(f"{name + ':':<24}{value}" for name, value in rows), *map(str, quorum.losses)])
+
+
+def status_json(quorum: DescribeQuorumResponse, now_ms: int) -> dict[str, Any]:
+    lag, lag_ms = max_follower_lag(quorum, now_ms)
+    return {
+        "clusterId": quorum.cluster_id,
+        "leaderId": quorum.leader_id,
+        "leaderEpoch": quorum.leader_epoch,
+        "highWatermark": quorum.high_watermark,
+        "maxFollowerLag": lag,
+        "maxFollowerLagTimeMs": lag_ms,
+        "currentVoters": sorted_ids(quorum.voters),
+        "currentObservers": sorted_ids(quorum.observers),
+        "lostCommitted": losses_json(quorum.losses),
+    }
+
+
+def losses_json(losses: Sequence[CommittedLoss]) -> list[dict[str, Any]]:
+    """What replicas know to be committed and the leader does not have."""
+    return [
+        {
+            "nodeId": one.node_id,
+            "knownOffset": one.known_offset,
+            "commonOffset": one.common_offset,
+            "text": str(one),
+        }
+        for one in losses
+    ]
+
+
+def replication_text(quorum: DescribeQuorumResponse, now_ms: int, human: bool = False) -> str:
+    """A table with a tab after every padded cell: leader first, then followers, then observers."""
+    header = ("NodeId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status")
+    rows = [header]
+    for replica, status in _ordered(quorum):
+        fetched, caught_up = _times(quorum, replica, now_ms)
+        rows.append(
+            (
+                str(replica.node_id),
+                str(replica.log_end_offset),
+                str(_lag(quorum, replica)),
+                _time_text(fetched, now_ms, human),
+                _time_text(caught_up, now_ms, human),
+                status,
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    return "\n".join(
+        "".join(f"{cell:<{width}}\t" for cell, width in zip(row, widths, strict=True)) for row in rows
+    )
+
+
+def replication_json(quorum: DescribeQuorumResponse, now_ms: int) -> list[dict[str, Any]]:
+    found = []
+    for replica, status in _ordered(quorum):
+        fetched, caught_up = _times(quorum, replica, now_ms)
+        found.append(
+            {
+                "nodeId": replica.node_id,
+                "directoryId": uuid_to_text(replica.directory_id) if replica.directory_id else None,
+                "logEndOffset": replica.log_end_offset,
+                "lag": _lag(quorum, replica),
+                "lastFetchTimestamp": fetched,
+                "lastCaughtUpTimestamp": caught_up,
+                "status": status,
+            }
+        )
+    return found
+
+
+def _ids(replicas: Sequence[ReplicaStatus]) -> str:
+    return "[" + ",".join(str(node_id) for node_id in sorted_ids(replicas)) + "]"
+
+
+def sorted_ids(replicas: Sequence[ReplicaStatus]) -> list[int]:
+    return sorted(replica.node_id for replica in replicas)
+
+
+def _ordered(quorum: DescribeQuorumResponse) -> list[tuple[ReplicaStatus, str]]:
+    """The leader, the other voters and the observers, each group by id."""
+    voters = sorted(quorum.voters, key=lambda one: (one.node_id != quorum.leader_id, one.node_id))
+    observers = sorted(quorum.observers, key=lambda one: one.node_id)
+    named = [(voter, "Leader" if voter.node_id == quorum.leader_id else "Follower") for voter in voters]
+    return [*named, *((observer, "Observer") for observer in observers)]
+
+
+def _lag(quorum: DescribeQuorumResponse, replica: ReplicaStatus) -> int:
+    leader = leader_of(quorum)
+    return replica.lag if leader is None else leader.log_end_offset - replica.log_end_offset
+
+
+def _times(quorum: DescribeQuorumResponse, replica: ReplicaStatus, now_ms: int) -> tuple[int, int]:
+    """(last fetch, last caught up); the leader is always now, and -1 is never."""
+    if replica.node_id == quorum.leader_id:
+        return replica.last_fetch_ms or now_ms, replica.last_caught_up_ms or now_ms
+    fetched = -1 if replica.last_fetch_ms is None else replica.last_fetch_ms
+    return fetched, -1 if replica.last_caught_up_ms is None else replica.last_caught_up_ms
+
+
+def _time_text(time_ms: int, now_ms: int, human: bool) -> str:
+    return f"{max(0, now_ms - time_ms)} ms ago" if human and time_ms >= 0 else str(time_ms)

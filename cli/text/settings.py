@@ -1,0 +1,82 @@
+"""Descriptions of settings as text, in the words of Kafka's own tools. Knows values, no cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from metaquorum.metadata.features import METADATA_VERSION, metadata_version_name
+from metaquorum.metadata.image import Acl, QuotaEntity
+from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
+from metaquorum.metadata.settings.configs import ConfigEntry
+from metaquorum.metadata.settings.levels import FeatureDescription
+from metaquorum.metadata.settings.scram import UserCredentials
+
+
+def config_line(entry: ConfigEntry) -> str:
+    """`  name=value sensitive=false synonyms={SOURCE:name=value, ...}`, and what it does not do yet."""
+    synonyms = ", ".join(f"{each.source.name}:{each.name}={_shown(each.value)}" for each in entry.synonyms)
+    sensitive = "true" if entry.sensitive else "false"
+    note = "" if entry.note is None else f" note={{{entry.note}}}"
+    return f"  {entry.name}={_shown(entry.value)} sensitive={sensitive} synonyms={{{synonyms}}}{note}"
+
+
+def _shown(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+def feature_line(feature: FeatureDescription, epoch: int) -> str:
+    """A feature as `kafka-features describe` shows it."""
+    low, high, finalized = (
+        _level(feature.name, level)
+        for level in (feature.min_level, feature.max_level, feature.finalized_level)
+    )
+    return (
+        f"Feature: {feature.name}\tSupportedMinVersion: {low}\tSupportedMaxVersion: {high}\t"
+        f"FinalizedVersionLevel: {finalized}\tEpoch: {epoch}"
+    )
+
+
+def _level(name: str, level: int) -> str:
+    return metadata_version_name(level) if name == METADATA_VERSION else str(level)
+
+
+def acl_text(acls: Sequence[Acl]) -> str:
+    """Entries by resource pattern, as `kafka-acls --list` shows them."""
+    patterns: dict[tuple[int, str, int], list[Acl]] = {}
+    for acl in acls:
+        patterns.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(acl)
+    blocks = []
+    for (resource, name, pattern), entries in sorted(patterns.items()):
+        title = (
+            f"ResourcePattern(resourceType={ResourceType(resource).name}, name={name}, "
+            f"patternType={PatternType(pattern).name})"
+        )
+        lines = sorted(f"\t({acl_entry(entry)})" for entry in entries)
+        blocks.append("\n".join([f"Current ACLs for resource `{title}`:", *lines]))
+    return "\n\n".join(blocks)
+
+
+def acl_entry(acl: Acl) -> str:
+    """Who may or may not do what, without on what."""
+    return (
+        f"principal={acl.principal}, host={acl.host}, operation={Operation(acl.operation).name}, "
+        f"permissionType={Permission(acl.permission_type).name}"
+    )
+
+
+def quota_line(entity: QuotaEntity, quotas: Mapping[str, float]) -> str:
+    """`Quota configs for user-principal 'alice', client-id 'app1' are key=value`."""
+    subject = ", ".join(_quota_part(kind, name) for kind, name in reversed(entity))
+    values = ", ".join(f"{key}={value}" for key, value in sorted(quotas.items()))
+    return f"Quota configs for {subject} are {values}"
+
+
+def _quota_part(kind: str, name: str | None) -> str:
+    title = "user-principal" if kind == "user" else kind
+    return f"the default {title}" if name is None else f"{title} '{name}'"
+
+
+def user_line(user: UserCredentials) -> str:
+    """`SCRAM credential configs for user-principal 'bob' are SCRAM-SHA-512=iterations=4096`."""
+    found = ", ".join(f"{mechanism.title}=iterations={count}" for mechanism, count in user.iterations)
+    return f"SCRAM credential configs for user-principal '{user.user}' are {found}"

@@ -1,0 +1,81 @@
+"""Topics as Kafka's `kafka-topics --describe` prints them, and as JSON. Pure text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metaquorum.metadata.image.types import NO_LEADER, PartitionInfo
+from metaquorum.metadata.offline import Brokers, offline_replicas
+from metaquorum.runtime.client.admin import TopicDescription
+from metaquorum.storage.uuids import uuid_to_text
+
+
+def replication_factor(topic: TopicDescription) -> int:
+    return len(topic.partitions[0].replicas) if topic.partitions else 0
+
+
+def describe_text(topic: TopicDescription, brokers: Brokers) -> str:
+    """One line for the topic, one for each partition, as Kafka's tool has them, and offline replicas last."""
+    configs = ",".join(f"{key}={value}" for key, value in topic.configs.items())
+    lines = [
+        f"Topic: {topic.info.name}\tTopicId: {uuid_to_text(topic.info.topic_id)}"
+        f"\tPartitionCount: {len(topic.partitions)}\tReplicationFactor: {replication_factor(topic)}"
+        f"\tConfigs: {configs}"
+    ]
+    lines += [_partition_text(topic.info.name, partition, brokers) for partition in topic.partitions]
+    return "\n".join(lines)
+
+
+def _partition_text(name: str, partition: PartitionInfo, brokers: Brokers) -> str:
+    leader = "none" if partition.leader == NO_LEADER else str(partition.leader)
+    parts = [
+        f"Topic: {name}",
+        f"Partition: {partition.index}",
+        f"Leader: {leader}",
+        f"Replicas: {_ids(partition.replicas)}",
+        f"Isr: {_ids(partition.isr)}",
+    ]
+    if partition.adding or partition.removing:
+        parts += [
+            f"Adding Replicas: {_ids(partition.adding)}",
+            f"Removing Replicas: {_ids(partition.removing)}",
+        ]
+    if partition.elr:
+        parts.append(f"Elr: {_ids(partition.elr)}")
+    if partition.last_known_elr:
+        parts.append(f"LastKnownElr: {_ids(partition.last_known_elr)}")
+    offline = offline_replicas(brokers, partition)
+    if offline:
+        parts.append(f"Offline: {_ids(offline)}")
+    return "\t" + "\t".join(parts)
+
+
+def describe_json(topic: TopicDescription, brokers: Brokers) -> dict[str, Any]:
+    return {
+        "name": topic.info.name,
+        "topicId": uuid_to_text(topic.info.topic_id),
+        "partitionCount": len(topic.partitions),
+        "replicationFactor": replication_factor(topic),
+        "configs": dict(topic.configs),
+        "partitions": [
+            {
+                "partition": partition.index,
+                "leader": None if partition.leader == NO_LEADER else partition.leader,
+                "leaderEpoch": partition.leader_epoch,
+                "partitionEpoch": partition.partition_epoch,
+                "replicas": list(partition.replicas),
+                "isr": list(partition.isr),
+                "eligibleLeaderReplicas": list(partition.elr),
+                "lastKnownElr": list(partition.last_known_elr),
+                "addingReplicas": list(partition.adding),
+                "removingReplicas": list(partition.removing),
+                "directories": [uuid_to_text(directory) for directory in partition.directories],
+                "offlineReplicas": list(offline_replicas(brokers, partition)),
+            }
+            for partition in topic.partitions
+        ],
+    }
+
+
+def _ids(nodes: tuple[int, ...] | list[int]) -> str:
+    return ",".join(str(node) for node in nodes)

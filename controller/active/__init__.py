@@ -1,0 +1,1 @@
+"""The active controller: decides one request after another, and works through what takes several batches."""

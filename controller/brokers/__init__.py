@@ -1,0 +1,1 @@
+"""Decisions about brokers and controllers: registrations, heartbeats, sessions, broker ids."""

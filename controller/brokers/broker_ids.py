@@ -1,0 +1,296 @@
+"""Decisions about broker ids (S0): who a newcomer is, what is remembered of keys and ids, what is forgotten.
+
+Pure: an image, a request and what the active controller knows of who is there go in; records and answers
+come out. The steps that need no controller (an explicit id, a surviving meta.properties) are the broker's,
+in `broker.identity`; what the entries look like is `metadata.broker_ids`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
+
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.result import ControllerResult
+from metaquorum.metadata import broker_ids as ids
+from metaquorum.metadata.broker_ids import IdSource
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import ConfigRecord
+from metaquorum.metadata.requests.broker_ids import (
+    AllocateBrokerIdRequest,
+    AllocateBrokerIdResponse,
+    BindBrokerIdRequest,
+    UnbindBrokerIdRequest,
+)
+from metaquorum.metadata.requests.common import Done, RegisterBrokerRequest
+from metaquorum.storage.uuids import UUID_BYTES
+
+ASK_AGAIN_MS = 250
+"""How soon a newcomer that has to wait asks again: whether the other process lives shows between two of its
+heartbeats."""
+
+COLLECTED_MAX = 1_000
+"""Entries that one collection removes; the next one goes on."""
+
+
+class Presence(Protocol):
+    """What only the active controller knows of a broker id, as of the request's arrival."""
+
+    @property
+    def voters(self) -> Collection[int]:
+        """Ids that no broker may have."""
+
+    def lease_ms(self, broker_id: int) -> int:
+        """How long a live process may still hold the id without being heard of; 0: nobody does."""
+
+    def heard_since_asked(self, broker_id: int) -> bool:
+        """Whether the id's holder sent a heartbeat after this request was first made."""
+
+    def claim_ms(self, broker_id: int) -> int:
+        """How long the claim on the id still holds; 0: there is none, or it has lapsed."""
+
+    def absent_ms(self, broker_id: int) -> int:
+        """For how long nobody has held or claimed the id, as far as this controller has seen; 0: somebody
+        does."""
+
+
+def missing_ids(image: MetadataImage) -> tuple[int, ...]:
+    """Ids that partitions name and that are not registered, or fenced (S0.7, S0.16). O(brokers)."""
+    brokers = image.brokers
+    return tuple(
+        sorted(
+            broker_id
+            for broker_id in image.topics.replica_counts()
+            if (known := brokers.get(broker_id)) is None or known.fenced
+        )
+    )
+
+
+def decide_allocation(
+    image: MetadataImage, request: AllocateBrokerIdRequest, config: ControllerConfig, presence: Presence
+) -> ControllerResult:
+    """Steps 3 to 5 of S0.1. An id that is handed out is claimed in the log, in the same batch in which new
+    ids are counted: a repeated request gets the same id, also after a failover, and no id is given twice."""
+    refusal = _refusal(request, config)
+    if refusal is not None:
+        return ControllerResult(response=refusal, depends_on_image=False)
+    entries = ids.remembered(image)
+    claims = ids.claims(entries)
+    mine = next((claim for claim in claims.values() if claim.request_id == request.request_id), None)
+    if mine is not None:
+        return ControllerResult(response=_granted(config, mine.broker_id, mine.source))
+    if request.binding_key is not None:
+        bound = ids.binding_of(entries, request.binding_key)
+        if bound is not None and bound.broker_id is not None and bound.broker_id not in presence.voters:
+            answer = _try_bound(bound.broker_id, request, config, presence)
+            if answer is not None:
+                return answer
+    if request.reuse_missing:
+        answer = _try_missing(image, request, config, presence)
+        if answer is not None:
+            return answer
+    return _new_id(image, request, config, presence.voters)
+
+
+def _refusal(request: AllocateBrokerIdRequest, config: ControllerConfig) -> ApiError | None:
+    if len(request.request_id) != UUID_BYTES or not any(request.request_id):
+        return ApiError(ErrorCode.INVALID_REQUEST, "the request names no request id: send a uuid")
+    if request.cluster_id is not None and request.cluster_id != config.cluster_id:
+        text = (
+            f"the broker's directories belong to cluster {request.cluster_id} and this is cluster "
+            f"{config.cluster_id}: correct its quorum voters, or name its own directories"
+        )
+        return ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
+    problem = None if request.binding_key is None else ids.key_problem(request.binding_key)
+    return None if problem is None else ApiError(ErrorCode.INVALID_REQUEST, problem)
+
+
+def _granted(config: ControllerConfig, broker_id: int, source: IdSource) -> AllocateBrokerIdResponse:
+    return AllocateBrokerIdResponse(cluster_id=config.cluster_id, broker_id=broker_id, source=source)
+
+
+def _grant(
+    config: ControllerConfig,
+    request: AllocateBrokerIdRequest,
+    broker_id: int,
+    source: IdSource,
+    *first: ConfigRecord,
+) -> ControllerResult:
+    claim = ids.claim_record(broker_id, request.request_id, source)
+    return ControllerResult(response=_granted(config, broker_id, source), records=(*first, claim))
+
+
+def _try_bound(
+    broker_id: int, request: AllocateBrokerIdRequest, config: ControllerConfig, presence: Presence
+) -> ControllerResult | None:
+    """The id that this key is bound to (S0.5). None: it is in use, which takes more than a lease that still
+    runs: a host that was killed and comes back at once finds its own lease. Only a holder that was heard of
+    after the newcomer asked is another one (S0.6)."""
+    claim_ms, lease_ms = presence.claim_ms(broker_id), presence.lease_ms(broker_id)
+    if lease_ms > 0 and presence.heard_since_asked(broker_id):
+        return None
+    if lease_ms > 0:
+        reason = (
+            f"id {broker_id} is bound to {request.binding_key} and its last process may still live: its "
+            f"session ends in {lease_ms} ms unless it is heard of"
+        )
+    elif claim_ms > 0:
+        reason = (
+            f"id {broker_id} is bound to {request.binding_key} and was handed out to another start, which "
+            f"has {claim_ms} ms more to register"
+        )
+    else:
+        return _grant(config, request, broker_id, IdSource.BINDING)
+    response = AllocateBrokerIdResponse(
+        cluster_id=config.cluster_id,
+        retry_after_ms=min(max(lease_ms, claim_ms), ASK_AGAIN_MS),
+        waiting_for=reason,
+    )
+    return ControllerResult(response=response, depends_on_image=False)
+
+
+def _try_missing(
+    image: MetadataImage, request: AllocateBrokerIdRequest, config: ControllerConfig, presence: Presence
+) -> ControllerResult | None:
+    """The only id that partitions name and nobody has had for the grace period (S0.8, S0.9, S0.22).
+    None: there is no such id (S0.10)."""
+    candidates = [
+        broker_id
+        for broker_id in missing_ids(image)
+        if broker_id not in presence.voters
+        and presence.claim_ms(broker_id) == 0
+        and presence.lease_ms(broker_id) == 0
+        and presence.absent_ms(broker_id) >= config.broker_id_reuse_grace_ms
+    ]
+    if not candidates:
+        return None
+    if len(candidates) == 1:
+        return _grant(config, request, candidates[0], IdSource.MISSING)
+    listed = ", ".join(str(broker_id) for broker_id in candidates)
+    text = (
+        f"partitions name {len(candidates)} ids that nobody has ({listed}), and broker.id.reuse.missing "
+        "takes one only where there is no choice: set node.id to the one that this broker was, bind its key "
+        "to it (metaquorum brokers bind), or start the other brokers first"
+    )
+    return ControllerResult(response=ApiError(ErrorCode.INVALID_REGISTRATION, text))
+
+
+def _new_id(
+    image: MetadataImage,
+    request: AllocateBrokerIdRequest,
+    config: ControllerConfig,
+    voters: Collection[int],
+) -> ControllerResult:
+    """The lowest id above the reserved ones that nobody has, had or is bound to; counted in the log, so
+    that it is never handed out again (S0.10)."""
+    entries = ids.remembered(image)
+    taken = {*image.brokers, *image.topics.replica_counts(), *voters}
+    taken.update(ids.claimed_values(entries))
+    taken.update(each.broker_id for each in ids.bindings(entries) if each.broker_id is not None)
+    broker_id = max(config.reserved_broker_max_id + 1, ids.next_id(entries))
+    while broker_id in taken:
+        broker_id += 1
+    if broker_id > ids.MAX_BROKER_ID:
+        text = f"every id up to {ids.MAX_BROKER_ID} was handed out: set node.id to one that is free again"
+        return ControllerResult(response=ApiError(ErrorCode.POLICY_VIOLATION, text))
+    return _grant(config, request, broker_id, IdSource.NEW, ids.next_id_record(broker_id + 1))
+
+
+# ---- what is remembered --------------------------------------------------------------------------
+
+
+def remember_registration(
+    image: MetadataImage, request: RegisterBrokerRequest, is_live: Callable[[int], bool]
+) -> tuple[ConfigRecord, ...]:
+    """What a registration that succeeds leaves beside its own record, in the same batch (S0.13): the claim
+    on its id is redeemed, and its key bound to the id. A key that a live broker of another id is bound with
+    stays with that one (S0.23)."""
+    entries = ids.remembered(image)
+    broker_id, key = request.broker_id, request.binding_key
+    records: list[ConfigRecord] = []
+    if broker_id in ids.claimed_values(entries):
+        records.append(ids.claim_record(broker_id, None))
+    if key is None:
+        return tuple(records)
+    bound = ids.binding_of(entries, key)
+    other = None if bound is None else bound.broker_id
+    if other is not None and other != broker_id and is_live(other):
+        return tuple(records)
+    if other != broker_id:
+        records.append(ids.binding_record(key, broker_id))
+    if ids.current_key(entries, broker_id) != key:
+        records.append(ids.current_key_record(broker_id, key))
+    return tuple(records)
+
+
+def decide_bind(
+    image: MetadataImage, request: BindBrokerIdRequest, voters: Collection[int]
+) -> ControllerResult:
+    """Binds a key by hand (S0.15), for a replacement machine of another name. The id's other keys are
+    unbound in the same batch: collection could not tell which one is meant."""
+    problem = ids.key_problem(request.key)
+    if problem is not None:
+        return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, problem), depends_on_image=False)
+    if not 0 <= request.broker_id <= ids.MAX_BROKER_ID or request.broker_id in voters:
+        text = (
+            f"{request.broker_id} cannot be a broker's id: give one from 0 to {ids.MAX_BROKER_ID} that is no "
+            "controller's"
+        )
+        return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, text), depends_on_image=False)
+    entries = ids.remembered(image)
+    records = [
+        ids.binding_record(each.key, None)
+        for each in ids.bindings(entries)
+        if each.broker_id == request.broker_id and each.key != request.key
+    ]
+    bound = ids.binding_of(entries, request.key)
+    if bound is None or bound.broker_id != request.broker_id:
+        records.append(ids.binding_record(request.key, request.broker_id))
+    return ControllerResult(response=Done(), records=tuple(records))
+
+
+def decide_unbind(image: MetadataImage, request: UnbindBrokerIdRequest) -> ControllerResult:
+    """Forgets a binding, whatever its form."""
+    if ids.binding_of(ids.remembered(image), request.key) is None:
+        text = f"no id is bound to {request.key}: list the bindings with metaquorum brokers bindings"
+        return ControllerResult(response=ApiError(ErrorCode.RESOURCE_NOT_FOUND, text))
+    return ControllerResult(response=Done(), records=(ids.binding_record(request.key, None),))
+
+
+# ---- what is forgotten ---------------------------------------------------------------------------
+
+
+def garbage_bindings(image: MetadataImage) -> list[ids.Binding]:
+    """Bindings of other keys to the id of a broker that runs and is bound with the key that it registered
+    with (S0.18). Without that binding, or while the broker is down and may be on its way to another host,
+    nothing is garbage; nor is what a newer release wrote."""
+    entries = ids.remembered(image)
+    current = ids.current_keys(entries)
+    found = []
+    for binding in ids.bindings(entries):
+        broker_id = binding.broker_id
+        if broker_id is None or binding.version != ids.VALUE_VERSION:
+            continue
+        known, key = image.brokers.get(broker_id), current.get(broker_id)
+        if known is None or known.fenced or key is None or key == binding.key:
+            continue
+        home = ids.binding_of(entries, key)
+        if home is not None and home.broker_id == broker_id:
+            found.append(binding)
+    return found
+
+
+def collect(image: MetadataImage, lapsed_claims: Iterable[int]) -> tuple[ConfigRecord, ...]:
+    """One bounded batch that forgets garbage bindings, keys of ids that are not registered any more, and
+    claims that lapsed (S0.18). Empty: there is nothing; so repeating it changes nothing (S0.19)."""
+    entries = ids.remembered(image)
+    claimed = ids.claimed_values(entries)
+    records = [ids.binding_record(binding.key, None) for binding in garbage_bindings(image)]
+    records += [
+        ids.current_key_record(broker_id, None)
+        for broker_id in ids.current_keys(entries)
+        if broker_id not in image.brokers
+    ]
+    records += [ids.claim_record(broker_id, None) for broker_id in lapsed_claims if broker_id in claimed]
+    return tuple(records[:COLLECTED_MAX])

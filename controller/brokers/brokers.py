@@ -1,0 +1,253 @@
+"""Decisions about one broker: registration, its state, its death, its return (K7-K10, S2.37).
+
+Pure: an image and a few facts from the sessions go in, records and answers come out. Knows nothing of
+batches, offsets of the log end, or who else is waiting.
+"""
+
+from __future__ import annotations
+
+from metaquorum.controller.brokers.lifecycle import BrokerState
+from metaquorum.controller.partitions.partitions import eligible_anywhere
+from metaquorum.controller.result import ControllerResult
+from metaquorum.controller.settings.effective import elr_enabled
+from metaquorum.controller.settings.features import LEVEL_CONTROLLED_SHUTDOWN, unsupported_feature
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import LEVEL_DIRECTORIES
+from metaquorum.metadata.image import BrokerRegistration, BrokersImage, MetadataImage
+from metaquorum.metadata.records.types import (
+    IN_CONTROLLED_SHUTDOWN,
+    BrokerRecord,
+    BrokerRegistrationChangeRecord,
+    FenceBrokerRecord,
+    Record,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from metaquorum.metadata.requests.common import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+)
+from metaquorum.storage.uuids import UUID_BYTES, is_reserved_directory, uuid_to_text
+
+
+def broker_state(brokers: BrokersImage, broker_id: int, *, fencing: bool, told_to_stop: bool) -> BrokerState:
+    """The state of a broker: what the log says, and two facts that only the active controller knows."""
+    registration = brokers.get(broker_id)
+    if registration is None:
+        return BrokerState.UNREGISTERED
+    if registration.fenced or fencing:
+        return BrokerState.SHUTDOWN if told_to_stop else BrokerState.FENCED
+    return BrokerState.CONTROLLED_SHUTDOWN if registration.in_controlled_shutdown else BrokerState.ACTIVE
+
+
+def decide_registration(
+    image: MetadataImage,
+    request: RegisterBrokerRequest,
+    *,
+    cluster_id: str,
+    next_offset: int,
+    session_remaining_ms: int,
+    session_timeout_ms: int,
+) -> ControllerResult:
+    """A new incarnation gets a new epoch, the offset that its record will have; the same one keeps epoch and
+    fencing (K8). It is not leaving: a broker that wants to stop says so with its heartbeats, and no other
+    record takes a controlled shutdown back. `session_remaining_ms` is what the lease of the registered
+    incarnation still runs.
+
+    Precondition for a new incarnation: no partition names the earlier one (see `must_fence_first`).
+    """
+    broker_id = request.broker_id
+    refusal = _refusal(image, request, cluster_id, session_remaining_ms)
+    if refusal is not None:
+        return refusal
+    known = image.brokers.get(broker_id)
+    amends = known is not None and known.incarnation_id == request.incarnation_id
+    epoch = known.epoch if known is not None and amends else next_offset
+    says_directories = image.features.metadata_version >= LEVEL_DIRECTORIES
+    record = BrokerRecord(
+        broker_id=broker_id,
+        incarnation_id=request.incarnation_id,
+        broker_epoch=epoch,
+        end_points=request.endpoints,
+        features=request.features,
+        rack=request.rack,
+        fenced=known.fenced if known is not None and amends else True,
+        in_controlled_shutdown=False,
+        log_dirs=tuple(sorted(request.directories)) if says_directories else (),
+    )
+    response = RegisterBrokerResponse(broker_epoch=epoch, session_timeout_ms=session_timeout_ms)
+    if known is not None and amends and says_the_same(known, record):
+        return ControllerResult(response=response, depends_on_broker=broker_id)
+    return ControllerResult(response=response, records=(record,))
+
+
+def must_fence_first(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
+    """The earlier incarnation is not fenced in the log: it failed first, then the new one starts (S1.16).
+
+    So is one that registers again with fewer directories than partitions of it may lie in: its record would
+    leave leaders in a directory that nobody has. Fenced, it gives its partitions back as it may lead them.
+    """
+    known = image.brokers.get(request.broker_id)
+    if known is None or known.fenced:
+        return False
+    return known.incarnation_id != request.incarnation_id or not set(known.directories) <= set(
+        request.directories
+    )
+
+
+def must_drop_first(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
+    """The earlier incarnation may have lost what it had, and partitions count on it (K8, KIP-966): it leaves
+    every ISR and the eligible leaders first. The epoch of that incarnation proves that it stopped cleanly."""
+    known = image.brokers.get(request.broker_id)
+    if known is None or known.incarnation_id == request.incarnation_id or not elr_enabled(image):
+        return False
+    if request.previous_broker_epoch == known.epoch:
+        return False
+    in_sync = bool(image.topics.rows_with_isr(request.broker_id).size)
+    return in_sync or eligible_anywhere(image, request.broker_id)
+
+
+def refuses_registration(
+    image: MetadataImage, request: RegisterBrokerRequest, *, cluster_id: str, session_remaining_ms: int
+) -> bool:
+    """Whether `decide_registration` would refuse."""
+    return _refusal(image, request, cluster_id, session_remaining_ms) is not None
+
+
+def _refusal(
+    image: MetadataImage, request: RegisterBrokerRequest, cluster_id: str, session_remaining_ms: int
+) -> ControllerResult | None:
+    broker_id = request.broker_id
+    if request.cluster_id != cluster_id:
+        text = (
+            f"broker {broker_id} belongs to cluster {request.cluster_id} and this is cluster {cluster_id}: "
+            "correct its quorum voters, or format its directories for this cluster"
+        )
+        return ControllerResult(
+            response=ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, text), depends_on_image=False
+        )
+    known = image.brokers.get(broker_id)
+    if known is not None and known.incarnation_id != request.incarnation_id and session_remaining_ms > 0:
+        text = (
+            f"broker id {broker_id} is held by another live process; its session runs for "
+            f"{session_remaining_ms} ms more: stop that process, or retry after that time, or use another id"
+        )
+        error = ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, text)
+        return ControllerResult(response=error, depends_on_broker=broker_id)
+    problem = _directories_problem(image, request)
+    if problem is not None:
+        return ControllerResult(response=ApiError(ErrorCode.INVALID_REGISTRATION, problem))
+    unsupported = unsupported_feature(image.features, request.features)
+    if unsupported is not None:
+        return ControllerResult(response=ApiError(ErrorCode.UNSUPPORTED_VERSION, unsupported))
+    return None
+
+
+def _directories_problem(image: MetadataImage, request: RegisterBrokerRequest) -> str | None:
+    if len(request.incarnation_id) != UUID_BYTES or not any(request.incarnation_id):
+        return f"broker {request.broker_id} names no incarnation id: send a uuid drawn at each start"
+    if not request.endpoints:
+        return f"broker {request.broker_id} names no listener: configure at least one"
+    if not request.directories:
+        return f"broker {request.broker_id} names no log directory: give it at least one that is formatted"
+    seen: set[bytes] = set()
+    for directory in request.directories:
+        if len(directory) != UUID_BYTES or is_reserved_directory(directory):
+            return f"directory id {directory.hex()} is reserved: format the directory again to give it an id"
+        if directory in seen:
+            return (
+                f"directory id {uuid_to_text(directory)} is named twice: one directory is a copy, remove it"
+            )
+        seen.add(directory)
+    for other_id, other in image.brokers.items():
+        if other_id != request.broker_id and not seen.isdisjoint(other.directories):
+            taken = next(directory for directory in other.directories if directory in seen)
+            return (
+                f"directory id {uuid_to_text(taken)} belongs to broker {other_id}: it was copied from there; "
+                f"remove the copy, or unregister broker {other_id} if it is gone"
+            )
+    return None
+
+
+def says_the_same(known: BrokerRegistration, record: BrokerRecord) -> bool:
+    """Whether `record` would leave the registration as it is."""
+    return (
+        known.in_controlled_shutdown == record.in_controlled_shutdown
+        and [(e.name, e.host, e.port, e.security_protocol) for e in known.endpoints]
+        == [(e.name, e.host, e.port, e.security_protocol) for e in record.end_points]
+        and sorted((f.name, f.min_supported_version, f.max_supported_version) for f in known.features)
+        == sorted((f.name, f.min_supported_version, f.max_supported_version) for f in record.features)
+        and known.rack == record.rack
+        and tuple(known.directories) == record.log_dirs
+    )
+
+
+def epoch_refusal(brokers: BrokersImage, broker_id: int, broker_epoch: int) -> ApiError | None:
+    """Why a request of this broker epoch is not listened to; None: it is the registered one (S1.5, S1.6)."""
+    known = brokers.get(broker_id)
+    if known is None:
+        return ApiError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered: register it first"
+        )
+    if broker_epoch < known.epoch:
+        text = (
+            f"broker epoch {broker_epoch} of broker {broker_id} is over, {known.epoch} is registered: "
+            "a newer process of this id registered, or this one must register again"
+        )
+        return ApiError(ErrorCode.STALE_BROKER_EPOCH, text)
+    if broker_epoch > known.epoch:
+        text = (
+            f"broker {broker_id} names epoch {broker_epoch} and this controller knows {known.epoch}: "
+            "retry when it has caught up"
+        )
+        return ApiError(ErrorCode.NOT_CONTROLLER, text)
+    return None
+
+
+def heartbeat_response(
+    state: BrokerState, caught_up: bool, session_timeout_ms: int
+) -> BrokerHeartbeatResponse:
+    """What a broker in `state` is told."""
+    return BrokerHeartbeatResponse(
+        is_caught_up=caught_up,
+        is_fenced=state in {BrokerState.FENCED, BrokerState.SHUTDOWN},
+        should_shut_down=state is BrokerState.SHUTDOWN,
+        in_controlled_shutdown=state is BrokerState.CONTROLLED_SHUTDOWN,
+        session_timeout_ms=session_timeout_ms,
+    )
+
+
+def is_caught_up(brokers: BrokersImage, request: BrokerHeartbeatRequest) -> bool:
+    """Whether the broker has applied its own registration record (K10); offsets applied are exclusive."""
+    offset = brokers.registration_offset(request.broker_id)
+    return offset is not None and request.applied_offset > offset
+
+
+def fence_record(broker_id: int, epoch: int) -> Record:
+    return FenceBrokerRecord(id=broker_id, epoch=epoch)
+
+
+def unfence_record(broker_id: int, epoch: int) -> Record:
+    return UnfenceBrokerRecord(id=broker_id, epoch=epoch)
+
+
+def unregister_record(broker_id: int, epoch: int) -> Record:
+    return UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=epoch)
+
+
+def directories_record(broker_id: int, epoch: int, online: tuple[bytes, ...]) -> Record:
+    """The directories that are left (KIP-858); at least one, a broker without any is fenced instead."""
+    return BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, log_dirs=online)
+
+
+def shutdown_record(broker_id: int, epoch: int) -> Record:
+    return BrokerRegistrationChangeRecord(
+        broker_id=broker_id, broker_epoch=epoch, in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN
+    )
+
+
+def knows_controlled_shutdown(image: MetadataImage) -> bool:
+    """Below metadata.version 3.3-IV3 the log cannot say it: such a broker is fenced at once instead."""
+    return image.features.metadata_version >= LEVEL_CONTROLLED_SHUTDOWN

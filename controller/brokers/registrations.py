@@ -1,0 +1,67 @@
+"""Registrations of controllers (KIP-919): who they are and which feature levels they can work at.
+
+A level is only finalized when every voter has said that it can (see `feature_levels`).
+"""
+
+from __future__ import annotations
+
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.result import ControllerResult
+from metaquorum.controller.settings.features import LEVEL_CONTROLLER_REGISTRATION
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import KNOWN_FEATURES
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import ControllerFeature, ControllerRecord
+from metaquorum.metadata.requests.common import Done
+from metaquorum.metadata.requests.settings import RegisterControllerRequest
+from metaquorum.storage.uuids import UUID_BYTES
+
+
+def own_registration(
+    image: MetadataImage, config: ControllerConfig, incarnation_id: bytes
+) -> RegisterControllerRequest | None:
+    """What this controller has to say of itself; None: the log has it, or cannot carry it yet."""
+    if image.features.metadata_version < LEVEL_CONTROLLER_REGISTRATION:
+        return None
+    known = image.controllers.get(config.node_id)
+    if known is not None and known.incarnation_id == incarnation_id:
+        return None
+    return RegisterControllerRequest(
+        controller_id=config.node_id,
+        incarnation_id=incarnation_id,
+        endpoints=config.endpoints,
+        features=tuple(
+            ControllerFeature(
+                name=each.name, min_supported_version=each.min_level, max_supported_version=each.max_level
+            )
+            for each in KNOWN_FEATURES
+        ),
+    )
+
+
+def decide_register_controller(
+    image: MetadataImage, request: RegisterControllerRequest, *, voters: frozenset[int]
+) -> ControllerResult:
+    """The newest incarnation of a controller replaces an earlier one."""
+    if image.features.metadata_version < LEVEL_CONTROLLER_REGISTRATION:
+        text = "the cluster's metadata.version cannot carry controllers: raise it to 3.7-IV0 or above"
+        return ControllerResult(response=ApiError(ErrorCode.UNSUPPORTED_VERSION, text))
+    if request.controller_id not in voters:
+        text = f"controller {request.controller_id} is no voter here: correct its node.id or its voters"
+        return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, text), depends_on_image=False)
+    if len(request.incarnation_id) != UUID_BYTES or not any(request.incarnation_id):
+        text = "the incarnation id is no uuid: send 16 bytes that are drawn at each start"
+        return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, text), depends_on_image=False)
+    known = image.controllers.get(request.controller_id)
+    if known is not None and known.incarnation_id == request.incarnation_id:
+        return ControllerResult(response=Done())
+    return ControllerResult(response=Done(), records=(controller_record(request),))
+
+
+def controller_record(request: RegisterControllerRequest) -> ControllerRecord:
+    return ControllerRecord(
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        end_points=request.endpoints,
+        features=request.features,
+    )

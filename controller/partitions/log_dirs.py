@@ -1,0 +1,128 @@
+"""In which log directory a replica lies: what brokers say of it (KIP-858 AssignReplicasToDirs, S3.9).
+
+Pure. A directory that its broker has not registered as online is offline: a replica there leaves leadership
+and ISR with the same record that says where it lies. Failed directories are `partitions`' and `heartbeats`'.
+"""
+
+from __future__ import annotations
+
+from metaquorum.controller.brokers.brokers import epoch_refusal
+from metaquorum.controller.partitions.partition_change import Rules, Target, build_change
+from metaquorum.controller.result import ControllerResult
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import LEVEL_DIRECTORIES
+from metaquorum.metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, MetadataImage, PartitionInfo
+from metaquorum.metadata.meaning import merge_change
+from metaquorum.metadata.offline import directory_online
+from metaquorum.metadata.records.types import Record
+from metaquorum.metadata.requests.partitions import (
+    AssignmentResult,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    ReplicaAssignment,
+)
+from metaquorum.storage.uuids import UUID_BYTES
+
+Refusal = tuple[ErrorCode, str]
+
+
+def decide_assign_replicas(
+    image: MetadataImage, request: AssignReplicasToDirsRequest, rules: Rules, *, records_max: int
+) -> ControllerResult:
+    """A result for each replica; all that changes is one batch."""
+    if image.features.metadata_version < LEVEL_DIRECTORIES:
+        text = "the log cannot name directories at this metadata.version: raise it to 3.7-IV2"
+        return ControllerResult(response=ApiError(ErrorCode.UNSUPPORTED_VERSION, text))
+    broker_id = request.broker_id
+    stale = epoch_refusal(image.brokers, broker_id, request.broker_epoch)
+    if stale is not None:
+        return ControllerResult(response=stale, depends_on_broker=broker_id)
+    if len(request.assignments) > records_max:
+        text = f"{len(request.assignments)} replicas are more than the {records_max} allowed: send fewer"
+        return ControllerResult(response=ApiError(ErrorCode.POLICY_VIOLATION, text), depends_on_image=False)
+    records: list[Record] = []
+    results: list[AssignmentResult] = []
+    seen: set[tuple[bytes, int]] = set()
+    for wanted in request.assignments:
+        key = (wanted.topic_id, wanted.partition)
+        refusal = _refusal(image, broker_id, wanted, repeated=key in seen)
+        if refusal is None:
+            seen.add(key)
+            refusal = _assign(image, broker_id, wanted, rules, records)
+        code, message = refusal or (ErrorCode.NONE, None)
+        results.append(
+            AssignmentResult(
+                directory_id=wanted.directory_id,
+                topic_id=wanted.topic_id,
+                partition=wanted.partition,
+                error=code,
+                message=message,
+            )
+        )
+    response = AssignReplicasToDirsResponse(results=tuple(results))
+    return ControllerResult(response=response, records=tuple(records))
+
+
+def _assign(
+    image: MetadataImage, broker_id: int, wanted: ReplicaAssignment, rules: Rules, records: list[Record]
+) -> Refusal | None:
+    """One replica whose request is in order. What was in a directory that is gone did not come along: it is
+    in sync no more, and no eligible leader (KIP-966). Where nobody else has what was acknowledged, the log
+    keeps naming the old directory: led from the new one, the partition would begin again with nothing, and
+    only an unclean election may do that."""
+    partition = image.topics.partition(wanted.topic_id, wanted.partition)
+    if partition is None:
+        return None
+    directory = wanted.directory_id
+    before = partition.directory_of(broker_id)
+    gone = before not in {None, UNASSIGNED, MIGRATING, directory} and not directory_online(
+        image.brokers, broker_id, before
+    )
+    # One that is LOST never held anything: its first directory failed before the log named it (S3.6).
+    emptied = gone and before != LOST
+    online = directory not in rules.failing and directory_online(image.brokers, broker_id, directory)
+    stays = online and not emptied
+    target = Target(
+        isr=None if stays else tuple([replica for replica in partition.isr if replica != broker_id]),
+        directories={broker_id: directory},
+        unclean_shutdown=frozenset([broker_id]) if gone else frozenset(),
+        emptied=broker_id if emptied else None,
+    )
+    change = build_change(partition, target, rules)
+    if change is None:
+        return None
+    if emptied and _counts_on(merge_change(partition, change, offset=-1), broker_id):
+        text = (
+            f"broker {broker_id} was the last replica in sync, and the directory that held it is gone: bring "
+            "that directory back, or accept the loss with an unclean election"
+        )
+        return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, text
+    records.append(change)
+    return None
+
+
+def _counts_on(partition: PartitionInfo, broker_id: int) -> bool:
+    """Whether the partition waits for this broker's replica and for no other."""
+    if partition.leader != NO_LEADER:
+        return False
+    waits_for = {*partition.isr, *partition.elr} or set(partition.last_known_elr)
+    return waits_for <= {broker_id}
+
+
+def _refusal(
+    image: MetadataImage, broker_id: int, wanted: ReplicaAssignment, *, repeated: bool
+) -> Refusal | None:
+    if len(wanted.directory_id) != UUID_BYTES or wanted.directory_id in {MIGRATING, UNASSIGNED}:
+        text = f"directory id {wanted.directory_id.hex()} names no directory: send the id of a formatted one"
+        return ErrorCode.INVALID_REQUEST, text
+    if image.topics.topic(wanted.topic_id) is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {wanted.topic_id.hex()}"
+    partition = image.topics.partition(wanted.topic_id, wanted.partition)
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {wanted.partition}"
+    if broker_id not in partition.replicas:
+        text = f"broker {broker_id} holds no replica of this partition: read the new metadata"
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, text
+    if repeated:
+        return ErrorCode.INVALID_REQUEST, "the replica is named twice in one request: name it once"
+    return None

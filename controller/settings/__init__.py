@@ -1,0 +1,1 @@
+"""Decisions about what operators set: configurations, features, ACLs, credentials, quotas, tokens."""

@@ -1,0 +1,204 @@
+"""Decisions on configurations: what is set, deleted, appended or subtracted, a result for each resource.
+
+A resource changes as a whole or not at all. What keys there are is `metadata.settings`' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.partitions.eligible import min_isr_problem, no_longer_eligible
+from metaquorum.controller.partitions.topic_names import name_problem
+from metaquorum.controller.repeats import repeated
+from metaquorum.controller.result import ControllerResult
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    TOPIC_RESOURCE,
+    ConfigResource,
+    MetadataImage,
+)
+from metaquorum.metadata.records.types import ConfigRecord, Record
+from metaquorum.metadata.requests.settings import (
+    AlterConfigsRequest,
+    ConfigChange,
+    ConfigOp,
+    OpKind,
+    SettingResult,
+    SettingsResponse,
+)
+from metaquorum.metadata.settings.configs import check_values, key_of, splits_as_list
+from metaquorum.metadata.settings.effects import notes_on
+from metaquorum.metadata.settings.keys import ConfigValueError, split_parts
+
+KINDS: Mapping[int, str] = {
+    TOPIC_RESOURCE: "topic",
+    BROKER_RESOURCE: "broker",
+    CLIENT_METRICS_RESOURCE: "client-metrics",
+}
+_MAX_BROKER_ID = 2**31 - 1
+
+Refusal = tuple[ErrorCode, str]
+
+
+def decide_alter_configs(
+    image: MetadataImage, request: AlterConfigsRequest, config: ControllerConfig, *, voters: frozenset[int]
+) -> ControllerResult:
+    """`voters` are controllers, whose configuration may be set like a broker's (as in Kafka)."""
+    records: list[Record] = []
+    results: list[SettingResult] = []
+    twice = repeated(change.resource for change in request.changes)
+    for change in request.changes:
+        subject = resource_title(change.resource)
+        if change.resource in twice:
+            refusal: Refusal | None = (
+                ErrorCode.INVALID_REQUEST,
+                f"{subject} is named twice in one request: name it once",
+            )
+        else:
+            refusal = _decide_resource(image, change, voters, records)
+        results.append(_result(subject, refusal, None if refusal else _note(image, change)))
+    records += no_longer_eligible(image, records)
+    if len(records) > config.records_per_request_max:
+        return refuse_size([result.subject for result in results], config.records_per_request_max)
+    response = SettingsResponse(results=tuple(results))
+    return ControllerResult(response=response, records=() if request.validate_only else tuple(records))
+
+
+def refuse_size(subjects: list[str], records_max: int) -> ControllerResult:
+    """What one batch cannot hold is refused as a whole."""
+    text = f"the request would write more than {records_max} records or 8 MiB: split it into several requests"
+    results = tuple(_result(subject, (ErrorCode.POLICY_VIOLATION, text)) for subject in subjects)
+    return ControllerResult(response=SettingsResponse(results=results), depends_on_image=False)
+
+
+def resource_title(resource: ConfigResource) -> str:
+    """`topic orders`, `broker 3`, `broker default`."""
+    kind = KINDS.get(resource.resource_type, f"resource type {resource.resource_type}")
+    return f"{kind} {resource.name or 'default'}"
+
+
+def _note(image: MetadataImage, change: ConfigChange) -> str | None:
+    """What was accepted and changes nothing yet."""
+    before = image.configs.get(change.resource) or {}
+    after = [(op.name, _value_after(change.resource, op, before.get(op.name))) for op in change.ops]
+    values = [(name, value) for name, value in after if isinstance(value, str)]
+    return notes_on(change.resource.resource_type, values)
+
+
+def _result(subject: str, refusal: Refusal | None, note: str | None = None) -> SettingResult:
+    if refusal is None:
+        return SettingResult(subject=subject, note=note)
+    return SettingResult(subject=subject, error=refusal[0], message=refusal[1])
+
+
+def _decide_resource(
+    image: MetadataImage, change: ConfigChange, voters: frozenset[int], records: list[Record]
+) -> Refusal | None:
+    """Adds the records of one resource, or says why there are none."""
+    resource = change.resource
+    refusal = resource_refusal(image, resource, voters) or _ops_refusal(change)
+    if refusal is not None:
+        return refusal
+    before = image.configs.get(resource) or {}
+    after = dict(before)
+    found: list[Record] = []
+    for op in change.ops:
+        value = _value_after(resource, op, before.get(op.name))
+        if isinstance(value, tuple):
+            return value
+        problem = min_isr_problem(image, resource, op.name, value)
+        if problem is not None:
+            return ErrorCode.INVALID_CONFIG, problem
+        # Brokers are told again what they have: a key store may have changed in place (KAFKA-14136).
+        if value != before.get(op.name) or resource.resource_type == BROKER_RESOURCE:
+            found.append(
+                ConfigRecord(
+                    resource_type=resource.resource_type,
+                    resource_name=resource.name,
+                    name=op.name,
+                    value=value,
+                )
+            )
+        if value is None:
+            after.pop(op.name, None)
+        else:
+            after[op.name] = value
+    try:
+        check_values(resource, after, [op.name for op in change.ops])
+    except ConfigValueError as error:
+        return ErrorCode.INVALID_CONFIG, str(error)
+    records += found
+    return None
+
+
+def resource_refusal(
+    image: MetadataImage, resource: ConfigResource, voters: frozenset[int]
+) -> Refusal | None:
+    """Why this resource cannot be configured; None: it can."""
+    match resource.resource_type:
+        case 2:
+            problem = "a topic is named: topics have no default" if not resource.name else None
+            problem = problem or name_problem(resource.name)
+            if problem is not None:
+                return ErrorCode.INVALID_TOPIC_EXCEPTION, problem
+            if image.topics.topic_named(resource.name) is None:
+                text = f"there is no topic {resource.name}: list the topics to see which exist"
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text
+            return None
+        case 4:
+            return _broker_refusal(image, resource.name, voters)
+        case 16:
+            if not resource.name:
+                return ErrorCode.INVALID_REQUEST, "a client metrics subscription has a name: give one"
+            return None
+        case other:
+            text = f"resource type {other} is not kept in the log: use topic, broker or client-metrics"
+            return ErrorCode.INVALID_REQUEST, text
+
+
+def _broker_refusal(image: MetadataImage, name: str, voters: frozenset[int]) -> Refusal | None:
+    if not name:
+        return None
+    if not (name.isascii() and name.isdecimal()) or int(name) > _MAX_BROKER_ID or str(int(name)) != name:
+        return ErrorCode.INVALID_REQUEST, f"{name!r} is no broker id: write a whole number from 0 on"
+    if int(name) not in image.brokers and int(name) not in voters:
+        text = f"broker {name} is not registered: list the brokers to see which are"
+        return ErrorCode.BROKER_ID_NOT_REGISTERED, text
+    return None
+
+
+def _ops_refusal(change: ConfigChange) -> Refusal | None:
+    twice = repeated(op.name for op in change.ops)
+    for op in change.ops:
+        if not op.name:
+            return ErrorCode.INVALID_REQUEST, "a configuration key has no name: give one"
+        if op.name in twice:
+            return ErrorCode.INVALID_REQUEST, f"{op.name} is named twice for one resource: name it once"
+        if op.value is None and op.kind is not OpKind.DELETE:
+            return ErrorCode.INVALID_REQUEST, f"{op.name} has no value: give one, or delete the key"
+    return None
+
+
+def _value_after(resource: ConfigResource, op: ConfigOp, before: str | None) -> str | Refusal | None:
+    """The key's value after one change; None: it is not set."""
+    match op.kind:
+        case OpKind.SET:
+            return op.value
+        case OpKind.DELETE:
+            return None
+        case OpKind.APPEND | OpKind.SUBTRACT:
+            if not splits_as_list(resource, op.name):
+                verb = "append to" if op.kind is OpKind.APPEND else "subtract from"
+                text = f"{op.name} is no list: set it instead of trying to {verb} it"
+                return ErrorCode.INVALID_CONFIG, text
+            key = key_of(resource.resource_type, op.name)
+            parts = split_parts(before if before is not None or key is None else key.default)
+            for part in (op.value or "").split(","):
+                if op.kind is OpKind.APPEND and part not in parts:
+                    parts.append(part)
+                elif op.kind is OpKind.SUBTRACT and part in parts:
+                    parts.remove(part)
+            return ",".join(parts)

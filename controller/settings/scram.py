@@ -1,0 +1,84 @@
+"""Decisions on SCRAM credentials (KIP-554, KIP-900): a result for each user of a request.
+
+What arrives is the salted password; only the keys that RFC 5802 lets a server keep are written.
+"""
+
+from __future__ import annotations
+
+from metaquorum.controller.repeats import repeated
+from metaquorum.controller.result import ControllerResult
+from metaquorum.controller.settings.features import LEVEL_SCRAM
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import (
+    Record,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+from metaquorum.metadata.requests.settings import (
+    AlterScramRequest,
+    ScramDeletion,
+    ScramUpsertion,
+    SettingResult,
+    SettingsResponse,
+)
+from metaquorum.metadata.settings.scram import MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, stored_keys
+
+Refusal = tuple[ErrorCode, str]
+
+
+def decide_alter_scram(image: MetadataImage, request: AlterScramRequest) -> ControllerResult:
+    """A user that a request names twice is left alone, as in Kafka, whatever the mechanisms."""
+    changes: tuple[ScramDeletion | ScramUpsertion, ...] = (*request.deletions, *request.upsertions)
+    twice = repeated(change.user for change in changes)
+    records: list[Record] = []
+    results: list[SettingResult] = []
+    for user, change in {change.user: change for change in changes}.items():
+        refusal = _refusal(image, change)
+        if user in twice:
+            text = f"user {user} is changed twice in one request: send one request for each mechanism"
+            refusal = (ErrorCode.DUPLICATE_RESOURCE, text)
+        if refusal is not None:
+            results.append(SettingResult(subject=user, error=refusal[0], message=refusal[1]))
+            continue
+        results.append(SettingResult(subject=user))
+        records.append(_record(change))
+    return ControllerResult(response=SettingsResponse(results=tuple(results)), records=tuple(records))
+
+
+def _refusal(image: MetadataImage, change: ScramDeletion | ScramUpsertion) -> Refusal | None:
+    if image.features.metadata_version < LEVEL_SCRAM:
+        text = "the cluster's metadata.version cannot carry SCRAM credentials: raise it to 3.5-IV2 or above"
+        return ErrorCode.UNSUPPORTED_VERSION, text
+    if not change.user:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, "the user has no name: give one"
+    if change.mechanism not in set(Mechanism):
+        known = ", ".join(each.title for each in Mechanism)
+        text = f"there is no SCRAM mechanism {change.mechanism}: use {known}"
+        return ErrorCode.UNSUPPORTED_SASL_MECHANISM, text
+    if isinstance(change, ScramDeletion):
+        if (change.mechanism, change.user) in image.scram:
+            return None
+        title = Mechanism(change.mechanism).title
+        text = f"user {change.user} has no credential for {title}: list the users to see which have"
+        return ErrorCode.RESOURCE_NOT_FOUND, text
+    if not MIN_ITERATIONS <= change.iterations <= MAX_ITERATIONS:
+        text = f"{change.iterations} iterations are not possible: give {MIN_ITERATIONS} to {MAX_ITERATIONS}"
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, text
+    if not change.salt or not change.salted_password:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, "the salt or the salted password is empty: send both"
+    return None
+
+
+def _record(change: ScramDeletion | ScramUpsertion) -> Record:
+    if isinstance(change, ScramDeletion):
+        return RemoveUserScramCredentialRecord(name=change.user, mechanism=change.mechanism)
+    stored_key, server_key = stored_keys(Mechanism(change.mechanism), change.salted_password)
+    return UserScramCredentialRecord(
+        name=change.user,
+        mechanism=change.mechanism,
+        salt=change.salt,
+        stored_key=stored_key,
+        server_key=server_key,
+        iterations=change.iterations,
+    )

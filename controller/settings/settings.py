@@ -1,0 +1,73 @@
+"""From a request about settings to the decision on it. Owns the dispatch only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from metaquorum.controller.brokers.registrations import decide_register_controller
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.result import ControllerResult
+from metaquorum.controller.settings.acls import decide_create_acls, decide_delete_acls
+from metaquorum.controller.settings.configs import decide_alter_configs
+from metaquorum.controller.settings.feature_levels import decide_update_features
+from metaquorum.controller.settings.producer_ids import decide_allocate_producer_ids
+from metaquorum.controller.settings.quotas import decide_alter_quotas
+from metaquorum.controller.settings.scram import decide_alter_scram
+from metaquorum.controller.settings.tokens import decide_create_token, decide_expire_token, decide_renew_token
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.settings import (
+    AllocateProducerIdsRequest,
+    AlterConfigsRequest,
+    AlterQuotasRequest,
+    AlterScramRequest,
+    CreateAclsRequest,
+    CreateTokenRequest,
+    DeleteAclsRequest,
+    ExpireTokenRequest,
+    RegisterControllerRequest,
+    RenewTokenRequest,
+    SettingsRequest,
+    UpdateFeaturesRequest,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What decisions need beside the image. `wall_ms` is Unix time, `voters` the ids of all controllers."""
+
+    config: ControllerConfig
+    voters: frozenset[int]
+    wall_ms: int
+    new_id: Callable[[], bytes]
+
+
+def decide_settings(image: MetadataImage, request: SettingsRequest, around: Surroundings) -> ControllerResult:
+    """The decision on one request."""
+    config = around.config
+    match request:
+        case AlterConfigsRequest():
+            return decide_alter_configs(image, request, config, voters=around.voters)
+        case UpdateFeaturesRequest():
+            return decide_update_features(image, request, node_id=config.node_id, voters=around.voters)
+        case CreateAclsRequest():
+            return decide_create_acls(image, request, config, new_id=around.new_id)
+        case DeleteAclsRequest():
+            return decide_delete_acls(image, request, config)
+        case AlterScramRequest():
+            return decide_alter_scram(image, request)
+        case AlterQuotasRequest():
+            return decide_alter_quotas(image, request, config)
+        case CreateTokenRequest():
+            return decide_create_token(image, request, config, new_id=around.new_id(), wall_ms=around.wall_ms)
+        case RenewTokenRequest():
+            return decide_renew_token(image, request, config, wall_ms=around.wall_ms)
+        case ExpireTokenRequest():
+            return decide_expire_token(image, request, config, wall_ms=around.wall_ms)
+        case AllocateProducerIdsRequest():
+            return decide_allocate_producer_ids(image, request)
+        case RegisterControllerRequest():
+            return decide_register_controller(image, request, voters=around.voters)
+        case _:
+            assert_never(request)

@@ -1,0 +1,66 @@
+"""What a derived cause is, what its rule may look at, and how it is said that the log cannot tell.
+
+Owns no rule. Knows steps and the feed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from metaquorum.metadata.inspect.entities.changes import BatchChanges, ChangeFeed
+from metaquorum.metadata.inspect.log.points import utc_text
+from metaquorum.metadata.inspect.timeline.change_steps import NOOP_LEVEL, Place
+
+__all__ = ["NOOP_LEVEL", "SHUTDOWN_LEVEL", "SPLIT_MS", "Cause", "Scene", "cannot_tell", "ids"]
+
+SHUTDOWN_LEVEL = 7
+"""metadata.version 3.3-IV3: from here on the log says that a broker is in controlled shutdown (KIP-841)."""
+
+SPLIT_MS = 1_000
+"""So far apart the batches may lie over which one fence or shutdown of a broker was split."""
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """One derived cause. `rule` is a key of `cause_rules.RULES`; `offset` is that of the record that
+    is the cause, if it is another one; `broker_id` the broker that it is about. Not `certain`: another
+    history leaves the same records, and the text has both readings."""
+
+    rule: str
+    text: str
+    offset: int | None = None
+    broker_id: int | None = None
+    certain: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What a rule may look at besides the step: the batch, and the feed that has just applied it."""
+
+    batch: BatchChanges
+    feed: ChangeFeed
+
+    def since(self, place: Place | None) -> str:
+        return "" if place is None else f"{place[0]} ({utc_text(place[1])})"
+
+    def is_just_before(self, place: Place | None, within_ms: int = SPLIT_MS) -> bool:
+        """Whether a place lies so shortly before this batch, by the clock. A clock that ran backwards says
+        nothing."""
+        return place is not None and 0 <= self.batch.time_ms - place[1] <= within_ms
+
+    @property
+    def metadata_version(self) -> int:
+        """The level in force: it says what a controller writes down."""
+        return self.feed.metadata_version
+
+
+def cannot_tell(*readings: tuple[str, str]) -> str:
+    """The sentence for records that several histories leave: each reading with what would confirm it."""
+    return "the log cannot tell: " + ", or ".join(f"{what} (to confirm: {proof})" for what, proof in readings)
+
+
+def ids(listed: Iterable[int]) -> str:
+    """`[1,2,3]`."""
+    return "[" + ",".join(map(str, listed)) + "]"

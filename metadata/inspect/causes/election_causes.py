@@ -1,0 +1,69 @@
+"""Why the quorum has another leader: what the first record of an epoch, and the silence before it, tell.
+
+Owns the rules about elections of controllers. The log has who voted for the winner (KIP-595), not why anybody
+stood for election.
+"""
+
+from __future__ import annotations
+
+from metaquorum.metadata.inspect.causes.cause_types import NOOP_LEVEL, Cause, cannot_tell, ids
+from metaquorum.metadata.records import control
+
+FETCH_TIMEOUT_MS = 2_000
+"""The default of controller.quorum.fetch.timeout.ms: before it has passed in silence no voter stands for
+election, unless the leader told it to (KIP-595)."""
+
+
+def election_causes(
+    record: control.LeaderChangeMessage,
+    epoch: int,
+    leader_before: int | None,
+    epoch_before: int | None,
+    silence_ms: int | None,
+    metadata_version: int = NOOP_LEVEL,
+) -> tuple[Cause, ...]:
+    """Why the quorum has this leader. The first record of an epoch says who voted for it (KIP-595);
+    `silence_ms` is the time since the batch before it, None where that is not known."""
+    granting = [voter.voter_id for voter in record.granting_voters]
+    votes = f" by {ids(granting)}" if granting else ""
+    found = [Cause(rule="leader-elected", text=f"controller {record.leader_id} was elected{votes}")]
+    if leader_before is not None and leader_before != record.leader_id and granting:
+        voted = leader_before in granting
+        found.append(_leader_gone(leader_before, voted, silence_ms, metadata_version))
+    if epoch_before is not None and epoch > epoch_before + 1:
+        skipped = f"{epoch_before + 1}" if epoch == epoch_before + 2 else f"{epoch_before + 1} to {epoch - 1}"
+        which = (
+            f"epoch {skipped}, or its winner" if skipped.isdigit() else f"epochs {skipped}, or the winners"
+        )
+        text = f"nobody won {which} committed nothing"
+        found.append(Cause(rule="epochs-skipped", text=text))
+    return tuple(found)
+
+
+def _leader_gone(leader: int, voted: bool, silence_ms: int | None, metadata_version: int) -> Cause:
+    if silence_ms is not None and 0 <= silence_ms < FETCH_TIMEOUT_MS:
+        text = (
+            f"controller {leader}, which led before, wrote until {silence_ms} ms before: it resigned, or was"
+            " started again at once"
+        )
+        return Cause(rule="leader-resigned", text=text)
+    silent = silence_ms is not None and silence_ms >= FETCH_TIMEOUT_MS
+    if silent and not voted and metadata_version >= NOOP_LEVEL:
+        text = (
+            f"controller {leader}, which led before, fell silent and did not vote: it failed, was cut off, or"
+            " was stopped when nobody was there to follow it"
+        )
+        return Cause(rule="leader-lost", text=text)
+    if silence_ms is None:
+        why = "; what it wrote last is not known"
+    elif not silent:
+        why = ", and the clock of its successor is behind its own"
+    elif voted:
+        why = ", was silent, and voted for its successor"
+    else:
+        why = "; below metadata.version 3.3-IV1 a leader writes nothing when idle"
+    text = f"controller {leader} led before{why}; " + cannot_tell(
+        ("it resigned", "its own log says that it shuts down or resigns"),
+        ("it failed or was cut off", "the logs of the others say that the fetch timeout passed"),
+    )
+    return Cause(rule="leader-replaced", text=text, certain=False)

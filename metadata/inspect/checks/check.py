@@ -1,0 +1,366 @@
+"""Whether a log keeps the invariants, and its snapshots agree with it.
+
+Owns the walk over one log: every step's invariants, every snapshot against the state that the log makes.
+Findings are values, bounded in number. Several logs of one quorum are `matching`'s. Knows no terminal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.checks.record_checks import IDLE_RULE, Fault, clock_faults, record_faults
+from metaquorum.metadata.inspect.entities.diff import changes_between
+from metaquorum.metadata.inspect.entities.views import touched
+from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.concern import Concern
+from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_state, known_from
+from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.log.states import FoundState, OnProblem, Passed, Step, state_at, steps_about
+from metaquorum.metadata.inspect.timeline.leaps import Leap, Place
+from metaquorum.metadata.invariants import ERROR, Violation, check_image
+from metaquorum.metadata.invariants_changes import check_batch
+from metaquorum.metadata.records.control import UnknownControlRecord
+from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.storage.types import LogPosition
+
+MAX_FINDINGS = 1_000
+"""Findings of one log that are kept; more say nothing new, and are counted."""
+
+MAX_OPEN = 100_000
+"""Violations that are remembered, so that none is told twice."""
+
+SHOWN_DIFFERENCES = 3
+
+_REFUSED = re.compile(r"skipped: offset (\d+): (.*)")
+"""How `states` tells of a record that does not fit the state before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that breaks a rule. `offset` is that of the batch (or the end of the snapshot) that shows it,
+    `time_ms` its time, `where` the entity's path; `severity` is ERROR or WARNING of `metadata.invariants`."""
+
+    rule: str
+    severity: str
+    offset: int
+    epoch: int
+    time_ms: int
+    where: str
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class LogReport:
+    """What was found in one log. `problems` are lines about damage; `unknown` counts records from the
+    future. A broken rule is told once for each entity, where it was first broken; `lasting` are the (rule,
+    entity) that are still broken at the end. `dropped` findings were too many to keep. `coverage` has the
+    ranges whose records were not checked against every rule."""
+
+    log: MetadataLog
+    start_offset: int = 0
+    end_offset: int = 0
+    epoch: int = -1
+    batches: int = 0
+    records: int = 0
+    snapshots: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    lasting: frozenset[tuple[str, str]] = frozenset()
+    dropped: int = 0
+    problems: list[str] = field(default_factory=list)
+    unknown: int = 0
+    coverage: Coverage = field(default_factory=Coverage)
+
+    @property
+    def is_sound(self) -> bool:
+        """No rule of severity error is broken, and all of the log was looked at and could be read."""
+        return not (self.errors or self.problems or self.coverage or self.dropped)
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == ERROR]
+
+    def add(self, finding: Finding) -> None:
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(finding)
+        else:
+            self.dropped += 1
+
+
+def check_log(
+    log: MetadataLog,
+    on_problem: OnProblem | None = None,
+    *,
+    past_corruption: bool = False,
+    also: Sequence[MetadataLog] = (),
+) -> LogReport:
+    """All invariants over one log (or one checkpoint), and its snapshots against what the log makes.
+
+    `also` are snapshots of other nodes of the quorum, which must agree as well. Raises InspectError for a log
+    without a beginning.
+    """
+    report = LogReport(log=log)
+
+    def problem(line: str) -> None:
+        if _REFUSED.match(line):
+            return  # a finding, not damage: see _Checker._refused
+        report.problems.append(line)
+        if on_problem is not None:
+            on_problem(line)
+
+    if log.is_checkpoint:
+        _check_one_state(log, report, problem)
+        return report
+    _Checker(log, report, problem, past_corruption, also).run()
+    return report
+
+
+def _check_one_state(log: MetadataLog, report: LogReport, problem: OnProblem) -> None:
+    found = state_at(log, on_problem=problem)
+    report.unknown = found.unknown
+    report.start_offset = report.end_offset = found.end_offset
+    report.epoch = found.image.provenance.epoch
+    _judge(report, check_image(found.image), found.image)
+
+
+def _judge(report: LogReport, violations: Sequence[Violation], image: MetadataImage) -> None:
+    place = image.provenance
+    for one in violations:
+        report.add(
+            Finding(
+                rule=one.rule,
+                severity=one.severity,
+                offset=place.offset,
+                epoch=place.epoch,
+                time_ms=place.timestamp_ms,
+                where=one.where,
+                text=one.found,
+            )
+        )
+
+
+class _Checker:
+    """Walks one log."""
+
+    def __init__(
+        self,
+        log: MetadataLog,
+        report: LogReport,
+        problem: OnProblem,
+        past_corruption: bool,
+        also: Sequence[MetadataLog],
+    ) -> None:
+        self._log = log
+        self._report = report
+        self._problem = problem
+        self._past_corruption = past_corruption
+        self._open: dict[tuple[str, str], None] = {}
+        self._written = 0
+        given = (*(log.snapshot(at) for at in log.snapshots()), *also)
+        named = [(at, one) for one in given if (at := one.snapshot_position()) is not None]
+        self._snapshots = sorted(named, key=lambda pair: (pair[0].offset, pair[0].epoch))
+
+    def run(self) -> None:
+        report = self._report
+        last: Step | Leap | None = None
+        for fault in clock_faults(clock_of(self._log)):
+            self._faults((fault,), -1, -1)
+        known = known_from(self._log)
+        self._without_state(known)
+        if known is None:
+            report.lasting = frozenset()
+            return
+        past_corruption, coverage = self._past_corruption, report.coverage
+        start = state_at(
+            self._log,
+            Point(offset=known),
+            self._problem,
+            past_corruption=past_corruption,
+            coverage=coverage,
+        )
+        self._begin(start)
+        # Idle batches change nothing, but for the ends of snapshots.
+        concern = Concern(stops=frozenset(at.offset for at, _ in self._snapshots), leaps=True)
+        for step in steps_about(
+            self._log,
+            start,
+            concern,
+            on_problem=self._problem,
+            past_corruption=past_corruption,
+            coverage=coverage,
+        ):
+            if isinstance(step, Leap):
+                for place, violation in step.violations():
+                    self._found((violation,), place)
+                last = step
+            if isinstance(step, Passed):
+                report.batches += step.batches
+                report.records += step.batches
+                report.end_offset, report.epoch = self._written, _ = step.next_offset, step.epoch
+                continue
+            self._step(step)
+            last = step
+        if last is None:
+            report.unknown += start.unknown
+            report.lasting = frozenset((one.rule, one.where) for one in report.findings)
+            return
+        # Once more in whole: what no step can break by its records, such as the counts of our own indexes.
+        at_end = check_image(last.after, limit=MAX_OPEN)
+        self._found(at_end, last)
+        report.lasting = frozenset((one.rule, one.where) for one in at_end)
+
+    def _without_state(self, known: int | None) -> None:
+        """Reads what comes before the first known state: nothing but damage can be told of it."""
+        report = self._report
+        report.start_offset = report.end_offset = expected = self._log.start_offset
+        what = "their records were read and decoded, but no rule about states was checked"
+        uncovered = before_the_state(self._log, None, END, what)
+        if uncovered is None:
+            return
+        report.coverage.add(uncovered)
+        for item in self._log.items(expected):
+            if not isinstance(item, ReadBatch):
+                if known is None or item.offset < known:
+                    self._problem(damage_line(item))
+                continue
+            header = item.batch.header
+            if known is not None and header.base_offset >= known:
+                break
+            report.batches += 1
+            report.records += header.records_count
+            report.unknown += sum(
+                isinstance(one.record, UnknownRecord | UnknownControlRecord) for one in item.records
+            )
+            report.end_offset, report.epoch = header.next_offset, header.leader_epoch
+
+    def _begin(self, start: FoundState) -> None:
+        report = self._report
+        report.end_offset, report.epoch = start.end_offset, start.image.provenance.epoch
+        _judge(report, check_image(start.image), start.image)
+        for finding in report.findings:
+            self._open[finding.rule, finding.where] = None
+        self._snapshots = [pair for pair in self._snapshots if pair[0].offset > start.end_offset]
+
+    def _step(self, step: Step) -> None:
+        report = self._report
+        report.batches += 1
+        report.records += step.batch.header.records_count
+        report.end_offset, report.epoch = step.next_offset, step.epoch
+        report.unknown += step.unknown
+        refused = self._refused(step)
+        self._faults(record_faults(step, refused, self._written), step.epoch, step.time_ms)
+        if not step.batch.header.is_control:
+            self._written = step.next_offset
+        self._found(check_batch(step.before, step.after), step)
+        while self._snapshots and self._snapshots[0][0].offset <= step.next_offset:
+            self._snapshot(*self._snapshots.pop(0), step)
+
+    def _faults(self, faults: Iterable[Fault], epoch: int, time_ms: int) -> None:
+        """What records say that they may not. Of those that change nothing, the first about each thing:
+        what is set again and again may be so by the thousand."""
+        for one in faults:
+            if one.rule == IDLE_RULE:
+                if (one.rule, one.where) in self._open:
+                    continue
+                if len(self._open) < MAX_OPEN:
+                    self._open[one.rule, one.where] = None
+            self._report.add(
+                Finding(
+                    rule=one.rule,
+                    severity=one.severity,
+                    offset=one.offset,
+                    epoch=epoch,
+                    time_ms=time_ms,
+                    where=one.where,
+                    text=one.text,
+                )
+            )
+
+    def _refused(self, step: Step) -> list[int]:
+        """A record that cannot be applied is wrong in any log: every node would have stopped on it."""
+        offsets = []
+        for match in filter(None, map(_REFUSED.match, step.problems)):
+            offset = int(match[1])
+            offsets.append(offset)
+            record = next((one.record for one in step.records if one.offset == offset), None)
+            paths = touched(record, step.before, step.after) or ("log",)
+            self._report.add(
+                Finding(
+                    rule="record-applies",
+                    severity=ERROR,
+                    offset=offset,
+                    epoch=step.epoch,
+                    time_ms=step.time_ms,
+                    where=paths[0],
+                    text=match[2],
+                )
+            )
+        return offsets
+
+    def _found(self, violations: Sequence[Violation], step: Step | Leap | Place) -> None:
+        for one in violations:
+            key = (one.rule, one.where)
+            if key in self._open:
+                continue
+            if len(self._open) < MAX_OPEN:
+                self._open[key] = None
+            if len(self._report.findings) >= MAX_FINDINGS:
+                self._report.dropped += 1
+                continue
+            self._report.add(
+                Finding(
+                    rule=one.rule,
+                    severity=one.severity,
+                    offset=step.offset,
+                    epoch=step.epoch,
+                    time_ms=step.time_ms,
+                    where=one.where,
+                    text=one.found,
+                )
+            )
+
+    def _snapshot(self, position: LogPosition, snapshot: MetadataLog, step: Step) -> None:
+        """A snapshot must hold what the log up to its end makes."""
+        if position.offset != step.next_offset or step.state_after.transaction is not None:
+            text = f"it ends at offset {position.offset}, inside a batch or a transaction"
+            self._report.add(_snapshot_finding(position, step.time_ms, "snapshot", text))
+            return
+        found = state_at(snapshot)
+        for line in found.problems:
+            self._problem(line)
+        if found.problems:
+            self._problem(f"{snapshot.path} is not whole, it was not compared with the log")
+            return
+        self._report.snapshots += 1
+        if position.epoch != step.epoch:
+            text = f"its name says epoch {position.epoch}, the record before its end has {step.epoch}"
+            self._report.add(_snapshot_finding(position, step.time_ms, "snapshot", text))
+        for where, text in state_differences(step.after, found.image):
+            self._report.add(
+                _snapshot_finding(position, step.time_ms, where, f"{text} (log -> {snapshot.path})")
+            )
+
+
+def _snapshot_finding(position: LogPosition, time_ms: int, where: str, text: str) -> Finding:
+    return Finding(
+        rule="snapshot-agrees",
+        severity=ERROR,
+        offset=position.offset,
+        epoch=position.epoch,
+        time_ms=time_ms,
+        where=where,
+        text=text,
+    )
+
+
+def state_differences(one: MetadataImage, other: MetadataImage) -> Iterator[tuple[str, str]]:
+    """(entity, difference) of two images that should be equal, a few of them."""
+    changes = changes_between(one, other)
+    for change in changes[:SHOWN_DIFFERENCES]:
+        fields = ", ".join(f"{at.name} {at.old} -> {at.new}" for at in change.fields)
+        yield change.entity, f"{fields}"
+    if len(changes) > SHOWN_DIFFERENCES:
+        yield "snapshot", f"{len(changes) - SHOWN_DIFFERENCES} more entities"

@@ -1,0 +1,50 @@
+"""How many partitions of an image have some property, asked again and again along a log.
+
+Owns the memory of the last answer, chunk by chunk, so that asking again costs what changed. Knows no records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from metaquorum.metadata.image.columns import LEADER, N_ISR, N_REPLICAS, TOPIC, Chunk, PartitionColumns
+from metaquorum.metadata.image.types import NO_LEADER
+
+
+class ChunkCounts:
+    """Counts rows by a function of a chunk."""
+
+    __slots__ = ("_by_chunk", "_count", "_last")
+
+    def __init__(self, count: Callable[[Chunk], int]) -> None:
+        self._count = count
+        self._last: PartitionColumns | None = None
+        self._by_chunk: list[int] = []
+
+    def total(self, columns: PartitionColumns) -> int:
+        """The number over all chunks of `columns`."""
+        last, known = self._last, self._by_chunk
+        if last is None:
+            known = [self._count(chunk) for chunk in columns.chunks]
+        elif last is not columns:
+            old, known = known, known[: len(columns.chunks)]
+            known += [0] * (len(columns.chunks) - len(old))
+            for at in columns.differing_chunks(last):
+                if at < len(known):
+                    known[at] = self._count(columns.chunks[at])
+        self._last, self._by_chunk = columns, known
+        return sum(known)
+
+
+def leaderless(chunk: Chunk) -> int:
+    """Partitions without a leader."""
+    data = chunk.data
+    return int(np.count_nonzero((data[LEADER] == NO_LEADER) & (data[TOPIC] >= 0)))
+
+
+def under_replicated(chunk: Chunk) -> int:
+    """Partitions with a replica that is not in the ISR."""
+    data = chunk.data
+    return int(np.count_nonzero((data[N_ISR] != data[N_REPLICAS]) & (data[TOPIC] >= 0)))

@@ -1,0 +1,71 @@
+"""Records that change nothing: what they say was so already.
+
+Owns what one record is about, and the comparison of that before and after it. Knows no files and no texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from metaquorum.metadata.image import ConfigResource, ImageBuilder
+from metaquorum.metadata.image.types import PartitionInfo
+from metaquorum.metadata.meaning import quota_entity
+from metaquorum.metadata.records import types as r
+
+NOT_JUDGED = object()
+"""Of records that always say something: registrations, topics, the quorum's own."""
+
+
+def subject_key(record: object) -> tuple[str, Hashable, str] | None:
+    """What the record sets or removes: (kind, which one, key of it); None if it is not judged."""
+    match record:
+        case r.ConfigRecord():
+            return "config", ConfigResource(record.resource_type, record.resource_name), record.name
+        case r.ClientQuotaRecord():
+            return "quota", quota_entity(record), record.key
+        case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
+            return "scram", (record.mechanism, record.name), ""
+        case r.AccessControlEntryRecord() | r.RemoveAccessControlEntryRecord():
+            return "acl", record.id, ""
+        case r.DelegationTokenRecord() | r.RemoveDelegationTokenRecord():
+            return "token", record.token_id, ""
+        case r.FeatureLevelRecord():
+            return "feature", record.name, ""
+        case r.BrokerRegistrationChangeRecord(broker_id=broker_id):
+            return "broker", broker_id, ""
+        case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
+            return "broker", record.id, ""
+    return None
+
+
+def subject(record: object, state: ImageBuilder) -> object:
+    """What the record is about, as it stands in `state`; None where nothing is there."""
+    found = subject_key(record)
+    if found is None:
+        return NOT_JUDGED
+    kind, which, key = found
+    held: Any = getattr(state, _HELD[kind]).get(which)
+    return (held or {}).get(key) if kind in ("config", "quota") else held
+
+
+_HELD = {
+    "config": "configs",
+    "quota": "quotas",
+    "scram": "scram",
+    "acl": "acls",
+    "token": "tokens",
+    "feature": "finalized",
+    "broker": "brokers",
+}
+"""Where the state has each kind."""
+
+
+def only_epoch_differs(before: PartitionInfo, after: PartitionInfo) -> bool:
+    """Whether a change raised the partition epoch and did nothing else. One that raises the leader epoch says
+    something: the replicas are to begin anew with the same leader."""
+    return all(
+        getattr(before, name) == getattr(after, name)
+        for name in before.__struct_fields__
+        if name != "partition_epoch"
+    )

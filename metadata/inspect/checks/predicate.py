@@ -1,0 +1,468 @@
+"""A Python expression about an image, typed by a user: checked, compiled, and asked at many offsets.
+
+Owns the names that an expression may use, what is refused (statements, names with underscores, everything
+that is not listed here), and mistakes told in one line with a caret. Knows no files. An expression only
+reads: images are immutable and no builtin that reaches outside is given.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import difflib
+import enum
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import CodeType, TracebackType
+from typing import Any, TypeVar
+
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image.types import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    BrokerRegistration,
+    ConfigResource,
+    ControllerRegistration,
+    PartitionInfo,
+    TopicInfo,
+)
+from metaquorum.metadata.inspect.causes.quorum import QuorumView
+from metaquorum.metadata.inspect.checks.bounds import GROWING_METHODS, Budget, TooMuch, bounded
+from metaquorum.metadata.inspect.checks.chunk_counts import ChunkCounts, leaderless
+from metaquorum.metadata.inspect.log.concern import Concern
+from metaquorum.metadata.invariants import Violation, check_image
+
+MAX_LENGTH = 4_000
+"""Characters of an expression at most."""
+
+SAFE_BUILTINS = (
+    *("abs", "all", "any", "bool", "dict", "divmod", "enumerate", "filter", "float", "frozenset", "hex"),
+    *("int", "isinstance", "len", "list", "map", "max", "min", "range", "repr", "reversed", "round", "set"),
+    *("sorted", "str", "sum", "tuple", "zip"),
+)
+"""Builtins that only compute."""
+
+IMAGE_RULES = (
+    *("topic-name-id-bijection", "rows-match-index", "replica-counts", "partition-indexes-dense"),
+    *("partition-has-replicas", "replicas-distinct", "isr-distinct", "isr-within-replicas", "isr-not-empty"),
+    *("leader-in-isr", "directories-parallel", "epochs-not-negative", "reassignment-within-replicas"),
+    *("elr-outside-isr", "leader-active", "isr-active", "replicas-registered"),
+    *("broker-registered-as-itself", "directories-distinct", "directories-not-reserved", "config-of-topic"),
+    "feature-supported",
+)
+
+HELPERS: dict[str, str] = {
+    "image": "the whole image",
+    "offset": "the offset of the next record: everything below it is in the image",
+    "epoch": "the leader epoch of the last record",
+    "time_ms": "the time of the last batch, Unix ms",
+    "quorum": "the quorum as the control records say it: leader_id, epoch, voters",
+    "metadata_version": "the level of metadata.version",
+    "brokers": "all registrations, by id",
+    "broker": "broker(3): a registration: fenced, in_controlled_shutdown, epoch, rack, directories",
+    "controller": "controller(3000): a registration",
+    "topics": "the names of all topics",
+    "topic": "topic('orders'): its name and topic_id",
+    "partitions": "partitions('orders') or partitions(): the partitions of one topic or of all",
+    "partition": "partition('orders', 7): leader, isr, replicas, leader_epoch, partition_epoch, adding, ...",
+    "leaderless": "leaderless(): how many partitions have no leader",
+    "config": "config('topic/orders', 'retention.ms') or config('broker/', ...): a value, None if not set",
+    "feature": "feature('metadata.version'): a level, 0 if it has none",
+    "violations": "violations('leader-active') or violations(): broken invariants of the image",
+}
+"""The names that an expression may use, with a line for the help."""
+
+_GROWING = frozenset({"offset", "epoch"})
+"""Names whose values never go down along a log."""
+
+_HEADERS = frozenset({"offset", "epoch", "time_ms"})
+"""Names that batch headers alone give a value."""
+
+_OF_A_TOPIC = frozenset({"topic", "partition", "partitions"})
+"""Names of functions whose first argument names a topic."""
+
+_OF_ALL_TOPICS = frozenset({"topics", "leaderless", "violations", "image"})
+
+_PARTS = frozenset(
+    {
+        *("features", "brokers", "controllers", "topics", "configs", "quotas", "producer_ids", "acls"),
+        *("scram", "delegation_tokens"),
+    }
+)
+"""Parts of an image that idle batches leave alone."""
+
+_REFUSED_ATTRIBUTES = GROWING_METHODS | frozenset({"builder", "gi_frame", "cr_frame", "mro"})
+
+
+class PredicateError(Exception):
+    """A mistake in an expression. The text has the expression and a caret below the place."""
+
+    def __init__(self, source: str, column: int, reason: str) -> None:
+        super().__init__(source, column, reason)
+        self.source, self.column, self.reason = source, column, reason
+
+    def __str__(self) -> str:
+        line = " ".join(self.source.splitlines())
+        return f"{self.reason}\n  {line}\n  {' ' * min(self.column, len(line))}^"
+
+
+class Absent(Exception):
+    """An expression asked for an entity that does not exist at this offset."""
+
+
+class Verdict(enum.Enum):
+    """What an expression says about one image. UNDEFINED: it asks for an entity that is not there."""
+
+    TRUE = "true"
+    FALSE = "false"
+    UNDEFINED = "undefined"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What an expression is asked about."""
+
+    image: MetadataImage
+    quorum: QuorumView = field(default_factory=QuorumView)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicate:
+    """A compiled expression. `is_monotone`: by its form it can turn false only once; `headers_only`: batch
+    headers are enough to decide it."""
+
+    source: str
+    code: CodeType
+    used: frozenset[str]
+    is_monotone: bool
+    headers_only: bool
+    concern: Concern | None = None
+    """Which batches may change the answer; None: all."""
+    _budget: Budget = field(default_factory=Budget, compare=False, repr=False)
+    _leaderless: ChunkCounts = field(
+        default_factory=lambda: ChunkCounts(leaderless), compare=False, repr=False
+    )
+
+    def verdict(self, place: Place) -> Verdict:
+        """Raises PredicateError for a mistake that shows only when it runs."""
+        provenance = place.image.provenance
+        return self._run(
+            {
+                **{name: make(place) for name, make in _HELPERS.items() if name in self.used},
+                "leaderless": lambda: self._leaderless.total(place.image.topics.columns),
+                "offset": provenance.offset,
+                "epoch": provenance.epoch,
+                "time_ms": provenance.timestamp_ms,
+            }
+        )
+
+    def header_verdict(self, offset: int, epoch: int, time_ms: int) -> Verdict:
+        """The same for an expression that needs only batch headers."""
+        return self._run({"offset": offset, "epoch": epoch, "time_ms": time_ms})
+
+    def _run(self, names: dict[str, Any]) -> Verdict:
+        names["__builtins__"] = _BUILTINS
+        self._budget.begin()
+        names |= self._budget.names
+        try:
+            value = eval(self.code, names)
+        except Absent:
+            return Verdict.UNDEFINED
+        except PredicateError:
+            raise
+        except Exception as error:
+            raise self._mistake(error) from None
+        return Verdict.TRUE if value else Verdict.FALSE
+
+    def _mistake(self, error: Exception) -> PredicateError:
+        reason = str(error) if isinstance(error, _Mistake | TooMuch) else _python_reason(error)
+        start, end = _columns(error.__traceback__)
+        if isinstance(error, AttributeError) and error.name and end - len(error.name) > start:
+            start = end - len(error.name)
+        return PredicateError(self.source, start, " ".join(reason.split()))
+
+
+class _Mistake(Exception):
+    """Raised by a helper that was called wrongly; the text is the whole message."""
+
+
+def _python_reason(error: Exception) -> str:
+    """Python's own words, without the places of our code, and what there is in place of a wrong attribute."""
+    text = re.sub(r"\b\w+\.<locals>\.", "", str(error))
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if not isinstance(error, AttributeError) or error.obj is None or not error.name:
+        return reason
+    names = [name for name in dir(error.obj) if not name.startswith("_")]
+    close = difflib.get_close_matches(error.name, names, n=1)
+    return f"{reason}; " + (f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}")
+
+
+_BUILTINS: Mapping[str, Any] = {name: getattr(builtins, name) for name in SAFE_BUILTINS}
+
+
+def compile_predicate(source: str) -> Predicate:
+    """A checked expression. Raises PredicateError."""
+    text = " ".join(source.split("\n")).strip()
+    if not text:
+        raise PredicateError(source, 0, "the expression is empty; write one, such as leaderless() == 0")
+    if len(text) > MAX_LENGTH:
+        raise PredicateError(text[:60], 0, f"the expression is longer than {MAX_LENGTH} characters")
+    try:
+        tree = ast.parse(text, mode="eval")
+    except SyntaxError as error:
+        column = max(0, (error.offset or 1) - 1) if error.lineno in (None, 1) else 0
+        raise PredicateError(text, column, _syntax_reason(text, column, error)) from None
+    except (ValueError, RecursionError, MemoryError):
+        raise PredicateError(text, 0, "the expression is nested too deeply or has a null byte") from None
+    _check(tree, text)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    is_monotone, concern = _only_falls(tree.body), _concern(tree, used)
+    return Predicate(
+        source=text,
+        code=_compiled(tree, text),
+        used=frozenset(used),
+        is_monotone=is_monotone,
+        headers_only=bool(used) and used <= _HEADERS | set(SAFE_BUILTINS),
+        concern=concern,
+    )
+
+
+def _compiled(tree: ast.Expression, text: str) -> CodeType:
+    try:
+        return compile(bounded(tree, _bound(tree)), "<predicate>", "eval")
+    except (RecursionError, MemoryError):
+        raise PredicateError(text, 0, "the expression is nested too deeply or has a null byte") from None
+
+
+def _concern(tree: ast.Expression, used: set[str]) -> Concern | None:
+    """What of a log an expression is about, by its names; None where every batch may count."""
+    if used & _HEADERS:
+        return None
+    topics = set[str]()
+    named = plain = 0
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="image"), attr=part) if part in _PARTS:
+                plain += 1
+            case ast.Name(id="image"):
+                plain -= 1
+            case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(topic)), *_]) if (
+                name in _OF_A_TOPIC
+            ):
+                topics.add(topic)
+                named += 1
+            case ast.Name(id=name) if name in _OF_A_TOPIC:
+                named -= 1
+            case _:
+                pass
+    if plain:
+        return None  # the image is handed on as a whole, its place in the log included
+    if named or used & _OF_ALL_TOPICS:
+        return Concern()
+    return Concern(topics=frozenset(topics))
+
+
+def _syntax_reason(text: str, column: int, error: SyntaxError) -> str:
+    message = error.msg or "this is no Python expression"
+    if text[column : column + 1] == "=" and text[column + 1 : column + 2] != "=":
+        return "= sets a value; write == to compare"
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return message
+    return "this is a statement; write an expression, such as leaderless() == 0"
+
+
+def _check(tree: ast.Expression, text: str) -> None:
+    """Refuses what is no plain reading of the image, and names that do not exist."""
+    bound = _bound(tree)
+    for node in ast.walk(tree):
+        column = getattr(node, "col_offset", 0)
+        column = len(text.encode()[:column].decode(errors="ignore"))
+        match node:
+            case ast.Attribute(attr=name, end_col_offset=int(end)) if (
+                name.startswith("_") or name in _REFUSED_ATTRIBUTES
+            ):
+                raise PredicateError(text, end - len(name), f"attribute {name} cannot be used here")
+            case ast.Name(id=name) if name not in bound and name not in _KNOWN:
+                close = difflib.get_close_matches(name, [*HELPERS, *SAFE_BUILTINS], n=1)
+                hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(HELPERS)}"
+                raise PredicateError(text, column, f"no name {name} is known; {hint}")
+            case ast.NamedExpr() | ast.Await() | ast.Yield() | ast.YieldFrom():
+                raise PredicateError(text, column, "this kind of expression cannot be used here")
+            case ast.FormattedValue(format_spec=ast.JoinedStr()):
+                raise PredicateError(text, column, "a width or format after the colon cannot be used here")
+            case _:
+                pass
+
+
+_KNOWN = frozenset({*HELPERS, *SAFE_BUILTINS})
+
+
+def _bound(tree: ast.Expression) -> set[str]:
+    """Names that comprehensions and lambdas bind themselves."""
+    names = {
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    return names | {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+
+
+def _only_falls(node: ast.expr) -> bool:
+    """Whether the value can go from true to false, but never back, as offsets grow: comparisons of what only
+    grows with an upper bound, joined by `and` and `or`."""
+    match node:
+        case ast.BoolOp(values=values):
+            return all(_only_falls(value) for value in values)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _only_rises(operand)
+        case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE()], comparators=[right]):
+            return _grows(left) and isinstance(right, ast.Constant)
+        case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()], comparators=[right]):
+            return isinstance(left, ast.Constant) and _grows(right)
+    return False
+
+
+def _only_rises(node: ast.expr) -> bool:
+    match node:
+        case ast.BoolOp(values=values):
+            return all(_only_rises(value) for value in values)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _only_falls(operand)
+        case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()], comparators=[right]):
+            return _grows(left) and isinstance(right, ast.Constant)
+        case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE()], comparators=[right]):
+            return isinstance(left, ast.Constant) and _grows(right)
+    return False
+
+
+def _grows(node: ast.expr) -> bool:
+    """Whether a quantity never goes down along a log: offset, epoch, the next producer id."""
+    match node:
+        case ast.Name(id=name):
+            return name in _GROWING
+        case ast.Attribute(
+            value=ast.Attribute(value=ast.Name(id="image"), attr="producer_ids"), attr="next_producer_id"
+        ):
+            return True
+        case ast.Attribute(
+            value=ast.Attribute(value=ast.Name(id="image"), attr="provenance"), attr=("offset" | "epoch")
+        ):
+            return True
+    return False
+
+
+def _columns(trace: TracebackType | None) -> tuple[int, int]:
+    """Where in the expression an error came from: the innermost place that is in it (PEP 657)."""
+    found = (0, 0)
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename == "<predicate>":
+            positions = list(code.co_positions())
+            at = trace.tb_lasti // 2
+            if at < len(positions):
+                _, _, start, end = positions[at]
+                found = (start or 0, end or 0)
+        trace = trace.tb_next
+    return found
+
+
+T = TypeVar("T")
+
+
+def _there(found: T | None) -> T:
+    if found is None:
+        raise Absent
+    return found
+
+
+def _topic(image: MetadataImage, name: str) -> TopicInfo:
+    return _there(image.topics.topic_named(name))
+
+
+def _broker_of(image: MetadataImage) -> Callable[[int], BrokerRegistration]:
+    return lambda broker_id: _there(image.brokers.get(broker_id))
+
+
+def _controller_of(image: MetadataImage) -> Callable[[int], ControllerRegistration]:
+    return lambda controller_id: _there(image.controllers.get(controller_id))
+
+
+def _partition_of(image: MetadataImage) -> Callable[[str, int], PartitionInfo]:
+    def partition(name: str, index: int) -> PartitionInfo:
+        if not isinstance(index, int):
+            raise _Mistake(f"partition({name!r}, {index!r}): the second argument is a number")
+        return _there(image.topics.partition(_topic(image, name).topic_id, index))
+
+    return partition
+
+
+def _partitions_of(image: MetadataImage) -> Callable[..., list[PartitionInfo]]:
+    def partitions(name: str | None = None) -> list[PartitionInfo]:
+        which = image.topics.all() if name is None else [_topic(image, name)]
+        return [info for one in which for info in image.topics.partitions_of(one.topic_id)]
+
+    return partitions
+
+
+def _violations_of(image: MetadataImage) -> Callable[..., list[Violation]]:
+    def violations(rule: str | None = None) -> list[Violation]:
+        if rule is not None and rule not in IMAGE_RULES:
+            close = difflib.get_close_matches(str(rule), IMAGE_RULES, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(IMAGE_RULES)}"
+            raise _Mistake(f"violations({rule!r}): no such rule; {hint}")
+        return [found for found in check_image(image) if rule is None or found.rule == rule]
+
+    return violations
+
+
+def _config_of(image: MetadataImage) -> Callable[[str, str], str | None]:
+    kinds = {"topic": TOPIC_RESOURCE, "broker": BROKER_RESOURCE}
+
+    def config(resource: str, key: str) -> str | None:
+        kind, slash, name = resource.partition("/")
+        if kind not in kinds or not slash:
+            raise _Mistake(f"config({resource!r}, ...): write topic/NAME, broker/ID, or broker/ for all")
+        return (image.configs.get(ConfigResource(kinds[kind], name)) or {}).get(key)
+
+    return config
+
+
+class _Brokers(dict[int, BrokerRegistration]):
+    """All registrations; one that is not there makes the expression undefined, as `broker(3)` does."""
+
+    def __missing__(self, broker_id: object) -> BrokerRegistration:
+        raise Absent
+
+
+class _TopicNames:
+    """The names of all topics: `'orders' in topics`, `len(topics)`, `for name in topics`."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._topics = image.topics
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._topics.by_name
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __iter__(self) -> Any:
+        return iter([topic.name for topic in self._topics.all()])
+
+
+_HELPERS: dict[str, Callable[[Place], Any]] = {
+    "image": lambda place: place.image,
+    "quorum": lambda place: place.quorum,
+    "metadata_version": lambda place: place.image.features.metadata_version,
+    "brokers": lambda place: _Brokers(place.image.brokers.items()),
+    "broker": lambda place: _broker_of(place.image),
+    "controller": lambda place: _controller_of(place.image),
+    "topics": lambda place: _TopicNames(place.image),
+    "topic": lambda place: lambda name: _topic(place.image, name),
+    "partitions": lambda place: _partitions_of(place.image),
+    "partition": lambda place: _partition_of(place.image),
+    "config": lambda place: _config_of(place.image),
+    "feature": lambda place: place.image.features.level,
+    "violations": lambda place: _violations_of(place.image),
+}

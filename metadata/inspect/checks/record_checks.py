@@ -1,0 +1,166 @@
+"""What a record itself may not say, whatever the state: rules of `check` about records, and about the clock.
+
+Owns these rules. A registration's epoch, records that change nothing, credentials that no login can use,
+times that jump. Knows steps; never writes a secret.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from metaquorum.metadata.image import ImageBuilder
+from metaquorum.metadata.inspect.checks.idle_records import only_epoch_differs, subject, subject_key
+from metaquorum.metadata.inspect.entities.views import touched
+from metaquorum.metadata.inspect.log.clock import LogClock
+from metaquorum.metadata.inspect.log.points import utc_text
+from metaquorum.metadata.inspect.log.steps import Step
+from metaquorum.metadata.inspect.timeline.event_groups import duration
+from metaquorum.metadata.inspect.timeline.record_texts import scram_text
+from metaquorum.metadata.invariants import ERROR, WARNING
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batches import DecodedRecord
+
+RECORD_RULES = {
+    "broker-epoch-is-offset": "a new incarnation's broker epoch is the offset at which its registration was"
+    " decided: that of the record, or of the first one that was written with it",
+    "records-change-something": "no record sets what was so already, or removes what was not there",
+    "credentials-work": "a SCRAM credential has a known mechanism, 4096 iterations or more, a salt, and keys"
+    " of the mechanism's length",
+    "clock-does-not-jump": "the times of batches neither fall by a second nor leap ahead by a day",
+}
+"""What `check` asks of records and times, besides the rules of docs/invariants.md."""
+
+IDLE_RULE = "records-change-something"
+
+LEAP_MS = 86_400_000
+"""So far ahead from one batch to the next: the clock was set, or nobody wrote."""
+
+MIN_ITERATIONS = 4_096
+"""Of RFC 7677 and of Kafka, for both mechanisms."""
+
+KEY_BYTES = {1: 32, 2: 64}
+"""Of SCRAM-SHA-256 and SCRAM-SHA-512, by the mechanism's number."""
+
+MAX_RECORDS = 64
+"""Batches with more are not looked at record by record: they are fences and creations of many partitions."""
+
+
+class Fault(NamedTuple):
+    """One broken rule: at an offset, about an entity."""
+
+    rule: str
+    severity: str
+    offset: int
+    where: str
+    text: str
+
+
+def record_faults(step: Step, refused: Collection[int], written: int) -> Iterator[Fault]:
+    """Broken rules of a batch's records; `refused` are offsets of records that were not applied, `written` is
+    the offset behind the last batch before that is no control batch."""
+    header = step.batch.header
+    if header.is_control or header.records_count > MAX_RECORDS:
+        return
+    records = [one for one in step.records if one.offset not in refused]
+    for one in records:
+        match one.record:
+            case r.BrokerRecord():
+                yield from _registration(one.record, one.offset, step, written)
+            case r.UserScramCredentialRecord():
+                yield from _credential(one.record, one.offset)
+    if header.records_count > 1:
+        yield from falls_inside(step.records)
+    if step.state_before.transaction is None and step.state_after.transaction is None:
+        yield from _idle(records, step)
+
+
+def _registration(record: r.BrokerRecord, offset: int, step: Step, written: int) -> Iterator[Fault]:
+    """Kafka takes the offset of the registration, or that of the first record of the decision (3.9 writes ISR
+    changes before it); up to 3.3 it did not count a leader change just before. An amended registration of the
+    same incarnation keeps its epoch."""
+    known = step.before.brokers.get(record.broker_id)
+    amends = known is not None and known.incarnation_id == record.incarnation_id
+    if amends and known is not None and record.broker_epoch == known.epoch:
+        return
+    if not min(step.offset, written) <= record.broker_epoch <= offset:
+        text = (
+            f"the registration of broker {record.broker_id} at offset {offset} has broker epoch"
+            f" {record.broker_epoch}"
+        )
+        yield Fault("broker-epoch-is-offset", ERROR, offset, f"broker/{record.broker_id}", text)
+
+
+def _credential(record: r.UserScramCredentialRecord, offset: int) -> Iterator[Fault]:
+    wanted = KEY_BYTES.get(record.mechanism)
+    wrong = []
+    if wanted is None:
+        wrong.append(f"no mechanism has the number {record.mechanism}")
+    if record.iterations < MIN_ITERATIONS:
+        wrong.append(f"{record.iterations} iterations are fewer than {MIN_ITERATIONS}")
+    if not record.salt:
+        wrong.append("the salt is empty")
+    for name, key in (("stored key", record.stored_key), ("server key", record.server_key)):
+        if len(key) != (wanted or len(key)) or not key:
+            wrong.append(f"the {name} has {len(key)} bytes" + (f", not {wanted}" if wanted else ""))
+    if wrong:
+        where = f"user/{record.name}"
+        yield Fault("credentials-work", ERROR, offset, where, f"{scram_text(record)}: {', '.join(wrong)}")
+
+
+def falls_inside(records: Iterable[DecodedRecord]) -> Iterator[Fault]:
+    """Where the time of a batch's records falls."""
+    last = None
+    for one in records:
+        if last is not None and one.timestamp_ms < last:
+            text = f"the time falls by {duration(last - one.timestamp_ms)} inside a batch"
+            yield Fault("clock-does-not-jump", WARNING, one.offset, "log", text)
+            return
+        last = one.timestamp_ms
+
+
+def _idle(records: list[DecodedRecord], step: Step) -> Iterator[Fault]:
+    keys = [_key(one.record) for one in records]
+    often = Counter(key for key in keys if key is not None)
+    before: ImageBuilder | None = None
+    for one, key in zip(records, keys, strict=True):
+        if key is None or often[key] > 1:  # of several about one thing, only the last shows
+            continue
+        if isinstance(one.record, r.PartitionChangeRecord):
+            place = one.record.topic_id, one.record.partition_id
+            old, new = step.before.topics.partition(*place), step.after.topics.partition(*place)
+            idle = old is not None and new is not None and only_epoch_differs(old, new)
+        else:
+            before = ImageBuilder(step.before) if before is None else before
+            idle = subject(one.record, before) == subject(one.record, ImageBuilder(step.after))
+        if idle:
+            where = (touched(one.record, step.before, step.after) or ("log",))[0]
+            where += f"/{one.record.name}" if isinstance(one.record, r.ConfigRecord) else ""
+            text = f"{one.record.type_name} changes nothing: it was so already"
+            yield Fault(IDLE_RULE, WARNING, one.offset, where, text)
+
+
+def _key(record: object) -> object:
+    if isinstance(record, r.PartitionChangeRecord):
+        return record.topic_id, record.partition_id
+    return subject_key(record)
+
+
+def clock_faults(clock: LogClock) -> Iterator[Fault]:
+    """Where the log's clock jumps, either way."""
+    for jump in clock.jumps():
+        many = jump.batches > 1
+        what = f"offsets {jump.first} to {jump.last}, {jump.batches} batches, are" if many else "the batch is"
+        way = "ahead of what comes behind" if jump.off_ms > 0 else "behind what came before"
+        text = (
+            f"{what} stamped {utc_text(jump.stamp_ms)}, {duration(abs(jump.off_ms))} {way}:"
+            f" counted as {utc_text(jump.time_ms)}"
+        )
+        yield Fault("clock-does-not-jump", WARNING, jump.first, "log", text)
+    for offset, before_ms, now_ms in clock.leaps(LEAP_MS):
+        text = (
+            f"the time goes {duration(now_ms - before_ms)} ahead, from {utc_text(before_ms)} to"
+            f" {utc_text(now_ms)}: the clock was set, or nothing was written"
+        )
+        yield Fault("clock-does-not-jump", WARNING, offset, "log", text)

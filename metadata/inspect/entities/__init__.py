@@ -1,0 +1,1 @@
+"""The things of a cluster by path: their fields, histories and differences."""

@@ -1,0 +1,347 @@
+"""What differs between two states, and the record that made each difference.
+
+Owns the comparison by entity and field, and the search for the records: those between two places of one
+log, or those of each of two logs. Knows no terminal. Memory is that of the two images and of what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from metaquorum.metadata.delta import diff as image_diff
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.causes.quorum import QuorumView, quorum_at
+from metaquorum.metadata.inspect.entities.views import (
+    EVERYTHING,
+    NO_QUORUM,
+    Fields,
+    Wanted,
+    changed_paths,
+    falls_with,
+    fields_of,
+    touched,
+)
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.log.states import FoundState, OnProblem, Step, steps
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batches import DecodedRecord
+from metaquorum.metadata.replay import Replayer, ReplayState
+
+ADDED, CHANGED, REMOVED = "added", "changed", "removed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """The record that made something so: its offset, the leader epoch and time (Unix ms) of its batch, its
+    type, and the log's file that holds it."""
+
+    offset: int
+    epoch: int
+    time_ms: int
+    type_name: str
+    version: int
+    file: str = ""
+
+    @classmethod
+    def of(cls, step: Step, decoded: DecodedRecord) -> Cause:
+        """The cause that a record of a step is."""
+        return cls(
+            offset=decoded.offset,
+            epoch=step.epoch,
+            time_ms=decoded.timestamp_ms,
+            type_name=decoded.record.type_name,
+            version=decoded.version,
+            file=step.batch.file,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldChange:
+    """One field of an entity; None where it is absent. `cause` is the record that made the new value (for
+    two logs: in the second one, `old_cause` in the first); None where only a snapshot says it."""
+
+    name: str
+    old: Any
+    new: Any
+    cause: Cause | None = None
+    old_cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityChange:
+    """One entity that differs. `kind` is ADDED, CHANGED or REMOVED; `cause` is the record that added or
+    removed it, or the newest of those that changed it; `old_cause`, for two logs, the same in the first."""
+
+    entity: str
+    kind: str
+    fields: tuple[FieldChange, ...]
+    cause: Cause | None = None
+    old_cause: Cause | None = None
+
+
+def changes_between(
+    old: MetadataImage,
+    new: MetadataImage,
+    wanted: Wanted = EVERYTHING,
+    *,
+    quorums: tuple[QuorumView, QuorumView] = (NO_QUORUM, NO_QUORUM),
+) -> list[EntityChange]:
+    """What differs between two images, sorted by entity, without causes. `wanted` restricts it."""
+    changes = []
+    paths = set(changed_paths(image_diff(old, new)))
+    if quorums[0] != quorums[1]:
+        paths.add("quorum")
+    for path in sorted(paths, key=sort_key):
+        if not wanted.has(path):
+            continue
+        before = wanted.cut(path, fields_of(old, path, quorums[0]))
+        after = wanted.cut(path, fields_of(new, path, quorums[1]))
+        change = compared(path, before, after)
+        if change is not None:
+            changes.append(change)
+    return changes
+
+
+def sort_key(path: str) -> tuple[tuple[int, int, str], ...]:
+    """Orders paths part by part, numbers by value: topic/orders/7 before topic/orders/10."""
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in path.split("/"))
+
+
+def compared(entity: str, before: Fields | None, after: Fields | None) -> EntityChange | None:
+    """The change from one set of fields to another; None where they are the same."""
+    if before == after:
+        return None
+    kind = ADDED if before is None else REMOVED if after is None else CHANGED
+    old, new = before or {}, after or {}
+    names = [*new, *(name for name in old if name not in new)]
+    fields = tuple(
+        FieldChange(name=name, old=old.get(name), new=new.get(name))
+        for name in names
+        if old.get(name) != new.get(name) or (name in old) != (name in new)
+    )
+    return EntityChange(entity=entity, kind=kind, fields=fields)
+
+
+def apply_changes(
+    old: MetadataImage,
+    changes: Iterable[EntityChange],
+    paths: Iterable[str],
+    *,
+    quorum: QuorumView = NO_QUORUM,
+    backwards: bool = False,
+) -> dict[str, Fields]:
+    """The fields of `paths` after `changes` are applied to an image (or taken back from it).
+
+    For whoever wants to prove that a diff says all: the result is what the other image holds.
+    """
+    result = {path: fields for path in paths if (fields := fields_of(old, path, quorum)) is not None}
+    for change in changes:
+        kind = {ADDED: REMOVED, REMOVED: ADDED}.get(change.kind, CHANGED) if backwards else change.kind
+        if kind == REMOVED:
+            del result[change.entity]
+            continue
+        fields = result.setdefault(change.entity, {})
+        for one in change.fields:
+            value, was = (one.old, one.new) if backwards else (one.new, one.old)
+            if value is None and was is not None and kind == CHANGED:
+                fields.pop(one.name, None)
+            else:
+                fields[one.name] = value
+    return result
+
+
+def diff_points(
+    log: MetadataLog,
+    old: FoundState,
+    new: FoundState,
+    wanted: Wanted = EVERYTHING,
+    on_problem: OnProblem | None = None,
+) -> list[EntityChange]:
+    """What differs between two states of one log, each change with its record. `old` may be the later one:
+    the changes are then those of going back, with the records that made what is gone."""
+    if wanted.has("quorum"):
+        _know_quorums(log, old, log, new)
+    changes = changes_between(old.image, new.image, wanted, quorums=(old.quorum, new.quorum))
+    if not changes:
+        return []
+    forward = old.end_offset <= new.end_offset
+    first, last = (old, new) if forward else (new, old)
+    tracker = CauseTracker({change.entity for change in changes}, first)
+    start, end = Point(offset=first.end_offset), Point(offset=last.end_offset)
+    # Where replay stopped at a gap, `last` stands before it; a snapshot leads past it, and so do causes.
+    for step in steps(log, start, end, on_problem, past_corruption=True):
+        tracker.step(step)
+    return [_with_causes(change, tracker, None) for change in changes]
+
+
+def diff_logs(
+    old_log: MetadataLog,
+    old: FoundState,
+    new_log: MetadataLog,
+    new: FoundState,
+    wanted: Wanted = EVERYTHING,
+    *,
+    past_corruption: bool = False,
+) -> list[EntityChange]:
+    """What differs between states of two logs, each change with the record of either log. Elections are
+    compared only where both logs tell of one: a checkpoint does not."""
+    if wanted.has("quorum"):
+        _know_quorums(old_log, old, new_log, new)
+        if not (old.quorum.is_known and new.quorum.is_known):
+            old.quorum = new.quorum = NO_QUORUM
+    changes = changes_between(old.image, new.image, wanted, quorums=(old.quorum, new.quorum))
+    if not changes:
+        return []
+    entities = {change.entity for change in changes}
+    trackers = []
+    for log, found in ((old_log, old), (new_log, new)):
+        tracker = CauseTracker(entities, FoundState(state=ReplayState()))
+        if not log.is_checkpoint and log.segments:
+            for step in steps(log, None, Point(offset=found.end_offset), past_corruption=past_corruption):
+                tracker.step(step)
+        trackers.append(tracker)
+    return [_with_causes(change, trackers[1], trackers[0]) for change in changes]
+
+
+def _know_quorums(old_log: MetadataLog, old: FoundState, new_log: MetadataLog, new: FoundState) -> None:
+    """States that were begun at a snapshot know no election from before it; the logs may."""
+    old.quorum = quorum_at(old_log, old.end_offset, old.quorum)
+    new.quorum = quorum_at(new_log, new.end_offset, new.quorum)
+
+
+def _with_causes(change: EntityChange, new: CauseTracker, old: CauseTracker | None) -> EntityChange:
+    fields = tuple(
+        FieldChange(
+            name=one.name,
+            old=one.old,
+            new=one.new,
+            cause=new.of_field(change.entity, one.name),
+            old_cause=None if old is None else old.of_field(change.entity, one.name),
+        )
+        for one in change.fields
+    )
+    return EntityChange(
+        entity=change.entity,
+        kind=change.kind,
+        fields=fields,
+        cause=_entity_cause(change, fields, new),
+        old_cause=None if old is None else old.newest(change.entity),
+    )
+
+
+def _entity_cause(change: EntityChange, fields: tuple[FieldChange, ...], new: CauseTracker) -> Cause | None:
+    if change.kind == CHANGED:
+        causes = [one.cause for one in fields if one.cause is not None]
+        return max(causes, key=lambda cause: cause.offset, default=None)
+    return new.of_existence(change.entity) or new.newest(change.entity)
+
+
+@dataclass(slots=True)
+class _Origin:
+    """One entity: its fields now, the record of each, and the record by which it exists or does not."""
+
+    now: Fields | None
+    existence: Cause | None = None
+    fields: dict[str, Cause] = field(default_factory=dict)
+
+    def copy(self) -> _Origin:
+        return _Origin(self.now, self.existence, dict(self.fields))
+
+
+class CauseTracker:
+    """Follows some entities through a walk and remembers the record that last changed each field.
+
+    Records inside a metadata transaction count when they come; those of an aborted one are forgotten.
+    """
+
+    def __init__(self, entities: Iterable[str], start: FoundState) -> None:
+        """`start` is where the walk begins."""
+        self._entities = frozenset(entities)
+        self._origins = {
+            path: _Origin(fields_of(start.state.newest, path, start.quorum)) for path in self._entities
+        }
+        self._saved: dict[str, _Origin] | None = {} if start.state.transaction is not None else None
+
+    def of_field(self, entity: str, name: str) -> Cause | None:
+        """The record that made the field what it is (or took it away)."""
+        origin = self._origins[entity]
+        return origin.fields.get(name) or origin.existence
+
+    def of_existence(self, entity: str) -> Cause | None:
+        """The record that added the entity, or removed it, whichever was last."""
+        return self._origins[entity].existence
+
+    def newest(self, entity: str) -> Cause | None:
+        """The last record that changed the entity in any way."""
+        origin = self._origins[entity]
+        causes = [*origin.fields.values(), *([origin.existence] if origin.existence else [])]
+        return max(causes, key=lambda cause: cause.offset, default=None)
+
+    def step(self, step: Step) -> None:
+        """Takes one batch in."""
+        before, after = step.state_before.newest, step.state_after.newest
+        touches: dict[str, list[DecodedRecord]] = {}
+        for decoded in step.records:
+            self._transaction(decoded.record)
+            for path in touched(decoded.record, before, after):
+                for one in (path, *falls_with(decoded.record, path, (before, after))):
+                    if one in self._entities:
+                        touches.setdefault(one, []).append(decoded)
+        single = {path: records[0] for path, records in touches.items() if len(records) == 1}
+        for path, decoded in single.items():
+            self._note(path, fields_of(after, path, step.quorum_after), Cause.of(step, decoded))
+        several = [path for path in touches if path not in single]
+        if several:
+            self._one_by_one(step, several)
+
+    def _transaction(self, record: object) -> None:
+        match record:
+            case r.BeginTransactionRecord():
+                self._saved = {}
+            case r.EndTransactionRecord():
+                self._saved = None
+            case r.AbortTransactionRecord():
+                self._origins.update(self._saved or {})
+                self._saved = None
+
+    def _note(self, path: str, fields: Fields | None, cause: Cause) -> None:
+        origin = self._origins[path]
+        if fields == origin.now:
+            return
+        if self._saved is not None and path not in self._saved:
+            self._saved[path] = origin.copy()
+        old, new = origin.now or {}, fields or {}
+        if origin.now is None or fields is None:
+            origin.existence = cause
+            origin.fields = {}
+        else:
+            changed: Mapping[str, Any] = {**old, **new}
+            origin.fields.update({name: cause for name in changed if old.get(name) != new.get(name)})
+        origin.now = fields
+
+    def _one_by_one(self, step: Step, paths: list[str]) -> None:
+        """For entities that several records of one batch touch: which of them changed what."""
+        engine = Replayer(step.state_before, on_error=lambda error: None)
+        quorum = step.quorum_before
+        control = step.batch.header.is_control
+        for decoded in step.records:
+            if control:
+                quorum = quorum.after(step.epoch, (decoded,))
+            else:
+                engine.apply(decoded.record, decoded.offset, step.epoch, step.time_ms)
+            image = engine.state().newest
+            for path in paths:
+                self._note(path, fields_of(image, path, quorum), Cause.of(step, decoded))
+
+
+def all_touched(step: Step) -> Iterator[tuple[str, DecodedRecord]]:
+    """(canonical path, record) of everything that a batch may have changed."""
+    before, after = step.state_before.newest, step.state_after.newest
+    for decoded in step.records:
+        for path in touched(decoded.record, before, after):
+            yield path, decoded
+            for one in falls_with(decoded.record, path, (before, after)):
+                yield one, decoded

@@ -1,0 +1,144 @@
+"""Which things of the cluster a record is about, as paths: broker/3, topic/orders, topic/orders/7.
+
+Owns the mapping from a record to such paths and the check of a path that a user typed. Knows no files.
+Partition records carry topic ids only, so an `EntityNamer` must see the topics' records first; a topic
+whose name it never saw is `topic/<id>`.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from metaquorum.metadata.image.types import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, TOPIC_RESOURCE
+from metaquorum.metadata.records import control
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.text.tree import SCRAM_MECHANISMS
+from metaquorum.storage.uuids import uuid_to_text
+
+KINDS = (
+    "broker",
+    "controller",
+    "topic",
+    "config",
+    "quota",
+    "user",
+    "client-id",
+    "ip",
+    "client-metrics",
+    "scram",
+    "acl",
+    "token",
+    "feature",
+    "producer-ids",
+    "migration",
+    "transaction",
+    "quorum",
+)
+"""First parts of the paths, in the order in which help texts list them."""
+
+_RESOURCE_KINDS = {
+    TOPIC_RESOURCE: "topic",
+    BROKER_RESOURCE: "broker",
+    CLIENT_METRICS_RESOURCE: "client-metrics",
+}
+
+
+def entity_problem(path: str) -> str | None:
+    """What is wrong with an entity path that a user gave, and what to write instead; None if nothing is."""
+    kind, _, rest = path.partition("/")
+    if kind not in KINDS:
+        close = difflib.get_close_matches(kind.lower(), KINDS, n=1)
+        if close:
+            return f"no entity is called {path!r}; did you mean {close[0]}{path[len(kind) :]}?"
+        known = ", ".join(KINDS)
+        return f"no entity is called {path!r}; begin with one of {known}, as in broker/3 or topic/orders/7"
+    if rest == "" and "/" in path:
+        return f"{path!r} ends in a slash; write {kind} for all of them, or {kind}/NAME for one"
+    return None
+
+
+def is_below(entity: str, wanted: str) -> bool:
+    """Whether `entity` is `wanted` or a part of it: topic/orders/7 is below topic/orders and below topic."""
+    return entity == wanted or entity.startswith(wanted + "/")
+
+
+class EntityNamer:
+    """Names records, learning topic names on the way. Feed every record in log order."""
+
+    def __init__(self, topic_names: dict[bytes, str] | None = None) -> None:
+        self._names = dict(topic_names or {})
+
+    def topic_name(self, topic_id: bytes) -> str:
+        """The topic's name; its id where the name was never seen."""
+        return self._names.get(topic_id) or uuid_to_text(topic_id)
+
+    def learn(self, topic_id: bytes, name: str) -> None:
+        """A topic's name that no record says."""
+        self._names[topic_id] = name
+
+    def names(self) -> dict[bytes, str]:
+        """All names that are known, by topic id."""
+        return dict(self._names)
+
+    def topic_names(self) -> list[str]:
+        """Every topic that it saw."""
+        return sorted(set(self._names.values()))
+
+    def entities(self, record: object) -> tuple[str, ...]:
+        """Paths of everything that the record is about; none for a NoOp or an unknown record."""
+        match record:
+            case r.TopicRecord(name=name, topic_id=topic_id):
+                self._names[topic_id] = name
+                return self._topic(topic_id)
+            case r.RemoveTopicRecord(topic_id=topic_id):
+                return self._topic(topic_id)
+            case r.PartitionRecord() | r.PartitionChangeRecord():
+                return tuple(f"{path}/{record.partition_id}" for path in self._topic(record.topic_id))
+            case r.ConfigRecord():
+                return _config_entities(record)
+            case r.ClientQuotaRecord(entity=parts):
+                names = sorted((part.entity_type, part.entity_name or "<default>") for part in parts)
+                together = ",".join(f"{kind}={name}" for kind, name in names)
+                return (*(f"{kind}/{name}" for kind, name in names), f"quota/{together}")
+        return _plain_entities(record)
+
+    def _topic(self, topic_id: bytes) -> tuple[str, ...]:
+        name = self._names.get(topic_id)
+        by_id = f"topic/{uuid_to_text(topic_id)}"
+        return (by_id,) if name is None else (f"topic/{name}", by_id)
+
+
+def _config_entities(record: r.ConfigRecord) -> tuple[str, ...]:
+    kind = _RESOURCE_KINDS.get(record.resource_type, str(record.resource_type))
+    name = record.resource_name or "<default>"
+    return (f"{kind}/{name}", f"config/{kind}/{name}/{record.name}")
+
+
+def _plain_entities(record: object) -> tuple[str, ...]:
+    match record:
+        case r.BrokerRecord() | r.UnregisterBrokerRecord() | r.BrokerRegistrationChangeRecord():
+            return (f"broker/{record.broker_id}",)
+        case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
+            return (f"broker/{record.id}",)
+        case r.ProducerIdsRecord(broker_id=broker_id):
+            return ("producer-ids", f"broker/{broker_id}")
+        case r.ControllerRecord(controller_id=controller_id):
+            return (f"controller/{controller_id}",)
+        case r.FeatureLevelRecord(name=name):
+            return (f"feature/{name}",)
+        case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
+            mechanism = SCRAM_MECHANISMS.get(record.mechanism, record.mechanism)
+            return (f"user/{record.name}", f"scram/{mechanism}/{record.name}")
+        case r.DelegationTokenRecord(token_id=token_id) | r.RemoveDelegationTokenRecord(token_id=token_id):
+            return (f"token/{token_id}",)
+        case r.AccessControlEntryRecord(id=acl_id) | r.RemoveAccessControlEntryRecord(id=acl_id):
+            return (f"acl/{uuid_to_text(acl_id)}",)
+        case r.ZkMigrationStateRecord():
+            return ("migration",)
+        case r.BeginTransactionRecord() | r.EndTransactionRecord() | r.AbortTransactionRecord():
+            return ("transaction",)
+        case control.LeaderChangeMessage(leader_id=leader_id):
+            return ("quorum", f"controller/{leader_id}")
+        case control.KRaftVersionRecord() | control.VotersRecord():
+            return ("quorum",)
+    return ()

@@ -1,0 +1,221 @@
+"""The life of an entity as rows: what it was from one place of the log to another.
+
+Owns the intervals. A row holds from the batch that made it so (for a metadata transaction, from its end on)
+to the batch that made it different. Knows no terminal. Memory is that of an image and of the open rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+from metaquorum.metadata.inspect.causes.quorum import quorum_at
+from metaquorum.metadata.inspect.entities.diff import Cause, all_touched
+from metaquorum.metadata.inspect.entities.views import EVERYTHING, Fields, Wanted, entities_below, fields_of
+from metaquorum.metadata.inspect.log.concern import Concern
+from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log, before_the_state, known_from
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog
+from metaquorum.metadata.inspect.log.places import Limits
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.log.states import (
+    FoundState,
+    OnProblem,
+    Passed,
+    Step,
+    inside_transaction,
+    settle,
+    state_at,
+    steps_about,
+    steps_alone,
+)
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batches import DecodedRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One row: an entity's fields from `from_offset` (inclusive) to `to_offset` (exclusive).
+
+    Offsets are those of whole batches; times are Unix ms. `cause` is the last record of the batch that made
+    it so, None where the rows begin with it (in a snapshot, or at the place that was asked for);
+    `ended_by` that of the batch that ended it.
+    `to_offset` and `to_ms` are None while it still holds.
+    """
+
+    entity: str
+    fields: Fields
+    from_offset: int
+    from_ms: int
+    cause: Cause | None
+    to_offset: int | None = None
+    to_ms: int | None = None
+    ended_by: Cause | None = None
+
+
+def history(
+    log: MetadataLog,
+    wanted: Wanted = EVERYTHING,
+    start: Point | None = None,
+    end: Point = END,
+    on_problem: OnProblem | None = None,
+    limits: Limits | None = None,
+    *,
+    past_corruption: bool = False,
+) -> Iterator[Span]:
+    """The rows of every wanted entity, in the order in which they ended; those that still hold come last.
+
+    `limits` is told what the rows do not cover. Only what is visible counts: records inside an open metadata
+    transaction make no row. Raises InspectError for a checkpoint, which is one state, and as `steps` does.
+    """
+    if log.is_checkpoint:
+        raise InspectError(f"{log.path} is a single state, not a history; give the directory of its log")
+    limits = Limits() if limits is None else limits
+    first, end = _settled(log, start, limits), _settled(log, end, limits) or END
+    limits.coverage.add(before_the_log(log, first))
+    known, before = known_from(log), None
+    if first is None or first.offset is not None:
+        offset = log.start_offset if first is None else first.offset or 0
+        if known is None or offset < known:
+            before = yield from _alone(log, wanted, first, end, on_problem, limits)
+            first = None
+    if before is not None and before.is_over:
+        yield from before.open.values()
+        return
+    options = _Options(past_corruption=past_corruption, coverage=limits.coverage)
+    found = state_at(log, Point(offset=known) if first is None else first, on_problem, **options)
+    if wanted.has("quorum"):
+        found.quorum = quorum_at(log, found.end_offset, found.quorum)
+    follower = _Follower(wanted, found)
+    if before is not None:
+        follower.take_over(before)
+    last: Step | None = None
+    for step in steps_about(log, found, concern_of(wanted), end, on_problem, **options):
+        if isinstance(step, Passed):
+            continue
+        last = step
+        limits.unknown += step.unknown
+        yield from follower.step(step)
+    limits.place(inside_transaction(found.state if last is None else last.state_after))
+    yield from follower.open.values()
+
+
+def _alone(
+    log: MetadataLog,
+    wanted: Wanted,
+    start: Point | None,
+    end: Point,
+    on_problem: OnProblem | None,
+    limits: Limits,
+) -> Generator[Span, None, _Follower]:
+    """The rows before the first known state: of what began in the log, records tell all."""
+    known, limit = known_from(log), end
+    if known is not None and end.time_ms is None:
+        limit = Point(offset=known if end.offset is None else min(known, end.offset))
+    found, steps = steps_alone(log, start, limit, on_problem, limits.coverage)
+    follower = _Follower(wanted, found, is_alone=True)
+    reached = found.end_offset
+    for step in steps:
+        if known is not None and step.next_offset > known:
+            break
+        reached = step.next_offset
+        limits.unknown += step.unknown
+        yield from follower.step(step)
+    follower.is_over = known is None or (not end.is_end and reached < known)
+    if wanted.path != "quorum":
+        text = "rows are told of what began there; of what was there before nothing is known"
+        place = Point(offset=reached) if follower.is_over and not end.is_end else END
+        limits.coverage.add(before_the_state(log, start, place, text))
+    return follower
+
+
+_OF_MANY_KEYS = ("config/", "quota/")
+"""Entities whose fields are set one by one."""
+
+
+class _Options(TypedDict):
+    past_corruption: bool
+    coverage: Coverage
+
+
+def _settled(log: MetadataLog, point: Point | None, limits: Limits) -> Point | None:
+    if point is None:
+        return None
+    place, shown = settle(log, point)
+    limits.place(shown)
+    return place
+
+
+def concern_of(wanted: Wanted) -> Concern:
+    """The batches that can hold a record about what is wanted."""
+    kind, _, rest = (wanted.path or "topic").partition("/")
+    if kind != "topic":
+        return Concern(topics=frozenset())
+    return Concern(topics=frozenset({rest.partition("/")[0]}) if rest else None)
+
+
+class _Follower:
+    """Knows the rows that are open; begins with those that hold in a state."""
+
+    def __init__(self, wanted: Wanted, found: FoundState, *, is_alone: bool = False) -> None:
+        """`is_alone`: nothing says what was before, so a resource of which a key was set may have others."""
+        self._wanted = wanted
+        self._is_alone = is_alone
+        self.is_over = False
+        self._waiting: dict[str, Cause] = {}
+        provenance = found.image.provenance
+        self.open: dict[str, Span] = {
+            path: Span(
+                entity=path,
+                fields=fields,
+                from_offset=provenance.offset,
+                from_ms=provenance.timestamp_ms,
+                cause=None,
+            )
+            for path, fields in entities_below(found.image, wanted, found.quorum)
+            if not self._is_partial(path)
+        }
+
+    def _is_partial(self, path: str) -> bool:
+        is_whole = self._wanted.key_of(path) is None
+        return self._is_alone and path.startswith(_OF_MANY_KEYS) and is_whole
+
+    def _is_other(self, path: str, decoded: DecodedRecord) -> bool:
+        """Whether one key of a resource was asked for, and the record sets another one."""
+        key, record = self._wanted.key_of(path), decoded.record
+        return key is not None and isinstance(record, r.ConfigRecord) and record.name != key
+
+    def take_over(self, before: _Follower) -> None:
+        """Goes on with the rows that are open in `before` and that hold here, too."""
+        for path, row in self.open.items():
+            old = before.open.get(path)
+            if old is not None and old.fields == row.fields:
+                self.open[path] = old
+
+    def step(self, step: Step) -> Iterator[Span]:
+        """Rows that the batch ended."""
+        for path, decoded in all_touched(step):
+            if self._wanted.has(path) and not self._is_partial(path) and not self._is_other(path, decoded):
+                self._waiting[path] = Cause.of(step, decoded)
+        if step.state_after.transaction is not None or not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, {}
+        for path, cause in waiting.items():
+            ended = self._turn(step, path, cause)
+            if ended is not None:
+                yield ended
+
+    def _turn(self, step: Step, path: str, cause: Cause) -> Span | None:
+        now = self._wanted.cut(path, fields_of(step.after, path, step.quorum_after))
+        old = self.open.get(path)
+        if now == (None if old is None else old.fields):
+            return None
+        if now is None:
+            self.open.pop(path, None)
+        else:
+            self.open[path] = Span(
+                entity=path, fields=now, from_offset=step.offset, from_ms=step.time_ms, cause=cause
+            )
+        if old is None or old.from_offset == step.offset:
+            return None  # it never held: the walk begins with the batch that changed it
+        return replace(old, to_offset=step.offset, to_ms=step.time_ms, ended_by=cause)

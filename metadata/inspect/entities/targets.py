@@ -1,0 +1,67 @@
+"""What a user asks about: an entity and perhaps one field of it, as text. Knows no log."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from metaquorum.metadata.inspect.entities.entities import entity_problem
+
+_ALSO = ("quota", "scram")
+"""Canonical kinds of `views` that users mostly ask for as user/alice."""
+_PARTITION = re.compile(r"(topic/.+/\d+)\.([A-Za-z_]+)")
+_NODE = re.compile(r"((?:broker|controller)/\d+|quorum)\.([A-Za-z_]+)")
+PARTITION_FIELDS = (
+    *("leader", "leaderEpoch", "partitionEpoch", "replicas", "isr", "directories", "leaderRecoveryState"),
+    *("removingReplicas", "addingReplicas", "eligibleLeaderReplicas", "lastKnownElr"),
+)
+BROKER_FIELDS = (
+    *("epoch", "incarnationId", "fenced", "inControlledShutdown", "isMigratingZkBroker", "rack"),
+    *("endPoints", "features", "logDirs"),
+)
+QUORUM_FIELDS = ("leader", "voters", "epoch", "kraftVersion")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is asked about: an entity path, and one field of it or None."""
+
+    entity: str
+    field: str | None = None
+
+    def __str__(self) -> str:
+        return self.entity + (f".{self.field}" if self.field else "")
+
+
+def parse_target(text: str) -> Target:
+    """`topic/orders/7.leader`, `broker/3`, `config/topic/orders/retention.ms`... Raises ValueError, which
+    says what to write instead."""
+    text = text.removesuffix("/") if text.count("/") > 1 else text
+    match = _PARTITION.fullmatch(text) or _NODE.fullmatch(text)
+    entity, name = (match[1], match[2]) if match else (text, None)
+    problem = entity_problem(entity)
+    if problem is not None and entity.partition("/")[0] not in _ALSO:
+        raise ValueError(problem)
+    if name is None:
+        return Target(entity=entity)
+    first, *rest = name.split("_")
+    wanted = first + "".join(word.capitalize() for word in rest)
+    known = fields_of_target(entity)
+    if wanted not in known:
+        close = difflib.get_close_matches(wanted, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known) or 'none'}"
+        raise ValueError(f"{entity} has no field {name!r}; {hint}")
+    return Target(entity=entity, field=wanted)
+
+
+def fields_of_target(entity: str) -> tuple[str, ...]:
+    """The names of an entity's fields, as a target may have them; none for what has no fixed ones."""
+    match entity.partition("/")[0]:
+        case "topic":
+            return PARTITION_FIELDS
+        case "broker":
+            return BROKER_FIELDS
+        case "quorum":
+            return QUORUM_FIELDS
+    return ()

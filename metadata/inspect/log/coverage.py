@@ -1,0 +1,139 @@
+"""What an answer did not cover, as stretches of offsets with the reason; and where a log's state is known.
+
+One shape for all tools: they put `Uncovered` values into a `Coverage`, their text prints each as one line,
+their JSON has them under the key `uncovered`, and one of them is enough for the exit code to say so. Knows no
+terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.log.points import Point
+
+STATE_UNKNOWN = "state-unknown"
+"""The records were read, but no snapshot says what the state before them was: what needs one is not told."""
+NOT_IN_LOG = "not-in-log"
+"""It was asked about, and the log does not reach there: it was trimmed, or it ends before."""
+MISSING = "missing"
+"""Records in the middle of the log are lost: a segment or a batch is not there, or cannot be read."""
+NOT_LOOKED_AT = "not-looked-at"
+"""The records are there, and the answer stopped before them, as behind missing ones."""
+
+
+class Uncovered(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets from `from_offset` up to, not including, `to_offset` (None: the log's end, wherever that is)
+    that the answer does not cover, or not in full. `reason` is one of the names above, `text` says it in
+    words and what to do; `path` is the log's."""
+
+    from_offset: int
+    to_offset: int | None
+    reason: str
+    text: str
+    path: str = ""
+
+    @property
+    def line(self) -> str:
+        """`offsets 10 to 19 (state-unknown): ...`."""
+        return f"{offsets_text(self.from_offset, self.to_offset)} ({self.reason}): {self.text}"
+
+    def tree(self) -> dict[str, Any]:
+        """As plain data, as all tools print it."""
+        return {
+            "path": self.path,
+            "fromOffset": self.from_offset,
+            "toOffset": self.to_offset,
+            "reason": self.reason,
+            "text": self.text,
+        }
+
+
+@dataclass(slots=True)
+class Coverage:
+    """Collects what one answer did not cover. False while there is nothing."""
+
+    ranges: list[Uncovered] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    def __iter__(self) -> Iterator[Uncovered]:
+        return iter(self.ranges)
+
+    def add(self, one: Uncovered | None) -> None:
+        """Takes one in; neighbours with the same reason and text become one, and nothing is told twice."""
+        if one is None or (one.to_offset is not None and one.to_offset <= one.from_offset):
+            return
+        last = self.ranges[-1] if self.ranges else None
+        same = last is not None and (last.path, last.reason, last.text) == (one.path, one.reason, one.text)
+        if last is not None and same and last.to_offset == one.from_offset:
+            self.ranges[-1] = msgspec.structs.replace(last, to_offset=one.to_offset)
+        elif one not in self.ranges:
+            self.ranges.append(one)
+
+    def extend(self, several: Iterable[Uncovered]) -> None:
+        for one in several:
+            self.add(one)
+
+    def tree(self) -> list[dict[str, Any]]:
+        """As plain data: what stands under `uncovered`."""
+        return [one.tree() for one in self.ranges]
+
+
+def offsets_text(start: int, end: int | None) -> str:
+    """The offsets from `start` up to, not including, `end` in words: both named ends are included."""
+    if end is None:
+        return f"offsets from {start} on"
+    if end <= start:
+        return f"no offset from {start} on"
+    return f"offset {start}" if end == start + 1 else f"offsets {start} to {end - 1}"
+
+
+def known_from(log: MetadataLog) -> int | None:
+    """The first offset at which the log's state is known: 0, or the end of its oldest whole snapshot that is
+    not before its first record. None where there is neither."""
+    base = log.start_offset
+    if base == 0 or log.is_checkpoint:
+        return base
+    return next(
+        (found.offset for found in log.snapshots() if found.offset >= base and log.is_whole(found)), None
+    )
+
+
+def before_the_state(log: MetadataLog, start: Point | None, end: Point, what: str) -> Uncovered | None:
+    """The stretch between `start` (None: the log's first record) and `end` whose records have no state before
+    them, for a tool that needs one; `what` says what is missing in the answer. None where there is none.
+
+    A time is taken for a place with a known state: whoever resolves it knows better.
+    """
+    known = known_from(log)
+    first = log.start_offset
+    if start is not None:
+        first = first if start.offset is None else max(first, start.offset)
+    if known is not None and (first >= known or (start is not None and start.offset is None)):
+        return None
+    last = known if known is not None else end.offset
+    if end.offset is not None and last is not None:
+        last = min(last, end.offset)
+    begins = f"the log begins at offset {log.start_offset}"
+    if known is None:
+        why = f"{begins} and no snapshot beside it says what was before; take one from another node"
+    else:
+        why = f"{begins} and its oldest snapshot ends at {known}, from where on all is known"
+    return Uncovered(
+        from_offset=first, to_offset=last, reason=STATE_UNKNOWN, text=f"{what}; {why}", path=log.path
+    )
+
+
+def before_the_log(log: MetadataLog, start: Point | None) -> Uncovered | None:
+    """The stretch between `start` and the log's first record; None where it was not asked about."""
+    first = log.start_offset
+    if start is None or start.offset is None or start.offset >= first or log.is_checkpoint:
+        return None
+    text = f"the log begins at offset {first}: what was before was trimmed, or is on another node"
+    return Uncovered(from_offset=start.offset, to_offset=first, reason=NOT_IN_LOG, text=text, path=log.path)

@@ -1,0 +1,324 @@
+"""A metadata log as the inspecting tools see it: what a path means, its batches, damage, gaps and snapshots.
+
+Owns the step from a path to record batches and records, over the `Disk` interface: the files may be on a
+disk, or fetched from a live quorum into memory. Reads only; takes no lock and writes nothing. What is
+wrong comes as a value with file, position and offset, so that a tool can name it and go on. Knows no
+images (`states` does) and no terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.inspect.entities.entities import EntityNamer
+from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
+from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord
+from metaquorum.metadata.records.types import TopicRecord
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.batches.runs import BatchRun, RunReader
+from metaquorum.storage.disk.interface import Disk, join, name_of, parent_of
+from metaquorum.storage.errors import BatchError, FileMissingError, NotALogError, StorageError
+from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
+from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_properties
+from metaquorum.storage.files.snapshots import list_snapshots, parse_snapshot_name, snapshot_path
+from metaquorum.storage.log.log import METADATA_DIRECTORY
+from metaquorum.storage.log.reader import Damage, LogReader
+from metaquorum.storage.log.segment import list_segments, parse_segment_name, segment_name
+from metaquorum.storage.types import LogPosition
+
+INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex", ".snapshot")
+"""Files that stand beside a segment and mean nothing without it."""
+
+
+class InspectError(Exception):
+    """A question that a log cannot answer; the text says what is wrong and what to ask instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """One batch with its records decoded; records from the future are UnknownRecord, UnknownControlRecord."""
+
+    batch: RecordBatch
+    records: tuple[DecodedRecord, ...]
+
+
+Item = ReadBatch | Damage
+"""What reading gives: a batch, or what is wrong at a place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterIdentity:
+    """Whose log it is, by the `meta.properties` beside it; None for what that does not say."""
+
+    cluster_id: str | None
+    node_id: int | None
+
+
+class MetadataLog:
+    """One log: a directory of segments and snapshots, a single segment, or a single checkpoint.
+
+    Holds no file open between calls and keeps no records: every iteration reads again, so that a log that
+    grows shows what it holds now.
+    """
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        """Looks at nothing; use `open_log`, which says what is wrong with a path."""
+        self.disk = disk
+        self.path = path
+        self.is_directory = disk.is_directory(path)
+        self.is_checkpoint = not self.is_directory and ".checkpoint" in name_of(path)
+        self._whole: dict[LogPosition, bool] = {}
+        self.on_read: Callable[[int], None] | None = None
+        """Called with the bytes of every batch that is read; for progress."""
+
+    def __repr__(self) -> str:
+        return f"MetadataLog({self.path!r})"
+
+    @property
+    def directory(self) -> str:
+        """The directory that holds the log's files."""
+        return self.path if self.is_directory else parent_of(self.path)
+
+    @cached_property
+    def identity(self) -> ClusterIdentity | None:
+        """The cluster and node that the log belongs to; None where nothing (readable) says so."""
+        for directory in (self.directory, parent_of(self.directory)):
+            if self.disk.exists(join(directory, META_PROPERTIES)):
+                try:
+                    found: MetaProperties = load_meta_properties(self.disk, directory)
+                except StorageError:
+                    return None
+                return ClusterIdentity(cluster_id=found.cluster_id, node_id=found.node_id)
+        return None
+
+    @property
+    def segments(self) -> list[int]:
+        """Base offsets of the segments, rising; empty for a checkpoint and for snapshots without a log."""
+        if self.is_directory:
+            return list_segments(self.disk, self.path)
+        base = None if self.is_checkpoint else parse_segment_name(name_of(self.path))
+        return [] if base is None else [base]
+
+    @property
+    def start_offset(self) -> int:
+        """Where the log begins by its file names; without a segment, the end of its oldest snapshot (0 for a
+        checkpoint, which counts its own records)."""
+        if self.is_checkpoint:
+            return 0
+        segments = self.segments
+        if segments:
+            return segments[0]
+        snapshots = self.snapshots() if self.is_directory else []
+        return snapshots[0].offset if snapshots else 0
+
+    @property
+    def end_offset(self) -> int:
+        """One more than the last offset that can be read now. Reads the last segment."""
+        segments = self.segments
+        end = segments[-1] if segments else self.start_offset
+        for found in self.batches(segments[-1] if segments else None):
+            if isinstance(found, RecordBatch):
+                end = found.header.next_offset
+        return end
+
+    def size_bytes(self) -> int:
+        """Bytes of all segments (or of the file), for progress."""
+        if not self.is_directory:
+            return self.disk.file_size(self.path)
+        return sum(self.disk.file_size(join(self.path, segment_name(base))) for base in self.segments)
+
+    def snapshots(self) -> list[LogPosition]:
+        """Finished snapshots beside the log, by rising end offset; none for a checkpoint."""
+        return [] if self.is_checkpoint else list_snapshots(self.disk, self.directory)
+
+    def snapshot(self, position: LogPosition) -> MetadataLog:
+        """The snapshot that ends at `position`, as a log of its own."""
+        return MetadataLog(self.disk, snapshot_path(self.directory, position))
+
+    def is_whole(self, position: LogPosition) -> bool:
+        """Whether the snapshot that ends at `position` is there to its last record, every batch of it sound.
+        Reads it, once."""
+        if position not in self._whole:
+            last: RecordBatch | Damage | None = None
+            for last in self.snapshot(position).batches():
+                if isinstance(last, Damage):
+                    break
+            ends = decode_item(last) if isinstance(last, RecordBatch) and last.header.is_control else []
+            self._whole[position] = any(isinstance(one, ReadBatch) and _ends_snapshot(one) for one in ends)
+        return self._whole[position]
+
+    def snapshot_position(self) -> LogPosition | None:
+        """For a checkpoint: the end of the log that it holds, by its name; None for any other name or log."""
+        return parse_snapshot_name(name_of(self.path)) if self.is_checkpoint else None
+
+    def snapshot_timestamp_ms(self) -> int:
+        """For a checkpoint: the time of the last record in it, by its header; -1 where that is not there."""
+        for found in self.batches():
+            for item in decode_item(found):
+                if isinstance(item, ReadBatch):
+                    for decoded in item.records:
+                        if isinstance(decoded.record, SnapshotHeaderRecord):
+                            return decoded.record.last_contained_log_timestamp
+            break
+        return -1
+
+    def reader(self, start_offset: int | None = None) -> LogReader:
+        """A tolerant reader that can follow the log; the caller closes it."""
+        return LogReader(self.disk, self.path, tolerant=True, start_offset=start_offset)
+
+    def batches(self, start_offset: int | None = None) -> Iterator[RecordBatch | Damage]:
+        """Every batch from the one that holds `start_offset` on, records not decoded; damage between them.
+
+        A log that is read from its beginning and holds no byte is damage too, and so is a segment that is
+        missing while its index is there.
+        """
+        if self.is_directory and not self.segments:
+            yield from self._orphans(start_offset or 0)
+            return
+        yield from self._from(self.reader(start_offset), start_offset)
+
+    def runs(self, start_offset: int | None = None) -> Iterator[RecordBatch | BatchRun | Damage]:
+        """The same as `batches`, with stretches of batches of one record each as one value."""
+        if self.is_directory and not self.segments:
+            yield from self._orphans(start_offset or 0)
+            return
+        reader = RunReader(self.disk, self.path, start_offset=start_offset)
+        yield from cast("Iterator[RecordBatch | BatchRun | Damage]", self._from(reader, start_offset))
+
+    def _from(self, reader: LogReader, start_offset: int | None) -> Iterator[RecordBatch | Damage]:
+        yield from self._orphans(start_offset or 0)
+        try:
+            yield from reader if self.on_read is None else _counted(reader, self.on_read)
+        finally:
+            reader.close()
+        if not start_offset and self.size_bytes() == 0:
+            reason = "is empty, it holds no record yet"
+            yield Damage(file=self.path, position=0, offset=self.start_offset, reason=reason)
+
+    def items(self, start_offset: int | None = None) -> Iterator[Item]:
+        """The same with every record decoded. A batch that cannot be decoded is damage, and so is a
+        checkpoint without its last record: nothing else would tell it from a whole one."""
+        finished = not self.is_checkpoint
+        end = 0
+        for found in self.batches(start_offset):
+            for item in decode_item(found):
+                if isinstance(item, ReadBatch):
+                    end = item.batch.header.next_offset
+                    finished = finished or _ends_snapshot(item)
+                yield item
+        if not finished and self.size_bytes():
+            yield self.missing_footer(end)
+
+    def missing_footer(self, end_offset: int) -> Damage:
+        """For a checkpoint that ended, with its record `end_offset`, before its last record."""
+        reason = "has no footer: it is cut off, or was never finished"
+        return Damage(file=self.path, position=self.size_bytes(), offset=end_offset, reason=reason)
+
+    def _orphans(self, start_offset: int) -> Iterator[Damage]:
+        """Indexes whose segment is not there, from `start_offset` on."""
+        if not self.is_directory:
+            return
+        names = set(self.disk.list_directory(self.path))
+        for name in sorted(names):
+            stem, dot, suffix = name.partition(".")
+            if dot + suffix not in (".index", ".timeindex") or not stem.isdigit():
+                continue
+            missing = f"{stem}.log"
+            if missing not in names and int(stem) >= start_offset and name.endswith(".index"):
+                reason = f"is an index without its log: {missing} is not there; restore it from another node"
+                yield Damage(file=join(self.path, name), position=0, offset=int(stem), reason=reason)
+
+    def namer(self) -> EntityNamer:
+        """A namer that knows the topics from before the log, as far as the snapshots next to its beginning
+        tell them. A topic's id is its own for ever, so what is said later holds before, too."""
+        namer = EntityNamer()
+        start = self.start_offset
+        snapshots = self.snapshots() if start else []
+        before = [found for found in snapshots if found.offset < start]
+        behind = [found for found in snapshots if found.offset >= start]
+        for found in (*before[-1:], *behind[:1]):
+            for item in self.snapshot(found).items():
+                if isinstance(item, ReadBatch):
+                    for decoded in item.records:
+                        if isinstance(decoded.record, TopicRecord):
+                            namer.entities(decoded.record)
+        return namer
+
+
+def open_log(disk: Disk, path: str) -> MetadataLog:
+    """The log that a path means.
+
+    A node's directory stands for the `__cluster_metadata-0` in it (for a node of a local cluster it is in its
+    `data`); a `__cluster_metadata-0` directory is all its segments in order; a `.log` file is one segment, a
+    `.checkpoint` file one state. Raises FileMissingError, NotALogError for what holds no log.
+    """
+    if not disk.exists(path):
+        raise FileMissingError(path)
+    if not disk.is_directory(path):
+        name = name_of(path)
+        if name.endswith(INDEX_SUFFIXES):
+            beside = name.partition(".")[0] + ".log"
+            there = disk.exists(join(parent_of(path), beside))
+            raise NotALogError(
+                path,
+                f"is an index of {beside}" + ("" if there else ", which is not there; the log is lost here"),
+            )
+        LogReader(disk, path, tolerant=True).close()  # raises for a name that is no log's
+        return MetadataLog(disk, path)
+    inner = [join(path, METADATA_DIRECTORY), join(join(path, "data"), METADATA_DIRECTORY)]
+    found = next((one for one in inner if disk.is_directory(one)), path)
+    log = MetadataLog(disk, found)
+    if not log.segments and not log.snapshots():
+        orphans = [one for one in disk.list_directory(found) if one.endswith(INDEX_SUFFIXES)]
+        lost = f" ({orphans[0]} is there without its log)" if orphans else ""
+        raise NotALogError(found, f"holds no .log segment{lost}")
+    return log
+
+
+def require_one_cluster(logs: Iterable[MetadataLog]) -> None:
+    """Raises InspectError when two of the logs are known to belong to different clusters."""
+    known: dict[str, str] = {}
+    for log in logs:
+        if log.identity is not None and log.identity.cluster_id is not None:
+            known.setdefault(log.identity.cluster_id, log.path)
+    if len(known) > 1:
+        (first, first_path), (second, second_path) = list(known.items())[:2]
+        raise InspectError(
+            f"{first_path} is of cluster {first} and {second_path} of {second}; give logs of one cluster"
+        )
+
+
+def decode_item(found: RecordBatch | Damage) -> list[Item]:
+    """A batch with its records; where one cannot be decoded, what is wrong with the batch."""
+    if isinstance(found, Damage):
+        return [found]
+    try:
+        return [ReadBatch(found, decode_batch(found, tolerant=True))]
+    except (RecordDecodeError, BatchError) as error:
+        return [
+            Damage(
+                file=found.file, position=found.position, offset=found.header.base_offset, reason=str(error)
+            )
+        ]
+
+
+def damage_line(damage: Damage) -> str:
+    """One line that names file, position and offset."""
+    return f"{damage.file} at byte {damage.position} (offset {damage.offset}): {damage.reason}"
+
+
+def _counted(
+    items: Iterable[RecordBatch | Damage], on_read: Callable[[int], None]
+) -> Iterator[RecordBatch | Damage]:
+    for item in items:
+        if not isinstance(item, Damage):
+            on_read(item.size_bytes if isinstance(item, BatchRun) else len(item.data))
+        yield item
+
+
+def _ends_snapshot(item: ReadBatch) -> bool:
+    return any(isinstance(decoded.record, SnapshotFooterRecord) for decoded in item.records)

@@ -1,0 +1,1 @@
+"""The logs of several nodes side by side, and as one log."""

@@ -1,0 +1,309 @@
+"""Whether the logs of a quorum's nodes are one log: log matching and snapshot agreement.
+
+Owns the comparison, batch by batch and byte by byte: what has the same offset and epoch has the same content
+(Raft paper 5.3; KIP-595 keeps the leader's bytes on every node). A log that ends earlier lags, one that
+begins later was trimmed; both are fine. The logs are read side by side, one batch of each at a time. Knows no
+terminal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.checks.check import LogReport, check_log, state_differences
+from metaquorum.metadata.inspect.entities.views import touched
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, require_one_cluster
+from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.log.states import OnProblem, state_at
+from metaquorum.metadata.inspect.nodes.lost import LostCommitted, find_losses, holding
+from metaquorum.metadata.records.batches import DecodedRecord, decode_batch, decode_readable
+from metaquorum.metadata.text.dump import payload_json
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.errors import BatchError, StorageError
+from metaquorum.storage.files.quorum_state import load_quorum_state
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.types import LogPosition
+
+BYTES, EPOCH, SNAPSHOT = "bytes differ", "epochs differ", "snapshots differ"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first place at which `path` differs from `other`. `entity` is what the first differing record is
+    about; `kind` is BYTES (same epoch: Raft rules it out), EPOCH (one of them holds what was never committed,
+    if both are of one quorum) or SNAPSHOT."""
+
+    kind: str
+    path: str
+    other: str
+    offset: int
+    epoch: int
+    other_epoch: int
+    entity: str
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class QuorumReport:
+    """The logs one by one, and together. `lags` is how many offsets each log ends before the longest;
+    `compared` counts batches that two logs or more have; `not_compared` says why nothing was compared."""
+
+    logs: list[LogReport] = field(default_factory=list)
+    divergences: list[Divergence] = field(default_factory=list)
+    losses: list[LostCommitted] = field(default_factory=list)
+    lags: dict[str, int] = field(default_factory=dict)
+    compared: int = 0
+    snapshots_compared: int = 0
+    not_compared: str | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Every log is sound, all of them were compared where there are several, and no two differ."""
+        return not self.has_errors and self.not_compared is None and all(one.is_sound for one in self.logs)
+
+    @property
+    def has_errors(self) -> bool:
+        """A rule of severity error is broken, two logs differ, or committed records were lost."""
+        lost = any(loss.certain for loss in self.losses)
+        return lost or bool(self.divergences) or any(report.errors for report in self.logs)
+
+
+def check_quorum(
+    logs: Sequence[MetadataLog],
+    on_problem: Callable[[MetadataLog], OnProblem] | None = None,
+    *,
+    past_corruption: bool = False,
+) -> QuorumReport:
+    """Every log by itself, and, where they are of one cluster, against each other."""
+    report = QuorumReport()
+    try:
+        require_one_cluster(logs)
+    except InspectError as error:
+        report.not_compared = str(error)
+    comparable = report.not_compared is None and len(logs) > 1
+    for at, log in enumerate(logs):
+        also = _untested(logs, at) if comparable else ()
+        tell = None if on_problem is None else on_problem(log)
+        report.logs.append(check_log(log, tell, past_corruption=past_corruption, also=also))
+    if comparable:
+        compare_logs(logs, report)
+    elif len(logs) == 1 and not logs[0].is_checkpoint:
+        report.losses = _own_loss(logs[0], report.logs[0].end_offset)
+    return report
+
+
+def _own_loss(log: MetadataLog, end_offset: int) -> list[LostCommitted]:
+    """One log alone: whether it still reaches what its own node knew to be committed."""
+    return find_losses([holding(log, end_offset, EpochTable())])
+
+
+def compare_logs(logs: Sequence[MetadataLog], report: QuorumReport | None = None) -> QuorumReport:
+    """Only the comparison: log matching and snapshots of one name, added to `report`."""
+    report = QuorumReport() if report is None else report
+    _match(report, [log for log in logs if not log.is_checkpoint])
+    _match_snapshots(report, logs)
+    return report
+
+
+def _untested(logs: Sequence[MetadataLog], at: int) -> list[MetadataLog]:
+    """Snapshots that stand before their own node's log, or alone: the first other log tests them."""
+    own = logs[at]
+    if own.is_checkpoint or at != next(i for i, log in enumerate(logs) if not log.is_checkpoint):
+        return []
+    found = []
+    for log in logs:
+        if log.is_checkpoint:
+            found.append(log)
+        elif log is not own:
+            start = log.start_offset
+            found += [log.snapshot(position) for position in log.snapshots() if position.offset <= start]
+    return found
+
+
+class _Stream:
+    """One log's batches, with the one that is next."""
+
+    def __init__(self, log: MetadataLog) -> None:
+        self.log = log
+        self.path = log.path
+        self._source: Iterator[RecordBatch] = (
+            found for found in log.batches() if isinstance(found, RecordBatch)
+        )
+        self.batch = next(self._source, None)
+        self.end_offset = log.start_offset
+        self.epochs = EpochTable()
+
+    def advance(self) -> None:
+        if self.batch is not None:
+            header = self.batch.header
+            self.end_offset = header.next_offset
+            if header.leader_epoch >= self.epochs.last_epoch:
+                self.epochs = self.epochs.append(header.leader_epoch, header.base_offset)
+        self.batch = next(self._source, None)
+
+
+def _match(report: QuorumReport, logs: Sequence[MetadataLog]) -> None:
+    """Compares batches of the same offset; a log that differs from most is followed no further."""
+    streams = [_Stream(log) for log in logs]
+    active = list(streams)
+    while len(there := [stream for stream in active if stream.batch is not None]) > 0:
+        base = min(_base(stream) for stream in there)
+        group = [stream for stream in there if _base(stream) == base]
+        if len(group) > 1:
+            report.compared += 1
+            for divergence, loser in _differing(group):
+                report.divergences.append(divergence)
+                active.remove(loser)
+                _run_out(loser)
+        for stream in group:
+            stream.advance()
+    longest = max((stream.end_offset for stream in streams), default=0)
+    report.lags = {stream.path: longest - stream.end_offset for stream in streams}
+    holdings = [holding(stream.log, stream.end_offset, stream.epochs) for stream in streams]
+    report.losses = find_losses(holdings, _voters(logs))
+
+
+def _voters(logs: Sequence[MetadataLog]) -> frozenset[int]:
+    """The voters' ids as a quorum-state beside one of the logs has them; empty: nothing says so."""
+    for log in logs:
+        try:
+            stored = load_quorum_state(log.disk, log.directory) if log.is_directory else None
+        except StorageError:
+            continue
+        if stored is not None and stored.voters:
+            return frozenset(stored.voters)
+    return frozenset()
+
+
+def _base(stream: _Stream) -> int:
+    return 0 if stream.batch is None else stream.batch.header.base_offset
+
+
+def _run_out(stream: _Stream) -> None:
+    """Reads the rest of a log that is compared no further, to know where it ends."""
+    while stream.batch is not None:
+        stream.advance()
+
+
+def _differing(group: Sequence[_Stream]) -> Iterator[tuple[Divergence, _Stream]]:
+    """Those of a group that differ from what most have (of equally many: from the first one's)."""
+    contents = [b"" if stream.batch is None else bytes(stream.batch.data) for stream in group]
+    if contents.count(contents[0]) == len(contents):
+        return
+    most = Counter(contents).most_common(1)[0][0]
+    right = group[contents.index(most)]
+    for stream, content in zip(group, contents, strict=True):
+        if content != most:
+            yield _divergence(stream, right), stream
+
+
+def _divergence(stream: _Stream, right: _Stream) -> Divergence:
+    own, other = stream.batch, right.batch
+    if own is None or other is None:
+        raise RuntimeError("two batches of one offset are compared, and one is not there")
+    epoch, other_epoch = own.header.leader_epoch, other.header.leader_epoch
+    image = state_at(right.log, Point(offset=other.header.base_offset), past_corruption=True).image
+    offset, entity, text = _first_difference(own, other, image)
+    return Divergence(
+        kind=EPOCH if epoch != other_epoch else BYTES,
+        path=stream.path,
+        other=right.path,
+        offset=offset,
+        epoch=epoch,
+        other_epoch=other_epoch,
+        entity=entity,
+        text=text,
+    )
+
+
+def _first_difference(own: RecordBatch, other: RecordBatch, image: MetadataImage) -> tuple[int, str, str]:
+    """(offset, entity, what differs) of the first record that differs; of the batch where none does."""
+    base = own.header.base_offset
+    try:
+        mine, theirs = list(own.records()), list(other.records())
+    except BatchError as error:
+        return base, "batch", f"one of them cannot be read: {error}"
+    for one, two in zip(mine, theirs, strict=False):
+        if one != two:
+            return _of_record(_decoded(own, one.offset), _decoded(other, two.offset), one.offset, image)
+    if len(mine) != len(theirs):
+        text = f"{len(mine)} and {len(theirs)} records in the batch"
+        return base + min(len(mine), len(theirs)), "batch", text
+    return base, "batch", "the records are the same, the header of the batch differs"
+
+
+def _decoded(batch: RecordBatch, offset: int) -> DecodedRecord | str:
+    """One record of a batch, or why it cannot be decoded."""
+    for record in decode_readable(batch):
+        if record.offset == offset:
+            return record
+    try:
+        decode_batch(batch, tolerant=True)
+    except (RecordDecodeError, BatchError) as error:
+        return str(error)
+    return "is not in the batch"
+
+
+def _of_record(
+    one: DecodedRecord | str, two: DecodedRecord | str, offset: int, image: MetadataImage
+) -> tuple[int, str, str]:
+    paths: tuple[str, ...] = ()
+    for decoded in (two, one):
+        if isinstance(decoded, DecodedRecord):
+            paths = paths or touched(decoded.record, image, image)
+    entity = paths[0] if paths else "no entity"
+    if isinstance(one, str) or isinstance(two, str):
+        return offset, entity, f"one of them cannot be read: {one if isinstance(one, str) else two}"
+    return offset, entity, _record_difference(one, two)
+
+
+def _record_difference(one: DecodedRecord, two: DecodedRecord) -> str:
+    if one.record.type_name != two.record.type_name:
+        return f"{one.record.type_name} and {two.record.type_name}"
+    mine, theirs = (payload_json(each.record, each.version, secrets=True)["data"] for each in (one, two))
+    shown = [payload_json(each.record, each.version)["data"] for each in (one, two)]
+    fields = [
+        f"{name} {shown[0].get(name)} and {shown[1].get(name)}"
+        for name in dict.fromkeys((*mine, *theirs))
+        if mine.get(name) != theirs.get(name)
+    ]
+    if one.version != two.version:
+        fields.append(f"version {one.version} and {two.version}")
+    if one.timestamp_ms != two.timestamp_ms:
+        fields.append(f"time {one.timestamp_ms} and {two.timestamp_ms}")
+    return f"{one.record.type_name}: " + (", ".join(fields) or "what no field says")
+
+
+def _match_snapshots(report: QuorumReport, logs: Sequence[MetadataLog]) -> None:
+    """Snapshots of one name hold the same state, in whatever order their records stand."""
+    seen: dict[LogPosition, list[MetadataLog]] = {}
+    for log in logs:
+        position = log.snapshot_position()
+        own = [log] if position is not None else [log.snapshot(at) for at in log.snapshots()]
+        for snapshot in own:
+            at = snapshot.snapshot_position()
+            if at is not None:
+                seen.setdefault(at, []).append(snapshot)
+    for at, snapshots in sorted(seen.items(), key=lambda item: (item[0].offset, item[0].epoch)):
+        if len(snapshots) < 2:
+            continue
+        first = state_at(snapshots[0]).image
+        for snapshot in snapshots[1:]:
+            report.snapshots_compared += 1
+            for where, text in state_differences(first, state_at(snapshot).image):
+                report.divergences.append(
+                    Divergence(
+                        kind=SNAPSHOT,
+                        path=snapshot.path,
+                        other=snapshots[0].path,
+                        offset=at.offset,
+                        epoch=at.epoch,
+                        other_epoch=at.epoch,
+                        entity=where,
+                        text=text,
+                    )
+                )

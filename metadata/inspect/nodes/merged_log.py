@@ -1,0 +1,144 @@
+"""The logs of several nodes read as one: each stretch from a node that has it.
+
+Owns the stitching of pieces and of snapshots; where they come from was decided by `nodes_merge`. To every
+tool it is a `MetadataLog`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from metaquorum.metadata.inspect.log.log import ClusterIdentity, MetadataLog
+from metaquorum.metadata.inspect.nodes.merge import NodesReport
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.batches.runs import BatchRun, numbers_at
+from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.types import LogPosition
+
+_EPOCH = 12
+"""Where a batch's leader epoch stands in its header."""
+
+
+class MergedLog(MetadataLog):
+    """What the nodes hold between them."""
+
+    def __init__(self, logs: Sequence[MetadataLog], report: NodesReport, name: str) -> None:
+        """`report` is of these logs, in this order; `name` stands for them in messages."""
+        super().__init__(logs[0].disk, logs[0].path)
+        self.path = name
+        self.is_directory = True
+        self.is_checkpoint = False
+        self._logs = logs
+        self._report = report
+        self._of_snapshot: dict[LogPosition, MetadataLog] = {}
+
+    @property
+    def directory(self) -> str:
+        """That of the node which the beginning is read from."""
+        pieces = self._report.pieces
+        return self._logs[pieces[0].source if pieces else 0].directory
+
+    @property
+    def identity(self) -> ClusterIdentity | None:
+        """The cluster of the first node that says it; no node."""
+        for log in self._logs:
+            if log.identity is not None and log.identity.cluster_id is not None:
+                return ClusterIdentity(cluster_id=log.identity.cluster_id, node_id=None)
+        return None
+
+    @property
+    def segments(self) -> list[int]:
+        """Where each piece begins."""
+        return [piece.start for piece in self._report.pieces]
+
+    @property
+    def start_offset(self) -> int:
+        return self._report.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._report.end_offset
+
+    def size_bytes(self) -> int:
+        """Bytes of the largest of them, for progress."""
+        return max(log.size_bytes() for log in self._logs)
+
+    def snapshots(self) -> list[LogPosition]:
+        """Those of all nodes, but for such as a node made of what the others contradict."""
+        found: dict[LogPosition, None] = {}
+        for log, node in zip(self._logs, self._report.nodes, strict=True):
+            limit = None if node.departure is None else node.departure.offset
+            found.update((at, None) for at in log.snapshots() if limit is None or at.offset <= limit)
+        return sorted(found, key=lambda at: (at.offset, at.epoch))
+
+    def snapshot(self, position: LogPosition) -> MetadataLog:
+        """The snapshot that ends at `position`, of the first node that has it whole."""
+        if position not in self._of_snapshot:
+            having = [log for log in self._logs if position in log.snapshots()]
+            whole = having
+            if len(having) > 1:
+                whole = [log for log in having if log.is_whole(position)] or having
+            self._of_snapshot[position] = (whole or self._logs)[0].snapshot(position)
+        return self._of_snapshot[position]
+
+    def batches(self, start_offset: int | None = None) -> Iterator[RecordBatch | Damage]:
+        """Every batch from the one that holds `start_offset` on; what nobody has is damage between them."""
+        for item in self.runs(start_offset):
+            if isinstance(item, BatchRun):
+                yield from item.batches()
+            else:
+                yield item
+
+    def runs(self, start_offset: int | None = None) -> Iterator[RecordBatch | BatchRun | Damage]:
+        """The same as `batches`, with stretches of batches of one record each as one value."""
+        wanted = start_offset or 0
+        before: int | None = None
+        for piece in self._report.pieces:
+            if piece.end <= wanted:
+                before = piece.end
+                continue
+            if before is not None and before < piece.start and wanted < piece.start:
+                yield self._hole(before, piece.start)
+            low = max(wanted, piece.start)
+            for item in self._logs[piece.source].runs(low or None):
+                part = _part(item, low, piece.end)
+                if part is not None:
+                    if self.on_read is not None and not isinstance(part, Damage):
+                        self.on_read(part.size_bytes if isinstance(part, BatchRun) else len(part.data))
+                    yield part
+                elif _base(item) >= piece.end:
+                    break
+            before = piece.end
+
+    def _hole(self, start: int, end: int) -> Damage:
+        what = f"offset {start} is" if end == start + 1 else f"offsets {start} to {end - 1} are"
+        return Damage(file=self.path, position=0, offset=start, reason=f"{what} on none of the nodes")
+
+
+def _base(item: RecordBatch | BatchRun | Damage) -> int:
+    match item:
+        case RecordBatch():
+            return item.header.base_offset
+        case BatchRun():
+            return item.base_offset
+    return item.offset
+
+
+def _part(
+    item: RecordBatch | BatchRun | Damage, low: int, end: int
+) -> RecordBatch | BatchRun | Damage | None:
+    """What of an item lies between two offsets; None for nothing. Pieces begin and end with whole batches."""
+    match item:
+        case Damage():
+            return item if low <= item.offset < end else None
+        case RecordBatch(header=header):
+            return item if header.next_offset > low and header.base_offset < end else None
+    first = max(0, low - item.base_offset)
+    last = min(len(item.places) - 1, end - item.base_offset)
+    if first >= last:
+        return None
+    if (first, last) == (0, len(item.places) - 1):
+        return item
+    places = item.places[first : last + 1]
+    epoch = int(numbers_at(item.data, places[-2:-1] + _EPOCH, ">i4")[0])
+    return item._replace(places=places, base_offset=item.base_offset + first, epoch=epoch)

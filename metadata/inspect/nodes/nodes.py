@@ -1,0 +1,117 @@
+"""Several nodes' logs below one path: which there are, whose they are, which is the most complete.
+
+Owns the search for logs below a directory, the short names by which people tell nodes apart, and the rule by
+which one stands for all. Comparing and merging them is `nodes_merge`'s. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog
+from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.interface import Disk, join, name_of, parent_of
+from metaquorum.storage.errors import DiskError, NotALogError
+from metaquorum.storage.files.snapshots import list_snapshots
+from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.segment import list_segments
+from metaquorum.storage.types import LogPosition
+
+MAX_DEPTH = 6
+"""So many directories below one another are looked into."""
+MAX_DIRECTORIES = 100_000
+"""More are no nodes' directories, but a whole disk."""
+
+
+def find_logs(disk: Disk, path: str) -> list[MetadataLog]:
+    """Every metadata log at or below a directory, by path. The logs of partitions are passed over, and so are
+    directories that cannot be read. Raises InspectError for a tree that is too large."""
+    left = [MAX_DIRECTORIES]
+    return sorted(_below(disk, path, MAX_DEPTH, left), key=lambda log: log.path)
+
+
+def _below(disk: Disk, path: str, depth: int, left: list[int]) -> Iterator[MetadataLog]:
+    left[0] -= 1
+    if left[0] < 0:
+        raise InspectError(f"{path} lies among more than {MAX_DIRECTORIES} directories; give the nodes' own")
+    try:
+        if list_segments(disk, path) or list_snapshots(disk, path):
+            log = MetadataLog(disk, path)
+            if _is_metadata(log):
+                yield log
+            return
+        names = disk.list_directory(path) if depth else []
+    except DiskError:
+        return
+    for name in names:
+        inner = join(path, name)
+        if not name.startswith(".") and disk.is_directory(inner):
+            yield from _below(disk, inner, depth - 1, left)
+
+
+def _is_metadata(log: MetadataLog) -> bool:
+    try:
+        refuse_other_logs(log)
+    except NotALogError:
+        return False
+    return True
+
+
+def home_of(log: MetadataLog) -> str:
+    """The path by which people know a node: without the log's own directory and a local node's `data`."""
+    path = log.directory if log.is_directory else log.path
+    for name in (METADATA_DIRECTORY, "data"):
+        if name_of(path) == name and parent_of(path) not in (".", "/"):
+            path = parent_of(path)
+    return path
+
+
+def short_names(logs: Sequence[MetadataLog]) -> list[str]:
+    """A name for each node: its directory below what all of them share; whole paths where two are alike."""
+    homes = [home_of(log).rstrip("/") for log in logs]
+    parts = [home.split("/") for home in homes]
+    shared = 0
+    shortest = min(len(one) for one in parts)
+    while shared < shortest - 1 and len({one[shared] for one in parts}) == 1:
+        shared += 1
+    names = ["/".join(one[shared:]) for one in parts]
+    return names if len(set(names)) == len(names) else [log.path for log in logs]
+
+
+def require_one_quorum(logs: Sequence[MetadataLog], where: str) -> None:
+    """Raises InspectError, one line that names each cluster and its nodes, for logs of several."""
+    clusters: dict[str, list[str]] = {}
+    for log, name in zip(logs, short_names(logs), strict=True):
+        if log.identity is not None and log.identity.cluster_id is not None:
+            clusters.setdefault(log.identity.cluster_id, []).append(name)
+    if len(clusters) > 1:
+        told = ", ".join(f"{cluster} ({', '.join(names)})" for cluster, names in clusters.items())
+        raise InspectError(f"{where}: nodes of {len(clusters)} clusters: {told}; give those of one")
+
+
+def log_end(log: MetadataLog) -> LogPosition:
+    """The position behind the last whole batch or, where that is later, the newest snapshot. Reads the last
+    segment."""
+    end = LogPosition(0, log.start_offset)
+    segments = log.segments
+    for found in log.runs(segments[-1] if segments else None):
+        if isinstance(found, Damage):
+            continue
+        if isinstance(found, RecordBatch):
+            end = LogPosition(found.header.leader_epoch, found.header.next_offset)
+        else:
+            end = LogPosition(found.epoch, found.next_offset)
+    newest = [] if log.is_checkpoint else log.snapshots()[-1:]
+    return max([end, *newest])
+
+
+def most_complete(logs: Sequence[MetadataLog]) -> MetadataLog:
+    """The log that stands for all: that with the newest end by (epoch, offset), as an election ranks them; of
+    equal ones that which begins first; then the first by path."""
+
+    def rank(log: MetadataLog) -> tuple[LogPosition, int]:
+        return log_end(log), -log.start_offset
+
+    return max(logs, key=rank)

@@ -1,0 +1,139 @@
+"""One node's log, read beside others: what comes next, what it lacks, and what in it was damaged.
+
+Knows nothing of the other logs. A base offset or an epoch that was damaged is put right by the batch behind
+it, as a repair does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
+from metaquorum.metadata.inspect.repair.sound_headers import put_right
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.batches.format import parse_header
+from metaquorum.storage.batches.runs import BatchRun
+from metaquorum.storage.log.reader import Damage
+
+SHOWN_PROBLEMS = 20
+Content = RecordBatch | BatchRun
+
+
+class NodeStream:
+    """`current` is what comes next: a batch, or a run of batches of one record each; None behind the last."""
+
+    def __init__(self, log: MetadataLog, number: int) -> None:
+        self.number = number
+        self.problems: list[str] = []
+        self.missing: list[tuple[int, int]] = []
+        self.start_offset = self.end_offset = log.start_offset
+        self.last_epoch = 0
+        self.was_put_right = False
+        self._source: Iterator[RecordBatch | BatchRun | Damage] = log.runs()
+        self._ahead: deque[Content] = deque()
+        self.current: Content | None = None
+        self._take()
+        if self.current is not None and self.base > self.start_offset:
+            self.missing.append((self.start_offset, self.base))
+
+    @property
+    def base(self) -> int:
+        """The offset that comes next; only while something does."""
+        current = self.current
+        if current is None:
+            raise RuntimeError("a log that ended has no next offset")
+        return current.base_offset if isinstance(current, BatchRun) else current.header.base_offset
+
+    @property
+    def next_offset(self) -> int:
+        current = self.current
+        if current is None:
+            return self.end_offset
+        return current.next_offset if isinstance(current, BatchRun) else current.header.next_offset
+
+    @property
+    def is_run(self) -> bool:
+        return isinstance(self.current, BatchRun)
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch of what comes next."""
+        current = self.current
+        if current is None:
+            return self.last_epoch
+        return current.epoch if isinstance(current, BatchRun) else current.header.leader_epoch
+
+    @property
+    def content(self) -> bytes:
+        return bytes(self.current.data) if isinstance(self.current, RecordBatch) else b""
+
+    def split(self) -> None:
+        """A run becomes its batches, one after the other."""
+        if isinstance(self.current, BatchRun):
+            self._ahead.extendleft(reversed(list(self.current.batches())))
+            self.current = self._ahead.popleft()
+
+    def advance(self) -> None:
+        """Behind what is current; what lies between it and what comes next is missing here."""
+        self.last_epoch = self.epoch
+        self.end_offset = max(self.end_offset, self.next_offset)
+        self._take()
+        if self.current is not None and self.base > self.end_offset:
+            self.missing.append((self.end_offset, self.base))
+
+    def skip_below(self, offset: int) -> None:
+        """Passes over what goes back to offsets that were read already."""
+        while self.current is not None and self.base < offset:
+            if self.is_run:
+                self.split()
+                continue
+            self.problem(f"offset {self.base} stands there again, behind offset {offset - 1}")
+            self._take()
+
+    def run_out(self) -> None:
+        """Reads to the end without a comparison."""
+        while self.current is not None:
+            self.advance()
+
+    def problem(self, line: str) -> None:
+        if len(self.problems) < SHOWN_PROBLEMS:
+            self.problems.append(line)
+
+    def _take(self) -> None:
+        self.was_put_right = False
+        self.current = self._next()
+        if not isinstance(self.current, RecordBatch):
+            return
+        following = self._peek()
+        if following is None:
+            return
+        batch, changed = put_right(self.current, following, self.end_offset, self.last_epoch)
+        if changed is not None:
+            self.problem(
+                f"the header of the batch at offset {batch.header.base_offset} is damaged: {changed}"
+            )
+            self.current, self.was_put_right = batch, True
+
+    def _next(self) -> Content | None:
+        if self._ahead:
+            return self._ahead.popleft()
+        for item in self._source:
+            if not isinstance(item, Damage):
+                return item
+            if not item.reason.startswith("expected base offset"):
+                self.problem(damage_line(item))
+        return None
+
+    def _peek(self) -> RecordBatch | None:
+        """What comes behind, as its first batch."""
+        if not self._ahead:
+            found = self._next()
+            if found is None:
+                return None
+            self._ahead.append(found)
+        first = self._ahead[0]
+        if isinstance(first, RecordBatch):
+            return first
+        start, end = int(first.places[0]), int(first.places[1])
+        return RecordBatch(parse_header(first.data, start), first.data[start:end], start, first.file)

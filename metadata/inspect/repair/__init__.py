@@ -1,0 +1,1 @@
+"""New logs from damaged ones: repair of one log, salvage of a quorum."""

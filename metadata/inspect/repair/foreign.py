@@ -1,0 +1,194 @@
+"""Segments that lie in a log's directory and belong to another log, told before a repair merges them.
+
+Owns the evidence: a name that its batches do not have, offsets that the segment before it holds too, leader
+epochs that fall or that the directory's own table denies, records of which none fits the state before them.
+Damage inside of a segment is none of it: headers are put right first, as a repair does. Reads the log once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from metaquorum.metadata.errors import RecordDecodeError, ReplayError
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog
+from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.log.states import earliest, state_at
+from metaquorum.metadata.inspect.repair.log_copy import stored_epochs
+from metaquorum.metadata.inspect.repair.sound_headers import sound_headers
+from metaquorum.metadata.records import control
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batches import decode_readable
+from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.interface import name_of
+from metaquorum.storage.errors import BatchError
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.segment import parse_segment_name
+
+LOOKED_AT_BATCHES = 500
+"""So many batches of a segment say whether its records fit."""
+
+MIN_WITNESSES = 2
+"""So many must agree before they speak against a segment: one alone may be damaged."""
+
+MIN_STRANGERS = 10
+"""So many records, none of which fits, tell a segment of another log from one behind a hole."""
+
+_REFERRING = (
+    *(r.PartitionRecord, r.PartitionChangeRecord, r.RemoveTopicRecord, r.FenceBrokerRecord),
+    *(r.UnfenceBrokerRecord, r.BrokerRegistrationChangeRecord, r.UnregisterBrokerRecord),
+)
+"""Records that fit only where something else was made before them."""
+
+
+@dataclass(slots=True)
+class _Segment:
+    """What one segment says. Offsets as its batches have them, once put right."""
+
+    file: str
+    named: int
+    first: int
+    second: int | None = None
+    end: int = 0
+    high_epoch: int = 0
+    batches: int = 0
+    denied: int = 0
+    referring: int = 0
+    refused: set[int] = field(default_factory=set)
+    begun: set[bytes | int] = field(default_factory=set)
+    voters: set[int] = field(default_factory=set)
+    behind_damage: bool = False
+    """Or covered by a snapshot: then a hole before it explains that its records do not fit."""
+
+
+def refuse_foreign(log: MetadataLog) -> None:
+    """Raises InspectError, one line, for a directory with a segment of another log."""
+    if not log.is_directory or len(log.segments) < 2:
+        return
+    before: _Segment | None = None
+    for segment in _segments(log, stored_epochs(log)):
+        why = _own_evidence(segment) or (None if before is None else _evidence(segment, before))
+        if why is not None:
+            raise InspectError(
+                f"{segment.file} does not belong to this log: {why}; take it out of the directory, put the"
+                " log's own segment there, or give another node's directory"
+            )
+        before = segment
+
+
+def _own_evidence(segment: _Segment) -> str | None:
+    moved = segment.first < segment.named or (segment.first > segment.named and not segment.behind_damage)
+    if moved and segment.second is not None and segment.batches >= MIN_WITNESSES:
+        return f"its name says offset {segment.named}, its batches begin at {segment.first}"
+    return None
+
+
+def _evidence(segment: _Segment, before: _Segment) -> str | None:
+    name = name_of(before.file)
+    if segment.named < before.end:
+        last = f"{segment.named} to {before.end - 1}"
+        return f"offsets {last} are in {name} already"
+    if segment.high_epoch < before.high_epoch:
+        return f"its leader epochs end at {segment.high_epoch}, those of {name} at {before.high_epoch}"
+    if segment.batches >= MIN_WITNESSES and segment.denied == segment.batches:
+        return "the directory's leader-epoch-checkpoint has other epochs for every one of its batches"
+    if segment.voters and before.voters and not segment.voters & before.voters:
+        return f"its voters are {sorted(segment.voters)}, those of {name} are {sorted(before.voters)}"
+    if (
+        segment.named > before.end
+        and not segment.behind_damage
+        and segment.referring >= MIN_STRANGERS
+        and len(segment.refused) == segment.referring
+    ):
+        return (
+            f"it does not follow {name}, which ends at {before.end}, and none of the"
+            f" {segment.referring} records that build on others fits the state there"
+        )
+    return None
+
+
+def _segments(log: MetadataLog, table: EpochTable) -> Iterator[_Segment]:
+    """Every segment with a batch in it, read to its end."""
+    refused: set[int] = set()
+
+    def note(error: ReplayError) -> None:
+        refused.add(error.offset)
+
+    try:
+        state = state_at(log, Point(offset=log.start_offset)).state if log.start_offset else ReplayState()
+    except InspectError:
+        state = state_at(log, earliest(log), past_corruption=True).state
+    engine = Replayer(state, on_error=note)
+    current: _Segment | None = None
+    snapshots_end = max((at.offset for at in log.snapshots()), default=0)
+    damaged = False
+    for batch, _ in sound_headers(log.batches(), log.start_offset):
+        if not isinstance(batch, RecordBatch):
+            damaged = damaged or "expected a segment" not in batch.reason
+            continue
+        header = batch.header
+        if current is None or batch.file != current.file:
+            if current is not None:
+                yield current
+            named = parse_segment_name(name_of(batch.file))
+            current = _Segment(
+                file=batch.file,
+                named=header.base_offset if named is None else named,
+                first=header.base_offset,
+                behind_damage=damaged or header.base_offset <= snapshots_end,
+            )
+        elif current.second is None:
+            current.second = header.base_offset
+        damaged = False
+        current.batches += 1
+        current.end = max(current.end, header.next_offset)
+        current.high_epoch = max(current.high_epoch, header.leader_epoch)
+        known = table.epoch_at(header.base_offset)
+        current.denied += known is not None and known != header.leader_epoch
+        refused.clear()
+        _apply(engine, batch)
+        if current.batches <= LOOKED_AT_BATCHES:
+            _witness(current, batch, refused)
+    if current is not None:
+        yield current
+
+
+def _apply(engine: Replayer, batch: RecordBatch) -> None:
+    if batch.header.next_offset <= engine.end_offset:
+        return
+    engine.builder.offset = batch.header.base_offset
+    try:
+        engine.apply_batch(batch)
+    except (BatchError, RecordDecodeError):
+        engine.builder.offset = batch.header.next_offset
+
+
+def _witness(segment: _Segment, batch: RecordBatch, refused: set[int]) -> None:
+    """Counts records that build on others, but for what this segment made itself."""
+    for one in decode_readable(batch):
+        record = one.record
+        match record:
+            case control.LeaderChangeMessage(voters=voters):
+                segment.voters |= {voter.voter_id for voter in voters}
+            case r.TopicRecord(topic_id=made):
+                segment.begun.add(made)
+            case r.BrokerRecord(broker_id=broker_id):
+                segment.begun.add(broker_id)
+            case _ if isinstance(record, _REFERRING) and _about(record) not in segment.begun:
+                segment.referring += 1
+                if one.offset in refused:
+                    segment.refused.add(one.offset)
+            case _:
+                pass
+
+
+def _about(record: object) -> bytes | int | None:
+    match record:
+        case r.PartitionRecord() | r.PartitionChangeRecord() | r.RemoveTopicRecord():
+            return record.topic_id
+        case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
+            return record.id
+        case r.BrokerRegistrationChangeRecord() | r.UnregisterBrokerRecord():
+            return record.broker_id
+    return None

@@ -1,0 +1,155 @@
+"""Writing a node's directory anew, beside the one that it is made from: segments, snapshots, identity.
+
+Owns what lies where in the new directory and the order in which it becomes durable: the identity
+(`meta.properties`) is written last, so that a directory whose making was interrupted cannot be started. The
+source is only read. No `recovery-point` is written: the first start verifies the whole log. Knows no records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.interface import Disk, DiskFile, join, parent_of, read_file, write_atomically
+from metaquorum.storage.errors import FileMissingError, StorageError
+from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
+from metaquorum.storage.files.meta_properties import MetaProperties, readable_meta_properties
+from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state
+from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE, snapshot_name
+from metaquorum.storage.log.config import METADATA_DIRECTORY, PARTITION_METADATA_FILE
+from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import METADATA_TOPIC_ID
+
+COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFiles:
+    """A node's directory as it was found: its log, and what stands beside it (None: absent).
+
+    `home` is the directory with the identity; for a bare log directory it is the log's own. Of an identity
+    that is damaged, `identity` has what can be read, and `identity_problem` says what is wrong with it.
+    """
+
+    home: str
+    log: MetadataLog
+    identity: MetaProperties | None
+    quorum: QuorumState | None
+    identity_problem: str | None = None
+
+
+def node_files(log: MetadataLog) -> NodeFiles:
+    """What belongs to a log. Raises InspectError for a single file, CorruptFileError for its quorum-state."""
+    if not log.is_directory:
+        raise InspectError(
+            f"{log.path} is a single file; give the node's directory, or its {METADATA_DIRECTORY}"
+        )
+    disk, directory = log.disk, log.directory
+    home = next(
+        (one for one in (parent_of(directory), directory) if disk.exists(join(one, META_PROPERTIES))),
+        directory,
+    )
+    identity, problem = None, None
+    if disk.exists(join(home, META_PROPERTIES)):
+        identity, problem = readable_meta_properties(disk, home)
+    return NodeFiles(
+        home=home,
+        log=log,
+        identity=identity,
+        quorum=load_quorum_state(disk, directory),
+        identity_problem=problem,
+    )
+
+
+def stored_epochs(log: MetadataLog) -> EpochTable:
+    """The leader epochs that a directory's table says; empty when it is absent or cannot be read."""
+    path = join(log.directory, EPOCHS_FILE)
+    try:
+        return EpochTable.decode(read_file(log.disk, path), path)
+    except StorageError:
+        return EpochTable()
+
+
+class NodeWriter:
+    """One new node directory. Segments come in order; `finish` makes everything durable."""
+
+    def __init__(self, disk: Disk, home: str, epochs: EpochTable) -> None:
+        """Makes the directories. Raises InspectError when `home` is there and not empty, DiskError."""
+        if disk.exists(home) and (not disk.is_directory(home) or disk.list_directory(home)):
+            raise InspectError(f"{home} exists and is not empty; give a directory that does not exist yet")
+        self.home = home
+        self.directory = join(home, METADATA_DIRECTORY)
+        self._disk = disk
+        self._epochs = epochs
+        self._file: DiskFile | None = None
+        disk.make_directory(self.directory)
+
+    def begin_segment(self, base_offset: int) -> None:
+        """Ends the segment before, durably, and begins the next one."""
+        self._end_segment()
+        self._file = self._disk.open_append(join(self.directory, segment_name(base_offset)))
+
+    def append(self, batch: RecordBatch) -> None:
+        """Adds a batch to the segment that was begun last. Raises StorageError when its epoch falls."""
+        if self._file is None:
+            raise RuntimeError("a batch came before the first segment")
+        self._epochs = self._epochs.append(batch.header.leader_epoch, batch.header.base_offset)
+        self._file.append(batch.data)
+
+    def copy_snapshot(self, source: MetadataLog, position: LogPosition) -> None:
+        """A snapshot of `source`, byte for byte."""
+        self.copy_file(source.snapshot(position).path, join(self.directory, snapshot_name(position)))
+
+    def copy_file(self, source: str, target: str) -> bool:
+        """A file, byte for byte and durable; False when there is none."""
+        try:
+            file = self._disk.open_read(source)
+        except FileMissingError:
+            return False
+        copy = self._disk.open_append(target)
+        try:
+            for position in range(0, file.size(), COPY_BYTES):
+                copy.append(file.read_at(position, COPY_BYTES))
+            copy.sync()
+        finally:
+            copy.close()
+            file.close()
+        return True
+
+    def write_file(self, path: str, content: bytes) -> None:
+        """A small file below the new directory, durable."""
+        write_atomically(self._disk, path, content)
+
+    def copy_beside(self, source: NodeFiles, names: tuple[str, ...]) -> None:
+        """Small files of the log's directory that are there, and the bootstrap records."""
+        for name in names:
+            self.copy_file(join(source.log.directory, name), join(self.directory, name))
+        self.copy_file(join(source.home, BOOTSTRAP_FILE), join(self.home, BOOTSTRAP_FILE))
+
+    def finish(self, identity: bytes | None) -> None:
+        """Epoch table, partition.metadata, and last the identity: the content of meta.properties."""
+        self._end_segment()
+        write_atomically(self._disk, join(self.directory, EPOCHS_FILE), self._epochs.encode())
+        described = join(self.directory, PARTITION_METADATA_FILE)
+        if not self._disk.exists(described):
+            write_atomically(self._disk, described, f"version: 0\ntopic_id: {METADATA_TOPIC_ID}".encode())
+        self._disk.sync_directory(self.directory)
+        if identity is not None:
+            write_atomically(self._disk, join(self.home, META_PROPERTIES), identity)
+        self._disk.sync_directory(self.home)
+        self._disk.sync_directory(parent_of(self.home))
+
+    def close(self) -> None:
+        """Gives the open file back without making it durable; for a making that failed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _end_segment(self) -> None:
+        if self._file is not None:
+            self._file.sync()
+            self.close()

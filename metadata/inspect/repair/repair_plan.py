@@ -1,0 +1,69 @@
+"""What can be asked of a repair, and what it says that it does. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.storage.types import LogPosition
+
+SHOWN_CHANGES = 100
+"""So many changes are kept one by one; those after them are counted."""
+
+Kind = Literal["dropped", "filled", "adjusted", "cut", "begins", "snapshot"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairRequest:
+    """What to do. `drop`: offsets of records to take out; `drop_failing`: all that cannot be applied;
+    `past_corruption`: go on behind lost bytes; `end_at`: leave out this offset and all behind it."""
+
+    drop: frozenset[int] = frozenset()
+    drop_failing: bool = False
+    past_corruption: bool = False
+    end_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One difference between the old directory and the new one, from `offset` up to `end_offset`."""
+
+    kind: Kind
+    offset: int
+    end_offset: int
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class RepairReport:
+    """What a repair does, or did. `changed` counts all changes, `changes` has the first SHOWN_CHANGES;
+    `remaining` are lines about what still is not right, `newer` about records from a newer release; `after`
+    is the state at the new log's end."""
+
+    base: LogPosition | None = None
+    changes: list[Change] = field(default_factory=list)
+    changed: int = 0
+    kept_snapshots: list[LogPosition] = field(default_factory=list)
+    remaining: list[str] = field(default_factory=list)
+    newer: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    start_offset: int = 0
+    end: LogPosition = field(default_factory=lambda: LogPosition(0, 0))
+    after: MetadataImage = field(default_factory=MetadataImage)
+
+    def add(self, change: Change) -> None:
+        """Counts a change, and keeps it while there is room."""
+        self.changed += 1
+        if len(self.changes) < SHOWN_CHANGES:
+            self.changes.append(change)
+
+    def remains(self, line: str) -> None:
+        """Keeps a problem while there is room."""
+        if len(self.remaining) < SHOWN_CHANGES:
+            self.remaining.append(line)
+
+    def is_newer(self, line: str) -> None:
+        """Keeps what is told of a record from a newer release while there is room."""
+        if len(self.newer) < SHOWN_CHANGES:
+            self.newer.append(line)

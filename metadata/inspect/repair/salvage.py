@@ -1,0 +1,328 @@
+"""A quorum that lost its majority: which survivor knows most, what may be missing, and new directories.
+
+Owns the ranking of directories by (epoch, offset) of their last record, the order in which Raft calls one
+log more up to date than another (Raft paper 5.4.1); where two logs part; and what the directories of a new
+voter set hold: the log of the best survivor as it is, an epoch above every one that was seen, no vote. The
+survivors are only read. A broker's directory counts too: it follows the log and holds committed records
+only, so its end is a lower bound of what was committed. Knows no records but the elections'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.causes.quorum import QuorumView
+from metaquorum.metadata.inspect.log.log import INDEX_SUFFIXES, InspectError, damage_line
+from metaquorum.metadata.inspect.log.points import utc_text
+from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot
+from metaquorum.metadata.inspect.nodes.lost import Holding, LostCommitted, find_losses, holding
+from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, NodeWriter, stored_epochs
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.storage.disk.interface import join, name_of
+from metaquorum.storage.files.meta_properties import MetaProperties
+from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE
+from metaquorum.storage.files.quorum_state import QuorumState
+from metaquorum.storage.log.config import PARTITION_METADATA_FILE
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.segment import parse_segment_name
+from metaquorum.storage.types import LogPosition
+
+EPOCH_MARGIN = 1000
+"""How far the new quorum's first epoch lies above every epoch that a survivor knows: the lost voters may have
+elected leaders among themselves that no survivor heard of, and brokers refuse a leader of an older epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survivor:
+    """One directory that is left.
+
+    `end` is the position behind its last whole batch, `time_ms` that of its newest record (-1: none),
+    `epoch` the highest epoch that it knows of (by its log, or by an election that wrote nothing here),
+    `damage` what stands behind `end`, or None. `quorum` is the voter set by its log.
+    """
+
+    files: NodeFiles
+    end: LogPosition
+    time_ms: int
+    epoch: int
+    quorum: QuorumView
+    epochs: EpochTable
+    damage: Damage | None
+
+    @property
+    def holding(self) -> Holding:
+        """What its node knew to be committed, and what its log holds."""
+        return holding(self.files.log, self.end.offset, self.epochs)
+
+    @property
+    def node_id(self) -> int | None:
+        """By its meta.properties."""
+        return None if self.files.identity is None else self.files.identity.node_id
+
+
+@dataclass(slots=True, kw_only=True)
+class Ranking:
+    """Survivors, the most up to date first; `voters` are the ids of the old voter set."""
+
+    survivors: list[Survivor] = field(default_factory=list)
+    voters: tuple[int, ...] = ()
+    warnings: list[str] = field(default_factory=list)
+    losses: list[LostCommitted] = field(default_factory=list)
+
+    @property
+    def best(self) -> Survivor:
+        """The one whose log the new quorum gets."""
+        return self.survivors[0]
+
+    @property
+    def cluster_id(self) -> str | None:
+        """As the survivors' meta.properties say it."""
+        identities = (one.files.identity for one in self.survivors)
+        return next((one.cluster_id for one in identities if one is not None and one.cluster_id), None)
+
+    @property
+    def found_voters(self) -> list[int]:
+        """Old voters whose directory is among the survivors."""
+        there = {one.node_id for one in self.survivors}
+        return [voter for voter in self.voters if voter in there]
+
+    @property
+    def has_majority(self) -> bool:
+        """Whether the survivors must hold every committed record between them."""
+        return 2 * len(self.found_voters) > len(self.voters)
+
+    @property
+    def first_epoch(self) -> int:
+        """The epoch that the new quorum starts behind."""
+        return max(one.epoch for one in self.survivors) + EPOCH_MARGIN
+
+
+def examine(files: NodeFiles) -> Survivor:
+    """Reads a survivor's whole log once. Raises InspectError for one without a whole batch or snapshot."""
+    log = files.log
+    end, time_ms, damage = LogPosition(0, log.start_offset), -1, None
+    quorum = QuorumView()
+    epochs = EpochTable()
+    for found in log.batches():
+        if isinstance(found, Damage):
+            if not found.file.endswith(INDEX_SUFFIXES):
+                damage = damage or found
+            continue
+        if damage is not None:
+            break  # what follows lost bytes is no continuation
+        header = found.header
+        end, time_ms = LogPosition(header.leader_epoch, header.next_offset), header.max_timestamp_ms
+        epochs = epochs.append(header.leader_epoch, header.base_offset)
+        if header.is_control:
+            quorum = quorum.after(header.leader_epoch, decode_batch(found, tolerant=True))
+    newest = log.snapshots()[-1:]
+    if newest and newest[0].offset > end.offset:
+        end = newest[0]  # a snapshot was fetched, and the log has not gone on from it yet
+        epochs = EpochTable.reset(end)
+        time_ms = max(time_ms, log.snapshot(end).snapshot_timestamp_ms())
+    if end.offset == 0:
+        raise InspectError(f"{log.path} holds no whole record; leave it out")
+    voted = 0 if files.quorum is None else files.quorum.epoch
+    return Survivor(
+        files=files,
+        end=end,
+        time_ms=time_ms,
+        epoch=max(end.epoch, voted, stored_epochs(log).last_epoch),
+        quorum=quorum,
+        epochs=epochs,
+        damage=damage,
+    )
+
+
+def rank(survivors: Sequence[Survivor]) -> Ranking:
+    """The survivors in order, what is known of the old voters, and what to look at first.
+
+    Raises InspectError for none, for two clusters, and for dynamic voters (kraft.version 1).
+    """
+    if not survivors:
+        raise InspectError("no directory is left to salvage from; give those of the surviving nodes")
+    clusters = {
+        one.files.identity.cluster_id: one
+        for one in survivors
+        if one.files.identity is not None and one.files.identity.cluster_id
+    }
+    if len(clusters) > 1:
+        first, second = list(clusters.values())[:2]
+        raise InspectError(
+            f"{first.files.home} and {second.files.home} belong to different clusters; give one cluster's"
+        )
+    if any(one.quorum.kraft_version > 0 for one in survivors):
+        raise InspectError(
+            "the voters of this cluster are dynamic (kraft.version 1), which this release only reads;"
+            " a directory of it cannot be given a new voter set here"
+        )
+    ordered = sorted(survivors, key=lambda one: one.end, reverse=True)
+    newest = max((one.quorum for one in ordered), key=lambda view: view.epoch)
+    ranking = Ranking(survivors=ordered, voters=newest.voters or _stored_voters(ordered))
+    ranking.warnings += [
+        f"{one.files.identity_problem}; the log counts all the same"
+        for one in ordered
+        if one.files.identity_problem is not None
+    ]
+    ranking.warnings += [line for one in ordered for line in _damage_lines(one)]
+    ranking.warnings += [line for one in ordered[1:] for line in _parting(ordered[0], one)]
+    ranking.losses = find_losses([one.holding for one in ordered], ranking.voters)
+    ranking.warnings += map(str, ranking.losses)
+    return ranking
+
+
+def _stored_voters(ordered: Sequence[Survivor]) -> tuple[int, ...]:
+    """As the quorum-state files have them, where no election is left in a log that was trimmed."""
+    for one in ordered:
+        if one.files.quorum is not None and one.files.quorum.voters:
+            return tuple(sorted(one.files.quorum.voters))
+    return ()
+
+
+def _damage_lines(one: Survivor) -> list[str]:
+    if one.damage is None:
+        return []
+    home = one.files.home
+    return [
+        f"{home}: nothing behind offset {one.end.offset} counts: {damage_line(one.damage)}; if more can be"
+        f" read behind it, keep that first with: metaquorum log repair {home} --past-corruption --to NEW"
+    ]
+
+
+def _parting(best: Survivor, other: Survivor) -> list[str]:
+    """Where `other` has something that the best log lacks (KIP-595's divergence check)."""
+    common, end = other.files.log.start_offset, other.end.offset
+    known = other.holding.known.offset
+    for epoch, start in reversed(other.epochs.entries):
+        found = best.epochs.end_offset_for(epoch, best.end.offset)
+        if found is None:
+            return []  # the best log begins later: nothing to compare
+        if found.epoch == epoch:
+            common = min(end, found.offset)
+            break
+        end = start
+    if common >= other.end.offset:
+        return []
+    if known > common:
+        return [
+            f"{other.files.home} has offsets {common} to {other.end.offset - 1} of epoch {other.end.epoch}"
+            f" that the best log has not, and what lies below {known} of them were committed: a controller's"
+            f" directory was replaced by an older copy or emptied, and what the best log has from {common} on"
+            f" was written without them; decide which to keep: to keep these, salvage from"
+            f" {other.files.home} alone"
+        ]
+    return [
+        f"{other.files.home} has offsets {common} to {other.end.offset - 1} of epoch {other.end.epoch}"
+        " that the best log has not; a later leader did not have them, so they were never committed"
+    ]
+
+
+def what_is_missing(ranking: Ranking) -> list[str]:
+    """What the new quorum may not know, as far as it can be told, in lines for people."""
+    best = ranking.best
+    lines = []
+    found, voters = ranking.found_voters, ranking.voters
+    if not voters:
+        lines.append("the old voters are unknown: records behind the end may be missing")
+    elif ranking.losses:
+        lines.append("what the warnings above say: what a node knew to be committed is not with all of them")
+    elif ranking.has_majority:
+        lines.append(
+            f"nothing that was committed: {len(found)} of the {len(voters)} voters are here, a majority"
+        )
+        if best.damage is None:
+            lines.append("this quorum can be started as it is; salvage only for another voter set")
+    else:
+        gone = ", ".join(str(voter) for voter in voters if voter not in found)
+        lines.append(
+            f"whatever was committed from offset {best.end.offset} on: voters {gone} are gone, and the"
+            f" {len(voters) // 2 + 1} of {len(voters)} that commit a record need not have included a survivor"
+        )
+        if best.time_ms >= 0:
+            lines.append(
+                f"the newest record here is of {utc_text(best.time_ms)}; changes after it may be lost"
+            )
+    highest = max(one.epoch for one in ranking.survivors)
+    if highest > best.end.epoch:
+        lines.append(
+            f"the survivors know of epoch {highest}, and the best log ends in epoch {best.end.epoch}:"
+            " a leader of an epoch in between may have committed records that are in no directory here"
+        )
+    if best.node_id is not None and best.node_id in voters:
+        lines.append(
+            "its last records may never have been committed: nobody was told of them, and now they will count"
+        )
+    return lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewVoter:
+    """One voter of the new set: its address, and the id that its new directory gets (16 bytes)."""
+
+    node_id: int
+    host: str
+    port: int
+    directory_id: bytes
+
+
+def write_voters(
+    ranking: Ranking, voters: Sequence[NewVoter], homes: Sequence[str], cluster_id: str
+) -> MetadataImage:
+    """Writes a directory for each new voter (`homes`, in the same order); the state that all of them hold.
+
+    Each gets the best log and its snapshots as they are, a quorum-state of `ranking.first_epoch` without a
+    vote, and an identity of its own. Raises InspectError when the best survivor's state cannot be replayed or
+    a directory is not empty, StorageError when the disk fails.
+    """
+    best = ranking.best
+    found = state_at(best.files.log)
+    if found.problems and best.damage is None:
+        raise InspectError(f"{found.problems[0]}; repair that directory first (metaquorum log repair)")
+    ids = tuple(sorted(voter.node_id for voter in voters))
+    quorum = QuorumState(epoch=ranking.first_epoch, voters=ids)
+    for voter, home in zip(voters, homes, strict=True):
+        identity = MetaProperties(
+            cluster_id=cluster_id, node_id=voter.node_id, directory_id=voter.directory_id
+        )
+        _write_one(best, home, quorum, identity)
+    return found.image
+
+
+def _write_one(best: Survivor, home: str, quorum: QuorumState, identity: MetaProperties) -> None:
+    log = best.files.log
+    start = log.start_offset
+    epoch = stored_epochs(log).epoch_at(start) if start else None
+    writer = NodeWriter(
+        log.disk, home, EpochTable() if epoch is None else EpochTable.reset(LogPosition(epoch, start))
+    )
+    try:
+        _copy_segments(best, writer)
+        for position in log.snapshots():
+            if position.offset <= best.end.offset and whole_snapshot(log, position) is not None:
+                writer.copy_snapshot(log, position)
+        writer.copy_beside(best.files, (PARTITION_METADATA_FILE,))
+        writer.write_file(join(writer.directory, QUORUM_STATE), quorum.encode())
+        writer.finish(identity.encode())
+    finally:
+        writer.close()
+
+
+def _copy_segments(best: Survivor, writer: NodeWriter) -> None:
+    log = best.files.log
+    segment: int | None = None
+    for found in log.batches():
+        if isinstance(found, Damage):
+            continue  # what lies behind it is beyond the end
+        if found.header.next_offset > best.end.offset:
+            break
+        base = parse_segment_name(name_of(found.file))
+        if base is not None and base != segment:
+            segment = base
+            writer.begin_segment(base)
+        writer.append(found)
+    if segment is None:
+        writer.begin_segment(best.end.offset)

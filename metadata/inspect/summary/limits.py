@@ -1,0 +1,100 @@
+"""What a summary has to know of a log beside its events: how often it is written to when idle, where it ends
+in time, and what it cannot tell. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from metaquorum.metadata.image import BROKER_RESOURCE, MetadataImage
+from metaquorum.metadata.image.types import ConfigResource
+from metaquorum.metadata.inspect.entities.changes import MIN_INSYNC_REPLICAS
+from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.repair.rewrite import NO_OP
+from metaquorum.metadata.inspect.timeline.event_groups import count
+from metaquorum.metadata.inspect.timeline.timeline import GAP_MS
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.batches.runs import BatchRun
+from metaquorum.storage.errors import BatchError
+from metaquorum.storage.log.reader import Damage
+
+IDLE_INTERVALS = 10
+"""So many are left out before silence is a gap: a slow disk and a long pause leave out a few."""
+_SAMPLE = 2_000
+"""Batches that are looked at, at most, from the log's first one on, for the interval."""
+
+
+def idle_interval_ms(log: MetadataLog) -> int | None:
+    """How long an idle controller waits before it writes a NoOpRecord (metadata.max.idle.interval.ms), by the
+    median of what it did; None for a log without them, whose silence means nothing."""
+    steps: list[int] = []
+    last: int | None = None
+    for number, batch in enumerate(_batches(log)):
+        if number >= _SAMPLE:
+            break
+        time_ms = batch.header.max_timestamp_ms
+        if _is_idle(batch):
+            if last is not None and time_ms > last:
+                steps.append(time_ms - last)
+            last = time_ms
+        else:
+            last = None
+    return int(median(steps)) if steps else None
+
+
+def gap_ms(interval_ms: int | None) -> int:
+    """The silence from which on nobody led, by the interval."""
+    return GAP_MS if interval_ms is None else max(GAP_MS, IDLE_INTERVALS * interval_ms)
+
+
+def last_time_ms(log: MetadataLog) -> int | None:
+    """The time of the log's last batch, Unix ms, by the log's clock; None for a log without one."""
+    found: tuple[int, int] | None = None
+    segments = log.segments
+    for item in log.runs(segments[-1] if segments else None):
+        if isinstance(item, RecordBatch):
+            found = item.header.base_offset, item.header.max_timestamp_ms
+        elif isinstance(item, BatchRun):
+            found = item.next_offset - 1, int(item.timestamps_ms()[-1])
+    return None if found is None else clock_of(log).time_ms(*found)
+
+
+def cannot_tell(
+    *, image: MetadataImage, interval_ms: int | None, uncertain: int, gaps: int, nodes: int
+) -> list[str]:
+    """In lines for people, the most important first."""
+    lines = []
+    if interval_ms is None:
+        lines.append("whether nobody led for a while: idle controllers wrote nothing into it")
+    if gaps:
+        lines.append(f"what happened in the {count(gaps, 'gap') if gaps > 1 else 'gap'}: nobody wrote")
+    if uncertain:
+        lines.append(f"whether {count(uncertain, 'fence')} followed an orderly stop or a silence")
+    if not _has_default_min_isr(image):
+        lines.append("min.insync.replicas in brokers' files: it counts as 1 where no record sets it")
+    if nodes == 1:
+        lines.append("whether its last records were committed: compare the other nodes' logs")
+    lines.append("who asked for a change; heartbeats, lag, and what clients saw")
+    return lines
+
+
+def _has_default_min_isr(image: MetadataImage) -> bool:
+    return MIN_INSYNC_REPLICAS in (image.configs.get(ConfigResource(BROKER_RESOURCE, "")) or {})
+
+
+def _batches(log: MetadataLog) -> Iterator[RecordBatch]:
+    for item in log.runs():
+        if isinstance(item, BatchRun):
+            yield from item.batches()
+        elif not isinstance(item, Damage):
+            yield item
+
+
+def _is_idle(batch: RecordBatch) -> bool:
+    if batch.header.is_control or batch.header.records_count != 1:
+        return False
+    try:
+        return batch.records()[0].value == NO_OP
+    except (BatchError, IndexError):
+        return False

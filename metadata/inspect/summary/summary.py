@@ -1,0 +1,405 @@
+"""What happened, in one screen: a timeline's events summed up in sections, the worst of each named.
+
+Owns what is summed up, the order of the sections and their texts. It reads no record: events come from
+`timeline`, with their severities, causes and spans. Knows neither files nor terminals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.summary.spans import BrokerSum, Place, Stretches
+from metaquorum.metadata.inspect.timeline.event_groups import count, duration
+from metaquorum.metadata.inspect.timeline.timeline import CRITICAL, INFO, SEVERITIES, WARNING, TimelineEvent
+
+FENCE_WORDS = {
+    "session-expired": "no heartbeat",
+    "shutdown-finished": "in order",
+    "stopped-idle": "in order",
+    "stopped-or-silent": "unclear",
+    "broker-restarted": "registered anew",
+}
+_ELECTION_WORDS = {
+    "leader-lost": "fell silent",
+    "leader-resigned": "resigned",
+    "leader-replaced": "was replaced",
+}
+_CHANGES = {
+    "topic created": ("topic", "created"),
+    "topic deleted": ("topic", "deleted"),
+    "partitions added": ("topic", "grown"),
+    "config changed": ("setting", ""),
+    "feature": ("feature", ""),
+    "acl added": ("ACL", "added"),
+    "acl removed": ("ACL", "removed"),
+    "user changed": ("user", ""),
+    "quota changed": ("quota", ""),
+    "token set": ("token", ""),
+    "directory moved": ("directory move", ""),
+}
+"""Kinds that are counted: of what, and what became of it."""
+_NEVER: Place = (1 << 62, 1 << 62)
+"""Where a range begins that has not begun yet: nothing counts."""
+_TROUBLE = ("record does not fit", "unknown record", "transaction aborted")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a section: when and where, what about, and how bad it is. `span_ms`: how long it lasted."""
+
+    offset: int
+    time_ms: int
+    entity: str
+    text: str
+    severity: str = INFO
+    span_ms: int | None = None
+
+
+class Section(msgspec.Struct, kw_only=True):
+    """A heading that sums up, and its rows, the worst first. `figures` are the sums as numbers."""
+
+    name: str
+    text: str
+    rows: list[Row] = msgspec.field(default_factory=list)
+    figures: dict[str, int] = msgspec.field(default_factory=dict)
+
+    @property
+    def severity(self) -> str:
+        return max((row.severity for row in self.rows), key=SEVERITIES.index, default=INFO)
+
+
+class Summary:
+    """Feed it every event in order, from the log's beginning on; then `finish`."""
+
+    def __init__(self, start: Point | None = None) -> None:
+        """What lies before `start` counts for nothing but the state there."""
+        self._start = start
+        self._in_range = start is None or start.is_end
+        self._since: Place = (-1, 0) if self._in_range else _NEVER
+        self.severity = INFO
+        self.counts: Counter[str] = Counter()
+        self._rows: dict[str, list[Row]] = {}
+        self._brokers: dict[int, BrokerSum] = {}
+        self._leaderless, self._under = Stretches(), Stretches()
+        self._moving: dict[str, int] = {}
+        self._moved: Counter[str] = Counter()
+        self._leader: str | None = None
+        self._outage: TimelineEvent | None = None
+        self._silence_ms = 0
+        self.sections: list[Section] = []
+
+    def take(self, event: TimelineEvent) -> None:
+        if not self._in_range and _reaches(event, self._start):
+            time_ms = None if self._start is None else self._start.time_ms
+            self._in_range = True
+            self._since = (event.offset - 1, event.time_ms if time_ms is None else time_ms)
+        place = (event.offset, event.time_ms)
+        if self._in_range:
+            self.counts[event.kind] += 1
+            self.severity = max(self.severity, event.severity, key=SEVERITIES.index)
+        match event.kind:
+            case "election":
+                self._election(event)
+            case "leaderless":
+                self._leaderless.begin(_partitions(event), place)
+            case "leader changed":
+                self._leaderless.end(_partitions(event), place, self._since)
+            case "unclean election":
+                self._leaderless.end(_partitions(event), place, self._since)
+                self._unclean(event)
+            case "under min isr":
+                self._under.begin(_partitions(event), place)
+            case "min isr restored":
+                self._under.end(_partitions(event), place, self._since)
+            case "still leaderless":
+                self._leaderless.end(_partitions(event), place, self._since, ended=False)
+            case "still under min isr":
+                self._under.end(_partitions(event), place, self._since, ended=False)
+            case "topic deleted":
+                self._leaderless.end_below(event.entity, place, self._since)
+                self._under.end_below(event.entity, place, self._since)
+            case "total outage":
+                self._outage = event
+            case "total outage ended" | "still no broker":
+                self._outage_over(event)
+            case "gap in time":
+                self._row("gaps", event, text=event.text.partition(";")[0])
+            case "clock jumped":
+                self._row("clocks", event)
+            case "directory failed":
+                self._row("directories", event, text=event.text.replace(" left online", " left"))
+            case kind if kind.startswith("broker ") or kind in ("slow to return", "still fenced"):
+                self._broker(event, place)
+            case kind if kind.startswith("reassignment") or kind == "replicas changed":
+                self._reassignment(event)
+            case kind if kind in _TROUBLE:
+                self._row("trouble", event)
+            case "feature" | "config changed":
+                self._row("changes", event)
+
+    def _row(
+        self, section: str, event: TimelineEvent, entity: str | None = None, text: str | None = None
+    ) -> None:
+        if self._in_range:
+            self._rows.setdefault(section, []).append(
+                Row(
+                    offset=event.offset,
+                    time_ms=event.time_ms,
+                    entity=entity or event.entity,
+                    text=text or event.text,
+                    severity=event.severity,
+                    span_ms=event.span_ms,
+                )
+            )
+
+    def _election(self, event: TimelineEvent) -> None:
+        leader = event.entity.rpartition("/")[2]
+        before, self._leader = self._leader, leader
+        text = f"{leader} leads epoch {event.epoch}"
+        if event.span_ms is not None:
+            word = next((word for rule, word in _ELECTION_WORDS.items() if rule in (event.rule or "")), None)
+            if word is None and event.severity == WARNING:
+                word = _ELECTION_WORDS["leader-lost"]
+            told = (
+                "it last wrote"
+                if before == leader
+                else f"{before or 'the one before'} {word or 'last wrote'}"
+            )
+            text += f", {duration(max(0, event.span_ms))} after {told}"
+            if self._in_range:
+                self._silence_ms += max(0, event.span_ms)
+        self._row("quorum", event, "quorum", text)
+
+    def _unclean(self, event: TimelineEvent) -> None:
+        paths = _partitions(event)
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        after = "" if event.span_ms is None else f" after {duration(event.span_ms)}"
+        leader = event.entity.rpartition("/")[2]
+        text = f"{paths[0]}{more}: {leader} leads{after}, not in the ISR"
+        self._row("unclean", event, paths[0], text)
+
+    def _outage_over(self, event: TimelineEvent) -> None:
+        begun, self._outage = self._outage, None
+        lasted = event.span_ms or 0
+        how = (
+            ""
+            if begun is None
+            else begun.text.partition(": ")[2].replace(" was the last", " last").replace(", it ", ", ")
+        )
+        text = f"for {duration(lasted)}"
+        if event.kind == "still no broker":
+            text += ", to the end"
+        if self._in_range:
+            place = event if begun is None else begun
+            row = Row(
+                offset=place.offset,
+                time_ms=place.time_ms,
+                entity=place.entity,
+                text=text + (f"; {how}" if how else ""),
+                severity=CRITICAL,
+                span_ms=lasted,
+            )
+            self._rows.setdefault("outages", []).append(row)
+
+    def _broker(self, event: TimelineEvent, place: Place) -> None:
+        _, _, number = event.entity.partition("/")
+        if not number.isdigit():
+            return
+        known = self._brokers.setdefault(int(number), BrokerSum())
+        match event.kind:
+            case "broker fenced":
+                known.fence(place, event.rule or "", counts=self._in_range)
+            case "broker registered" if event.severity == WARNING:
+                known.fence(place, "broker-restarted", counts=self._in_range)
+            case "broker unfenced" | "broker unregistered":
+                known.close(place, self._since)
+            case "slow to return":
+                text = f"broker {number}: unfenced {duration(event.span_ms or 0)} after it registered"
+                self._row("brokers", event, text=text)
+            case "still fenced":
+                known.close(place, self._since)
+                if event.severity == WARNING:
+                    self._row("brokers", event, text=f"still fenced: {event.text}")
+
+    def _reassignment(self, event: TimelineEvent) -> None:
+        paths = _partitions(event)
+        what = event.kind.rpartition(" ")[2]
+        if what in ("completed", "cancelled"):
+            for path in paths:
+                self._moving.pop(path, None)
+        elif what == "started":
+            self._moving.update((path, event.offset) for path in paths)
+        if self._in_range:
+            self._moved[what] += len(paths)
+            if what == "cancelled":
+                self._row("reassignments", event, paths[0] if paths else None, f"cancelled: {event.text}")
+
+    @property
+    def begins(self) -> Place | None:
+        """Where the asked range begins: the first event in it; None for the log's beginning."""
+        return None if self._since[0] < 0 or not self._in_range else (self._since[0] + 1, self._since[1])
+
+    @property
+    def leader(self) -> int | None:
+        """The controller that was elected last."""
+        return None if self._leader is None else int(self._leader)
+
+    @property
+    def uncertain_fences(self) -> int:
+        """Fences of which the log does not tell whether the broker stopped in order."""
+        return sum(known.rules["stopped-or-silent"] for known in self._brokers.values())
+
+    def finish(self) -> list[Section]:
+        """The sections, also in `sections`: quorum, brokers and changes, and others that say something."""
+        made = [
+            self._quorum_section(),
+            self._listed("outages", "total outages", "no broker unfenced"),
+            self._listed("gaps", "gaps in time", "nobody wrote, so nobody led"),
+            self._listed("clocks", "clock jumps", "times are those of the batches around"),
+            self._broker_section(),
+            self._stretch_section("leaderless", self._leaderless, CRITICAL),
+            self._listed("unclean", "unclean elections", "records are lost"),
+            self._stretch_section("under min isr", self._under, WARNING),
+            self._listed("directories", "directories failed", ""),
+            self._reassignment_section(),
+            self._listed("trouble", "records that tools or nodes cannot take", ""),
+            self._change_section(),
+        ]
+        self.sections = [section for section in made if section is not None]
+        return self.sections
+
+    def _quorum_section(self) -> Section:
+        rows = self._rows.get("quorum", [])
+        if not rows:
+            return Section(name="quorum", text="no election")
+        text = count(len(rows), "election")
+        worst = max((row.span_ms or 0 for row in rows), default=0)
+        if self._silence_ms:
+            most = f", {duration(worst)} at most" if worst < self._silence_ms else ""
+            text += f", {duration(self._silence_ms)} of silence before them{most}"
+        figures = {"elections": len(rows), "silenceMs": self._silence_ms, "longestMs": worst}
+        return Section(name="quorum", text=text, rows=_worst(rows), figures=figures)
+
+    def _listed(self, key: str, name: str, meaning: str) -> Section | None:
+        rows = self._rows.get(key)
+        if not rows:
+            return None
+        total = sum(row.span_ms or 0 for row in rows)
+        text = str(len(rows))
+        if total:
+            text += f", {duration(total)} in all"
+        if meaning:
+            text += f": {meaning}"
+        return Section(
+            name=name, text=text, rows=_worst(rows), figures={"count": len(rows), "totalMs": total}
+        )
+
+    def _broker_section(self) -> Section:
+        rules: Counter[str] = Counter()
+        rows = list(self._rows.get("brokers", []))
+        for broker, known in self._brokers.items():
+            for rule, number in known.rules.items():
+                rules[FENCE_WORDS.get(rule, rule or "for no known reason")] += number
+            if known.fences or known.longest_ms >= 0:
+                rows.append(_broker_row(broker, known))
+        fences = sum(rules.values())
+        touched = sum(known.fences > 0 for known in self._brokers.values())
+        text = "none was fenced"
+        if fences:
+            how = ", ".join(f"{number} {word}" for word, number in rules.most_common())
+            text = f"{count(fences, 'fence')} of {touched}: {how}"
+        total = sum(known.total_ms for known in self._brokers.values())
+        return Section(
+            name="brokers", text=text, rows=_worst(rows), figures={"fences": fences, "fencedMs": total}
+        )
+
+    def _stretch_section(self, name: str, found: Stretches, severity: str) -> Section | None:
+        if not found.found:
+            return None
+        longest = found.worst(1)[0]
+        still = sum(one.partitions for one in found.found if one.ended is None)
+        text = f"{count(len(found.touched), 'partition')}, longest {duration(longest.span_ms)}" + (
+            f"; {still} still at the end" if still else ""
+        )
+        rows = [
+            Row(
+                offset=one.begun[0],
+                time_ms=one.begun[1],
+                entity=one.first,
+                text=one.first
+                + (f" and {one.partitions - 1} more" if one.partitions > 1 else "")
+                + f": {duration(one.span_ms)}"
+                + (f", until {one.ended[0]}" if one.ended is not None else ", and still"),
+                severity=severity,
+                span_ms=one.span_ms,
+            )
+            for one in found.worst(len(found.found))
+        ]
+        figures = {
+            "partitions": len(found.touched),
+            "still": still,
+            "longestMs": longest.span_ms,
+            "partitionMs": found.total_ms,
+        }
+        return Section(name=name, text=text, rows=rows, figures=figures)
+
+    def _reassignment_section(self) -> Section | None:
+        if not self._moved and not self._moving:
+            return None
+        told = [f"{number} {what}" for what, number in self._moved.items()]
+        if self._moving:
+            told.append(f"{len(self._moving)} under way since {min(self._moving.values())}")
+        figures = {**self._moved, "underWay": len(self._moving)}
+        text = ", ".join(told)
+        return Section(
+            name="reassignments", text=text, rows=self._rows.get("reassignments", []), figures=figures
+        )
+
+    def _change_section(self) -> Section:
+        told = {kind: self.counts[kind] for kind in _CHANGES if self.counts[kind]}
+        words = [f"{count(number, _CHANGES[kind][0])} {_CHANGES[kind][1]}" for kind, number in told.items()]
+        text = ", ".join(word.strip() for word in words) or "none"
+        rows = sorted(self._rows.get("changes", []), key=lambda row: row.entity.startswith("config/"))
+        features = [row for row in rows if not row.entity.startswith("config/")]
+        settings = [row for row in rows if row.entity.startswith("config/")]
+        return Section(name="changes", text=text, rows=features[::-1] + settings[::-1], figures=told)
+
+
+def _broker_row(broker: int, known: BrokerSum) -> Row:
+    text = f"broker {broker}: "
+    if known.fences:
+        text += f"{count(known.fences, 'fence')}, "
+    else:
+        text += "fenced before, "
+    word = FENCE_WORDS.get(known.longest_rule or "", "")
+    if known.longest_ms >= 0:
+        text += duration(known.total_ms)
+        text += f"; one {duration(known.longest_ms)}" if known.fences > 1 else ""
+    text += f" ({word})" if word else ""
+    bad = known.rules["session-expired"] + known.rules["broker-restarted"]
+    return Row(
+        offset=known.longest[0],
+        time_ms=known.longest[1],
+        entity=f"broker/{broker}",
+        text=text,
+        severity=WARNING if bad else INFO,
+        span_ms=known.total_ms,
+    )
+
+
+def _worst(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (-SEVERITIES.index(row.severity), -(row.span_ms or 0), -row.offset))
+
+
+def _partitions(event: TimelineEvent) -> tuple[str, ...]:
+    return tuple(path for path in event.entities if path.startswith("topic/"))
+
+
+def _reaches(event: TimelineEvent, start: Point | None) -> bool:
+    if start is None:
+        return True
+    if start.offset is not None:
+        return event.offset >= start.offset
+    return start.time_ms is None or event.time_ms >= start.time_ms

@@ -1,0 +1,1 @@
+"""What happened: events told from records, one line each."""

@@ -1,0 +1,148 @@
+"""What records did to partitions and brokers, as values: before and after of each, and all of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from metaquorum.metadata.errors import ReplayError
+from metaquorum.metadata.image.types import BrokerRegistration, ConfigResource, PartitionInfo, TopicInfo
+from metaquorum.metadata.records import types as r
+
+PartitionKey = tuple[bytes, int]
+"""(topic id, partition index)."""
+
+Place = tuple[int, int]
+"""(offset, Unix ms)."""
+
+NOOP_LEVEL = 5
+"""metadata.version 3.3-IV1: from here on an idle leader writes NoOpRecords (KIP-835)."""
+
+
+class PartitionStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One record about one partition. `before` is None for a new partition, `after` for one that is gone."""
+
+    offset: int
+    record: object
+    topic: str
+    index: int
+    before: PartitionInfo | None
+    after: PartitionInfo | None
+
+    @property
+    def name(self) -> str:
+        """`orders-7`, as Kafka's tools write it."""
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def key(self) -> PartitionKey:
+        info = self.after or self.before
+        if info is None:
+            raise RuntimeError("a step without a partition before and after")
+        return info.topic_id, self.index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStep:
+    """One record about one broker. `before` is None for an unknown broker, `after` for one that is gone."""
+
+    offset: int
+    record: object
+    broker_id: int
+    before: BrokerRegistration | None
+    after: BrokerRegistration | None
+
+    @property
+    def was_fenced(self) -> bool:
+        """True if this record turned an unfenced broker into a fenced one, or into none."""
+        return (
+            self.before is not None and not self.before.fenced and (self.after is None or self.after.fenced)
+        )
+
+    @property
+    def was_unfenced(self) -> bool:
+        return (
+            self.after is not None and not self.after.fenced and (self.before is None or self.before.fenced)
+        )
+
+    @property
+    def began_shutdown(self) -> bool:
+        """True if this record says that the broker is in controlled shutdown now."""
+        return (
+            self.after is not None
+            and self.after.in_controlled_shutdown
+            and not (self.before is not None and self.before.in_controlled_shutdown)
+        )
+
+    @property
+    def is_registration(self) -> bool:
+        return isinstance(self.record, r.BrokerRecord)
+
+    @property
+    def lost_directories(self) -> frozenset[bytes]:
+        """Log directories that are online no more by this record."""
+        if self.before is None or self.after is None or self.is_registration:
+            return frozenset()
+        return frozenset(self.before.directories) - frozenset(self.after.directories)
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerStory:
+    """Offsets and times (Unix ms) of what the log last said about a broker; None where it said nothing.
+    `alive`: of a record that its registration or heartbeat brought about; `moved_off`: of a leadership that
+    was taken from it while nothing said why."""
+
+    registered: Place | None = None
+    unfenced: Place | None = None
+    fenced: Place | None = None
+    shutdown: Place | None = None
+    unregistered: Place | None = None
+    directory_lost: Place | None = None
+    alive: Place | None = None
+    moved_off: Place | None = None
+
+    def take(self, step: BrokerStep, time_ms: int) -> None:
+        """Notes what one record says about the broker."""
+        place = (step.offset, time_ms)
+        if step.is_registration:
+            self.registered, self.shutdown, self.directory_lost = place, None, None
+        if step.was_fenced:
+            self.fenced = place
+        if step.was_unfenced:
+            self.unfenced = place
+        if step.began_shutdown:
+            self.shutdown = place
+        if step.lost_directories:
+            self.directory_lost = place
+        if step.after is None:
+            self.unregistered = place
+        elif step.is_registration or step.was_unfenced or step.began_shutdown or step.lost_directories:
+            self.alive = place
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchChanges:
+    """What one batch did. `records` is everything in it, in order; `refused` are records that do not fit the
+    state. `found` maps offsets of settings to what they found in place, `idle` are those of records that
+    changed nothing. `unplaced` are records about what was there before a trimmed log began, while its state
+    is not known (see `strangers`). `made` are (offset of the first, topic, count) of new partitions that are
+    not in `partitions`: each has a leader and its minimum ISR."""
+
+    base_offset: int
+    epoch: int
+    time_ms: int
+    records: list[tuple[int, object]] = field(default_factory=list)
+    partitions: list[PartitionStep] = field(default_factory=list)
+    brokers: list[BrokerStep] = field(default_factory=list)
+    created: list[tuple[int, TopicInfo]] = field(default_factory=list)
+    removed: list[tuple[int, TopicInfo]] = field(default_factory=list)
+    made: list[tuple[int, str, int]] = field(default_factory=list)
+    configs: list[tuple[int, ConfigResource, str, str | None, str | None]] = field(default_factory=list)
+    refused: list[ReplayError] = field(default_factory=list)
+    unplaced: list[tuple[int, object]] = field(default_factory=list)
+    found: dict[int, object] = field(default_factory=dict)
+    idle: set[int] = field(default_factory=set)
+
+    def steps_of(self, broker_id: int) -> list[BrokerStep]:
+        return [step for step in self.brokers if step.broker_id == broker_id]

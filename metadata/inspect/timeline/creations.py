@@ -1,0 +1,145 @@
+"""Batches that only create topics and partitions, taken as a whole: what a creation of thousands looks like.
+
+Owns the look at whether a batch is nothing but that, so that its partitions can be told as counts, and the
+way back where it turns out otherwise. Applies by the one interpreter. Knows no texts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from metaquorum.metadata.columnar import partitions
+from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, gather, read_frames
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.image import TOPIC_RESOURCE, ImageBuilder
+from metaquorum.metadata.image.columns import LEADER, N_ISR, N_REPLICAS, split_by_chunk
+from metaquorum.metadata.image.types import NO_LEADER
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.codec import decode
+from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
+from metaquorum.storage.batches.batch import RecordBatch
+
+MIN_PARTITIONS = 32
+"""Batches with fewer are told record by record."""
+
+_LATEST = SCHEMA_BY_CLASS[r.PartitionRecord].latest_version
+_OTHER_KEYS = (2, 4)
+"""TopicRecord and ConfigRecord."""
+_INDEX_BYTES, _ID_BYTES = 4, 16
+"""A partition record begins with the partition's index and its topic's id."""
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True, kw_only=True)
+class Creations:
+    """What the records of a batch say that was not applied yet. `others` are topics and settings of these
+    topics, with offsets; `made` maps topic ids to (number of new partitions, offset of the first)."""
+
+    others: list[tuple[int, r.TopicRecord | r.ConfigRecord]] = field(default_factory=list)
+    made: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+
+
+def may_create(batch: RecordBatch) -> bool:
+    """Whether a batch holds many new partitions and nothing else but topics and settings, by its frames."""
+    return not batch.header.is_control and _frames(batch) is not None
+
+
+def read_creations(batch: RecordBatch, builder: ImageBuilder) -> Creations | None:
+    """What a batch creates on top of `builder`; None for a batch that has to be told record by record: of
+    records that do not fit, partitions that are there already, settings of other things."""
+    frames = _frames(batch)
+    if frames is None:
+        return None
+    base = batch.header.base_offset
+    found = Creations()
+    is_partition = frames.keys == partitions.API_KEY
+    topics: dict[bytes, int] = {}
+    for at in np.flatnonzero(~is_partition).tolist():
+        start = int(frames.starts[at])
+        try:
+            record = decode(frames.data, start, start + int(frames.lengths[at]))[1]
+        except RecordDecodeError:
+            return None
+        if isinstance(record, r.TopicRecord):
+            if record.topic_id in builder.topics.by_id:
+                return None
+            topics[record.topic_id] = at
+        elif not isinstance(record, r.ConfigRecord):
+            return None
+        found.others.append((base + at, record))
+    places = np.flatnonzero(is_partition)
+    made = _made(frames, places, topics, builder)
+    if made is None or not _settings_are_new(found.others):
+        return None
+    found.made = {topic_id: (count, base + first) for topic_id, (count, first) in made.items()}
+    return found
+
+
+def all_led_and_in_sync(builder: ImageBuilder, topic_ids: list[bytes], min_isrs: list[int]) -> bool:
+    """Whether every partition of these topics has a leader, and the minimum ISR of its topic (at most as many
+    as its replicas)."""
+    by_topic = [builder.topics.by_id[topic_id].rows() for topic_id in topic_ids]
+    wanted = np.repeat(np.array(min_isrs, dtype=np.int64), [len(rows) for rows in by_topic])
+    columns = builder.topics.columns
+    for at, within, local in split_by_chunk(np.concatenate(by_topic)):
+        leaders, isr, replicas = columns.chunks[at].data[[[LEADER], [N_ISR], [N_REPLICAS]], local]
+        if (leaders == NO_LEADER).any() or (isr < np.minimum(replicas, wanted[within])).any():
+            return False
+    return True
+
+
+def _frames(batch: RecordBatch) -> Frames | None:
+    if batch.header.records_count < MIN_PARTITIONS:
+        return None
+    frames = read_frames(batch.data, batch.header)
+    if frames is None:
+        return None
+    fits = (frames.keys == partitions.API_KEY) & (frames.versions <= _LATEST)
+    fits &= frames.lengths >= FRAME_BYTES + _INDEX_BYTES + _ID_BYTES
+    if np.count_nonzero(fits) < MIN_PARTITIONS:
+        return None
+    return frames if (fits | np.isin(frames.keys, _OTHER_KEYS)).all() else None
+
+
+def _made(
+    frames: Frames, places: Numbers, topics: dict[bytes, int], builder: ImageBuilder
+) -> dict[bytes, tuple[int, int]] | None:
+    """(count, first record) of new partitions by topic id, by the first record; None where one is named
+    twice, is there already or comes before its topic."""
+    starts = frames.starts[places] + FRAME_BYTES
+    whole = gather(frames, starts, _INDEX_BYTES + _ID_BYTES, np.dtype(f"V{_INDEX_BYTES + _ID_BYTES}"))
+    if len(np.unique(whole)) != len(whole):
+        return None
+    ids = gather(frames, starts + _INDEX_BYTES, _ID_BYTES, np.dtype("V16"))
+    indexes = gather(frames, starts, _INDEX_BYTES, np.dtype(">i4"))
+    names, first, counts = np.unique(ids, return_index=True, return_counts=True)
+    found: dict[bytes, tuple[int, int]] = {}
+    for at in np.argsort(first).tolist():
+        topic_id, record = names[at].tobytes(), int(places[first[at]])
+        entry = builder.topics.by_id.get(topic_id)
+        if entry is None and topics.get(topic_id, record) >= record:
+            return None
+        if entry is not None and any(
+            entry.row_of(index) >= 0 for index in indexes[ids == names[at]].tolist()
+        ):
+            return None
+        found[topic_id] = (int(counts[at]), record)
+    return found
+
+
+def _settings_are_new(others: list[tuple[int, r.TopicRecord | r.ConfigRecord]]) -> bool:
+    """Whether the settings are of topics that the batch creates, each once."""
+    names = {record.name for _, record in others if isinstance(record, r.TopicRecord)}
+    seen: set[tuple[str, str]] = set()
+    for _, record in others:
+        if not isinstance(record, r.ConfigRecord):
+            continue
+        key = (record.resource_name, record.name)
+        if record.resource_type != TOPIC_RESOURCE or record.resource_name not in names or key in seen:
+            return False
+        seen.add(key)
+    return True

@@ -1,0 +1,290 @@
+"""Many changes of one batch as few events: everything that moved the same way is one line.
+
+Owns the grouping and the texts. Knows steps and causes, keeps nothing between batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from metaquorum.metadata.image.types import NO_LEADER, Acl, ConfigResource
+from metaquorum.metadata.inspect.causes.causes import Cause, reassignment
+from metaquorum.metadata.inspect.entities.changes import BatchChanges, BrokerStep, PartitionStep
+from metaquorum.metadata.inspect.timeline.record_texts import acl_text, quota_text, scram_text
+from metaquorum.metadata.inspect.timeline.spans import SpanChanges
+from metaquorum.metadata.inspect.timeline.split_fences import LIKE_A_SPLIT_FENCE
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.text.tree import DEFAULT_ENTITY, config_kind
+
+NAMED = 3
+"""So many partitions are named in an event's text before it says how many more there are."""
+
+LEADER_RULES = (
+    "unclean-election",
+    "directory-failed",
+    "broker-fenced",
+    "broker-restarted",
+    "registered-again",
+    "controlled-shutdown",
+    "broker-unregistered",
+    "broker-returned",
+    "led-again",
+    "stopping-or-fenced",
+    "preferred-election",
+    "reassignment-completed",
+    "reassignment-cancelled",
+    "replicas-changed",
+    "elected-from-elr",
+)
+"""Which of several causes names a change of leaders, the most telling first."""
+
+_REASSIGNMENTS = {
+    "reassignment-started": ("reassignment started", "info"),
+    "reassignment-changed": ("reassignment changed", "info"),
+    "reassignment-completed": ("reassignment completed", "info"),
+    "reassignment-cancelled": ("reassignment cancelled", "warning"),
+    "replicas-changed": ("replicas changed", "info"),
+}
+
+
+class Grouped(NamedTuple):
+    """An event to be: its place and what it says; `span_ms`, how long what ends here lasted."""
+
+    offset: int
+    kind: str
+    entity: str
+    text: str
+    severity: str
+    rule: str | None
+    entities: tuple[str, ...]
+    suspect: int | None = None
+    """The broker whose fence may be what this is, if its record comes in a later batch (`split_fences`)."""
+    span_ms: int | None = None
+
+
+def count(number: int, one: str) -> str:
+    """`1 partition`, `2 partitions`, `2 log directories`."""
+    if number == 1:
+        return f"1 {one}"
+    return f"{number} {one[:-1]}ies" if one.endswith("y") else f"{number} {one}s"
+
+
+def listed(names: list[str]) -> str:
+    """The first few names and how many more there are."""
+    shown = ", ".join(names[:NAMED])
+    more = len(names) - NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def duration(ms: int) -> str:
+    """`340 ms`, `8.9 s`, `4 min 12 s`, `3 h 5 min`, `2 d 4 h`."""
+    if ms < 1000:
+        return f"{ms} ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def _paths(steps: list[PartitionStep]) -> tuple[str, ...]:
+    return tuple(f"topic/{step.topic}/{step.index}" for step in steps)
+
+
+def _leader(node: int) -> str:
+    return "none" if node == NO_LEADER else str(node)
+
+
+def broker_word(step: BrokerStep) -> str:
+    """The state that a record found the broker in."""
+    before = step.before
+    if before is None:
+        return "unknown"
+    if before.fenced:
+        return "fenced"
+    return "in controlled shutdown" if before.in_controlled_shutdown else "unfenced"
+
+
+def _leader_rule(causes: tuple[Cause, ...]) -> str | None:
+    rules = {cause.rule for cause in causes}
+    return next((rule for rule in LEADER_RULES if rule in rules), None)
+
+
+def leader_events(
+    batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]], spans: SpanChanges
+) -> Iterator[Grouped]:
+    """Leaders that changed: one event for all partitions of the batch that moved the same way."""
+    moved: dict[tuple[int, int, str | None], list[PartitionStep]] = {}
+    for step in batch.partitions:
+        if step.before is None or step.after is None or step.before.leader == step.after.leader:
+            continue
+        rule = _leader_rule(causes.get(step.offset, ()))
+        moved.setdefault((step.before.leader, step.after.leader, rule), []).append(step)
+    for (old, new, rule), steps in moved.items():
+        text = f"{listed([step.name for step in steps])}: {_leader(old)} -> {_leader(new)}"
+        span_ms = None
+        begun = [spans.led_again[step.key][1] for step in steps if step.key in spans.led_again]
+        if begun and new != NO_LEADER:
+            span_ms = spans.time_ms - min(begun)
+            least = "at least " if any(step.key in spans.at_least for step in steps) else ""
+            text += f", {least}{duration(span_ms)} without a leader"
+        kind, severity = "leader changed", "info"
+        if rule == "unclean-election":
+            kind, severity = "unclean election", "critical"
+            isr = steps[0].before.isr if steps[0].before is not None else ()
+            text += f"; broker {new} was not in the ISR [{','.join(map(str, isr))}]"
+        elif new == NO_LEADER:
+            kind, severity = "leaderless", "critical"
+        entity = f"broker/{new}" if new >= 0 else f"broker/{old}"
+        suspect = old if rule in (None, "stopping-or-fenced") and old >= 0 else None
+        yield Grouped(steps[0].offset, kind, entity, text, severity, rule, _paths(steps), suspect, span_ms)
+
+
+def unled_events(batch: BatchChanges) -> Iterator[Grouped]:
+    """Partitions that had no leader from the start."""
+    steps = [
+        step
+        for step in batch.partitions
+        if step.before is None and step.after is not None and step.after.leader == NO_LEADER
+    ]
+    if steps:
+        paths = _paths(steps)
+        text = f"{listed([step.name for step in steps])}: created without a leader"
+        yield Grouped(steps[0].offset, "leaderless", paths[0], text, "critical", "created", paths)
+
+
+def isr_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]]) -> Iterator[Grouped]:
+    """ISRs that shrank (by broker and cause) and grew (by broker)."""
+    left: dict[tuple[int, str | None], list[PartitionStep]] = {}
+    joined: dict[tuple[int, str | None], list[PartitionStep]] = {}
+    for step in batch.partitions:
+        if step.before is None or step.after is None or step.before.isr == step.after.isr:
+            continue
+        own = {cause.broker_id: cause.rule for cause in reversed(causes[step.offset])}
+        for broker in step.before.isr:
+            if broker not in step.after.isr:
+                left.setdefault((broker, own.get(broker)), []).append(step)
+        for broker in step.after.isr:
+            if broker not in step.before.isr:
+                joined.setdefault((broker, _joined_by(broker, step, causes[step.offset])), []).append(step)
+    for (broker, rule), steps in left.items():
+        text = f"broker {broker} left {_isr_of(steps)}"
+        severity = "warning" if rule in ("replica-lagged", "lagged-or-stopping") else "detail"
+        suspect = broker if rule in LIKE_A_SPLIT_FENCE else None
+        entity = f"broker/{broker}"
+        yield Grouped(steps[0].offset, "isr shrank", entity, text, severity, rule, _paths(steps), suspect)
+    for (broker, rule), steps in joined.items():
+        text = f"broker {broker} joined {_isr_of(steps)}"
+        yield Grouped(steps[0].offset, "isr grew", f"broker/{broker}", text, "detail", rule, _paths(steps))
+
+
+def _joined_by(broker: int, step: PartitionStep, causes: tuple[Cause, ...]) -> str | None:
+    """A new leader from outside the ISR is in it without having caught up."""
+    before, after = step.before, step.after
+    elected = before is not None and after is not None and before.leader != broker == after.leader
+    if elected and all(cause.rule != "replica-caught-up" for cause in causes):
+        return _leader_rule(causes)
+    return "replica-caught-up"
+
+
+def _isr_of(steps: list[PartitionStep]) -> str:
+    return f"the ISR of {listed([step.name for step in steps])}"
+
+
+def reassignment_events(batch: BatchChanges) -> Iterator[Grouped]:
+    """Reassignments that began, changed, ended or were cancelled; replica lists that changed at once."""
+    found: dict[str, list[PartitionStep]] = {}
+    for step in batch.partitions:
+        if step.before is None or step.after is None:
+            continue
+        rule = reassignment(step.before, step.after)
+        if rule is not None:
+            found.setdefault(rule, []).append(step)
+        if step.before.leader_recovery_state > step.after.leader_recovery_state:
+            found.setdefault("recovery-finished", []).append(step)
+    for rule, steps in found.items():
+        kind, severity = _REASSIGNMENTS.get(rule, ("recovery finished", "info"))
+        text = listed([step.name for step in steps])
+        first = steps[0]
+        if (
+            len(steps) == 1
+            and first.before is not None
+            and first.after is not None
+            and rule in _REASSIGNMENTS
+        ):
+            lists = [",".join(map(str, at.replicas)) for at in (first.before, first.after)]
+            text += f": replicas [{lists[0]}] -> [{lists[1]}]"
+        yield Grouped(
+            first.offset, kind, f"topic/{first.topic}/{first.index}", text, severity, rule, _paths(steps)
+        )
+
+
+def directory_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]]) -> Iterator[Grouped]:
+    """Replicas whose log directory became known, or another one."""
+    found: dict[tuple[str, int | None], list[PartitionStep]] = {}
+    for step in batch.partitions:
+        for cause in causes.get(step.offset, ()):
+            if cause.rule in ("directory-assigned", "directory-moved"):
+                found.setdefault((cause.rule, cause.broker_id), []).append(step)
+    for (rule, broker), steps in found.items():
+        verb = "placed" if rule == "directory-assigned" else "moved"
+        text = f"broker {broker} {verb} {listed([step.name for step in steps])}"
+        kind = rule.replace("-", " ")
+        severity = "detail" if rule == "directory-assigned" else "info"
+        yield Grouped(steps[0].offset, kind, f"broker/{broker}", text, severity, rule, _paths(steps))
+
+
+def span_events(spans: SpanChanges) -> Iterator[Grouped]:
+    """Partitions that came under min ISR, and that left that state."""
+    if spans.under:
+        steps = [step for step, _ in spans.under]
+        first, wanted = spans.under[0]
+        size = 0 if first.after is None else len(first.after.isr)
+        text = f"{listed([step.name for step in steps])}: ISR {size} of min {wanted}"
+        path = f"topic/{first.topic}/{first.index}"
+        yield Grouped(first.offset, "under min isr", path, text, "warning", None, _paths(steps))
+    if spans.restored:
+        steps = [step for step, _ in spans.restored]
+        oldest = min(begun for _, (_, begun) in spans.restored)
+        span_ms = spans.time_ms - oldest
+        least = "at least " if any(step.key in spans.at_least for step in steps) else ""
+        text = f"{listed([step.name for step in steps])}, after {least}{duration(span_ms)}"
+        path = f"topic/{steps[0].topic}/{steps[0].index}"
+        paths = _paths(steps)
+        yield Grouped(steps[0].offset, "min isr restored", path, text, "info", None, paths, span_ms=span_ms)
+
+
+def config_path(resource: ConfigResource) -> str:
+    """`config/topic/orders`."""
+    return f"config/{config_kind(resource)}/{resource.name or DEFAULT_ENTITY}"
+
+
+def security_event(record: object, entity: str, gone: object = None) -> tuple[str, str, str] | None:
+    """(kind, text, severity) for users, quotas, ACLs, tokens, producer ids and the migration. `gone` is what
+    a removal took away."""
+    name = entity.partition("/")[2]
+    match record:
+        case r.AccessControlEntryRecord():
+            return "acl added", f"{acl_text(record)} ({name})", "info"
+        case r.RemoveAccessControlEntryRecord():
+            return "acl removed", f"{acl_text(gone)} ({name})" if isinstance(gone, Acl) else name, "info"
+        case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
+            verb = "set" if isinstance(record, r.UserScramCredentialRecord) else "removed"
+            return "user changed", f"{scram_text(record)} {verb}", "info"
+        case r.DelegationTokenRecord(owner=owner):
+            return "token set", f"{name} of {owner}", "info"
+        case r.RemoveDelegationTokenRecord():
+            return "token removed", name, "info"
+        case r.ClientQuotaRecord():
+            return "quota changed", quota_text(record), "info"
+        case r.ProducerIdsRecord(broker_id=broker, next_producer_id=following):
+            return "producer ids", f"broker {broker} was given ids below {following}", "detail"
+        case r.ZkMigrationStateRecord(zk_migration_state=state):
+            return "migration", f"ZooKeeper migration state {state}", "info"
+    return None

@@ -1,0 +1,270 @@
+"""The events of a whole log: the walk behind `timeline`, and where each part of it gets its state from.
+
+Owns where to begin: the newest whole snapshot at or before the place asked about; in a trimmed log, the first
+record, with what records say by themselves until the oldest snapshot says what the state is. What an event is
+belongs to `timeline`. Knows no terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from metaquorum.metadata.inspect.causes.quorum import quorum_at
+from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.concern import Stretch
+from metaquorum.metadata.inspect.log.coverage import (
+    MISSING,
+    Uncovered,
+    before_the_log,
+    before_the_state,
+    known_from,
+)
+from metaquorum.metadata.inspect.log.decoded_runs import decoded_runs
+from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line, decode_item
+from metaquorum.metadata.inspect.log.places import Limits
+from metaquorum.metadata.inspect.log.points import END, Point, ms_hint, utc_text
+from metaquorum.metadata.inspect.log.states import OnProblem, nothing_known, settle, state_at
+from metaquorum.metadata.inspect.timeline.creations import may_create
+from metaquorum.metadata.inspect.timeline.timeline import GAP_MS, SEVERITIES, Timeline, TimelineEvent
+from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
+from metaquorum.storage.log.reader import Damage
+
+ALONE = (
+    "told by the records alone: what a broker or partition was before, causes, and sums of time without a"
+    " leader are not known there"
+)
+"""What the events of a trimmed log lack before its oldest snapshot."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was read on the way to a timeline: from when to when (Unix ms), up to which offset (exclusive),
+    and what the events do not cover."""
+
+    first_ms: int | None = None
+    last_ms: int | None = None
+    end_offset: int = 0
+    limits: Limits = field(default_factory=Limits)
+    taken_for_offsets: set[int] = field(default_factory=set)
+    """Times that the log reaches, though its clock jumps."""
+
+    def settled(self, log: MetadataLog, point: Point, *, first: bool = False) -> Point:
+        """A place as it can be shown; notes where that is another one."""
+        place, shown_as = settle(log, point, first=first)
+        self.limits.place(shown_as)
+        if point.time_ms is not None and place.time_ms is None:
+            self.taken_for_offsets.add(point.time_ms)
+        return place
+
+    def take(self, header: BatchHeader) -> None:
+        """Takes one batch in, also the one behind the wanted range."""
+        self.first_ms = header.max_timestamp_ms if self.first_ms is None else self.first_ms
+        self.last_ms = max(header.max_timestamp_ms, self.last_ms or 0)
+        self.end_offset = max(header.next_offset, self.end_offset)
+
+    def pass_over(self, stretch: Stretch) -> None:
+        """The same for idle batches behind others."""
+        self.last_ms = max(stretch.time_ms, self.last_ms or 0)
+        self.end_offset = max(stretch.next_offset, self.end_offset)
+
+    def outside(self, path: str, point: Point) -> str | None:
+        """Why the log does not reach `point`; None where it does."""
+        if point.offset is not None and point.offset > self.end_offset:
+            return f"{path} ends at offset {self.end_offset}, before {point.offset}{ms_hint(point.offset)}"
+        if point.time_ms is None or self.first_ms is None or point.time_ms in self.taken_for_offsets:
+            return None
+        if point.time_ms < self.first_ms:
+            return f"{path} begins at {utc_text(self.first_ms)}, after {utc_text(point.time_ms)}"
+        if self.last_ms is not None and point.time_ms > self.last_ms:
+            return f"{path} ends at {utc_text(self.last_ms)}, before {utc_text(point.time_ms)}"
+        return None
+
+
+def events(
+    log: MetadataLog,
+    on_problem: OnProblem,
+    *,
+    start: Point | None = None,
+    end: Point = END,
+    gap_ms: int = GAP_MS,
+    seen: Seen | None = None,
+    shown: frozenset[str] = frozenset(SEVERITIES),
+) -> Iterator[TimelineEvent]:
+    """Every event of a log from `start` up to `end`, in order, of the severities `shown`. Lines about what
+    could not be read go to `on_problem`, and reading goes on behind it."""
+    seen = Seen() if seen is None else seen
+    if start is not None:
+        start = seen.settled(log, start, first=True)
+    story = _Story(log, on_problem, seen.settled(log, end), seen)
+    for event in story.run(start, gap_ms, shown):
+        if start is None or not _is_before(event, start):
+            yield event
+
+
+def _is_before(event: TimelineEvent, start: Point) -> bool:
+    if start.offset is not None:
+        return event.offset < start.offset
+    return start.time_ms is not None and event.time_ms < start.time_ms
+
+
+def _snapshot_before(log: MetadataLog, start: Point) -> int | None:
+    """The end of the newest snapshot at or before a place; None for none."""
+    known = known_from(log)
+    if known is None or log.is_checkpoint or not log.snapshots():
+        return None
+    limit = start.offset
+    if start.time_ms is not None:  # the clock is steady, or `settle` had made it an offset
+        limit = clock_of(log).place(start.time_ms, first=True)[0].offset
+    fitting = [at.offset for at in log.snapshots() if known <= at.offset <= (limit or 0)]
+    return fitting[-1] if fitting else None
+
+
+class _Story:
+    """One walk."""
+
+    def __init__(self, log: MetadataLog, on_problem: OnProblem, end: Point, seen: Seen) -> None:
+        self._log = log
+        self._on_problem = on_problem
+        self._end = end
+        self._seen = seen
+        self._expected: int | None = None
+        self._is_over = False
+
+    def run(self, start: Point | None, gap_ms: int, shown: frozenset[str]) -> Iterator[TimelineEvent]:
+        """The events, stretch by stretch: a snapshot is taken in where it says what was not known."""
+        self._seen.limits.coverage.add(before_the_log(self._log, start))
+        timeline, place = self._begin(start, gap_ms, shown)
+        is_alone = not timeline.is_known
+        learn_at = known_from(self._log) if is_alone else None
+        while True:
+            gap = yield from self._told(timeline, place, learn_at)
+            if gap is not None:
+                place, learn_at = gap
+                timeline.forget()
+                continue
+            if is_alone:
+                self._tell_alone(start)
+                is_alone = False
+            if learn_at is None or self._is_over or not self._reaches(learn_at):
+                break
+            timeline.learn(state_at(self._log, Point(offset=learn_at), past_corruption=True).image)
+            place, learn_at = learn_at, None
+        yield from timeline.finish()
+
+    def _begin(self, start: Point | None, gap_ms: int, shown: frozenset[str]) -> tuple[Timeline, int]:
+        """A timeline and the offset from which it is to be fed."""
+        log, base = self._log, self._log.start_offset
+        clock = None if log.is_checkpoint else partial(clock_of, log)
+        begun = None if start is None else _snapshot_before(log, start)
+        if begun is not None:
+            found = state_at(log, Point(offset=begun), past_corruption=True)
+            quorum = quorum_at(log, begun)
+            seen, place = self._seen, found.image.provenance
+            seen.first_ms = seen.last_ms = place.timestamp_ms
+            seen.end_offset = place.offset
+            return Timeline(found.image, gap_ms=gap_ms, shown=shown, quorum=quorum, clock=clock), begun
+        if known_from(log) == base:
+            image = None
+            if base and not log.is_checkpoint:
+                image = state_at(log, Point(offset=base), past_corruption=True).image
+            return Timeline(image, gap_ms=gap_ms, shown=shown, clock=clock), base
+        image, names = nothing_known(base).image, log.namer().names()
+        return Timeline(image, gap_ms=gap_ms, shown=shown, is_known=False, names=names, clock=clock), base
+
+    def _tell_alone(self, start: Point | None) -> None:
+        """Notes the stretch before the first known state."""
+        reached = self._end
+        if self._is_over and reached.offset is None:
+            reached = Point(offset=self._expected)
+        self._seen.limits.coverage.add(before_the_state(self._log, start, reached, ALONE))
+
+    def _reaches(self, offset: int) -> bool:
+        return self._end.offset is None or offset <= self._end.offset
+
+    def _told(
+        self, timeline: Timeline, first: int, limit: int | None
+    ) -> Generator[TimelineEvent, None, tuple[int, int] | None]:
+        """The events of the batches from `first` up to `limit` (an offset), or to the end. Where records are
+        missing and a snapshot behind them says what they did, it ends there, and gives where it goes on and
+        where that snapshot ends."""
+        end, seen = self._end, self._seen
+        if limit is not None and end.time_ms is None:
+            end = Point(offset=limit if end.offset is None else min(limit, end.offset))
+        for item in decoded_runs(self._log, first, end, timeline.pieces, may_create):
+            if isinstance(item, Damage) and item.offset < first:
+                continue
+            if isinstance(item, Damage):
+                if limit is None or item.offset < limit:
+                    self._on_problem(damage_line(item))
+                continue
+            if isinstance(item, Stretch):
+                cure = self._follow(item.base_offset, item.next_offset, limit)
+                if cure is not None:
+                    return item.base_offset, cure
+                for told in timeline.stretch(item):
+                    yield from told
+                seen.pass_over(item)
+                continue
+            batch = item if isinstance(item, RecordBatch) else item.batch
+            header = batch.header
+            if header.next_offset <= first:
+                continue
+            if limit is not None and header.base_offset >= limit:
+                return None
+            seen.take(header)
+            if self._is_past(header):
+                self._is_over = True
+                return None
+            cure = self._follow(header.base_offset, header.next_offset, limit)
+            if cure is not None:
+                return header.base_offset, cure
+            yield from self._of_batch(timeline, item)
+        return None
+
+    def _of_batch(self, timeline: Timeline, item: RecordBatch | ReadBatch) -> Iterator[TimelineEvent]:
+        if isinstance(item, RecordBatch):
+            made = timeline.creations(item)
+            if made is not None:
+                yield from made
+                return
+        for read in (item,) if isinstance(item, ReadBatch) else decode_item(item):
+            if isinstance(read, Damage):
+                self._on_problem(damage_line(read))
+                continue
+            header = read.batch.header
+            self._seen.limits.unknown += sum(
+                one.record.type_name.startswith("UNKNOWN") for one in read.records
+            )
+            records = [(decoded.offset, decoded.record) for decoded in read.records]
+            yield from timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
+
+    def _is_past(self, header: BatchHeader) -> bool:
+        end = self._end
+        if end.offset is not None:
+            return header.base_offset >= end.offset
+        return end.time_ms is not None and header.max_timestamp_ms > end.time_ms
+
+    def _follow(self, base_offset: int, next_offset: int, limit: int | None) -> int | None:
+        """Notes where records are missing between two batches. Gives the end of the first whole snapshot
+        behind them, if there is one before `limit`."""
+        expected = base_offset if self._expected is None else self._expected
+        self._expected = next_offset
+        if base_offset <= expected:
+            return None
+        behind = (at for at in self._log.snapshots() if at.offset >= base_offset)
+        cure = next((at.offset for at in behind if self._log.is_whole(at)), None)
+        after = "what follows may build on it"
+        if cure is not None:
+            after = f"what follows is told by the records alone up to the snapshot that ends at {cure}"
+        text = f"these records are lost here: what they did is not told, and {after}"
+        self._seen.limits.coverage.add(
+            Uncovered(
+                from_offset=expected, to_offset=base_offset, reason=MISSING, text=text, path=self._log.path
+            )
+        )
+        if cure is None or (limit is not None and cure >= limit):
+            return None
+        self._expected = base_offset
+        return cure

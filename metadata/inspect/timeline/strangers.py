@@ -1,0 +1,184 @@
+"""Records about brokers and topics that were there before a trimmed log begins: what they say by themselves.
+
+Owns the events of such records, until a snapshot says what the state is. A record tells what it made, not
+what was before it; what an earlier record of the log said is remembered. Knows no files, derives no cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from metaquorum.metadata.image.types import NO_LEADER, RECOVERING
+from metaquorum.metadata.inspect.timeline.change_steps import BatchChanges, BrokerStep, PartitionKey, Place
+from metaquorum.metadata.inspect.timeline.event_groups import Grouped, count, duration, listed
+from metaquorum.metadata.records import types as r
+
+UNKNOWN = "not known"
+"""What a broker was, where no record of the log says it."""
+
+
+class Strangers:
+    """Feed it every batch that comes before the state is known."""
+
+    def __init__(self, name: Callable[[bytes], str]) -> None:
+        """`name` gives a topic's name, or its id as text where the name is not known."""
+        self._name = name
+        self._words: dict[int, str] = {}
+        self._leaders: dict[PartitionKey, int] = {}
+        self.leaderless: dict[PartitionKey, Place] = {}
+
+    def word(self, broker_id: int) -> str:
+        """What an earlier record says that the broker is: fenced, unfenced, ..., or UNKNOWN."""
+        return self._words.get(broker_id, UNKNOWN)
+
+    def known_again(self, step: BrokerStep, told: Iterator[Grouped]) -> Iterator[Grouped]:
+        """The events of a broker that the log knows from here on: a registration says so where an earlier
+        record told of the broker."""
+        word = self.word(step.broker_id)
+        for event in told:
+            if step.before is not None or not step.is_registration or word == UNKNOWN or step.after is None:
+                yield event
+                continue
+            text = f"broker {step.broker_id} again, broker epoch {step.after.epoch}"
+            if word != "fenced":
+                yield event._replace(text=f"{text} (was unfenced)", severity="warning")
+            else:
+                yield event._replace(text=text)
+
+    def events(self, batch: BatchChanges) -> Iterator[Grouped]:
+        """The events of a batch's records about strangers."""
+        for offset, record in batch.unplaced:
+            match record:
+                case r.FenceBrokerRecord(id=broker_id):
+                    yield from self._broker(offset, broker_id, "broker fenced", "fenced")
+                case r.UnfenceBrokerRecord(id=broker_id):
+                    yield from self._broker(offset, broker_id, "broker unfenced", "unfenced")
+                case r.UnregisterBrokerRecord(broker_id=broker_id):
+                    yield _of_broker(offset, broker_id, "broker unregistered", f"broker {broker_id}")
+                    self._words.pop(broker_id, None)
+                case r.BrokerRegistrationChangeRecord():
+                    yield from self._registration(offset, record)
+                case r.RemoveTopicRecord(topic_id=topic_id):
+                    name = self._name(topic_id)
+                    path = f"topic/{name}"
+                    yield Grouped(offset, "topic deleted", path, name, "info", None, (path,))
+        yield from self._partitions(batch)
+
+    def _broker(self, offset: int, broker_id: int, kind: str, word: str) -> Iterator[Grouped]:
+        was = self.word(broker_id)
+        if was == word:
+            return
+        text = f"broker {broker_id} (was {was})"
+        self._words[broker_id] = word
+        in_order = word != "fenced" or was == "in controlled shutdown"
+        severity = "info" if in_order else "warning"
+        rule = "caught-up" if word == "unfenced" else None
+        yield _of_broker(offset, broker_id, kind, text, severity, rule)
+
+    def _registration(self, offset: int, record: r.BrokerRegistrationChangeRecord) -> Iterator[Grouped]:
+        node = record.broker_id
+        if record.fenced:
+            fenced = record.fenced == r.FENCED
+            kind, word = ("broker fenced", "fenced") if fenced else ("broker unfenced", "unfenced")
+            yield from self._broker(offset, node, kind, word)
+        if record.in_controlled_shutdown:
+            yield from self._broker(offset, node, "broker in controlled shutdown", "in controlled shutdown")
+        if record.log_dirs:
+            online = count(len(record.log_dirs), "log directory")
+            yield _of_broker(offset, node, "directories changed", f"broker {node} has {online} online")
+
+    def _partitions(self, batch: BatchChanges) -> Iterator[Grouped]:
+        added: dict[bytes, list[int]] = {}
+        moved: dict[tuple[str, str, str], list[tuple[int, str, int]]] = {}
+        for offset, record in batch.unplaced:
+            if isinstance(record, r.PartitionRecord):
+                added.setdefault(record.topic_id, []).append(offset)
+                self._leaders[record.topic_id, record.partition_id] = record.leader
+            elif isinstance(record, r.PartitionChangeRecord):
+                said = self._said(offset, record, batch.time_ms)
+                if said is not None:
+                    place = (offset, self._name(record.topic_id), record.partition_id)
+                    moved.setdefault(said, []).append(place)
+        for topic_id, offsets in added.items():
+            name = self._name(topic_id)
+            path, text = f"topic/{name}", f"{name}, {len(offsets)} more"
+            yield Grouped(offsets[0], "partitions added", path, text, "info", None, (path,))
+        for (kind, severity, text), places in moved.items():
+            paths = tuple(f"topic/{name}/{index}" for _, name, index in places)
+            which = listed([f"{name}-{index}" for _, name, index in places])
+            yield Grouped(places[0][0], kind, paths[0], f"{which}: {text}", severity, None, paths)
+
+    def _said(
+        self, offset: int, record: r.PartitionChangeRecord, time_ms: int
+    ) -> tuple[str, str, str] | None:
+        """(kind, severity, text) of what a change says; None where it says what was known."""
+        key, leader = (record.topic_id, record.partition_id), record.leader
+        if leader is None:
+            listed = _lists(record)
+            severity = "info" if record.replicas is not None else "detail"
+            return ("partition changed", severity, listed) if listed else None
+        before = self._leaders.get(key)
+        self._leaders[key] = leader
+        if leader == before:
+            return None
+        was = "?" if before is None else _leader(before)
+        if leader == NO_LEADER:
+            self.leaderless.setdefault(key, (offset, time_ms))
+            return "leaderless", "critical", f"{was} -> none"
+        begun = self.leaderless.pop(key, None)
+        text = f"{was} -> {leader}"
+        if begun is not None:
+            text += f", {duration(time_ms - begun[1])} without a leader"
+        if record.leader_recovery_state == RECOVERING:
+            return "unclean election", "critical", f"{text}; broker {leader} was not in the ISR"
+        # Of a leader that nobody named before it is not known whether it is another one.
+        return ("partition changed" if before is None else "leader changed"), "info", text
+
+
+def said_fields(record: object) -> dict[str, Any]:
+    """What a record says of the broker or partition that it is about, under the names of `log state`: all of
+    it for a record that creates, what it changes for others."""
+    match record:
+        case r.FenceBrokerRecord():
+            return {"fenced": True}
+        case r.UnfenceBrokerRecord():
+            return {"fenced": False}
+        case r.BrokerRegistrationChangeRecord():
+            told: dict[str, Any] = {"fenced": record.fenced == r.FENCED} if record.fenced else {}
+            return told | ({"inControlledShutdown": True} if record.in_controlled_shutdown else {})
+        case r.PartitionRecord() | r.PartitionChangeRecord():
+            named: dict[str, Any] = {
+                "leader": record.leader,
+                "replicas": record.replicas,
+                "isr": record.isr,
+                "removingReplicas": record.removing_replicas,
+                "addingReplicas": record.adding_replicas,
+            }
+            return {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in named.items()
+                if value is not None
+            }
+    return {}
+
+
+def _of_broker(
+    offset: int, broker_id: int, kind: str, text: str, severity: str = "info", rule: str | None = None
+) -> Grouped:
+    path = f"broker/{broker_id}"
+    return Grouped(offset, kind, path, text, severity, rule, (path,))
+
+
+def _leader(node: int) -> str:
+    return "none" if node == NO_LEADER else str(node)
+
+
+def _lists(record: r.PartitionChangeRecord) -> str:
+    named = (
+        ("replicas", record.replicas),
+        ("adding", record.adding_replicas),
+        ("removing", record.removing_replicas),
+        ("ISR", record.isr),
+    )
+    return ", ".join(f"{name} [{','.join(map(str, ids))}]" for name, ids in named if ids is not None)

@@ -1,0 +1,463 @@
+"""What happened, told from a log: one event a line, for the things that people care about.
+
+Owns the translation of changes into events, their severity and the spans that go on (no leader, under min
+ISR). The state behind it is one image's worth of memory; events are not kept. It judges nothing (`check`
+does) and knows no files. Why something changed comes from `causes`, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import msgspec
+
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image.types import NO_LEADER
+from metaquorum.metadata.inspect.causes.causes import (
+    Cause,
+    Scene,
+    election_causes,
+    partition_causes,
+    was_unclean,
+)
+from metaquorum.metadata.inspect.causes.quorum import QuorumView
+from metaquorum.metadata.inspect.entities.changes import BatchChanges, ChangeFeed
+from metaquorum.metadata.inspect.entities.entities import EntityNamer
+from metaquorum.metadata.inspect.log.clock import JUMP_MS, LEAP_MS, LogClock, RunningClock
+from metaquorum.metadata.inspect.log.concern import Concern, Stretch
+from metaquorum.metadata.inspect.log.points import utc_text
+from metaquorum.metadata.inspect.timeline import event_groups as groups
+from metaquorum.metadata.inspect.timeline.broker_events import broker_events
+from metaquorum.metadata.inspect.timeline.broker_spans import BrokerSpans
+from metaquorum.metadata.inspect.timeline.event_groups import count, duration, listed
+from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
+from metaquorum.metadata.inspect.timeline.split_fences import SLICE_MIN, HeldEvents
+from metaquorum.metadata.inspect.timeline.strangers import Strangers
+from metaquorum.metadata.records import control
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.secrets import setting_shown
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.batches.runs import BatchRun
+
+DETAIL, INFO, WARNING, CRITICAL = "detail", "info", "warning", "critical"
+SEVERITIES = (DETAIL, INFO, WARNING, CRITICAL)
+"""From what nobody needs at first to what stops clients."""
+
+GAP_MS = 5_000
+"""Silence between two batches that is worth a line, where the log has NoOp records: an active controller
+writes one every 500 ms by default (KIP-835)."""
+
+
+class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened. `offset` is that of the first record which says so; `time_ms` is Unix time;
+    `rule` names the cause (see `cause_rules`) where one is derived; `entities` are paths of everything that
+    it is about, `entity` the first of them; `span_ms`, how long what ends here lasted (of an election: the
+    silence before it); `stamp_ms`, its batch's stamp where that is not the time it was (see `clock`)."""
+
+    offset: int
+    epoch: int
+    time_ms: int
+    kind: str
+    entity: str
+    text: str
+    severity: str = INFO
+    rule: str | None = None
+    entities: tuple[str, ...] = ()
+    span_ms: int | None = None
+    stamp_ms: int | None = None
+
+    def is_about(self, wanted: str) -> bool:
+        """Whether it is about `wanted` or a part of it."""
+        own = self.entities or (self.entity,)
+        return any(one == wanted or one.startswith(wanted + "/") for one in own)
+
+
+def at_least(severity: str) -> frozenset[str]:
+    """The severities from `severity` on."""
+    return frozenset(SEVERITIES[SEVERITIES.index(severity) :])
+
+
+class Timeline:
+    """Feed it every batch in log order; it answers with the events that the batch tells of."""
+
+    def __init__(
+        self,
+        image: MetadataImage | None = None,
+        *,
+        gap_ms: int = GAP_MS,
+        shown: frozenset[str] = frozenset(SEVERITIES),
+        is_known: bool = True,
+        names: Mapping[bytes, str] | None = None,
+        quorum: QuorumView | None = None,
+        clock: Callable[[], LogClock] | None = None,
+    ) -> None:
+        """`image` is the state at the log's start, where that is not offset 0; with `is_known` False it is
+        empty, and records tell what they say by themselves until `learn`. `names` are those of topics as a
+        later snapshot tells them. Events of a severity that is not `shown` are left out. `clock`
+        reads the log's clock, where its stamps jump."""
+        known_names = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
+        self._namer = EntityNamer({**(names or {}), **known_names})
+        self._feed = ChangeFeed(image, is_known=is_known, names=names)
+        self._strangers = Strangers(self._namer.topic_name)
+        self._spans = PartitionSpans(self._feed, image)
+        self._brokers = BrokerSpans(image if is_known else None)
+        self._gap_ms = gap_ms
+        self._shown = shown
+        self._clock = RunningClock(clock)
+        self._stamp_ms: int | None = None
+        self._is_odd = False
+        self._last_ms: int | None = None
+        if image is not None and is_known:
+            self._last_ms = image.provenance.timestamp_ms
+        self._silence_ms: int | None = None
+        self._idle_records = False
+        self._is_trimmed = image is not None
+        self._leader: int | None = None
+        self._epoch: int | None = None
+        if quorum is not None and quorum.is_known:
+            self._leader, self._epoch = quorum.leader_id, quorum.epoch
+        self._end = (0, 0, 0)
+        self._told: list[TimelineEvent] = []
+        self._held: HeldEvents[TimelineEvent] = HeldEvents()
+        self._suspects: dict[TimelineEvent, int] = {}
+        self._batch = BatchChanges(base_offset=-1, epoch=-1, time_ms=-1)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the state is known here."""
+        return self._feed.is_known
+
+    def learn(self, image: MetadataImage) -> None:
+        """A snapshot says what the state is here, which was not known so far."""
+        self._feed.learn(image)
+        for topic in image.topics.all():
+            self._namer.learn(topic.topic_id, topic.name)
+        self._spans.learn(image, self._strangers.leaderless)
+        self._brokers.learn(image)
+        place = image.provenance
+        if place.offset > self._end[0]:
+            self._end = (place.offset, place.epoch, place.timestamp_ms)
+
+    def forget(self) -> None:
+        """Records are lost: records tell what they say by themselves, until `learn`."""
+        self._feed.forget()
+        self._strangers = Strangers(self._namer.topic_name)
+
+    def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> list[TimelineEvent]:
+        """Events of one batch, by offset: `records` are (offset, decoded record)."""
+        self._told = []
+        listed = list(records)
+        stamp_ms, time_ms = time_ms, self._clock.time_ms(listed[0][0], time_ms) if listed else time_ms
+        changes = self._batch = self._feed.batch(epoch, time_ms, listed)
+        self._spans.forget_settings()
+        if not changes.records:
+            return []
+        self._note_time(changes, stamp_ms)
+        scene = Scene(batch=changes, feed=self._feed)
+        if changes.brokers:
+            self._broker_steps(changes, scene)
+        self._partitions(scene)
+        self._tell_grouped(self._strangers.events(changes))
+        self._topics(changes)
+        refused = {error.offset for error in changes.refused}
+        for offset, record in changes.records:
+            if offset not in refused:
+                self._single(offset, record)
+        self._configs(changes)
+        self._refused(changes)
+        self._end = (changes.records[-1][0] + 1, epoch, time_ms)
+        return self._through()
+
+    def creations(self, batch: RecordBatch) -> list[TimelineEvent] | None:
+        """Events of a batch that only creates topics and partitions; None, with nothing done, for any other
+        batch, and where a partition has no leader or too small an ISR from the start."""
+        changes = self._feed.created(batch, self._spans.all_fine) if self._feed.is_known else None
+        if changes is None:
+            return None
+        self._spans.forget_settings()
+        self._told = []
+        stamp_ms = changes.time_ms
+        changes.time_ms = self._clock.time_ms(changes.base_offset, stamp_ms)
+        self._batch = changes
+        self._note_time(changes, stamp_ms)
+        self._topics(changes)
+        for offset, record in changes.records:
+            self._single(offset, record)
+        self._configs(changes)
+        self._end = (batch.header.next_offset, changes.epoch, changes.time_ms)
+        return self._through()
+
+    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
+        """A run that comes next: batches for `batch`, stretches for `stretch`."""
+        concern = Concern(gap_ms=self._gap_ms, changes_together=self._feed.is_known)
+        return self._feed.pieces(run, concern)
+
+    def stretch(self, stretch: Stretch) -> Iterator[list[TimelineEvent]]:
+        """Events, batch by batch, of batches of one record each that are idle or change a partition, each
+        soon after the one before it."""
+        if stretch.changes:
+            for changes in self._feed.changed(stretch):
+                self._told = []
+                self._stamp_ms = changes.time_ms
+                changes.time_ms = self._clock.time_ms(changes.base_offset, changes.time_ms)
+                self._batch = changes
+                self._partitions(Scene(batch=changes, feed=self._feed))
+                self._refused(changes)
+                if self._told:
+                    yield self._through()
+        else:
+            self._feed.pass_over(stretch)
+        self._idle_records = self._idle_records or stretch.batches > len(stretch.changes)
+        stamps = stretch.part().timestamps_ms()[-2:].tolist()
+        last = stretch.next_offset - len(stamps)
+        times = [self._clock.time_ms(offset, stamp) for offset, stamp in enumerate(stamps, last)]
+        before = self._last_ms if len(times) == 1 else times[0]
+        self._last_ms = times[-1]
+        self._silence_ms = None if before is None else times[-1] - before
+        self._end = (stretch.next_offset, stretch.epoch, times[-1])
+
+    def _through(self) -> list[TimelineEvent]:
+        """The batch's events by offset, and those before it, as far as they need not wait."""
+        told = sorted(self._told, key=lambda event: event.offset)
+        suspects, self._suspects = self._suspects, {}
+        return self._shown_of(self._held.through(told, suspects, self._batch))
+
+    def _shown_of(self, told: list[TimelineEvent]) -> list[TimelineEvent]:
+        return [event for event in told if event.severity in self._shown]
+
+    def finish(self) -> list[TimelineEvent]:
+        """What still goes on at the end of the log."""
+        self._told = self._shown_of(self._held.rest())
+        offset, epoch, time_ms = self._end
+        self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
+        self._stamp_ms = time_ms
+        for kind, severity, spans in (
+            ("still leaderless", CRITICAL, self._spans.leaderless),
+            ("still under min isr", WARNING, self._spans.under_min),
+        ):
+            if not spans:
+                continue
+            key, oldest = min(spans.items(), key=lambda item: item[1])
+            names = [self._spans.name(key) for key in list(spans)[: groups.NAMED + 1]]
+            more = len(spans) - groups.NAMED
+            shown = ", ".join(names[: groups.NAMED]) + (f" and {more} more" if more > 0 else "")
+            least, before = ("at least ", " or before") if self._spans.is_unsure(key) else ("", "")
+            text = (
+                f"{shown}, the longest for {least}{duration(time_ms - oldest[1])}, since {oldest[0]}{before}"
+            )
+            entities = tuple(self._spans.path(key) for key in spans)
+            self._tell(offset, kind, entities[0], text, severity=severity, entities=entities)
+        self._tell_grouped(self._brokers.finish(offset, time_ms))
+        return self._told
+
+    def _tell(
+        self,
+        offset: int,
+        kind: str,
+        entity: str,
+        text: str,
+        *,
+        severity: str = INFO,
+        rule: str | None = None,
+        entities: Iterable[str] = (),
+        span_ms: int | None = None,
+    ) -> None:
+        if severity not in self._shown:
+            return
+        self._told.append(
+            TimelineEvent(
+                offset=offset,
+                epoch=self._batch.epoch,
+                time_ms=self._batch.time_ms,
+                kind=kind,
+                entity=entity,
+                text=text,
+                severity=severity,
+                rule=rule,
+                entities=tuple(dict.fromkeys((entity, *entities))),
+                span_ms=span_ms,
+                stamp_ms=None if self._stamp_ms == self._batch.time_ms else self._stamp_ms,
+            )
+        )
+
+    def _tell_grouped(self, events: Iterable[groups.Grouped]) -> None:
+        for event in events:
+            self._tell(
+                event.offset,
+                event.kind,
+                event.entity,
+                event.text,
+                severity=event.severity,
+                rule=event.rule,
+                entities=event.entities,
+                span_ms=event.span_ms,
+            )
+
+    def _note_time(self, changes: BatchChanges, stamp_ms: int) -> None:
+        """Gaps in time, where silence means something, and clocks that jump or ran backwards."""
+        self._stamp_ms = stamp_ms
+        off_ms = stamp_ms - changes.time_ms
+        was_odd, self._is_odd = self._is_odd, abs(off_ms) >= JUMP_MS
+        if self._is_odd and not was_odd:
+            self._tell_jump(changes.base_offset, stamp_ms, off_ms)
+        last, now, offset = self._last_ms, changes.time_ms, changes.base_offset
+        self._silence_ms = None if last is None else now - last
+        if last is not None and last >= 0 and now >= 0:
+            if self._idle_records and now - last > self._gap_ms:
+                text = (
+                    f"nothing was written for {duration(now - last)}; a live controller writes when idle too"
+                )
+                self._tell(offset, "gap in time", "quorum", text, severity=WARNING, span_ms=now - last)
+            elif now < last:
+                text = f"the time of this batch is {duration(last - now)} before that of the one before it"
+                self._tell(offset, "time ran backwards", "quorum", text, severity=DETAIL)
+        self._idle_records = self._idle_records or any(
+            isinstance(record, r.NoOpRecord) for _, record in changes.records
+        )
+        self._last_ms = now
+
+    def _tell_jump(self, offset: int, stamp_ms: int, off_ms: int) -> None:
+        way = "ahead of" if off_ms > 0 else "behind"
+        text = (
+            f"the batch is stamped {utc_text(stamp_ms)}, {duration(abs(off_ms))} {way} the clock of the log:"
+            f" it counts as {utc_text(self._batch.time_ms)}"
+        )
+        severity = WARNING if abs(off_ms) >= LEAP_MS else DETAIL
+        self._tell(offset, "clock jumped", "quorum", text, severity=severity)
+
+    def _broker_steps(self, changes: BatchChanges, scene: Scene) -> None:
+        if not self._feed.is_known:
+            for step in changes.brokers:
+                self._tell_grouped(self._strangers.known_again(step, broker_events(step, scene)))
+            return  # whether others are unfenced is not known
+        told = [event for step in changes.brokers for event in broker_events(step, scene)]
+        rules = {event.offset: event.rule for event in told if event.rule is not None}
+        self._tell_grouped((*told, *self._brokers.batch(changes, rules)))
+
+    def _partitions(self, scene: Scene) -> None:
+        only_leaders = self._shown == {CRITICAL}  # nothing else about partitions is critical
+        causes: dict[int, tuple[Cause, ...]] = {
+            step.offset: partition_causes(step, scene)
+            for step in scene.batch.partitions
+            if step.before is not None
+            and step.after is not None
+            and (not only_leaders or step.after.leader == NO_LEADER or was_unclean(step.before, step.after))
+        }
+        spans = self._spans.batch(scene.batch)
+        events = list(groups.unled_events(scene.batch))
+        events += groups.leader_events(scene.batch, causes, spans) if causes else ()
+        if not only_leaders:
+            events += groups.isr_events(scene.batch, causes)
+            events += groups.reassignment_events(scene.batch)
+            events += groups.directory_events(scene.batch, causes)
+            events += groups.span_events(spans)
+        is_slice = len(scene.batch.partitions) >= SLICE_MIN
+        for event in events:
+            self._tell_grouped((event,))
+            if event.suspect is not None and is_slice and event.severity in self._shown:
+                self._suspects[self._told[-1]] = event.suspect
+
+    def _topics(self, changes: BatchChanges) -> None:
+        made: dict[str, int] = {}
+        first: dict[str, int] = {}
+        for step in changes.partitions:
+            if step.before is None and step.after is not None:
+                made[step.topic] = made.get(step.topic, 0) + 1
+                first.setdefault(step.topic, step.offset)
+        for offset, name, number in changes.made:
+            made[name] = number
+            first[name] = offset
+        created = {topic.name for _, topic in changes.created}
+        for offset, topic in changes.created:
+            text = f"{topic.name}, {count(made.get(topic.name, 0), 'partition')}"
+            self._tell(offset, "topic created", f"topic/{topic.name}", text)
+        for name, offset in first.items():
+            if name not in created:
+                text = f"{name}, {made[name]} more"
+                self._tell(offset, "partitions added", f"topic/{name}", text)
+        for offset, topic in changes.removed:
+            self._tell(offset, "topic deleted", f"topic/{topic.name}", topic.name)
+
+    def _configs(self, changes: BatchChanges) -> None:
+        by_resource: dict[str, list[tuple[int, str]]] = {}
+        for offset, resource, key, old, new in changes.configs:
+            if old == new and (self._feed.is_known or new is not None):
+                continue
+            path = groups.config_path(resource)
+            text = f"{key} removed" if new is None else f"{key}={setting_shown(key, new)}"
+            by_resource.setdefault(path, []).append((offset, text))
+        for path, found in by_resource.items():
+            text = f"{path.removeprefix('config/')}: {listed([text for _, text in found])}"
+            entities = (path.removeprefix("config/"),)
+            self._tell(found[0][0], "config changed", path, text, entities=entities)
+
+    def _refused(self, changes: BatchChanges) -> None:
+        if changes.refused:
+            error = changes.refused[0]
+            more = len(changes.refused) - 1
+            text = f"{error.reason}" + (f", and {more} more" if more else "")
+            self._tell(error.offset, "record does not fit", "quorum", text, severity=WARNING)
+
+    def _single(self, offset: int, record: object) -> None:
+        if isinstance(record, r.PartitionChangeRecord | r.PartitionRecord | r.NoOpRecord):
+            return  # most records: told by what they changed
+        names = self._namer.entities(record)
+        entity = names[0] if names else "quorum"
+        match record:
+            case control.LeaderChangeMessage():
+                self._election(offset, record)
+            case control.VotersRecord(voters=voters):
+                ids = ",".join(str(voter.voter_id) for voter in voters)
+                self._tell(offset, "voters changed", "quorum", f"voters are {ids}")
+            case control.KRaftVersionRecord(kraft_version=version):
+                self._tell(offset, "feature", "quorum", f"kraft.version is at level {version}")
+            case r.FeatureLevelRecord(name=name, feature_level=level):
+                self._tell(offset, "feature", entity, f"{name} is at level {level}")
+            case r.ControllerRecord(controller_id=node):
+                self._tell(offset, "controller registered", entity, f"controller {node}")
+            case r.BeginTransactionRecord(name=named):
+                self._tell(offset, "transaction begun", entity, named or "no name", severity=DETAIL)
+            case r.EndTransactionRecord():
+                self._tell(offset, "transaction ended", entity, "its records hold now", severity=DETAIL)
+            case r.AbortTransactionRecord(reason=reason):
+                self._spans.rebuild(self._batch)
+                text = reason or "no reason given"
+                self._tell(offset, "transaction aborted", entity, text, severity=WARNING)
+            case r.UnknownRecord(api_key=number, version=version):
+                text = f"record type {number} version {version}"
+                self._tell(offset, "unknown record", "quorum", text, severity=WARNING)
+            case control.UnknownControlRecord(control_type=number):
+                text = f"control record type {number}"
+                self._tell(offset, "unknown record", "quorum", text, severity=WARNING)
+            case _:
+                told = groups.security_event(record, entity, self._batch.found.get(offset))
+                if told is not None:
+                    kind, text, severity = told
+                    if offset in self._batch.idle:
+                        text, severity = f"{text}, which was so already", DETAIL
+                    self._tell(offset, kind, entity, text, severity=severity, entities=names)
+
+    def _election(self, offset: int, record: control.LeaderChangeMessage) -> None:
+        leader, epoch = record.leader_id, self._batch.epoch
+        if self._epoch is None and self._is_trimmed and self._end[0]:
+            self._epoch = self._end[1]  # that of the batch before
+        ids = ",".join(str(voter.voter_id) for voter in record.voters)
+        level = self._feed.metadata_version
+        causes = election_causes(record, epoch, self._leader, self._epoch, self._silence_ms, level)
+        rules = [cause.rule for cause in causes]
+        extra = "; ".join(cause.text for cause in causes[1:])
+        text = f"controller {leader} leads (voters {ids})" + (f"; {extra}" if extra else "")
+        severity = WARNING if "leader-lost" in rules else INFO
+        rule = rules[1] if len(rules) > 1 else rules[0]
+        entities = ("quorum", f"controller/{leader}")
+        self._tell(
+            offset,
+            "election",
+            f"controller/{leader}",
+            text,
+            severity=severity,
+            rule=rule,
+            entities=entities,
+            span_ms=self._silence_ms,
+        )
+        self._leader, self._epoch = leader, epoch

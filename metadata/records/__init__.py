@@ -1,0 +1,1 @@
+"""Metadata records: types, the schema table, the codec generated from it, and batches of them."""

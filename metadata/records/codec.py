@@ -1,0 +1,270 @@
+"""Bytes to records and back: every metadata record and every control record, all versions.
+
+Owns the record frame (frame version, api key, version, body; KIP-746) and the errors about it. The fields are
+in `schema`, the functions made from it come from `codegen`. Knows nothing of batches (see `batches`).
+Decoding is strict: every byte must be accounted for. Tools that want to go on use the tolerant variants.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from metaquorum.metadata.errors import (
+    RecordDecodeError,
+    RecordEncodeError,
+    UnknownRecordError,
+    UnsupportedVersionError,
+)
+from metaquorum.metadata.records.codegen import Decoder, Encoder, compile_decoder, compile_encoder
+from metaquorum.metadata.records.control import ControlRecord, LeaderChangeMessage, UnknownControlRecord
+from metaquorum.metadata.records.primitives import Buffer, Malformed, read_uvarint
+from metaquorum.metadata.records.schema import (
+    CONTROL_SCHEMA_BY_TYPE,
+    CONTROL_SCHEMAS,
+    INT_RANGES,
+    RECORD_SCHEMAS,
+    SCHEMA_BY_API_KEY,
+    SCHEMA_BY_CLASS,
+    Field,
+    RecordSchema,
+)
+from metaquorum.metadata.records.types import Record, UnknownRecord
+
+FRAME_VERSION = 1
+_CONTROL_KEY = struct.Struct(">hh")
+_LEADER_CHANGE = LeaderChangeMessage.control_type
+
+# What generated code may raise on bytes that are no record, and on values that fit no field.
+_DECODE_ERRORS = (IndexError, struct.error, Malformed, UnicodeDecodeError)
+_ENCODE_ERRORS = (struct.error, Malformed, UnicodeEncodeError, TypeError, AttributeError, OverflowError)
+
+# Api keys and versions are below 128, one byte of the frame each: (api key << 8 | version) finds the code.
+_DECODERS: dict[int, Decoder] = {
+    schema.key << 8 | version: compile_decoder(schema.body, version)
+    for schema in RECORD_SCHEMAS
+    for version in schema.versions
+}
+_ENCODERS: dict[type[Any], tuple[Encoder, ...]] = {
+    schema.body.cls: tuple(
+        compile_encoder(schema.body, version, bytes((FRAME_VERSION, schema.key, version)))
+        for version in schema.versions
+    )
+    for schema in RECORD_SCHEMAS
+}
+_CONTROL_DECODERS: dict[int, tuple[Decoder, ...]] = {
+    schema.key: tuple(compile_decoder(schema.body, version) for version in schema.versions)
+    for schema in CONTROL_SCHEMAS
+}
+_CONTROL_ENCODERS: dict[int, tuple[Encoder, ...]] = {
+    schema.key: tuple(compile_encoder(schema.body, version) for version in schema.versions)
+    for schema in CONTROL_SCHEMAS
+}
+
+
+def decode(buf: Buffer, start: int = 0, end: int | None = None) -> tuple[int, Record]:
+    """(version, record) of the framed record in buf[start:end].
+
+    Raises UnknownRecordError for a type or version from the future, and RecordDecodeError for bytes that are
+    short, trailing or malformed.
+    """
+    if end is None:
+        end = len(buf)
+    try:
+        if buf[start] == FRAME_VERSION:
+            version = buf[start + 2]
+            decoder = _DECODERS.get(buf[start + 1] << 8 | version)
+            if decoder is not None:
+                record, position = decoder(buf, start + 3, end)
+                if position == end:
+                    return version, record
+    except _DECODE_ERRORS as error:
+        raise _decode_error(buf, start, end, error) from None
+    raise _decode_error(buf, start, end, None)
+
+
+def decode_tolerant(
+    buf: Buffer, start: int = 0, end: int | None = None
+) -> tuple[int, Record | UnknownRecord]:
+    """Like `decode`, but a well framed record of an unknown type or version comes back as UnknownRecord."""
+    try:
+        return decode(buf, start, end)
+    except UnknownRecordError as error:
+        stop = len(buf) if end is None else end
+        _, _, position = _read_frame(buf, start, stop)
+        return error.version, UnknownRecord(error.api_key, error.version, bytes(buf[position:stop]))
+
+
+def encode(record: Record, version: int) -> bytes:
+    """The framed record.
+
+    Raises UnsupportedVersionError when there is no such version, or when it cannot carry a field that is set;
+    RecordEncodeError when a value does not fit its field.
+    """
+    encoders = _ENCODERS.get(type(record))
+    if encoders is None:
+        raise RecordEncodeError(f"{type(record).__name__} is no metadata record")
+    if not 0 <= version < len(encoders):
+        raise UnsupportedVersionError(
+            f"{type(record).__name__} has no version {version}; write 0 to {len(encoders) - 1}"
+        )
+    try:
+        return encoders[version](record)
+    except _ENCODE_ERRORS as error:
+        raise _encode_error(record, version, error) from error
+
+
+def encode_records(records: Iterable[Record], versions: Iterable[int]) -> list[bytes]:
+    """Each record framed in the version at its place. Raises as `encode`; ValueError on unequal lengths."""
+    return [encode(record, version) for record, version in zip(records, versions, strict=True)]
+
+
+def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord:
+    """The control record of a record in a control batch.
+
+    LeaderChangeMessage is read in the version that its own first field says (1, or 0 for anything else, as
+    Kafka's reader does); the others have a single version. Raises UnknownRecordError and RecordDecodeError.
+    """
+    if key is None or len(key) != _CONTROL_KEY.size or value is None:
+        raise RecordDecodeError("a control record has a key of 4 bytes (version, type) and a value")
+    key_version, control_type = _CONTROL_KEY.unpack(key)
+    schema = CONTROL_SCHEMA_BY_TYPE.get(control_type)
+    if schema is None or key_version != 0:
+        raise UnknownRecordError(
+            f"control record type {control_type} (key version {key_version}) is not known to this version; "
+            "read the log with a newer one",
+            api_key=control_type,
+            version=key_version,
+        )
+    version = 1 if control_type == _LEADER_CHANGE and value[:2] == b"\0\1" else 0
+    return _decode_control_body(schema, version, value)
+
+
+def _decode_control_body(schema: RecordSchema, version: int, value: bytes) -> ControlRecord:
+    try:
+        record, position = _CONTROL_DECODERS[schema.key][version](value, 0, len(value))
+    except _DECODE_ERRORS as error:
+        raise RecordDecodeError(
+            f"{schema.type_name} control record, {len(value)} bytes: {_reason(error)}"
+        ) from None
+    if position != len(value):
+        raise RecordDecodeError(
+            f"{schema.type_name} control record has {len(value)} bytes, its fields end at {position}"
+        )
+    decoded: ControlRecord = record
+    return decoded
+
+
+def decode_control_tolerant(key: bytes | None, value: bytes | None) -> ControlRecord | UnknownControlRecord:
+    """Like `decode_control`, but an unknown type comes back as UnknownControlRecord."""
+    try:
+        return decode_control(key, value)
+    except UnknownRecordError as error:
+        return UnknownControlRecord(error.api_key, key or b"", value or b"")
+
+
+def control_schema_version(record: ControlRecord | UnknownControlRecord) -> int:
+    """The version of the message in which `record` is written."""
+    return 1 if isinstance(record, LeaderChangeMessage) and record.version == 1 else 0
+
+
+def encode_control(record: ControlRecord) -> tuple[bytes, bytes]:
+    """(key, value) of a control record. Raises as `encode` does."""
+    schema = SCHEMA_BY_CLASS.get(type(record))
+    if schema is None or CONTROL_SCHEMA_BY_TYPE.get(schema.key) is not schema:
+        raise RecordEncodeError(f"{type(record).__name__} is no control record")
+    version = control_schema_version(record)
+    try:
+        value = _CONTROL_ENCODERS[schema.key][version](record)
+    except _ENCODE_ERRORS as error:
+        raise _encode_error(record, version, error) from error
+    return _CONTROL_KEY.pack(0, schema.key), value
+
+
+def _read_frame(buf: Buffer, start: int, end: int) -> tuple[int, int, int]:
+    """(api key, version, position of the body); raises RecordDecodeError."""
+    numbers = []
+    position = start
+    for name in ("frame version", "api key", "version"):
+        try:
+            number = buf[position]
+            position += 1
+            if number > 127:
+                number, position = read_uvarint(buf, position, number)
+        except (IndexError, Malformed) as error:
+            raise RecordDecodeError(f"record of {end - start} bytes: {name}: {_reason(error)}") from None
+        if position > end:
+            raise RecordDecodeError(f"record of {end - start} bytes: it ends inside its {name}")
+        numbers.append(number)
+    if numbers[0] != FRAME_VERSION:
+        raise RecordDecodeError(
+            f"record has frame version {numbers[0]}, known is {FRAME_VERSION}; "
+            "this is no metadata record, or a newer program wrote it"
+        )
+    return numbers[1], numbers[2], position
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, Malformed):
+        return str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return "a string is not UTF-8"
+    return "it ends before its last field does"
+
+
+def _decode_error(buf: Buffer, start: int, end: int, cause: Exception | None) -> RecordDecodeError:
+    """Why buf[start:end] is no record; the slow path, which finds the words."""
+    try:
+        api_key, version, _ = _read_frame(buf, start, end)
+    except RecordDecodeError as error:
+        return error
+    schema = SCHEMA_BY_API_KEY.get(api_key)
+    if schema is None:
+        return UnknownRecordError(
+            f"record has api key {api_key}, which this version does not know; read the log with a newer one",
+            api_key=api_key,
+            version=version,
+        )
+    if version not in schema.versions:
+        return UnknownRecordError(
+            f"{schema.type_name} has version {version}, known are 0 to {schema.latest_version}; "
+            "read the log with a newer version",
+            api_key=api_key,
+            version=version,
+        )
+    reason = _reason(cause) if cause is not None else "its last field does not end with it"
+    return RecordDecodeError(f"{schema.type_name} version {version}, {end - start} bytes: {reason}")
+
+
+def _encode_error(record: Any, version: int, cause: Exception) -> RecordEncodeError:
+    """Which field does not fit; the slow path, which finds the words."""
+    name = type(record).__name__
+    schema = SCHEMA_BY_CLASS[type(record)]
+    for field in schema.body.fields:
+        reason = _misfit(field, getattr(record, field.name))
+        if reason is not None:
+            return RecordEncodeError(f"{name} version {version}: {field.name} {reason}")
+    return RecordEncodeError(f"{name} version {version}: {cause}")
+
+
+def _misfit(field: Field, value: Any) -> str | None:
+    """Why a field cannot hold `value`; None when it can."""
+    if value is None:
+        return None if field.nullable or field.none_on_wire is not None else "may not be None"
+    values: Sequence[Any] = value if field.is_array and isinstance(value, tuple | list) else (value,)
+    for item in values:
+        if field.struct is not None:
+            for inner in field.struct.fields:
+                reason = _misfit(inner, getattr(item, inner.name, None))
+                if reason is not None:
+                    return f"{inner.name} {reason}"
+        elif field.element_type in INT_RANGES:
+            low, high = INT_RANGES[field.element_type]
+            if not isinstance(item, int) or not low <= item <= high:
+                return f"is {item!r}, not a number from {low} to {high}"
+        elif field.element_type == "string" and not isinstance(item, str):
+            return f"is {item!r}, not text"
+        elif field.element_type in ("bytes", "uuid") and not isinstance(item, bytes):
+            return f"is {item!r}, not bytes"
+    return None

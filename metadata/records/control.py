@@ -1,0 +1,126 @@
+"""The control records of the quorum's log: leader changes, snapshot marks, kraft.version and voters.
+
+Owns their Python shape (KIP-595, KIP-630, KIP-853); their bytes are in `codec`. They live in control
+batches with a key of two int16 (version 0, type); the value is a message whose first field is `version`.
+The conventions of `records` hold here too.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeAlias, Union
+
+import msgspec
+
+from metaquorum.metadata.records.types import UnknownTags
+from metaquorum.storage.uuids import ZERO_UUID
+
+
+class LeaderVoter(msgspec.Struct, frozen=True, gc=False):
+    """A voter as a leader change names it; the directory id exists in version 1 only."""
+
+    voter_id: int
+    voter_directory_id: bytes = ZERO_UUID
+    unknown_tags: UnknownTags = ()
+
+
+class VoterEndpoint(msgspec.Struct, frozen=True, gc=False):
+    """Where a voter can be reached."""
+
+    name: str
+    host: str
+    port: int
+    unknown_tags: UnknownTags = ()
+
+
+class KRaftVersionFeature(msgspec.Struct, frozen=True, gc=False):
+    """The kraft.version levels that a voter can work at, both ends included."""
+
+    min_supported_version: int = 0
+    max_supported_version: int = 0
+    unknown_tags: UnknownTags = ()
+
+
+class Voter(msgspec.Struct, frozen=True, gc=False):
+    """A member of the voter set (KIP-853)."""
+
+    voter_id: int
+    voter_directory_id: bytes
+    endpoints: tuple[VoterEndpoint, ...] = ()
+    kraft_version_feature: KRaftVersionFeature = KRaftVersionFeature()
+    unknown_tags: UnknownTags = ()
+
+
+class LeaderChangeMessage(msgspec.Struct, frozen=True, gc=False):
+    """The first record of an epoch (KIP-595). `version` 1 carries the voters' directory ids."""
+
+    control_type: ClassVar[int] = 2
+    type_name: ClassVar[str] = "LEADER_CHANGE"
+
+    leader_id: int
+    voters: tuple[LeaderVoter, ...] = ()
+    granting_voters: tuple[LeaderVoter, ...] = ()
+    version: int = 0
+    unknown_tags: UnknownTags = ()
+
+
+class SnapshotHeaderRecord(msgspec.Struct, frozen=True, gc=False):
+    """The first record of a snapshot (KIP-630): when the last record inside it was appended, in ms."""
+
+    control_type: ClassVar[int] = 3
+    type_name: ClassVar[str] = "SNAPSHOT_HEADER"
+
+    last_contained_log_timestamp: int
+    version: int = 0
+    unknown_tags: UnknownTags = ()
+
+
+class SnapshotFooterRecord(msgspec.Struct, frozen=True, gc=False):
+    """The last record of a snapshot (KIP-630); a snapshot without it is not whole."""
+
+    control_type: ClassVar[int] = 4
+    type_name: ClassVar[str] = "SNAPSHOT_FOOTER"
+
+    version: int = 0
+    unknown_tags: UnknownTags = ()
+
+
+class KRaftVersionRecord(msgspec.Struct, frozen=True, gc=False):
+    """The finalized kraft.version (KIP-853)."""
+
+    control_type: ClassVar[int] = 5
+    type_name: ClassVar[str] = "KRAFT_VERSION"
+
+    kraft_version: int
+    version: int = 0
+    unknown_tags: UnknownTags = ()
+
+
+class VotersRecord(msgspec.Struct, frozen=True, gc=False):
+    """The whole voter set from here on (KIP-853)."""
+
+    control_type: ClassVar[int] = 6
+    type_name: ClassVar[str] = "KRAFT_VOTERS"
+
+    voters: tuple[Voter, ...] = ()
+    version: int = 0
+    unknown_tags: UnknownTags = ()
+
+
+class UnknownControlRecord(msgspec.Struct, frozen=True, gc=False):
+    """A control record that this code has no schema for; the tools show it and go on."""
+
+    type_name: ClassVar[str] = "UNKNOWN_CONTROL_RECORD"
+
+    control_type: int
+    key: bytes
+    value: bytes
+
+
+ControlRecord: TypeAlias = Union[  # noqa: UP007 -- see metadata.records.Record
+    LeaderChangeMessage,
+    SnapshotHeaderRecord,
+    SnapshotFooterRecord,
+    KRaftVersionRecord,
+    VotersRecord,
+]
+"""Any control record that the quorum writes."""

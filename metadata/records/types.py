@@ -1,0 +1,445 @@
+"""The records of the metadata log, one immutable class per record type.
+
+Owns the Python shape of every record of KIP-631 and its successors, as Apache Kafka shipped them.
+Knows nothing of bytes (see `codec`), of versions (`schema`), or of what a record means (`replay`).
+
+Conventions, the same for every class:
+
+* uuids are 16 bytes (`storage.uuids`), arrays are tuples, text is `str`, opaque data is `bytes`;
+* `None` means null, absent or unchanged; the sentinels that stand for it on the wire stay in the codec;
+* `unknown_tags` holds the tagged fields that no schema of ours names, as (tag, bytes) in ascending order,
+  so that what a newer writer added survives being read and written again;
+* `api_key` and `type_name` are the record type's number and its name in Kafka's dump.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeAlias, Union
+
+import msgspec
+
+from metaquorum.storage.uuids import ZERO_UUID
+
+NO_LEADER = -1
+"""The leader of a partition that has none."""
+
+LEADER_RECOVERED = 0
+LEADER_RECOVERING = 1
+"""Values of `leader_recovery_state` (KIP-704): recovering means elected uncleanly and not yet settled."""
+
+FENCED = 1
+UNFENCED = -1
+"""Values of `BrokerRegistrationChangeRecord.fenced`; `None` leaves it as it is."""
+
+IN_CONTROLLED_SHUTDOWN = 1
+"""The value of `BrokerRegistrationChangeRecord.in_controlled_shutdown`; `None` leaves it as it is."""
+
+UnknownTags: TypeAlias = tuple[tuple[int, bytes], ...]
+
+
+class BrokerEndpoint(msgspec.Struct, frozen=True, gc=False):
+    """Where a broker listens. `port` is 0..65535; `security_protocol` 0 PLAINTEXT, 1 SSL, 2 and 3 SASL."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int
+    unknown_tags: UnknownTags = ()
+
+
+class BrokerFeature(msgspec.Struct, frozen=True, gc=False):
+    """The levels of one feature that a broker can work at, both ends included (KIP-584)."""
+
+    name: str
+    min_supported_version: int
+    max_supported_version: int
+    unknown_tags: UnknownTags = ()
+
+
+class ControllerEndpoint(msgspec.Struct, frozen=True, gc=False):
+    """Where a controller listens."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int
+    unknown_tags: UnknownTags = ()
+
+
+class ControllerFeature(msgspec.Struct, frozen=True, gc=False):
+    """The levels of one feature that a controller can work at, both ends included."""
+
+    name: str
+    min_supported_version: int
+    max_supported_version: int
+    unknown_tags: UnknownTags = ()
+
+
+class QuotaEntity(msgspec.Struct, frozen=True, gc=False):
+    """One part of a quota's subject: type `user`, `client-id` or `ip`; name None is the default entity."""
+
+    entity_type: str
+    entity_name: str | None
+    unknown_tags: UnknownTags = ()
+
+
+class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
+    """A broker registered (Kafka's RegisterBrokerRecord); it replaces an earlier registration of the id."""
+
+    api_key: ClassVar[int] = 0
+    type_name: ClassVar[str] = "REGISTER_BROKER_RECORD"
+
+    broker_id: int
+    incarnation_id: bytes
+    broker_epoch: int
+    end_points: tuple[BrokerEndpoint, ...] = ()
+    features: tuple[BrokerFeature, ...] = ()
+    rack: str | None = None
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+    is_migrating_zk_broker: bool = False
+    log_dirs: tuple[bytes, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+class UnregisterBrokerRecord(msgspec.Struct, frozen=True, gc=False):
+    """A broker's registration was removed."""
+
+    api_key: ClassVar[int] = 1
+    type_name: ClassVar[str] = "UNREGISTER_BROKER_RECORD"
+
+    broker_id: int
+    broker_epoch: int
+    unknown_tags: UnknownTags = ()
+
+
+class TopicRecord(msgspec.Struct, frozen=True, gc=False):
+    """A topic exists."""
+
+    api_key: ClassVar[int] = 2
+    type_name: ClassVar[str] = "TOPIC_RECORD"
+
+    name: str
+    topic_id: bytes
+    unknown_tags: UnknownTags = ()
+
+
+class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
+    """The whole state of one partition. `directories` lies parallel to `replicas` (KIP-858)."""
+
+    api_key: ClassVar[int] = 3
+    type_name: ClassVar[str] = "PARTITION_RECORD"
+
+    partition_id: int
+    topic_id: bytes
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    leader: int = NO_LEADER
+    leader_recovery_state: int = LEADER_RECOVERED
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    directories: tuple[bytes, ...] = ()
+    eligible_leader_replicas: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
+    unknown_tags: UnknownTags = ()
+
+
+class ConfigRecord(msgspec.Struct, frozen=True, gc=False):
+    """One configuration key was set, or removed where `value` is None."""
+
+    api_key: ClassVar[int] = 4
+    type_name: ClassVar[str] = "CONFIG_RECORD"
+
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str | None
+    unknown_tags: UnknownTags = ()
+
+
+class PartitionChangeRecord(msgspec.Struct, frozen=True, gc=False):
+    """A change of one partition. A field that is None did not change; `leader` -1 means: none now."""
+
+    api_key: ClassVar[int] = 5
+    type_name: ClassVar[str] = "PARTITION_CHANGE_RECORD"
+
+    partition_id: int
+    topic_id: bytes
+    isr: tuple[int, ...] | None = None
+    leader: int | None = None
+    replicas: tuple[int, ...] | None = None
+    removing_replicas: tuple[int, ...] | None = None
+    adding_replicas: tuple[int, ...] | None = None
+    leader_recovery_state: int | None = None
+    directories: tuple[bytes, ...] | None = None
+    eligible_leader_replicas: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
+    unknown_tags: UnknownTags = ()
+
+
+class FenceBrokerRecord(msgspec.Struct, frozen=True, gc=False):
+    """The registration `epoch` of broker `id` is fenced."""
+
+    api_key: ClassVar[int] = 7
+    type_name: ClassVar[str] = "FENCE_BROKER_RECORD"
+
+    id: int
+    epoch: int
+    unknown_tags: UnknownTags = ()
+
+
+class UnfenceBrokerRecord(msgspec.Struct, frozen=True, gc=False):
+    """The registration `epoch` of broker `id` is no longer fenced."""
+
+    api_key: ClassVar[int] = 8
+    type_name: ClassVar[str] = "UNFENCE_BROKER_RECORD"
+
+    id: int
+    epoch: int
+    unknown_tags: UnknownTags = ()
+
+
+class RemoveTopicRecord(msgspec.Struct, frozen=True, gc=False):
+    """A topic, all its partitions and its configuration are gone."""
+
+    api_key: ClassVar[int] = 9
+    type_name: ClassVar[str] = "REMOVE_TOPIC_RECORD"
+
+    topic_id: bytes
+    unknown_tags: UnknownTags = ()
+
+
+class DelegationTokenRecord(msgspec.Struct, frozen=True, gc=False):
+    """A delegation token exists (KIP-900). Times are milliseconds since 1970, as Kafka names them."""
+
+    api_key: ClassVar[int] = 10
+    type_name: ClassVar[str] = "DELEGATION_TOKEN_RECORD"
+
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issue_timestamp: int
+    max_timestamp: int
+    expiration_timestamp: int
+    token_id: str
+    unknown_tags: UnknownTags = ()
+
+
+class UserScramCredentialRecord(msgspec.Struct, frozen=True, gc=False):
+    """A user's SCRAM credential (KIP-900). `mechanism` 1 is SCRAM-SHA-256, 2 SCRAM-SHA-512."""
+
+    api_key: ClassVar[int] = 11
+    type_name: ClassVar[str] = "USER_SCRAM_CREDENTIAL_RECORD"
+
+    name: str
+    mechanism: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+    unknown_tags: UnknownTags = ()
+
+
+class FeatureLevelRecord(msgspec.Struct, frozen=True, gc=False):
+    """The finalized level of a feature; level 0 removes it."""
+
+    api_key: ClassVar[int] = 12
+    type_name: ClassVar[str] = "FEATURE_LEVEL_RECORD"
+
+    name: str
+    feature_level: int
+    unknown_tags: UnknownTags = ()
+
+
+class ClientQuotaRecord(msgspec.Struct, frozen=True, gc=False):
+    """One quota value of an entity was set, or removed where `remove` is true (`value` is 0 then)."""
+
+    api_key: ClassVar[int] = 14
+    type_name: ClassVar[str] = "CLIENT_QUOTA_RECORD"
+
+    entity: tuple[QuotaEntity, ...]
+    key: str
+    value: float
+    remove: bool
+    unknown_tags: UnknownTags = ()
+
+
+class ProducerIdsRecord(msgspec.Struct, frozen=True, gc=False):
+    """A block of producer ids was handed to a broker; `next_producer_id` is the first one after it."""
+
+    api_key: ClassVar[int] = 15
+    type_name: ClassVar[str] = "PRODUCER_IDS_RECORD"
+
+    broker_id: int
+    broker_epoch: int
+    next_producer_id: int
+    unknown_tags: UnknownTags = ()
+
+
+class BrokerRegistrationChangeRecord(msgspec.Struct, frozen=True, gc=False):
+    """A change of a registration. `fenced`, `in_controlled_shutdown`, `log_dirs`: None is unchanged."""
+
+    api_key: ClassVar[int] = 17
+    type_name: ClassVar[str] = "BROKER_REGISTRATION_CHANGE_RECORD"
+
+    broker_id: int
+    broker_epoch: int
+    fenced: int | None = None
+    in_controlled_shutdown: int | None = None
+    log_dirs: tuple[bytes, ...] | None = None
+    unknown_tags: UnknownTags = ()
+
+
+class AccessControlEntryRecord(msgspec.Struct, frozen=True, gc=False):
+    """An access control entry exists. The small numbers are Kafka's codes for resources and operations."""
+
+    api_key: ClassVar[int] = 18
+    type_name: ClassVar[str] = "ACCESS_CONTROL_ENTRY_RECORD"
+
+    id: bytes
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+    unknown_tags: UnknownTags = ()
+
+
+class RemoveAccessControlEntryRecord(msgspec.Struct, frozen=True, gc=False):
+    """An access control entry is gone."""
+
+    api_key: ClassVar[int] = 19
+    type_name: ClassVar[str] = "REMOVE_ACCESS_CONTROL_ENTRY_RECORD"
+
+    id: bytes
+    unknown_tags: UnknownTags = ()
+
+
+class NoOpRecord(msgspec.Struct, frozen=True, gc=False):
+    """Nothing happened: it moves the high watermark when the cluster is idle (KIP-835)."""
+
+    api_key: ClassVar[int] = 20
+    type_name: ClassVar[str] = "NO_OP_RECORD"
+
+    unknown_tags: UnknownTags = ()
+
+
+class ZkMigrationStateRecord(msgspec.Struct, frozen=True, gc=False):
+    """How far the migration from ZooKeeper is (KIP-866): 0 none, 1 running, 2 before it, 3 after it."""
+
+    api_key: ClassVar[int] = 21
+    type_name: ClassVar[str] = "ZK_MIGRATION_STATE_RECORD"
+
+    zk_migration_state: int
+    unknown_tags: UnknownTags = ()
+
+
+class RemoveUserScramCredentialRecord(msgspec.Struct, frozen=True, gc=False):
+    """A user's SCRAM credential is gone."""
+
+    api_key: ClassVar[int] = 22
+    type_name: ClassVar[str] = "REMOVE_USER_SCRAM_CREDENTIAL_RECORD"
+
+    name: str
+    mechanism: int
+    unknown_tags: UnknownTags = ()
+
+
+class BeginTransactionRecord(msgspec.Struct, frozen=True, gc=False):
+    """What follows is one metadata transaction (KIP-868), visible only after its end."""
+
+    api_key: ClassVar[int] = 23
+    type_name: ClassVar[str] = "BEGIN_TRANSACTION_RECORD"
+
+    name: str | None = None
+    unknown_tags: UnknownTags = ()
+
+
+class EndTransactionRecord(msgspec.Struct, frozen=True, gc=False):
+    """The open metadata transaction becomes visible."""
+
+    api_key: ClassVar[int] = 24
+    type_name: ClassVar[str] = "END_TRANSACTION_RECORD"
+
+    unknown_tags: UnknownTags = ()
+
+
+class AbortTransactionRecord(msgspec.Struct, frozen=True, gc=False):
+    """The open metadata transaction is dropped."""
+
+    api_key: ClassVar[int] = 25
+    type_name: ClassVar[str] = "ABORT_TRANSACTION_RECORD"
+
+    reason: str | None = None
+    unknown_tags: UnknownTags = ()
+
+
+class RemoveDelegationTokenRecord(msgspec.Struct, frozen=True, gc=False):
+    """A delegation token is gone."""
+
+    api_key: ClassVar[int] = 26
+    type_name: ClassVar[str] = "REMOVE_DELEGATION_TOKEN_RECORD"
+
+    token_id: str
+    unknown_tags: UnknownTags = ()
+
+
+class ControllerRecord(msgspec.Struct, frozen=True, gc=False):
+    """A controller registered (Kafka's RegisterControllerRecord, KIP-919)."""
+
+    api_key: ClassVar[int] = 27
+    type_name: ClassVar[str] = "REGISTER_CONTROLLER_RECORD"
+
+    controller_id: int
+    incarnation_id: bytes = ZERO_UUID
+    zk_migration_ready: bool = False
+    end_points: tuple[ControllerEndpoint, ...] = ()
+    features: tuple[ControllerFeature, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+class UnknownRecord(msgspec.Struct, frozen=True, gc=False):
+    """A record that this code has no schema for: the tools show it and go on, a node stops on it.
+
+    `body` is what follows the frame (frame version, api key, version).
+    """
+
+    type_name: ClassVar[str] = "UNKNOWN_RECORD"
+
+    api_key: int
+    version: int
+    body: bytes
+
+
+Record: TypeAlias = Union[  # noqa: UP007 -- a Union survives get_args in the order written here
+    BrokerRecord,
+    UnregisterBrokerRecord,
+    TopicRecord,
+    PartitionRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+    FenceBrokerRecord,
+    UnfenceBrokerRecord,
+    RemoveTopicRecord,
+    DelegationTokenRecord,
+    UserScramCredentialRecord,
+    FeatureLevelRecord,
+    ClientQuotaRecord,
+    ProducerIdsRecord,
+    BrokerRegistrationChangeRecord,
+    AccessControlEntryRecord,
+    RemoveAccessControlEntryRecord,
+    NoOpRecord,
+    ZkMigrationStateRecord,
+    RemoveUserScramCredentialRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    AbortTransactionRecord,
+    RemoveDelegationTokenRecord,
+    ControllerRecord,
+]
+"""Any record of the metadata log, apart from the control records (`control_records`)."""

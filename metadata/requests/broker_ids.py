@@ -1,0 +1,57 @@
+"""Requests about broker ids (S0): who am I, and which key belongs to which id. Values only.
+
+They have no counterpart in Kafka's protocol. A request that fails is answered with an `ApiError`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaquorum.metadata.broker_ids import IdSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateBrokerIdRequest:
+    """A broker that finds its id neither in its configuration nor in any of its directories asks who it is.
+
+    `request_id` (16 bytes) is the same in every repetition of one start and never used by another.
+    `binding_key` None: it has no name that stays. `reuse_missing`: it may take over the only id that
+    partitions name and nobody has (S0.7, S0.12). `cluster_id` None: it does not know where it belongs yet.
+    """
+
+    request_id: bytes
+    cluster_id: str | None = None
+    binding_key: str | None = None
+    reuse_missing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateBrokerIdResponse:
+    """The id and where it came from, and the cluster's id; or, with `broker_id` None, to ask again after
+    `retry_after_ms` because of `waiting_for`."""
+
+    cluster_id: str
+    broker_id: int | None = None
+    source: IdSource | None = None
+    retry_after_ms: int = 0
+    waiting_for: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindBrokerIdRequest:
+    """From now on whoever starts with this key and without an id is `broker_id` (S0.15). Other keys of the
+    same id are bound no more: an id has one home."""
+
+    key: str
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnbindBrokerIdRequest:
+    """Forgets the binding of a key."""
+
+    key: str
+
+
+BrokerIdRequest = AllocateBrokerIdRequest | BindBrokerIdRequest | UnbindBrokerIdRequest
+BROKER_ID_REQUESTS = (AllocateBrokerIdRequest, BindBrokerIdRequest, UnbindBrokerIdRequest)

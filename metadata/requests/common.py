@@ -1,0 +1,199 @@
+"""Requests to the active controller and their responses, as values. Error codes are in `errors`.
+
+Shapes follow Kafka's messages of the same names (K3-K5); `None` means absent, durations are in ms.
+A request that fails as a whole is answered with an `ApiError` instead of a response.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdResponse, BrokerIdRequest
+from metaquorum.metadata.requests.partitions import PartitionsRequest, PartitionsResponse
+from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, AlterReassignmentsResponse
+from metaquorum.metadata.requests.settings import SettingsAnswer, SettingsRequest
+from metaquorum.storage.files.known_committed import CommittedLoss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBrokerRequest:
+    """KIP-631 BrokerRegistration (key 62). `previous_broker_epoch` None: unknown. `binding_key`: what the
+    cluster is to remember this id by (S0.13); None: nothing."""
+
+    broker_id: int
+    cluster_id: str
+    incarnation_id: bytes
+    endpoints: tuple[BrokerEndpoint, ...]
+    features: tuple[BrokerFeature, ...]
+    rack: str | None
+    directories: tuple[bytes, ...]
+    previous_broker_epoch: int | None = None
+    binding_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBrokerResponse:
+    """The new broker epoch, and how long a lease lasts without a heartbeat (S2.11)."""
+
+    broker_epoch: int
+    session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHeartbeatRequest:
+    """KIP-631 BrokerHeartbeat (key 63). `applied_offset` (exclusive) is where its image ends."""
+
+    broker_id: int
+    broker_epoch: int
+    applied_offset: int
+    want_fence: bool = False
+    want_shutdown: bool = False
+    offline_directories: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHeartbeatResponse:
+    is_caught_up: bool
+    is_fenced: bool
+    should_shut_down: bool
+    in_controlled_shutdown: bool
+    session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterBrokerRequest:
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """`assignments` (replica lists by partition) or `partitions` with `replication_factor`; None: default.
+    `configs`: what is set on the topic from its beginning, as (key, value)."""
+
+    name: str
+    partitions: int | None = None
+    replication_factor: int | None = None
+    assignments: tuple[tuple[int, ...], ...] | None = None
+    configs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicsRequest:
+    topics: tuple[NewTopic, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicsRequest:
+    """Each topic by name or by id (16 bytes)."""
+
+    topics: tuple[str | bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicResult:
+    """One topic of a request: `error` NONE and an id, or the refusal and its text. Of a new topic: its size,
+    and `configs` that were set on it, by key. `note`: which of them change nothing yet."""
+
+    name: str | None
+    topic_id: bytes | None
+    error: ErrorCode
+    message: str | None = None
+    partitions: int = 0
+    replication_factor: int = 0
+    configs: tuple[tuple[str, str], ...] = ()
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsResponse:
+    results: tuple[TopicResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadImageRequest:
+    """Read the committed image: linearizably on the active controller, or as this node has it."""
+
+    linearizable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadImageResponse:
+    """The image; everything below `offset` is in it. `leader_id` as this node knows it."""
+
+    image: MetadataImage
+    offset: int
+    leader_id: int | None
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumRequest:
+    """KIP-836 DescribeQuorum (key 55), answered by the leader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStatus:
+    """`last_fetch_ms` and `last_caught_up_ms` are Unix times; None: never, or the leader itself."""
+
+    node_id: int
+    directory_id: bytes
+    log_end_offset: int
+    lag: int
+    last_fetch_ms: int | None
+    last_caught_up_ms: int | None
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumResponse:
+    cluster_id: str
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[ReplicaStatus, ...]
+    observers: tuple[ReplicaStatus, ...]
+    losses: tuple[CommittedLoss, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferLeadershipRequest:
+    """Resign in favour of `target_id` (None: the voter that is furthest)."""
+
+    target_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The request was carried out; nothing to tell."""
+
+
+ControllerRequest = (
+    RegisterBrokerRequest
+    | BrokerHeartbeatRequest
+    | UnregisterBrokerRequest
+    | CreateTopicsRequest
+    | DeleteTopicsRequest
+    | ReadImageRequest
+    | DescribeQuorumRequest
+    | TransferLeadershipRequest
+    | SettingsRequest
+    | PartitionsRequest
+    | BrokerIdRequest
+    | AlterReassignmentsRequest
+)
+ControllerResponse = (
+    RegisterBrokerResponse
+    | BrokerHeartbeatResponse
+    | TopicsResponse
+    | ReadImageResponse
+    | DescribeQuorumResponse
+    | Done
+    | SettingsAnswer
+    | PartitionsResponse
+    | AllocateBrokerIdResponse
+    | AlterReassignmentsResponse
+)

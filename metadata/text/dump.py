@@ -1,0 +1,105 @@
+"""Records as JSON, in the form in which Kafka's own dump prints a payload.
+
+Owns names, order and omissions of that form: `{"type": ..., "version": ..., "data": {...}}` with camelCase
+fields, uuids in their text form, bytes in base64, tagged fields only where they differ from their default,
+nothing of unknown tagged fields. Secrets (`metadata.secrets`) are redacted unless they are asked for: only
+then it is Kafka's form exactly. Knows nothing of files and offsets. The field names are those of Kafka 3.7
+(`lastKnownELR`; 3.9 and later spell it `lastKnownElr`).
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from metaquorum.metadata.records.batches import AnyRecord
+from metaquorum.metadata.records.control import UnknownControlRecord
+from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS, Field, StructSchema
+from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.metadata.secrets import REDACTED, SECRET_KEYS, is_secret
+from metaquorum.storage.uuids import uuid_text
+
+Converter = Callable[[Any], Any]
+
+
+def payload_json(record: AnyRecord, version: int, *, secrets: bool = False) -> dict[str, Any]:
+    """The payload object of a record at the version it was read in (or is to be written in).
+
+    Control records have the same form, with the names of Kafka's control record types and the fields of their
+    message; Kafka's dump prints snapshot headers and footers so, and of a leader change only the type. A
+    record without a schema shows its numbers and its bytes.
+    """
+    match record:
+        case UnknownRecord():
+            hidden = record.api_key in SECRET_KEYS and not secrets
+            data = {"apiKey": record.api_key, "body": REDACTED if hidden else _base64(record.body)}
+        case UnknownControlRecord():
+            data = {
+                "controlType": record.control_type,
+                "key": _base64(record.key),
+                "value": _base64(record.value),
+            }
+        case _:
+            data = _struct_json(SCHEMA_BY_CLASS[type(record)].body, version, secrets)(record)
+    return {"type": record.type_name, "version": version, "data": data}
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii")
+
+
+def _double(value: float) -> float | str:
+    """JSON has no number for these; Kafka's writer prints their names as text."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+_CONVERTERS: dict[str, Converter] = {"uuid": uuid_text, "bytes": _base64, "float64": _double}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def converter(field: Field, version: int) -> Converter:
+    """How a value of `field` that is not None becomes plain data."""
+    if field.struct is not None:
+        element = _struct_json(field.struct, version, True)  # no structure inside a record has secrets
+    else:
+        element = _CONVERTERS.get(field.element_type, _same)
+    if field.is_array:
+        return lambda values: [element(value) for value in values]
+    return element
+
+
+@cache
+def _struct_json(schema: StructSchema, version: int, secrets: bool) -> Converter:
+    """The function that prints a structure, its fields in the order of the schema, tagged ones among them."""
+    plan = [
+        (
+            *(field.name, field.kafka_name, field.tag is not None, field.default),
+            *(converter(field, version), False if secrets else field.secret),
+        )
+        for field in schema.fields
+        if field.since <= version
+    ]
+
+    def convert(record: Any) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for name, kafka_name, is_tagged, default, element, secret in plan:
+            value = getattr(record, name)
+            if is_tagged and value == default:
+                continue
+            if secret and value is not None and is_secret(secret, record):
+                data[kafka_name] = REDACTED
+                continue
+            data[kafka_name] = None if value is None else element(value)
+        return data
+
+    return convert

@@ -1,0 +1,120 @@
+"""The payloads of whole batches straight from bytes to JSON text, where most records are PartitionRecords.
+
+Owns the short way for PartitionRecords of the usual shape (see `columnar.partitions`): fields are cut out in
+numpy, the texts of ids and lists come from caches, and no record is made. Any other record goes the way of
+`dump_text`, which says what the text looks like; a property test holds both equal.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from metaquorum.metadata.columnar.frames import Frames, Places, gather, read_frames
+from metaquorum.metadata.columnar.partitions import API_KEY, record_dtype, record_shapes
+from metaquorum.metadata.records.codec import decode_tolerant
+from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.metadata.text.dump_text import TextCache, payload_text
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.uuids import uuid_text
+
+MIN_RECORDS = 24
+"""Batches with fewer PartitionRecords are faster record by record."""
+
+
+def batch_payloads(batch: RecordBatch, *, secrets: bool = False) -> tuple[list[str], int] | None:
+    """What `payload_text` makes of each record, and how many of them are from the future; None for a batch
+    that must be read record by record.
+
+    All records of such a batch have its timestamp and consecutive offsets. Raises RecordDecodeError.
+    """
+    header = batch.header
+    if (
+        header.is_control
+        or header.records_count < MIN_RECORDS
+        or header.base_timestamp_ms != header.max_timestamp_ms
+    ):
+        return None
+    frames = read_frames(batch.data, header)
+    if frames is None:
+        return None
+    places = np.flatnonzero(frames.keys == API_KEY)
+    if len(places) < MIN_RECORDS:
+        return None
+    texts: list[str | None] = [None] * header.records_count
+    shapes, usual = record_shapes(frames, places)
+    for shape in np.unique(shapes[usual]).tolist():
+        _put_texts(texts, frames, places[usual & (shapes == shape)], shape)
+    return _with_others(texts, frames, secrets)
+
+
+def _with_others(texts: list[str | None], frames: Frames, secrets: bool) -> tuple[list[str], int]:
+    """The texts with the missing ones made record by record."""
+    unknown = 0
+    found: list[str] = []
+    for at, text in enumerate(texts):
+        if text is not None:
+            found.append(text)
+            continue
+        start = int(frames.starts[at])
+        version, record = decode_tolerant(frames.data, start, start + int(frames.lengths[at]))
+        unknown += isinstance(record, UnknownRecord)
+        found.append(payload_text(record, version, secrets=secrets))
+    return found, unknown
+
+
+def _put_texts(texts: list[str | None], frames: Frames, places: Places, shape: int) -> None:
+    """Writes the texts of PartitionRecords of one shape to their places."""
+    has_directories, replicas, isr = shape >> 16, shape >> 8 & 0xFF, shape & 0xFF
+    dtype = record_dtype(has_directories, replicas, isr)
+    rows = gather(frames, frames.starts[places], dtype.itemsize, dtype)
+    count = len(places)
+    columns = zip(
+        places.tolist(),
+        frames.versions[places].tolist(),
+        rows["index"].tolist(),
+        _raw(rows["topic"], 16),
+        _raw(rows["replicas"], 4 * replicas) if replicas else [b""] * count,
+        _raw(rows["isr"], 4 * isr) if isr else [b""] * count,
+        rows["leader"].tolist(),
+        rows["leader_epoch"].tolist(),
+        rows["partition_epoch"].tolist(),
+        _raw(rows["directories"], 16 * replicas) if has_directories and replicas else [b""] * count,
+        strict=True,
+    )
+    ids, numbers, directories = _IDS, _NUMBERS, _DIRECTORIES
+    for place, version, index, topic, held, synced, leader, leader_epoch, epoch, placed in columns:
+        end = f',"directories":{directories[placed]}}}' if has_directories else "}"
+        texts[place] = (
+            f'"type":"PARTITION_RECORD","version":{version},"data":{{"partitionId":{index},'
+            f'"topicId":{ids[topic]},"replicas":{numbers[held]},"isr":{numbers[synced]},'
+            f'"removingReplicas":[],"addingReplicas":[],"leader":{leader},"leaderEpoch":{leader_epoch},'
+            f'"partitionEpoch":{epoch}{end}'
+        )
+
+
+def _raw(column: Any, size: int) -> list[bytes]:
+    """The bytes of each row."""
+    rows: list[bytes] = (
+        np.ascontiguousarray(column).reshape(len(column), -1).view(f"V{size}").ravel().tolist()
+    )
+    return rows
+
+
+def _id_text(value: bytes) -> str:
+    return f'"{uuid_text(value)}"'
+
+
+def _listed_ids(value: bytes) -> str:
+    return "[" + ",".join([_IDS[value[at : at + 16]] for at in range(0, len(value), 16)]) + "]"
+
+
+def _listed_numbers(value: bytes) -> str:
+    return "[" + ",".join(map(str, struct.unpack(f">{len(value) // 4}i", value))) + "]"
+
+
+_IDS = TextCache(_id_text)
+_DIRECTORIES = TextCache(_listed_ids)
+_NUMBERS = TextCache(_listed_numbers)

@@ -1,0 +1,53 @@
+"""metaquorum: a controller quorum for metadata logs, and tools that look inside any such log.
+
+The public surface:
+
+- `__version__`: the installed release.
+- `open_log(path)`: a metadata log for reading, ours or Apache Kafka's.
+- `raft`: the consensus library (docs/raft.md). Its payload is bytes.
+
+Everything else may move from one release to the next. In the repository, the folders beside this file are
+links to the repository's own folders; an installed package holds copies.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metaquorum import raft
+    from metaquorum.metadata.inspect.log.log import MetadataLog
+
+    __version__: str
+
+__all__ = ["__version__", "open_log", "raft"]
+
+
+def open_log(path: str | os.PathLike[str]) -> MetadataLog:
+    """Opens a metadata log for reading: a node's directory, a `__cluster_metadata-0` directory, one `.log`
+    segment or one `.checkpoint`. Takes no lock and writes nothing.
+
+    Raises FileMissingError, NotALogError (`metaquorum.storage.errors`).
+    """
+    from metaquorum.metadata.inspect.log.log import open_log as open_on_disk
+    from metaquorum.storage.disk.posix import PosixDisk
+
+    return open_on_disk(PosixDisk(), os.fspath(path))
+
+
+def __getattr__(name: str) -> Any:
+    """`__version__` and `raft` on first use, so that `import metaquorum` stays cheap."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("metaquorum")
+    if name == "raft":
+        from importlib import import_module
+
+        return import_module("metaquorum.raft")
+    raise AttributeError(f"module 'metaquorum' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,78 @@
+"""Timeouts, voters and recovered state that a Raft core is built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from metaquorum.storage.files.known_committed import NOTHING
+from metaquorum.storage.types import LogPosition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftConfig:
+    """Durations in ms, sizes in bytes. Names follow `controller.quorum.*` (KIP-595).
+
+    docs/raft.md says why the defaults are what they are. Every fetch and election timeout is drawn anew from
+    [timeout, 1.5 x timeout], so that two followers do not time out together.
+    """
+
+    election_timeout_ms: int = 300
+    election_backoff_max_ms: int = 200
+    fetch_timeout_ms: int = 1000
+    fetch_max_wait_ms: int = 100
+    high_watermark_linger_ms: int = 0
+    """How long a voter's parked fetch waits, when only the high watermark is new, for records to go with it.
+    Observers' fetches and read rounds never wait."""
+    observer_fetch_max_wait_ms: int = 2000
+    request_timeout_ms: int = 1000
+    retry_backoff_ms: int = 20
+    retry_backoff_max_ms: int = 500
+    fetch_max_bytes: int = 8 * 1024 * 1024
+    snapshot_chunk_bytes: int = 1024 * 1024
+    parked_fetches_max: int = 4096
+    pending_reads_max: int = 16384
+    observer_session_ms: int = 300_000
+    note_committed_ms: int = 50
+    """How often at most a follower or observer writes down what is known to be committed, and what a kill
+    makes it forget at most. A leader writes it at once, before a client is answered."""
+    sync_committed_ms: int = 5000
+    """How often at most that is made durable; a loss of power forgets no more than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voter:
+    """One configured voter: `id@host:port:directory-id`. `directory_id` None: not pinned (id@host:port)."""
+
+    node_id: int
+    host: str
+    port: int
+    directory_id: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this node is. An id that is not among the voters, or whose directory id differs, observes."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredLog:
+    """What was found on disk: hard state, the epoch table, log bounds (offsets) and snapshots.
+
+    `known_committed`: everything below was known to be committed when this replica ran last. `directory`
+    names the log in messages.
+    """
+
+    epoch: int = 0
+    leader_id: int | None = None
+    voted_id: int | None = None
+    voted_directory_id: bytes | None = None
+    epochs: tuple[tuple[int, int], ...] = ()
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    snapshots: tuple[LogPosition, ...] = field(default=())
+    known_committed: LogPosition = NOTHING
+    directory: str = "this log"

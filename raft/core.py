@@ -1,0 +1,368 @@
+"""One Raft replica, voter or observer, as a pure state machine (KIP-595, KIP-630, KIP-996).
+
+Every input takes the time and returns the effects to carry out, in order; nothing else leaves the core. This
+module only dispatches: `election`, `replication`, `fetching`, `snapshots` and `reads` hold the rules. It
+knows no metadata: a record is bytes, and the one control batch that it writes is encoded by a function.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import assert_never
+
+from metaquorum.raft import invariants
+from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+from metaquorum.raft.effects import RaftEffect
+from metaquorum.raft.messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RaftError,
+    RaftRequest,
+    RaftResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from metaquorum.raft.protocol import election, fetching, known, reads, replication, snapshots
+from metaquorum.raft.protocol.progress import ReplicaState
+from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
+from metaquorum.raft.protocol.state import EncodeLeaderChange, InFlight, RaftState
+from metaquorum.storage.files.known_committed import CommittedLoss
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import uuid_to_text
+
+
+class RaftCore:
+    """Call `start` once, then the inputs as they happen and `tick` when the inbox is empty or
+    `next_deadline_ms` has come. Set `wall_ms` (Unix time, for display and record timestamps) before an input.
+
+    Raises RaftUsageError for a caller's mistake and RaftInvariantError when a law of Raft is broken: both
+    must stop the process. Raises CommittedLostError where going on would take committed records back: the
+    process must stop too, and its message says what to do.
+    """
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        identity: Identity,
+        voters: tuple[Voter, ...],
+        recovered: RecoveredLog,
+        rng: random.Random,
+        now_ms: int,
+        encode_leader_change: EncodeLeaderChange,
+    ) -> None:
+        self.state = RaftState(config, identity, voters, recovered, rng, encode_leader_change)
+        self._started_ms = now_ms
+
+    # ---- inputs ------------------------------------------------------------------------------
+
+    def start(self, now_ms: int) -> list[RaftEffect]:
+        """Take up the role that hard state asks for. Never leads in an epoch that it led before."""
+        state = self.state
+        if state.wrong_directory:
+            pinned = uuid_to_text(state.voters[state.node_id].directory_id or b"")
+            own = uuid_to_text(state.identity.directory_id)
+            state.warn_once(
+                f"node {state.node_id} is configured as a voter with directory id {pinned}, but this "
+                f"directory has {own}: it only observes, and neither votes nor "
+                "stands; do not change the configured id by hand, and put no older copy of the directory back"
+            )
+        snapshots.begin(state)
+        election.begin(state, now_ms)
+        return self._done(now_ms)
+
+    def tick(self, now_ms: int) -> list[RaftEffect]:
+        """Every timer. Check-quorum comes first: after a pause nothing may be done as a leader of the
+        past."""
+        replication.check_quorum(self.state, now_ms)
+        self._expire_requests(now_ms)
+        replication.tick(self.state, now_ms)
+        election.tick(self.state, now_ms)
+        return self._done(now_ms)
+
+    def on_request(self, now_ms: int, key: int, request: RaftRequest) -> list[RaftEffect]:
+        state = self.state
+        match request:
+            case VoteRequest():
+                election.on_vote(state, now_ms, key, request)
+            case BeginQuorumEpochRequest():
+                election.on_begin_quorum_epoch(state, now_ms, key, request)
+            case EndQuorumEpochRequest():
+                election.on_end_quorum_epoch(state, now_ms, key, request)
+            case FetchRequest():
+                replication.on_fetch(state, now_ms, key, request)
+            case FetchSnapshotRequest():
+                snapshots.on_fetch_snapshot(state, now_ms, key, request)
+            case _:
+                assert_never(request)
+        return self._done(now_ms)
+
+    def on_request_abandoned(self, key: int) -> list[RaftEffect]:
+        """The caller went away: its parked fetch is forgotten and not answered."""
+        if isinstance(self.state.role, Leader):
+            self.state.role.view.parked.pop_key(key)
+        return self.state.take_effects()
+
+    def on_response(
+        self, now_ms: int, source: int, correlation_id: int, response: RaftResponse
+    ) -> list[RaftEffect]:
+        """An answer to a request that is no longer waited for (late, or of an earlier role) is ignored."""
+        state = self.state
+        flight = state.in_flight.get(correlation_id)
+        if flight is None or flight.to != source:
+            return []
+        del state.in_flight[correlation_id]
+        if response.error is RaftError.INCONSISTENT_CLUSTER_ID:
+            # Nothing that another cluster says, its epoch least of all, means anything here.
+            state.warn_once(
+                f"node {source} belongs to another cluster than {state.identity.cluster_id}: "
+                "correct its address in controller.quorum.voters"
+            )
+            self._failed(now_ms, flight)
+            return self._done(now_ms)
+        match response, flight.request:
+            case VoteResponse(), VoteRequest():
+                election.on_vote_response(state, now_ms, flight, response)
+            case BeginQuorumEpochResponse(), BeginQuorumEpochRequest():
+                election.learn(state, now_ms, response)
+            case EndQuorumEpochResponse(), EndQuorumEpochRequest():
+                election.on_end_response(state, now_ms, flight, response)
+            case FetchResponse(), FetchRequest() as request:
+                fetching.on_fetch_response(state, now_ms, flight, request, response)
+            case FetchSnapshotResponse(), FetchSnapshotRequest():
+                snapshots.on_fetch_snapshot_response(state, now_ms, flight, response)
+            case _:
+                self._failed(now_ms, flight)
+        return self._done(now_ms)
+
+    def on_request_failed(
+        self, now_ms: int, target: int, correlation_id: int, reason: str
+    ) -> list[RaftEffect]:
+        """The request could not be sent or got no answer in time. `reason` is for people; only the time that
+        passed is judged."""
+        flight = self.state.in_flight.get(correlation_id)
+        if flight is None or flight.to != target:
+            return []
+        del self.state.in_flight[correlation_id]
+        self._failed(now_ms, flight)
+        return self._done(now_ms)
+
+    def on_quorum_state_persisted(self, now_ms: int, token: int) -> list[RaftEffect]:
+        self.state.persisted(token)
+        return self._done(now_ms)
+
+    def on_log_synced(self, now_ms: int, end_offset: int) -> list[RaftEffect]:
+        """Everything below `end_offset` of the log as it is now is durable."""
+        self.state.log.synced(end_offset)
+        replication.advance_high_watermark(self.state, now_ms)
+        return self._done(now_ms)
+
+    def append(self, now_ms: int, data: bytes, wake_observers: bool = True) -> list[RaftEffect]:
+        """Leader only. `data` is whole batches whose base offset is `log_end_offset` and epoch is `epoch`.
+        Without `wake_observers` (a NoOp) observers get them with the next news, or when their wait ends."""
+        replication.append(self.state, data, wake_observers=wake_observers)
+        return self._done(now_ms)
+
+    def on_snapshot_written(self, now_ms: int, position: LogPosition) -> list[RaftEffect]:
+        """This node's own snapshot is durable and may be served."""
+        self.state.log.snapshots.add(position)
+        return self._done(now_ms)
+
+    def on_snapshot_loaded(self, now_ms: int, position: LogPosition) -> list[RaftEffect]:
+        """The fetched snapshot was checked and its image loaded. The image is to be used only when the
+        effects contain ResetLog: this node may have got past the snapshot meanwhile."""
+        snapshots.on_loaded(self.state, now_ms, position)
+        return self._done(now_ms)
+
+    def on_snapshot_rejected(self, now_ms: int, position: LogPosition) -> list[RaftEffect]:
+        snapshots.on_rejected(self.state, now_ms, position)
+        return self._done(now_ms)
+
+    def on_log_trimmed(self, log_start_offset: int) -> list[RaftEffect]:
+        self.state.log.trim(log_start_offset)
+        return self.state.take_effects()
+
+    def request_read(self, now_ms: int, token: int) -> list[RaftEffect]:
+        """A linearizable read: ReadReady(token, offset) or ReadFailed(token) follows, now or later."""
+        reads.request_read(self.state, token)
+        return self._done(now_ms)
+
+    def transfer_leadership(self, now_ms: int, target: int) -> list[RaftEffect]:
+        """Resign in favour of `target` once it holds the whole log; a Warn says why not. While
+        `transferring`, the caller should hold new appends back."""
+        replication.transfer(self.state, now_ms, target)
+        return self._done(now_ms)
+
+    def transfer_refusal(self, target: int) -> str | None:
+        """Why `transfer_leadership(target)` would not be tried, as an instruction; None when it would."""
+        return replication.transfer_refusal(self.state, target)
+
+    def resign(self, now_ms: int) -> list[RaftEffect]:
+        """SIGTERM: a leader names its successors and stops leading; for any other role nothing happens."""
+        if isinstance(self.state.role, Leader):
+            replication.resign(self.state, now_ms)
+        return self._done(now_ms)
+
+    # ---- what the driver and the node read -----------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do next; None: nothing is timed."""
+        state = self.state
+        times = [flight.sent_ms + 2 * flight.timeout_ms for flight in state.in_flight.values()]
+        note_ms = known.next_note_ms(state)
+        if note_ms is not None:
+            times.append(note_ms)
+        match state.role:
+            case Unattached(deadline_ms=deadline, next_fetch_ms=fetch):
+                times += [
+                    time for time in (deadline, fetch if not state.in_flight else None) if time is not None
+                ]
+            case Prospective() as standing:
+                times += [standing.deadline_ms, *self._retries(election.undecided(state, standing))]
+            case Candidate() as candidate:
+                times += [election.election_deadline_ms(candidate)]
+                times += self._retries(election.undecided(state, candidate))
+            case Leader() as leader:
+                times += self._leader_times(leader)
+            case Follower() as follower:
+                times.append(follower.deadline_ms)
+                if not state.is_asking(follower.leader_id):
+                    times.append(fetching.next_fetch_ms(state, follower))
+            case Resigned() as resigned:
+                times += [resigned.deadline_ms, *self._retries(resigned.unacknowledged)]
+            case _:
+                assert_never(state.role)
+        return min(times, default=None)
+
+    def describe(self, now_ms: int) -> list[ReplicaState]:
+        """The leader's view of all replicas, itself first, then voters, then observers; [] elsewhere."""
+        return replication.describe(self.state, now_ms)
+
+    @property
+    def wall_ms(self) -> int:
+        return self.state.wall_ms
+
+    @wall_ms.setter
+    def wall_ms(self, wall_ms: int) -> None:
+        self.state.wall_ms = wall_ms
+
+    @property
+    def node_id(self) -> int:
+        return self.state.node_id
+
+    @property
+    def role(self) -> str:
+        return self.state.role.role.value
+
+    @property
+    def epoch(self) -> int:
+        return self.state.epoch
+
+    @property
+    def leader_id(self) -> int | None:
+        return self.state.leader_id
+
+    @property
+    def voted_id(self) -> int | None:
+        """Who got this node's vote in its epoch; None: nobody."""
+        return None if self.state.vote is None else self.state.vote.node_id
+
+    @property
+    def is_leader(self) -> bool:
+        return isinstance(self.state.role, Leader)
+
+    @property
+    def is_observer(self) -> bool:
+        return self.state.is_observer
+
+    @property
+    def transferring(self) -> bool:
+        """True while a leader waits for the node that it hands leadership to."""
+        return isinstance(self.state.role, Leader) and self.state.role.view.transfer is not None
+
+    @property
+    def resignation_pending(self) -> bool:
+        """True while voters have not acknowledged the resignation: a process that stops may wait for this."""
+        return isinstance(self.state.role, Resigned) and bool(self.state.role.unacknowledged)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.state.log.end_offset
+
+    @property
+    def synced_offset(self) -> int:
+        return self.state.log.synced_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self.state.log.high_watermark
+
+    @property
+    def losses(self) -> tuple[CommittedLoss, ...]:
+        """Committed records that others know of and this node, the leader, does not have."""
+        return tuple(self.state.losses.values()) if self.is_leader else ()
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.state.log.start_offset
+
+    @property
+    def epoch_start_offset(self) -> int | None:
+        """Offset of this leader's LeaderChange record; None when it does not lead."""
+        return self.state.role.epoch_start_offset if isinstance(self.state.role, Leader) else None
+
+    @property
+    def epochs(self) -> EpochTable:
+        return self.state.log.epochs
+
+    # ---- inside ------------------------------------------------------------------------------
+
+    def _done(self, now_ms: int) -> list[RaftEffect]:
+        election.pump(self.state, now_ms)
+        fetching.pump(self.state, now_ms)
+        known.note(self.state, now_ms)
+        invariants.check_core(self)
+        return self.state.take_effects()
+
+    def _failed(self, now_ms: int, flight: InFlight) -> None:
+        self.state.retry_at_ms[flight.to] = now_ms + self.state.config.retry_backoff_ms
+        if isinstance(flight.request, FetchRequest | FetchSnapshotRequest):
+            fetching.on_failed(self.state, now_ms, flight)
+
+    def _expire_requests(self, now_ms: int) -> None:
+        # The driver reports every failure; this only keeps a lost report from silencing a replica for good.
+        for correlation_id, flight in list(self.state.in_flight.items()):
+            if flight.sent_ms + 2 * flight.timeout_ms <= now_ms:
+                del self.state.in_flight[correlation_id]
+                self._failed(now_ms, flight)
+
+    def _retries(self, targets: set[int]) -> list[int]:
+        state = self.state
+        return [
+            state.retry_at_ms[to] for to in targets if to in state.retry_at_ms and not state.is_asking(to)
+        ]
+
+    def _leader_times(self, leader: Leader) -> list[int]:
+        view = leader.view
+        times = [replication.check_quorum_deadline_ms(self.state, leader)] if view.voters else []
+        parked = view.parked.next_deadline_ms()
+        if parked is not None:
+            times.append(parked)
+        if view.announce_ms is not None:
+            times.append(view.announce_ms)
+        if view.transfer is not None:
+            times.append(view.transfer.deadline_ms)
+        times += [
+            max(progress.next_begin_ms, self.state.retry_at_ms.get(voter_id, 0))
+            for voter_id, progress in view.voters.items()
+            if not self.state.is_asking(voter_id)
+        ]
+        if view.observers:
+            times.append(view.next_prune_ms)
+        return times

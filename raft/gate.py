@@ -1,0 +1,85 @@
+"""Holds effects back until the hard state that they depend on is durable.
+
+Pure; used by the controller's node and the broker's. An effect with `after=token` waits for
+`persisted(token)`; everything else is released at once and in order, so effects on the log and
+PersistQuorumState never overtake each other. What is held is released in the order in which it came.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from metaquorum.raft.effects import (
+    RaftEffect,
+    ResetLog,
+    Respond,
+    RespondWithRecords,
+    RespondWithSnapshotChunk,
+    SendRequest,
+    TruncateLog,
+)
+from metaquorum.raft.messages import FetchResponse, RaftError
+
+Held = SendRequest | Respond | RespondWithRecords | RespondWithSnapshotChunk
+
+
+class EffectGate:
+    """`len()` is the number of effects that wait. It is bounded by what the core emits between two writes of
+    hard state: one request a voter and one answer a caller."""
+
+    def __init__(self) -> None:
+        self._held: deque[Held] = deque()
+        self._durable = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def push(self, effects: list[RaftEffect]) -> list[RaftEffect]:
+        """Take new effects; returns those that may be carried out now, in order."""
+        released: list[RaftEffect] = []
+        for effect in effects:
+            match effect:
+                case SendRequest() | Respond() | RespondWithRecords() | RespondWithSnapshotChunk():
+                    if effect.after is not None and effect.after > self._durable:
+                        self._held.append(effect)
+                        continue
+                case TruncateLog(end_offset=end_offset):
+                    self._void_records(end_offset)
+                case ResetLog():
+                    self._void_records(-1)
+                case _:
+                    pass
+            released.append(effect)
+        return released
+
+    def persisted(self, token: int) -> list[RaftEffect]:
+        """The write of `token` (and so every earlier one) is durable; returns what waited for it."""
+        self._durable = max(self._durable, token)
+        ready: list[RaftEffect] = []
+        waiting: deque[Held] = deque()
+        for effect in self._held:
+            if effect.after is None or effect.after <= self._durable:
+                ready.append(effect)
+            else:
+                waiting.append(effect)
+        self._held = waiting
+        return ready
+
+    def _void_records(self, end_offset: int) -> None:
+        """Records that were promised to a caller while this node led are being cut from the log meanwhile."""
+        self._held = deque(
+            self._without_records(effect)
+            if isinstance(effect, RespondWithRecords) and effect.read_to > end_offset
+            else effect
+            for effect in self._held
+        )
+
+    @staticmethod
+    def _without_records(effect: RespondWithRecords) -> Respond:
+        response = effect.response
+        if isinstance(response, FetchResponse):
+            response = replace(
+                response, error=RaftError.NOT_LEADER_OR_FOLLOWER, leader_id=None, high_watermark=-1
+            )
+        return Respond(key=effect.key, response=response, after=effect.after)

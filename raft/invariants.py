@@ -1,0 +1,206 @@
+"""Every law of Raft that this implementation relies on, in one place.
+
+`check_core` holds for one replica at any moment (the core calls it after every input), `check_step` between
+two moments of one replica, `check_cluster` across replicas (for tests and the simulator, which can see all).
+All raise RaftInvariantError; they survive `python -O`. Sources: Raft paper figure 3; KIP-595; KIP-630.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from metaquorum.raft.errors import RaftInvariantError
+from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned
+from metaquorum.storage.types import LogPosition
+
+if TYPE_CHECKING:
+    from metaquorum.raft.core import RaftCore
+
+
+def _require(holds: bool, law: str, core: RaftCore) -> None:
+    if not holds:
+        state = core.state
+        raise RaftInvariantError(
+            f"node {state.node_id} ({state.role.role}, epoch {state.epoch}, log {state.log.start_offset}.."
+            f"{state.log.end_offset}, synced {state.log.synced_offset}, high watermark "
+            f"{state.log.high_watermark}): {law}"
+        )
+
+
+def check_core(core: RaftCore) -> None:
+    """The state of one replica is well formed."""
+    state, log = core.state, core.state.log
+    _require(0 <= log.start_offset <= log.end_offset, "a log starts at or before its end", core)
+    _require(
+        log.start_offset <= log.synced_offset <= log.end_offset, "only what is in the log is synced", core
+    )
+    _require(log.high_watermark <= log.end_offset, "only what is in the log is known to be committed", core)
+    _require(
+        log.high_watermark >= log.start_offset or log.start_offset == 0,
+        "what is missing at the start of the log was committed",
+        core,
+    )
+    _require(log.epochs.last_epoch <= state.epoch, "no record is of an epoch that has not begun", core)
+    match state.role:
+        case Leader() as leader:
+            _require(not state.is_observer, "an observer never leads", core)
+            _require(
+                state.vote is not None and state.vote.node_id == state.node_id,
+                "a leader voted for itself",
+                core,
+            )
+            _require(state.known_leader_id == state.node_id, "a leader knows itself as the leader", core)
+            _require(
+                leader.epoch_start_offset < log.end_offset, "a leader's epoch begins with a record", core
+            )
+            _require(log.epochs.last_epoch == state.epoch, "a leader's last record is of its epoch", core)
+            _require(
+                log.epochs.entries[-1] == (state.epoch, leader.epoch_start_offset)
+                or log.start_offset > leader.epoch_start_offset,
+                "a leader's first record is where its epoch begins",
+                core,
+            )
+        case Candidate():
+            _require(not state.is_observer, "an observer never stands", core)
+            _require(
+                state.vote is not None and state.vote.node_id == state.node_id,
+                "a candidate voted for itself",
+                core,
+            )
+            _require(state.known_leader_id is None, "a candidate's epoch has no leader that it knows", core)
+        case Prospective():
+            _require(not state.is_observer, "an observer never stands", core)
+        case Follower(leader_id=leader_id):
+            _require(leader_id != state.node_id, "nobody follows itself", core)
+            _require(state.known_leader_id == leader_id, "a follower's leader is the one on record", core)
+        case Resigned():
+            _require(
+                state.known_leader_id == state.node_id, "only the leader of an epoch resigns from it", core
+            )
+        case _:
+            pass
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSnapshot:
+    """What `check_step` compares of one replica."""
+
+    epoch: int
+    voted_id: int | None
+    known_leader_id: int | None
+    high_watermark: int
+    log_start_offset: int
+    log_end_offset: int
+    was_leader: bool
+
+    @staticmethod
+    def of(core: RaftCore) -> CoreSnapshot:
+        state = core.state
+        return CoreSnapshot(
+            epoch=state.epoch,
+            voted_id=None if state.vote is None else state.vote.node_id,
+            known_leader_id=state.known_leader_id,
+            high_watermark=state.log.high_watermark,
+            log_start_offset=state.log.start_offset,
+            log_end_offset=state.log.end_offset,
+            was_leader=isinstance(state.role, Leader),
+        )
+
+
+def check_step(before: CoreSnapshot, core: RaftCore) -> None:
+    """From one moment to a later one, without a restart between, nothing that was promised is taken back."""
+    after = CoreSnapshot.of(core)
+    _require(after.epoch >= before.epoch, f"the epoch never falls (it was {before.epoch})", core)
+    _require(
+        after.high_watermark >= before.high_watermark,
+        f"the high watermark never falls (it was {before.high_watermark})",
+        core,
+    )
+    _require(after.log_start_offset >= before.log_start_offset, "the log's start never falls", core)
+    if after.epoch == before.epoch:
+        _require(
+            before.voted_id in (None, after.voted_id),
+            f"one vote in an epoch, never taken back (it was for {before.voted_id})",
+            core,
+        )
+        _require(
+            before.known_leader_id in (None, after.known_leader_id),
+            f"one leader in an epoch (it was {before.known_leader_id})",
+            core,
+        )
+        if before.was_leader:
+            _require(after.log_end_offset >= before.log_end_offset, "a leader only appends", core)
+
+
+@dataclass(slots=True)
+class ClusterHistory:
+    """What `check_cluster` remembers from call to call: the leader of every epoch, and the epochs of the
+    committed log (`committed` maps an offset to the epoch of its record, as far as it was ever seen)."""
+
+    leaders: dict[int, int] = field(default_factory=dict)
+    epoch_starts: dict[int, int] = field(default_factory=dict)
+    committed: dict[int, int] = field(default_factory=dict)
+    committed_end: int = 0
+    compared: dict[int, tuple[RaftCore, int]] = field(default_factory=dict)
+    """By node: how far the committed log of which of its cores was compared. What is committed is never
+    changed (`check_step` sees to that), so it is compared once."""
+
+
+def check_cluster(cores: Iterable[RaftCore], history: ClusterHistory) -> None:
+    """Across replicas: one leader an epoch (election safety), equal logs where an epoch is shared
+    (log matching), one committed log that no replica contradicts and every new leader holds."""
+    for core in cores:
+        _check_leader_of_epoch(core, history)
+        _check_epoch_starts(core, history)
+        _check_committed(core, history)
+
+
+def _check_leader_of_epoch(core: RaftCore, history: ClusterHistory) -> None:
+    state = core.state
+    if isinstance(state.role, Leader):
+        leader = history.leaders.setdefault(state.epoch, state.node_id)
+        _require(leader == state.node_id, f"epoch {state.epoch} has one leader: node {leader}", core)
+        end = history.committed_end
+        _require(
+            state.log.end_offset >= end or state.epoch < max(history.leaders),
+            "a leader holds all that is committed",
+            core,
+        )
+    if state.known_leader_id is not None:
+        leader = history.leaders.setdefault(state.epoch, state.known_leader_id)
+        _require(leader == state.known_leader_id, f"epoch {state.epoch} has one leader: node {leader}", core)
+
+
+def _check_epoch_starts(core: RaftCore, history: ClusterHistory) -> None:
+    """An epoch's records are written by one leader in one run, so they begin at one offset everywhere."""
+    log = core.state.log
+    for epoch, start in log.epochs.entries:
+        if start > log.start_offset or start == 0:
+            known = history.epoch_starts.setdefault(epoch, start)
+            _require(known == start, f"epoch {epoch} begins at {known} everywhere, not at {start}", core)
+
+
+def _check_committed(core: RaftCore, history: ClusterHistory) -> None:
+    log = core.state.log
+    known_core, compared = history.compared.get(core.node_id, (core, 0))
+    start = max(log.start_offset, compared if known_core is core else 0)
+    history.compared[core.node_id] = (core, max(start, log.high_watermark))
+    for offset in range(start, log.high_watermark):
+        epoch = log.epochs.epoch_at(offset)
+        if epoch is None:
+            continue
+        known = history.committed.setdefault(offset, epoch)
+        _require(known == epoch, f"offset {offset} was committed with epoch {known}, not {epoch}", core)
+    history.committed_end = max(history.committed_end, log.high_watermark)
+
+
+def check_snapshot(position: LogPosition, history: ClusterHistory) -> None:
+    """A snapshot ends behind a committed record of its epoch."""
+    known = history.committed.get(position.offset - 1)
+    if position.offset > history.committed_end or known not in (None, position.epoch):
+        raise RaftInvariantError(
+            f"snapshot {position} is not a prefix of the committed log "
+            f"(end {history.committed_end}, epoch there {known})"
+        )

@@ -1,0 +1,121 @@
+"""What the core knows of its log: bounds, epochs, snapshots; never a record.
+
+Owns the divergence check (KIP-595) and the rule when a snapshot is needed (KIP-630). Knows no roles.
+"""
+
+from __future__ import annotations
+
+from metaquorum.raft.config import RecoveredLog
+from metaquorum.raft.errors import RaftInvariantError
+from metaquorum.raft.protocol import known
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.types import LogPosition
+
+
+class LogView:
+    """Bounds are offsets, ends exclusive. `high_watermark` is -1 while nothing is known to be committed."""
+
+    def __init__(self, recovered: RecoveredLog) -> None:
+        self.epochs = EpochTable(recovered.epochs)
+        self.start_offset = recovered.log_start_offset
+        self.end_offset = recovered.log_end_offset
+        self.synced_offset = recovered.log_end_offset
+        self.snapshots: set[LogPosition] = set(recovered.snapshots)
+        self.directory = recovered.directory
+        self.noted = recovered.known_committed
+        known.check_log(
+            recovered.directory,
+            known=self.noted,
+            start_offset=self.start_offset,
+            end_offset=max([self.end_offset, *(position.offset for position in self.snapshots)]),
+            epochs=self.epochs,
+        )
+        # A snapshot is cut from committed records only, and a log starts late only behind a snapshot.
+        within = [position.offset for position in recovered.snapshots if position.offset <= self.end_offset]
+        bound = self.noted.offset if self.noted.offset <= self.end_offset else 0
+        self.high_watermark = max([*within, self.start_offset, bound]) or -1
+
+    @property
+    def end_position(self) -> LogPosition:
+        """The log's end as Raft compares logs: by the epoch of the last record, then by length."""
+        return LogPosition(self.epoch_before(self.end_offset), self.end_offset)
+
+    @property
+    def latest_snapshot(self) -> LogPosition | None:
+        return max(self.snapshots, key=lambda position: position.offset, default=None)
+
+    def epoch_before(self, offset: int) -> int:
+        """Epoch of the record before `offset`; 0 at the very beginning. `offset` is inside the log or
+        its end."""
+        epoch = self.epochs.epoch_at(offset - 1) if offset > self.start_offset else None
+        if epoch is not None:
+            return epoch
+        for snapshot in self.snapshots:
+            if snapshot.offset == offset:
+                return snapshot.epoch
+        return 0 if offset == 0 else (self.epochs.first_epoch or 0)
+
+    def snapshot_needed(self, offset: int, epoch: int) -> bool:
+        """True when a replica whose log ends at (offset, epoch) can not be served from this log."""
+        if offset < self.start_offset:
+            return True
+        if self.start_offset == 0 or LogPosition(epoch, offset) in self.snapshots:
+            return False
+        first = self.epochs.first_epoch
+        return first is None or epoch < first
+
+    def divergence(self, offset: int, epoch: int) -> LogPosition | None:
+        """None when this log contains the replica's log up to (offset, epoch); else where the
+        replica's `epoch`, or the largest one below it, ends here (KIP-595)."""
+        if offset == 0 or (offset >= self.start_offset and LogPosition(epoch, offset) in self.snapshots):
+            return None
+        end = self.epochs.end_offset_for(epoch, self.end_offset)
+        if end is None:
+            return LogPosition(0, self.start_offset)
+        return end if end.epoch != epoch or end.offset < offset else None
+
+    def truncation_offset(self, diverging: LogPosition) -> int:
+        """Where to cut this log after the leader said where the common epoch ends on its side."""
+        end = self.epochs.end_offset_for(diverging.epoch, self.end_offset)
+        if end is None:
+            return self.start_offset
+        return min(end.offset, diverging.offset) if end.epoch == diverging.epoch else end.offset
+
+    def append(self, epoch: int, base_offset: int, end_offset: int) -> None:
+        self.epochs = self.epochs.append(epoch, base_offset)
+        self.end_offset = end_offset
+
+    def synced(self, end_offset: int) -> None:
+        self.synced_offset = max(self.synced_offset, min(end_offset, self.end_offset))
+
+    def has_committed(self, position: LogPosition) -> bool:
+        """Whether a log that ends there can hold everything that this replica knows to be committed. Its
+        epoch alone does not say so where committed records were lost (Raft paper 5.4.1 rests on that)."""
+        return position.offset >= self.high_watermark
+
+    def truncate(self, end_offset: int) -> None:
+        """Raises RaftInvariantError below the high watermark: committed records are never taken back, and
+        whoever is asked to has refused before (`known.check_cut`)."""
+        if end_offset < self.high_watermark:
+            raise RaftInvariantError(
+                f"a cut to {end_offset} is below the high watermark {self.high_watermark}"
+            )
+        self.epochs = self.epochs.truncate_to(end_offset)
+        self.end_offset = end_offset
+        self.synced_offset = min(self.synced_offset, end_offset)
+
+    def reset(self, position: LogPosition) -> None:
+        """The log now starts and ends at a snapshot that was installed."""
+        if position.offset < self.high_watermark:
+            raise RaftInvariantError(
+                f"snapshot {position} ends below the high watermark {self.high_watermark}; "
+                "installing it would take committed records back"
+            )
+        self.epochs = EpochTable.reset(position)
+        self.start_offset = self.end_offset = self.synced_offset = self.high_watermark = position.offset
+        self.snapshots.add(position)
+
+    def trim(self, start_offset: int) -> None:
+        if start_offset > self.start_offset:
+            self.epochs = self.epochs.truncate_start(start_offset)
+            self.start_offset = start_offset

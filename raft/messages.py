@@ -1,0 +1,159 @@
+"""The Raft requests and responses of KIP-595, KIP-630 and KIP-996, as values.
+
+Owns their shape only. They know no transport, and a record is bytes. Epochs and offsets are ints,
+`None` means absent; ids of directories are 16 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from metaquorum.storage.types import LogPosition
+
+
+class RaftError(IntEnum):
+    """Kafka's error codes, the ones that a Raft response can carry."""
+
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    NOT_LEADER_OR_FOLLOWER = 6
+    BROKER_NOT_AVAILABLE = 8
+    INVALID_REQUEST = 42
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    INCONSISTENT_VOTER_SET = 94
+    SNAPSHOT_NOT_FOUND = 98
+    POSITION_OUT_OF_RANGE = 99
+    INCONSISTENT_CLUSTER_ID = 104
+    INVALID_VOTER_KEY = 125
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteRequest:
+    """Ask for a vote in `epoch`, or with `pre_vote` whether one would be given (KIP-996)."""
+
+    cluster_id: str
+    epoch: int
+    candidate_id: int
+    candidate_directory_id: bytes
+    voter_id: int
+    voter_directory_id: bytes
+    last_position: LogPosition
+    pre_vote: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteResponse:
+    error: RaftError
+    epoch: int
+    leader_id: int | None
+    vote_granted: bool
+    pre_vote: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpochRequest:
+    """The leader of `epoch` announces itself to a voter that has not fetched from it yet."""
+
+    cluster_id: str
+    epoch: int
+    leader_id: int
+    voter_id: int
+    voter_directory_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpochResponse:
+    error: RaftError
+    epoch: int
+    leader_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpochRequest:
+    """The leader of `epoch` resigns; the first of `preferred_successors` stands at once."""
+
+    cluster_id: str
+    epoch: int
+    leader_id: int
+    preferred_successors: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpochResponse:
+    error: RaftError
+    epoch: int
+    leader_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    """One fetch for voters and observers. A voter's `fetch_offset` is its synced end offset: its ack.
+
+    `high_watermark` is the one that the caller knows (-1: none), so that the leader answers a parked
+    fetch as soon as its own is higher (KAFKA-14145). `read_round` repeats the highest one that a response
+    of this epoch's leader carried (0: none): it proves that this fetch was sent after that response, so
+    a fetch that lay in a socket while the leader was paused can not confirm a read.
+    """
+
+    cluster_id: str
+    replica_id: int
+    replica_directory_id: bytes
+    epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    high_watermark: int
+    max_wait_ms: int
+    max_bytes: int
+    read_round: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponse:
+    """`records` are whole batches from the fetch offset on. At most one of records, diverging, snapshot.
+
+    `read_round` numbers the leader's rounds of linearizable reads within its epoch.
+    """
+
+    error: RaftError
+    epoch: int
+    leader_id: int | None
+    high_watermark: int = -1
+    log_start_offset: int = 0
+    diverging: LogPosition | None = None
+    snapshot: LogPosition | None = None
+    records: bytes = b""
+    read_round: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotRequest:
+    """Ask for the bytes of snapshot `snapshot` from `position` on (KIP-630)."""
+
+    cluster_id: str
+    replica_id: int
+    replica_directory_id: bytes
+    epoch: int
+    snapshot: LogPosition
+    position: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotResponse:
+    error: RaftError
+    epoch: int
+    leader_id: int | None
+    snapshot: LogPosition | None = None
+    size_bytes: int = 0
+    position: int = 0
+    data: bytes = b""
+
+
+RaftRequest = (
+    VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest | FetchSnapshotRequest
+)
+RaftResponse = (
+    VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse | FetchResponse | FetchSnapshotResponse
+)

@@ -1,0 +1,206 @@
+"""The follower's and observer's side of replication: when to fetch, from whom, and what an answer does.
+
+A voter fetches from its synced end, because its fetch offset is its acknowledgement; while a sync is under
+way it only sends a keep-alive now and then. An observer acknowledges nothing and fetches from its end.
+"""
+
+from __future__ import annotations
+
+from metaquorum.raft.effects import AppendLog, TruncateLog, Warn
+from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
+from metaquorum.raft.protocol import election, known, replication, snapshots, transitions
+from metaquorum.raft.protocol.roles import Follower, Unattached
+from metaquorum.raft.protocol.state import InFlight, RaftState
+from metaquorum.storage.batches.batch import BatchHeader, hop_headers, iter_batches
+from metaquorum.storage.errors import StorageError
+from metaquorum.storage.types import LogPosition
+
+
+def pump(state: RaftState, now_ms: int) -> None:
+    """Send the next fetch when it is due: one request at a time."""
+    match state.role:
+        case Follower() as role if not state.is_asking(role.leader_id):
+            if role.snapshot is not None and not role.snapshot.loading:
+                if role.next_fetch_ms <= now_ms:
+                    snapshots.send_fetch_snapshot(state, now_ms, role, role.snapshot)
+            elif next_fetch_ms(state, role) <= now_ms:
+                _send_fetch(state, now_ms, role.leader_id, role)
+        case Unattached(next_fetch_ms=due) as role if (
+            due is not None and due <= now_ms and not state.in_flight
+        ):
+            # An observer finds the leader by asking any voter. Pausing longer each time keeps a thousand
+            # brokers from flooding the voters that are just electing.
+            pause = min(state.config.retry_backoff_max_ms, 50 << min(role.attempts, 8))
+            role.attempts += 1
+            role.next_fetch_ms = now_ms + pause // 2 + state.rng.randint(0, pause // 2)
+            if state.other_voters:
+                _send_fetch(state, now_ms, state.rng.choice(state.other_voters), None)
+        case _:
+            pass
+
+
+def next_fetch_ms(state: RaftState, role: Follower) -> int:
+    return max(role.next_fetch_ms, role.keepalive_ms) if is_busy(state, role) else role.next_fetch_ms
+
+
+def is_busy(state: RaftState, role: Follower) -> bool:
+    """True while this replica can not use more records: it syncs what it has, or loads a snapshot."""
+    unsynced = not state.is_observer and state.log.synced_offset < state.log.end_offset
+    return unsynced or (role.snapshot is not None and role.snapshot.loading)
+
+
+def _send_fetch(state: RaftState, now_ms: int, to: int, role: Follower | None) -> None:
+    log = state.log
+    offset = log.end_offset if state.is_observer else log.synced_offset
+    config = state.config
+    wait_ms = config.observer_fetch_max_wait_ms if state.is_observer else config.fetch_max_wait_ms
+    keepalive = role is not None and is_busy(state, role)
+    request = FetchRequest(
+        cluster_id=state.identity.cluster_id,
+        replica_id=state.node_id,
+        replica_directory_id=state.identity.directory_id,
+        epoch=state.epoch,
+        fetch_offset=offset,
+        last_fetched_epoch=log.epoch_before(offset),
+        high_watermark=log.high_watermark,
+        max_wait_ms=0 if role is None or keepalive else wait_ms,
+        max_bytes=1 if keepalive else config.fetch_max_bytes,
+        read_round=0 if role is None else role.read_round,
+    )
+    state.send(now_ms, to, request, request.max_wait_ms + max(1, config.fetch_timeout_ms // 3))
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+def on_fetch_response(
+    state: RaftState, now_ms: int, flight: InFlight, request: FetchRequest, response: FetchResponse
+) -> None:
+    if election.learn(state, now_ms, response):
+        return
+    role = state.role
+    if not isinstance(role, Follower) or role.leader_id != flight.to or response.epoch != state.epoch:
+        return
+    if response.error is not RaftError.NONE:
+        _on_error(state, now_ms, role, response)
+        return
+    news = bool(
+        response.records
+        or response.diverging
+        or response.snapshot
+        or response.high_watermark > request.high_watermark
+        or response.read_round > role.read_round
+    )
+    early = now_ms - flight.sent_ms < request.max_wait_ms // 2
+    role.has_fetched, role.suspect, role.failures = True, False, 0
+    role.deadline_ms = now_ms + transitions.fetch_patience_ms(state)
+    role.keepalive_ms = now_ms + max(1, state.config.fetch_timeout_ms // 4)
+    role.read_round = max(role.read_round, response.read_round)
+    # A leader that parks no more fetches answers at once with nothing: do not ask again at once.
+    role.next_fetch_ms = now_ms + (5 * state.config.retry_backoff_ms if early and not news else 0)
+    if role.snapshot is not None or request.fetch_offset < state.log.start_offset:
+        return  # the answer to a keep-alive: what comes next is decided by the snapshot, or was by now
+    if response.snapshot is not None:
+        snapshots.redirect(state, now_ms, role, response.snapshot, request.fetch_offset)
+    elif response.diverging is not None:
+        _truncate(state, response.diverging)
+    else:
+        agreed = _append(state, now_ms, role, request.fetch_offset, response.records)
+        replication.set_high_watermark(state, min(response.high_watermark, agreed))
+
+
+def _on_error(state: RaftState, now_ms: int, role: Follower, response: FetchResponse) -> None:
+    role.next_fetch_ms = now_ms + 5 * state.config.retry_backoff_ms
+    if response.error is RaftError.NOT_LEADER_OR_FOLLOWER:
+        election.doubt_leader(state, now_ms, state.backoff_ms())
+    elif response.error not in (RaftError.FENCED_LEADER_EPOCH, RaftError.UNKNOWN_LEADER_EPOCH):
+        state.warn_once(
+            f"leader {role.leader_id} refuses fetches of this node with {response.error.name}: "
+            "compare this node's configuration with the leader's"
+        )
+
+
+def _truncate(state: RaftState, diverging: LogPosition) -> None:
+    end = state.log.truncation_offset(diverging)
+    if end < state.log.end_offset:
+        _truncate_at(state, end)
+
+
+def _append(state: RaftState, now_ms: int, role: Follower, fetch_offset: int, records: bytes) -> int:
+    """Append the leader's bytes unchanged; returns up to where this log is known to agree with the leader's.
+
+    A voter fetches from its synced end, so its log can reach further: with batches that it got from this
+    leader already (the answer to a keep-alive), or with what it wrote or got in an older epoch. The former
+    are skipped, the latter are cut where the epochs part. What lies above the answer has not been compared:
+    the high watermark must not reach into it.
+    """
+    log = state.log
+    skip, agreed = 0, fetch_offset
+    for position, base_offset, next_offset, epoch in hop_headers(records):
+        skip = position
+        if next_offset > log.end_offset:
+            break
+        if log.epochs.epoch_at(base_offset) != epoch:
+            _truncate_at(state, base_offset)
+            break
+        skip, agreed = len(records), next_offset
+    data = records[skip:]
+    if not data:
+        return agreed
+    if hop_headers(data)[0][1] < log.end_offset:
+        _truncate_at(state, hop_headers(data)[0][1])
+    try:
+        headers = [
+            batch.header
+            for batch in iter_batches(
+                data,
+                file=f"fetch from node {role.leader_id}",
+                expected_offset=log.end_offset,
+                min_epoch=log.epochs.last_epoch,
+            )
+        ]
+    except StorageError as error:
+        _refuse_records(state, now_ms, role, str(error))
+        return agreed
+    if headers[-1].leader_epoch > state.epoch:
+        _refuse_records(
+            state, now_ms, role, f"a batch of epoch {headers[-1].leader_epoch} in epoch {state.epoch}"
+        )
+        return agreed
+    _record(state, headers)
+    base, end = headers[0].base_offset, headers[-1].next_offset
+    state.emit(AppendLog(data=data, base_offset=base, end_offset=end))
+    return end
+
+
+def _truncate_at(state: RaftState, end_offset: int) -> None:
+    known.check_cut(state, end_offset)
+    state.log.truncate(end_offset)
+    state.emit(TruncateLog(end_offset=end_offset))
+
+
+def _record(state: RaftState, headers: list[BatchHeader]) -> None:
+    for header in headers:
+        state.log.append(header.leader_epoch, header.base_offset, header.next_offset)
+
+
+def _refuse_records(state: RaftState, now_ms: int, role: Follower, problem: str) -> None:
+    role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
+    state.emit(
+        Warn(message=f"records from leader {role.leader_id} were not appended: {problem}; asking again")
+    )
+
+
+def on_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:
+    """A fetch got no answer. When it fails long before its time twice in a row, nothing listens at the
+    leader's address: its process is gone, so do not wait for the whole fetch timeout. The pre-vote keeps that
+    harmless."""
+    role = state.role
+    if not isinstance(role, Follower) or role.leader_id != flight.to:
+        return
+    role.failures += 1
+    pause = min(state.config.retry_backoff_max_ms, state.config.retry_backoff_ms << min(role.failures - 1, 8))
+    role.next_fetch_ms = role.keepalive_ms = now_ms + pause
+    quick = now_ms - flight.sent_ms < flight.timeout_ms * 9 // 10
+    if quick and role.failures >= 2:
+        election.doubt_leader(state, now_ms, state.rng.randint(0, state.config.election_backoff_max_ms))

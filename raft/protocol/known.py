@@ -1,0 +1,145 @@
+"""What a replica knows to be committed, beyond this process: writing it down, and what contradicts it.
+
+Raft rests on voters that keep what they acknowledged. A voter whose directory is an older copy of itself
+does not, and cannot know it; the others do, as long as they remember how far the log was committed. So every
+replica, voter or observer, keeps a durable lower bound of that (`storage.files.known_committed`). Owns when
+the bound is written, and the words in which a node refuses to give up what lies below it.
+
+The bound is never ahead of what this disk has synced of the log: a loss of power that takes unsynced records
+away must not make a sound node refuse its own log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from metaquorum.raft.effects import NoteCommitted
+from metaquorum.raft.messages import FetchRequest
+from metaquorum.raft.protocol.roles import Leader
+from metaquorum.storage.errors import CommittedLostError
+from metaquorum.storage.files.known_committed import FILE_NAME, WHERE, CommittedLoss
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.types import LogPosition
+
+if TYPE_CHECKING:
+    from metaquorum.raft.protocol.state import RaftState
+
+LOSSES_MAX = 100
+"""Replicas of which a leader remembers that they know of more; who asks may name itself as it likes."""
+
+# ---- writing it down -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class NoteTimes:
+    """When the next note may be written and the next one made durable; `durable` is the last durable one (a
+    start makes durable what it finds)."""
+
+    durable: int
+    next_ms: int = 0
+    next_durable_ms: int = 0
+
+
+def note(state: RaftState, now_ms: int) -> None:
+    """Emit NoteCommitted when something new is committed and synced here, and it is time. A leader does not
+    wait: what its clients are told is committed must not be forgotten by a kill."""
+    log, times = state.log, state.note_times
+    offset = min(log.high_watermark, log.synced_offset)
+    if offset <= log.noted.offset and (times.durable >= log.noted.offset or now_ms < times.next_durable_ms):
+        return
+    if now_ms < times.next_ms and not isinstance(state.role, Leader):
+        return
+    if offset > log.noted.offset:
+        log.noted = LogPosition(log.epoch_before(offset), offset)
+    durably = now_ms >= times.next_durable_ms
+    times.next_ms = now_ms + state.config.note_committed_ms
+    if durably:
+        times.next_durable_ms = now_ms + state.config.sync_committed_ms
+        times.durable = log.noted.offset
+    state.emit(NoteCommitted(position=log.noted, durably=durably))
+
+
+def next_note_ms(state: RaftState) -> int | None:
+    """When `note` has something to do; None: all that is committed is written down."""
+    log, times = state.log, state.note_times
+    if min(log.high_watermark, log.synced_offset) > log.noted.offset:
+        return 0 if isinstance(state.role, Leader) else times.next_ms
+    return max(times.next_ms, times.next_durable_ms) if times.durable < log.noted.offset else None
+
+
+# ---- what this node refuses ----------------------------------------------------------------------
+
+
+def check_log(
+    directory: str, *, known: LogPosition, start_offset: int, end_offset: int, epochs: EpochTable
+) -> None:
+    """A log that is opened holds what was known to be committed. `end_offset` counts snapshots too. Raises
+    CommittedLostError."""
+    if end_offset < known.offset:
+        found = f"the log ends at offset {end_offset}"
+    else:
+        epoch = epochs.epoch_at(known.offset - 1) if known.offset > start_offset else None
+        if epoch in (None, known.epoch):
+            return
+        found = f"offset {known.offset - 1} is of epoch {epoch}, and was of epoch {known.epoch}"
+    raise CommittedLostError(
+        f"{directory}: committed records are missing: {found}, and {FILE_NAME} beside it says that everything"
+        f" below offset {known.offset} was committed; the log was replaced by an older copy, cut, or lost by"
+        " its disk. No byte was changed. Keep this directory, do not put an older one in its place;"
+        f" {WHERE}"
+    )
+
+
+def check_cut(state: RaftState, end_offset: int) -> None:
+    """The leader's log asks to cut this one. Raises CommittedLostError where that takes committed records
+    back."""
+    if end_offset < state.log.high_watermark:
+        _refuse(state, f"asks to cut the log at offset {end_offset}", end_offset)
+
+
+def check_snapshot(state: RaftState, snapshot: LogPosition, fetched_from: int) -> None:
+    """The leader says that the log up to `fetched_from` cannot go on, only a snapshot. Where that ends below
+    both, the leader's log goes on from it with other records than were committed here, or with none; where
+    it ends within what is committed here, it must follow the same record. Raises CommittedLostError."""
+    log, end = state.log, snapshot.offset
+    if end < min(log.high_watermark, fetched_from):
+        _refuse(state, f"holds other records from its snapshot at offset {end} on", end)
+    epoch = log.epochs.epoch_at(end - 1) if log.start_offset < end <= log.high_watermark else None
+    if epoch not in (None, snapshot.epoch):
+        _refuse(state, f"has a snapshot up to offset {end} whose last record is of another epoch", end - 1)
+
+
+def _refuse(state: RaftState, what: str, end_offset: int) -> None:
+    log = state.log
+    back = (
+        "stop all nodes, keep every directory, and compare them with `metaquorum log salvage`"
+        if not state.is_observer
+        else "stop the controllers and compare all directories with `metaquorum log salvage`; if they were"
+        " salvaged or repaired on purpose, remove this one and start again"
+    )
+    raise CommittedLostError(
+        f"committed records were lost: leader {state.leader_id} (epoch {state.epoch}) {what}, and node"
+        f" {state.node_id} knows everything below offset {log.high_watermark} to be committed"
+        f" ({log.directory}/{FILE_NAME}): a controller's directory was replaced by an older copy or emptied,"
+        f" so offsets {end_offset} to {log.high_watermark - 1} are missing there. Nothing was cut here:"
+        f" {back}; {WHERE}"
+    )
+
+
+# ---- what a leader hears -------------------------------------------------------------------------
+
+
+def compare(state: RaftState, request: FetchRequest, common_offset: int) -> None:
+    """Leader: the caller's log and this one agree below `common_offset` at most. A leader holds everything
+    that was committed (Raft paper 5.4.3), so a caller that knows of more proves a loss. It is only said: who
+    asks is one replica, and stopping brings nothing back."""
+    node_id = request.replica_id
+    if request.high_watermark <= common_offset:
+        state.losses.pop(node_id, None)
+        return
+    if node_id < 0 or len(state.losses) >= LOSSES_MAX:
+        return
+    loss = CommittedLoss(node_id=node_id, known_offset=request.high_watermark, common_offset=common_offset)
+    state.losses[node_id] = loss
+    state.warn_once(str(loss))

@@ -1,0 +1,55 @@
+"""Linearizable reads without a lease: the leader proves that it still leads after the read arrived.
+
+A read is answered from a committed offset when the voters of a majority (the leader included) have sent a
+fetch of this epoch *after* they saw the round's number, which was given out after the read arrived. Numbers
+instead of arrival times, because a fetch may lie in a socket of a paused leader for as long as the pause
+lasts. Reads that arrive during a round share the next one. (Raft dissertation 6.4, for pull Raft.)
+"""
+
+from __future__ import annotations
+
+from metaquorum.raft.effects import ReadFailed, ReadReady
+from metaquorum.raft.protocol import quorum, replication
+from metaquorum.raft.protocol.roles import Leader
+from metaquorum.raft.protocol.state import RaftState
+
+
+def request_read(state: RaftState, token: int) -> None:
+    role = state.role
+    if not isinstance(role, Leader) or len(role.view.reads) >= state.config.pending_reads_max:
+        state.emit(ReadFailed(token=token))
+        return
+    role.view.reads.waiting.append(token)
+    begin_round(state)
+
+
+def begin_round(state: RaftState) -> None:
+    """Start a round for the waiting reads, when none is under way and this epoch has committed a
+    record: before that, a new leader does not know what its predecessors committed."""
+    role = state.role
+    if not isinstance(role, Leader):
+        return
+    queue = role.view.reads
+    if queue.asking or not queue.waiting or state.log.high_watermark <= role.epoch_start_offset:
+        return
+    queue.asking, queue.waiting = queue.waiting, []
+    queue.round += 1
+    queue.offset = state.log.high_watermark
+    replication.wake_voters(state)
+    settle(state)
+
+
+def settle(state: RaftState) -> None:
+    """Answer the reads of the round that a majority has confirmed."""
+    role = state.role
+    if not isinstance(role, Leader) or not role.view.reads.asking:
+        return
+    queue = role.view.reads
+    confirmed = {
+        node_id for node_id, progress in role.view.voters.items() if progress.read_round >= queue.round
+    }
+    if quorum.has_majority(confirmed | {state.node_id}, state.voters):
+        tokens, queue.asking = queue.asking, []
+        for token in tokens:
+            state.emit(ReadReady(token=token, offset=queue.offset))
+        begin_round(state)

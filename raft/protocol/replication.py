@@ -1,0 +1,412 @@
+"""The leader's side of replication: fetches, the high watermark, check-quorum, resigning.
+
+Owns when a record is committed and when a parked fetch is answered. Knows of the log what `LogView` knows.
+"""
+
+from __future__ import annotations
+
+from metaquorum.raft.effects import AppendLog, HighWatermarkChanged, Respond, RespondWithRecords, Warn
+from metaquorum.raft.errors import RaftUsageError
+from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
+from metaquorum.raft.protocol import known, quorum, reads, transitions
+from metaquorum.raft.protocol.progress import (
+    LeaderView,
+    ParkedFetch,
+    ReplicaKey,
+    ReplicaProgress,
+    ReplicaState,
+    Transfer,
+)
+from metaquorum.raft.protocol.roles import Leader
+from metaquorum.raft.protocol.state import RaftState
+from metaquorum.storage.batches.batch import hop_headers
+from metaquorum.storage.types import LogPosition
+
+# ---- fetches -------------------------------------------------------------------------------------
+
+
+def check_leader_request(state: RaftState, cluster_id: str, epoch: int) -> RaftError:
+    """Whether a request that only the leader of its epoch answers has come to that leader, in that epoch."""
+    if cluster_id != state.identity.cluster_id:
+        return RaftError.INCONSISTENT_CLUSTER_ID
+    if epoch < state.epoch:
+        return RaftError.FENCED_LEADER_EPOCH
+    if epoch > state.epoch:
+        return RaftError.UNKNOWN_LEADER_EPOCH
+    return RaftError.NONE if isinstance(state.role, Leader) else RaftError.NOT_LEADER_OR_FOLLOWER
+
+
+def on_fetch(state: RaftState, now_ms: int, key: int, request: FetchRequest) -> None:
+    error = check_leader_request(state, request.cluster_id, request.epoch)
+    if error is RaftError.NONE and request.fetch_offset < 0:
+        error = RaftError.INVALID_REQUEST
+    if error is not RaftError.NONE:
+        state.respond(key, FetchResponse(error=error, epoch=state.epoch, leader_id=state.leader_id))
+        return
+    view = state.leader_view()
+    replica = (request.replica_id, request.replica_directory_id)
+    earlier = view.parked.pop_replica(replica)
+    if earlier is not None:
+        _answer(state, earlier.key, earlier.request, with_records=False)
+    progress = touch(state, now_ms, replica)
+    progress.read_round = max(progress.read_round, request.read_round)
+    log = state.log
+    if log.snapshot_needed(request.fetch_offset, request.last_fetched_epoch):
+        behind = request.fetch_offset < log.start_offset
+        known.compare(state, request, log.end_offset if behind else log.start_offset)
+        reads.settle(state)
+        _redirect_to_snapshot(state, key)
+        return
+    diverging = log.divergence(request.fetch_offset, request.last_fetched_epoch)
+    known.compare(state, request, log.end_offset if diverging is None else diverging.offset)
+    if diverging is not None:
+        reads.settle(state)
+        state.respond(key, _response(state, diverging=diverging))
+        return
+    _count(state, now_ms, progress, request)
+    _answer_or_park(state, now_ms, key, request, replica)
+    reads.settle(state)
+    _try_transfer(state, now_ms)
+
+
+def touch(state: RaftState, now_ms: int, replica: ReplicaKey) -> ReplicaProgress:
+    """The progress of a replica that was just heard of in this epoch; makes it when it is new."""
+    view = state.leader_view()
+    if state.is_voter_replica(*replica) and replica[0] in view.voters:
+        progress = view.voters[replica[0]]
+        if progress.directory_id != replica[1]:
+            # Another disk: what the one before held counts no more (a voter that is not pinned, K15).
+            progress.directory_id, progress.acked_offset = replica[1], None
+        progress.next_begin_ms = now_ms + state.config.fetch_timeout_ms // 2
+    elif replica[0] < 0:
+        # A tool that reads the log: served like an observer, and no replica of which anything is kept.
+        return ReplicaProgress(node_id=replica[0], directory_id=replica[1])
+    else:
+        progress = view.observers.setdefault(
+            replica, ReplicaProgress(node_id=replica[0], directory_id=replica[1])
+        )
+    progress.last_fetch_ms = now_ms
+    return progress
+
+
+def _count(state: RaftState, now_ms: int, progress: ReplicaProgress, request: FetchRequest) -> None:
+    """The fetch passed the divergence check: what is below its offset is this leader's log."""
+    end = state.log.end_offset
+    if request.fetch_offset >= end:
+        progress.last_caught_up_wall_ms = state.wall_ms
+    elif progress.last_fetch_wall_ms is not None and request.fetch_offset >= progress.end_at_last_fetch:
+        progress.last_caught_up_wall_ms = max(
+            progress.last_fetch_wall_ms, progress.last_caught_up_wall_ms or 0
+        )
+    progress.last_fetch_wall_ms = state.wall_ms
+    progress.end_at_last_fetch = end
+    progress.acked_offset = request.fetch_offset
+    if progress is state.leader_view().voters.get(progress.node_id):
+        advance_high_watermark(state, now_ms)
+
+
+def _answer_or_park(
+    state: RaftState, now_ms: int, key: int, request: FetchRequest, replica: ReplicaKey
+) -> None:
+    view = state.leader_view()
+    is_voter = _is_other_voter(state, view, request)
+    wait_ms = min(request.max_wait_ms, state.config.observer_fetch_max_wait_ms)
+    full = not is_voter and len(view.parked.observers) >= state.config.parked_fetches_max
+    if wait_ms <= 0 or full or _has_news(state, view, request, is_voter=is_voter):
+        _answer(state, key, request)
+        return
+    fetch = ParkedFetch(key=key, request=request, replica=replica, deadline_ms=now_ms + wait_ms)
+    view.parked.park(fetch, is_voter=is_voter)
+
+
+def _is_other_voter(state: RaftState, view: LeaderView, request: FetchRequest) -> bool:
+    known = request.replica_id in view.voters
+    return known and state.is_voter_replica(request.replica_id, request.replica_directory_id)
+
+
+def _has_news(state: RaftState, view: LeaderView, request: FetchRequest, *, is_voter: bool) -> bool:
+    if not is_voter:
+        # Observers are woken for what matters to them: records that are only there to tick do not.
+        return view.observer_wake_offset > min(request.fetch_offset, max(request.high_watermark, 0))
+    if view.reads.asking and request.read_round < view.reads.round:
+        return True
+    return request.fetch_offset < state.log.end_offset or view.announced > request.high_watermark
+
+
+def _answer(state: RaftState, key: int, request: FetchRequest, *, with_records: bool = True) -> None:
+    response = _response(state)
+    is_voter = _is_other_voter(state, state.leader_view(), request)
+    read_to = state.log.end_offset if is_voter else max(0, state.log.high_watermark)
+    if not with_records or read_to <= request.fetch_offset:
+        state.emit(Respond(key=key, response=response, after=state.unpersisted_token))
+        return
+    state.emit(
+        RespondWithRecords(
+            key=key,
+            response=response,
+            read_from=request.fetch_offset,
+            read_to=read_to,
+            max_bytes=min(request.max_bytes, state.config.fetch_max_bytes),
+            after=state.unpersisted_token,
+        )
+    )
+
+
+def _redirect_to_snapshot(state: RaftState, key: int) -> None:
+    snapshot = state.log.latest_snapshot
+    error = RaftError.NONE if snapshot is not None else RaftError.OFFSET_OUT_OF_RANGE
+    response = FetchResponse(
+        error=error,
+        epoch=state.epoch,
+        leader_id=state.node_id,
+        high_watermark=state.log.high_watermark,
+        log_start_offset=state.log.start_offset,
+        snapshot=snapshot,
+        read_round=state.leader_view().reads.round,
+    )
+    state.respond(key, response)
+
+
+def _response(state: RaftState, *, diverging: LogPosition | None = None) -> FetchResponse:
+    return FetchResponse(
+        error=RaftError.NONE,
+        epoch=state.epoch,
+        leader_id=state.node_id,
+        high_watermark=state.log.high_watermark,
+        log_start_offset=state.log.start_offset,
+        diverging=diverging,
+        read_round=state.leader_view().reads.round,
+    )
+
+
+def wake_voters(state: RaftState) -> None:
+    """Answer the voters' parked fetches for which there is news."""
+    view = state.leader_view()
+    for parked in list(view.parked.voters.values()):
+        if _has_news(state, view, parked.request, is_voter=True):
+            view.parked.pop_key(parked.key)
+            _answer(state, parked.key, parked.request)
+
+
+def _wake_observers(state: RaftState) -> None:
+    view = state.leader_view()
+    for parked in list(view.parked.observers.values()):
+        if _has_news(state, view, parked.request, is_voter=False):
+            view.parked.pop_key(parked.key)
+            _answer(state, parked.key, parked.request)
+
+
+# ---- the log and the high watermark --------------------------------------------------------------
+
+
+def append(state: RaftState, data: bytes, *, wake_observers: bool) -> int:
+    """Append whole batches of this epoch at the log's end; returns the new end. Raises RaftUsageError
+    when this node does not lead or the batches do not fit."""
+    if not isinstance(state.role, Leader):
+        raise RaftUsageError(f"only the leader appends; this node is {state.role.role}")
+    base = state.log.end_offset
+    end = base
+    for _, batch_base, next_offset, epoch in hop_headers(data):
+        if batch_base != end or epoch != state.epoch:
+            raise RaftUsageError(
+                f"batch at offset {batch_base} of epoch {epoch} was given where offset {end} "
+                f"of epoch {state.epoch} comes next"
+            )
+        end = next_offset
+    if end == base:
+        raise RaftUsageError("an append needs at least one batch")
+    state.log.append(state.epoch, base, end)
+    state.emit(AppendLog(data=data, base_offset=base, end_offset=end))
+    if wake_observers:
+        state.role.view.wakes.append(end)
+    wake_voters(state)
+    # Every voter gets these records, and the high watermark with them.
+    state.role.view.announce_ms = None
+    return end
+
+
+def advance_high_watermark(state: RaftState, now_ms: int) -> None:
+    """Commit what a majority holds durably, once that includes a record of this epoch (Raft paper 5.4.2): an
+    older epoch's record on a majority can still be overwritten (figure 8)."""
+    role = state.role
+    if not isinstance(role, Leader):
+        return
+    acked = [progress.acked_offset for progress in role.view.voters.values()]
+    reached = quorum.majority_value([*acked, state.log.synced_offset])
+    if reached is None or reached <= role.epoch_start_offset or reached <= state.log.high_watermark:
+        return
+    set_high_watermark(state, reached)
+    view = role.view
+    woken = False
+    while view.wakes and view.wakes[0] <= reached:
+        view.observer_wake_offset = view.wakes.popleft()
+        woken = True
+    if state.config.high_watermark_linger_ms <= 0:
+        _announce(state, view)
+    elif view.announce_ms is None:
+        view.announce_ms = now_ms + state.config.high_watermark_linger_ms
+    if woken:
+        _wake_observers(state)
+    reads.begin_round(state)
+
+
+def _announce(state: RaftState, view: LeaderView) -> None:
+    """Tell the voters the high watermark now (KAFKA-14145)."""
+    view.announced, view.announce_ms = state.log.high_watermark, None
+    wake_voters(state)
+
+
+def set_high_watermark(state: RaftState, high_watermark: int) -> None:
+    """It never falls."""
+    if high_watermark > state.log.high_watermark:
+        state.log.high_watermark = high_watermark
+        state.emit(HighWatermarkChanged(high_watermark=high_watermark))
+
+
+# ---- giving up leadership ------------------------------------------------------------------------
+
+
+def check_quorum(state: RaftState, now_ms: int) -> None:
+    """Resign when no majority fetched within 1.5 x fetch timeout (KAFKA-15489): whoever is cut off must stop
+    acting as leader, and the others elect one meanwhile."""
+    role = state.role
+    if isinstance(role, Leader) and now_ms >= check_quorum_deadline_ms(state, role):
+        state.emit(
+            Warn(
+                message=f"resigning as leader of epoch {state.epoch}: no majority of voters fetched in "
+                f"{check_quorum_ms(state)} ms; check the network to voters {state.other_voters}"
+            )
+        )
+        resign(state, now_ms)
+
+
+def check_quorum_ms(state: RaftState) -> int:
+    return state.config.fetch_timeout_ms * 3 // 2
+
+
+def check_quorum_deadline_ms(state: RaftState, role: Leader) -> int:
+    """When the majority (this node included) that was heard last falls out of the window."""
+    if not role.view.voters:
+        return 1 << 62
+    heard = sorted(
+        (progress.last_fetch_ms if progress.last_fetch_ms is not None else role.view.elected_ms)
+        for progress in role.view.voters.values()
+    )
+    needed = quorum.majority(len(state.voters)) - 1
+    return heard[len(heard) - needed] + check_quorum_ms(state)
+
+
+def resign(state: RaftState, now_ms: int, first: int | None = None) -> None:
+    """Name the successors, best synced first (`first` before all), and stop leading."""
+    view = state.leader_view()
+
+    def rank(progress: ReplicaProgress) -> tuple[bool, int, int, int]:
+        acked = -1 if progress.acked_offset is None else progress.acked_offset
+        heard = -1 if progress.last_fetch_ms is None else progress.last_fetch_ms
+        return (progress.node_id != first, -acked, -heard, progress.node_id)
+
+    successors = tuple(progress.node_id for progress in sorted(view.voters.values(), key=rank))
+    transitions.become_resigned(state, now_ms, successors)
+
+
+def transfer_refusal(state: RaftState, target_id: int) -> str | None:
+    """Why leadership can not be handed to this node, as an instruction; None when it can be tried."""
+    if not isinstance(state.role, Leader):
+        return f"this node does not lead; ask the leader (node {state.leader_id})"
+    if target_id == state.node_id:
+        return f"node {target_id} leads already; name another voter of {state.other_voters}"
+    if target_id not in state.voters:
+        return f"node {target_id} is no voter; name one of {state.other_voters}"
+    if state.role.view.voters[target_id].acked_offset is None:
+        return f"node {target_id} has not fetched in epoch {state.epoch}; start it or name another voter"
+    return None
+
+
+def transfer(state: RaftState, now_ms: int, target_id: int) -> None:
+    """Resign in favour of `target_id` as soon as it holds the whole log; give up after an election
+    timeout."""
+    refusal = transfer_refusal(state, target_id)
+    if refusal is not None:
+        state.emit(Warn(message=f"leadership stays: {refusal}"))
+        return
+    view = state.leader_view()
+    view.transfer = Transfer(target_id=target_id, deadline_ms=now_ms + state.config.election_timeout_ms)
+    _try_transfer(state, now_ms)
+
+
+def _try_transfer(state: RaftState, now_ms: int) -> None:
+    if not isinstance(state.role, Leader) or state.role.view.transfer is None:
+        return
+    target_id = state.role.view.transfer.target_id
+    if state.role.view.voters[target_id].acked_offset == state.log.end_offset:
+        resign(state, now_ms, first=target_id)
+
+
+# ---- time ----------------------------------------------------------------------------------------
+
+
+def tick(state: RaftState, now_ms: int) -> None:
+    role = state.role
+    if not isinstance(role, Leader):
+        return
+    view = role.view
+    if view.announce_ms is not None and view.announce_ms <= now_ms:
+        _announce(state, view)
+    for parked in view.parked.pop_expired(now_ms):
+        _answer(state, parked.key, parked.request)
+    if view.transfer is not None and view.transfer.deadline_ms <= now_ms:
+        state.emit(
+            Warn(
+                message=f"leadership stays: node {view.transfer.target_id} did not catch up within "
+                f"{state.config.election_timeout_ms} ms; try again when fewer writes are under way"
+            )
+        )
+        view.transfer = None
+    if view.next_prune_ms <= now_ms:
+        view.next_prune_ms = now_ms + state.config.observer_session_ms
+        oldest = now_ms - state.config.observer_session_ms
+        for replica, progress in list(view.observers.items()):
+            if progress.last_fetch_ms is not None and progress.last_fetch_ms < oldest:
+                del view.observers[replica]
+
+
+def describe(state: RaftState, now_ms: int) -> list[ReplicaState]:
+    """The leader's view of every replica, itself first; [] elsewhere. Silent observers drop out (K14)."""
+    role = state.role
+    if not isinstance(role, Leader):
+        return []
+    own = ReplicaState(
+        node_id=state.node_id,
+        directory_id=state.identity.directory_id,
+        is_voter=True,
+        log_end_offset=state.log.end_offset,
+        last_fetch_ms=None,
+        last_caught_up_ms=None,
+    )
+    oldest = now_ms - state.config.observer_session_ms
+    observers = [
+        progress
+        for progress in role.view.observers.values()
+        if progress.last_fetch_ms is not None and progress.last_fetch_ms >= oldest
+    ]
+    voters = [role.view.voters[node_id] for node_id in state.other_voters]
+    return [
+        own,
+        *(_replica_state(progress, is_voter=True) for progress in voters),
+        *(_replica_state(progress, is_voter=False) for progress in sorted(observers, key=_by_id)),
+    ]
+
+
+def _by_id(progress: ReplicaProgress) -> tuple[int, bytes]:
+    return (progress.node_id, progress.directory_id)
+
+
+def _replica_state(progress: ReplicaProgress, *, is_voter: bool) -> ReplicaState:
+    return ReplicaState(
+        node_id=progress.node_id,
+        directory_id=progress.directory_id,
+        is_voter=is_voter,
+        log_end_offset=-1 if progress.acked_offset is None else progress.acked_offset,
+        last_fetch_ms=progress.last_fetch_wall_ms,
+        last_caught_up_ms=progress.last_caught_up_wall_ms,
+    )

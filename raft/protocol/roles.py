@@ -1,0 +1,173 @@
+"""The roles of a replica and the table of legal transitions between them (KIP-595, KIP-996).
+
+Owns what each role remembers and which role may follow which. Knows neither messages nor effects:
+`transitions.py` carries a change out, and asks `check_transition` first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from metaquorum.raft.errors import RaftInvariantError
+from metaquorum.raft.protocol.progress import LeaderView
+from metaquorum.storage.types import LogPosition
+
+
+class Role(StrEnum):
+    UNATTACHED = "unattached"
+    PROSPECTIVE = "prospective"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    RESIGNED = "resigned"
+
+
+class EpochStep(StrEnum):
+    """How the epoch changes on an edge."""
+
+    SAME = "same epoch"
+    HIGHER = "higher epoch"
+    ANY = "same or higher epoch"
+
+
+_U, _P, _C, _L, _F, _R = (
+    Role.UNATTACHED,
+    Role.PROSPECTIVE,
+    Role.CANDIDATE,
+    Role.LEADER,
+    Role.FOLLOWER,
+    Role.RESIGNED,
+)
+
+VOTER_TRANSITIONS: dict[tuple[Role, Role], tuple[EpochStep, str]] = {
+    (_U, _U): (EpochStep.ANY, "a higher epoch was seen, or this node gave its vote"),
+    (_U, _P): (EpochStep.SAME, "the election timeout passed"),
+    (_U, _F): (EpochStep.ANY, "the leader of the epoch became known"),
+    (_P, _U): (EpochStep.ANY, "a higher epoch, a vote given, or a lost pre-vote without a known leader"),
+    (_P, _C): (EpochStep.HIGHER, "a majority would vote for this node"),
+    (_P, _F): (EpochStep.ANY, "a leader became known, or the pre-vote was lost and the last leader stays"),
+    (_C, _U): (EpochStep.HIGHER, "a higher epoch was seen"),
+    (_C, _P): (EpochStep.SAME, "the election was lost or timed out"),
+    (_C, _L): (EpochStep.SAME, "a majority voted for this node"),
+    (_C, _F): (EpochStep.ANY, "the leader of the epoch became known"),
+    (_L, _U): (EpochStep.HIGHER, "a higher epoch was seen"),
+    (_L, _F): (EpochStep.HIGHER, "a leader of a higher epoch became known"),
+    (_L, _R): (EpochStep.SAME, "shutdown, leadership transfer, or no majority fetched in time"),
+    (_F, _U): (EpochStep.HIGHER, "a higher epoch was seen"),
+    (_F, _P): (EpochStep.SAME, "the fetch timeout passed"),
+    (_F, _C): (EpochStep.HIGHER, "the leader resigned and named this node as its first successor"),
+    (_F, _F): (EpochStep.HIGHER, "a leader of a higher epoch became known"),
+    (_R, _U): (EpochStep.ANY, "a higher epoch was seen, or the election timeout passed"),
+    (_R, _F): (EpochStep.HIGHER, "a leader of a higher epoch became known"),
+}
+
+OBSERVER_TRANSITIONS: dict[tuple[Role, Role], tuple[EpochStep, str]] = {
+    (_U, _U): (EpochStep.HIGHER, "a higher epoch was seen"),
+    (_U, _F): (EpochStep.ANY, "the leader of the epoch became known"),
+    (_F, _U): (EpochStep.ANY, "a higher epoch was seen, or the fetch timeout passed"),
+    (_F, _F): (EpochStep.HIGHER, "a leader of a higher epoch became known"),
+}
+
+
+def check_transition(source: Role, target: Role, *, epoch: int, new_epoch: int, observer: bool) -> None:
+    """Raises RaftInvariantError unless the tables name the edge for this change of epoch."""
+    table = OBSERVER_TRANSITIONS if observer else VOTER_TRANSITIONS
+    edge = table.get((source, target))
+    legal = edge is not None and (
+        (new_epoch == epoch and edge[0] is not EpochStep.HIGHER)
+        or (new_epoch > epoch and edge[0] is not EpochStep.SAME)
+    )
+    if not legal:
+        kind = "observer" if observer else "voter"
+        raise RaftInvariantError(
+            f"a {kind} must not go from {source} in epoch {epoch} to {target} in epoch {new_epoch}"
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Unattached:
+    """Knows no leader. A voter waits for `deadline_ms`; an observer asks voters in turn at
+    `next_fetch_ms`."""
+
+    deadline_ms: int | None
+    next_fetch_ms: int | None = None
+    attempts: int = 0
+    role: Role = field(default=Role.UNATTACHED, init=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class Prospective:
+    """Asks whether it would be elected (KIP-996). Sets hold voter ids: a repeated answer counts once."""
+
+    deadline_ms: int
+    granted: set[int]
+    rejected: set[int] = field(default_factory=set)
+    role: Role = field(default=Role.PROSPECTIVE, init=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class Candidate:
+    """Asks for votes in its epoch until `deadline_ms`, or until `backoff_until_ms` once it has lost."""
+
+    deadline_ms: int
+    granted: set[int]
+    rejected: set[int] = field(default_factory=set)
+    backoff_until_ms: int | None = None
+    role: Role = field(default=Role.CANDIDATE, init=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class Leader:
+    """`epoch_start_offset` is where its LeaderChange record stands; `view` is what it knows of the others."""
+
+    epoch_start_offset: int
+    view: LeaderView
+    role: Role = field(default=Role.LEADER, init=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class SnapshotFetch:
+    """A snapshot on its way: `position` bytes are here. `loading`: it is whole and being checked."""
+
+    snapshot: LogPosition
+    position: int = 0
+    size_bytes: int | None = None
+    loading: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Follower:
+    """Fetches from `leader_id`.
+
+    `has_fetched`: a fetch of this stay succeeded. `suspect`: the leader's process looks dead or it resigned.
+    `alive` decides whether a pre-vote is refused.
+    """
+
+    leader_id: int
+    deadline_ms: int
+    next_fetch_ms: int
+    keepalive_ms: int
+    has_fetched: bool = False
+    suspect: bool = False
+    failures: int = 0
+    read_round: int = 0
+    snapshot: SnapshotFetch | None = None
+    role: Role = field(default=Role.FOLLOWER, init=False)
+
+    @property
+    def alive(self) -> bool:
+        return self.has_fetched and not self.suspect
+
+
+@dataclass(slots=True, kw_only=True)
+class Resigned:
+    """Gave up leadership of this epoch. Tells `unacknowledged` voters until `deadline_ms`."""
+
+    deadline_ms: int
+    successors: tuple[int, ...]
+    unacknowledged: set[int]
+    role: Role = field(default=Role.RESIGNED, init=False)
+
+
+RoleState = Unattached | Prospective | Candidate | Leader | Follower | Resigned

@@ -1,0 +1,193 @@
+"""Snapshots (KIP-630): serving one in chunks, and fetching one from the leader.
+
+A fetch of a snapshot goes on where it stopped while the leader and the snapshot's id stay the same, and
+starts at byte 0 otherwise: two nodes' files of one id hold the same records, not surely the same bytes.
+"""
+
+from __future__ import annotations
+
+from metaquorum.raft.effects import (
+    FinishSnapshot,
+    HighWatermarkChanged,
+    ResetLog,
+    RespondWithSnapshotChunk,
+    Warn,
+    WriteSnapshotChunk,
+)
+from metaquorum.raft.messages import FetchSnapshotRequest, FetchSnapshotResponse, RaftError
+from metaquorum.raft.protocol import election, known, replication, transitions
+from metaquorum.raft.protocol.roles import Follower, Leader, SnapshotFetch
+from metaquorum.raft.protocol.state import InFlight, RaftState
+from metaquorum.storage.types import LogPosition
+
+# ---- leader --------------------------------------------------------------------------------------
+
+
+def on_fetch_snapshot(state: RaftState, now_ms: int, key: int, request: FetchSnapshotRequest) -> None:
+    error = replication.check_leader_request(state, request.cluster_id, request.epoch)
+    if error is RaftError.NONE:
+        replication.touch(state, now_ms, (request.replica_id, request.replica_directory_id))
+        if request.snapshot not in state.log.snapshots:
+            error = RaftError.SNAPSHOT_NOT_FOUND
+        elif request.position < 0:
+            error = RaftError.POSITION_OUT_OF_RANGE
+    response = FetchSnapshotResponse(
+        error=error,
+        epoch=state.epoch,
+        leader_id=state.leader_id,
+        snapshot=request.snapshot,
+        position=request.position,
+    )
+    if error is not RaftError.NONE:
+        state.respond(key, response)
+        return
+    state.emit(
+        RespondWithSnapshotChunk(
+            key=key,
+            response=response,
+            snapshot=request.snapshot,
+            position=request.position,
+            max_bytes=max(1, min(request.max_bytes, state.config.snapshot_chunk_bytes)),
+            after=state.unpersisted_token,
+        )
+    )
+
+
+# ---- follower and observer -----------------------------------------------------------------------
+
+
+def holds(state: RaftState, snapshot: LogPosition) -> bool:
+    """Whether this log has everything that the snapshot covers (log matching: Raft paper 5.3)."""
+    log = state.log
+    return (
+        log.start_offset <= snapshot.offset <= log.end_offset
+        and log.epoch_before(snapshot.offset) == snapshot.epoch
+    )
+
+
+def redirect(state: RaftState, now_ms: int, role: Follower, snapshot: LogPosition, fetched_from: int) -> None:
+    """The leader said that the log up to `fetched_from` can only go on from a snapshot."""
+    log = state.log
+    if fetched_from < log.end_offset and holds(state, snapshot):
+        return  # the fetch said what was synced then, which was less: the next one goes on from there
+    known.check_snapshot(state, snapshot, fetched_from)
+    if snapshot.offset < log.high_watermark or snapshot == log.end_position:
+        role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
+        state.warn_once(
+            f"the leader sends this node to snapshot {snapshot}, which is not ahead of it (log end "
+            f"{log.end_position}, high watermark {log.high_watermark}); compare this node's "
+            "metadata directory with the leader's"
+        )
+        return
+    current = role.snapshot
+    if current is None or (current.snapshot != snapshot and not current.loading):
+        role.snapshot = SnapshotFetch(snapshot=snapshot)
+
+
+def send_fetch_snapshot(state: RaftState, now_ms: int, role: Follower, fetch: SnapshotFetch) -> None:
+    request = FetchSnapshotRequest(
+        cluster_id=state.identity.cluster_id,
+        replica_id=state.node_id,
+        replica_directory_id=state.identity.directory_id,
+        epoch=state.epoch,
+        snapshot=fetch.snapshot,
+        position=fetch.position,
+        max_bytes=state.config.snapshot_chunk_bytes,
+    )
+    state.send(now_ms, role.leader_id, request, state.config.request_timeout_ms)
+
+
+def on_fetch_snapshot_response(
+    state: RaftState, now_ms: int, flight: InFlight, response: FetchSnapshotResponse
+) -> None:
+    if election.learn(state, now_ms, response):
+        return
+    role = state.role
+    if not isinstance(role, Follower) or role.leader_id != flight.to:
+        return
+    fetch = role.snapshot
+    if fetch is None or fetch.loading:
+        return
+    if response.error is not RaftError.NONE:
+        _chunk_refused(state, now_ms, role, response)
+        return
+    role.has_fetched, role.suspect, role.failures = True, False, 0
+    role.deadline_ms = now_ms + transitions.fetch_patience_ms(state)
+    role.next_fetch_ms = now_ms
+    _take_chunk(state, now_ms, role, fetch, response)
+
+
+def _chunk_refused(state: RaftState, now_ms: int, role: Follower, response: FetchSnapshotResponse) -> None:
+    if response.error in (RaftError.SNAPSHOT_NOT_FOUND, RaftError.POSITION_OUT_OF_RANGE):
+        # The leader has a newer one: the next fetch names it.
+        role.snapshot = None
+    elif response.error is RaftError.NOT_LEADER_OR_FOLLOWER:
+        election.doubt_leader(state, now_ms, state.backoff_ms())
+    role.next_fetch_ms = now_ms + state.config.retry_backoff_ms
+
+
+def _take_chunk(
+    state: RaftState, now_ms: int, role: Follower, fetch: SnapshotFetch, response: FetchSnapshotResponse
+) -> None:
+    end = response.position + len(response.data)
+    changed = fetch.size_bytes is not None and fetch.size_bytes != response.size_bytes
+    if (
+        response.snapshot != fetch.snapshot
+        or response.position != fetch.position
+        or changed
+        or end > response.size_bytes
+        or (not response.data and end < response.size_bytes)
+    ):
+        role.snapshot = None
+        role.next_fetch_ms = now_ms + state.config.retry_backoff_ms
+        state.emit(
+            Warn(
+                message=f"leader {role.leader_id} answered for snapshot {fetch.snapshot} at byte "
+                f"{fetch.position} with {response.snapshot} at byte {response.position}, "
+                f"size {response.size_bytes}: starting again"
+            )
+        )
+        return
+    fetch.size_bytes = response.size_bytes
+    state.emit(WriteSnapshotChunk(snapshot=fetch.snapshot, position=fetch.position, data=response.data))
+    fetch.position = end
+    if end == response.size_bytes:
+        fetch.loading = True
+        role.keepalive_ms = now_ms + max(1, state.config.fetch_timeout_ms // 4)
+        state.emit(FinishSnapshot(snapshot=fetch.snapshot, size_bytes=end))
+
+
+def begin(state: RaftState) -> None:
+    """A snapshot of what was committed can be durable before this node's own copy of the records is: a crash
+    between leaves a log that ends below it. The log restarts behind the snapshot."""
+    latest = state.log.latest_snapshot
+    if latest is not None and latest.offset > state.log.end_offset:
+        state.log.reset(latest)
+        state.emit(ResetLog(position=latest))
+
+
+def on_loaded(state: RaftState, now_ms: int, position: LogPosition) -> None:
+    """The image is loaded: the log restarts behind it, unless this node has moved on meanwhile
+    (another leader may have sent it records beyond the snapshot, which it has acknowledged)."""
+    role = state.role
+    wanted = False
+    if isinstance(role, Follower) and role.snapshot is not None:
+        wanted = role.snapshot.loading and role.snapshot.snapshot == position
+        role.snapshot = None
+        role.next_fetch_ms = now_ms
+    behind = state.log.end_offset < position.offset
+    if isinstance(role, Leader) or position.offset < state.log.high_watermark or not (wanted or behind):
+        return
+    state.log.reset(position)
+    state.emit(ResetLog(position=position))
+    state.emit(HighWatermarkChanged(high_watermark=position.offset))
+
+
+def on_rejected(state: RaftState, now_ms: int, position: LogPosition) -> None:
+    role = state.role
+    if isinstance(role, Follower) and role.snapshot is not None and role.snapshot.snapshot == position:
+        role.snapshot = None
+        role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
+    state.emit(
+        Warn(message=f"the snapshot {position} that was fetched is damaged; it is dropped and fetched again")
+    )

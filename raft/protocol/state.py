@@ -1,0 +1,196 @@
+"""The data of one Raft replica, and how it emits effects. No protocol rule lives here.
+
+Owns hard state (epoch, vote, leader) and its dependency rule: while a change of it is not durable, every
+request and response waits for it (`after`), so no peer ever hears of a vote that a crash could undo.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+from metaquorum.raft.effects import PersistQuorumState, RaftEffect, Respond, RoleChanged, SendRequest, Warn
+from metaquorum.raft.errors import RaftInvariantError
+from metaquorum.raft.log_view import LogView
+from metaquorum.raft.messages import RaftRequest, RaftResponse
+from metaquorum.raft.protocol.known import NoteTimes
+from metaquorum.raft.protocol.progress import LeaderView
+from metaquorum.raft.protocol.roles import Follower, Leader, RoleState, Unattached
+from metaquorum.storage.files.known_committed import CommittedLoss
+
+EncodeLeaderChange = Callable[[int, int, int, int, tuple[int, ...], tuple[int, ...]], bytes]
+"""(base_offset, epoch, wall_ms, leader_id, voter ids, granting voter ids) -> one control batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """Who got this node's vote in its epoch."""
+
+    node_id: int
+    directory_id: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """A request that was sent and not answered."""
+
+    to: int
+    request: RaftRequest
+    sent_ms: int
+    timeout_ms: int
+
+
+class RaftState:
+    """Fields are written by the protocol modules of this package only; everyone else reads."""
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        identity: Identity,
+        voters: tuple[Voter, ...],
+        recovered: RecoveredLog,
+        rng: random.Random,
+        encode_leader_change: EncodeLeaderChange,
+    ) -> None:
+        self.config = config
+        self.identity = identity
+        self.voters = {voter.node_id: voter for voter in voters}
+        self.rng = rng
+        self.encode_leader_change = encode_leader_change
+        self.wall_ms = 0
+        own = self.voters.get(identity.node_id)
+        self.wrong_directory = own is not None and own.directory_id not in (None, identity.directory_id)
+        self.is_observer = own is None or self.wrong_directory
+        self.log = LogView(recovered)
+        self.epoch = max(recovered.epoch, self.log.epochs.last_epoch)
+        same_epoch = self.epoch == recovered.epoch
+        self.known_leader_id = recovered.leader_id if same_epoch else None
+        voted_id = recovered.voted_id if same_epoch else None
+        self.vote = None if voted_id is None else Vote(voted_id, recovered.voted_directory_id)
+        self.role: RoleState = Unattached(deadline_ms=None)
+        self.effects: list[RaftEffect] = []
+        self.unpersisted_token: int | None = None
+        self.in_flight: dict[int, InFlight] = {}
+        self.retry_at_ms: dict[int, int] = {}
+        self.election_attempts = 0
+        self.note_times = NoteTimes(durable=self.log.noted.offset)
+        self.losses: dict[int, CommittedLoss] = {}
+        """By replica: what it knows to be committed and this node, as a leader, does not have."""
+        self._last_token = 0
+        self._last_correlation_id = 0
+        self._announced: RoleChanged | None = None
+        self._warned: set[str] = set()
+
+    # ---- who ---------------------------------------------------------------------------------
+
+    @property
+    def node_id(self) -> int:
+        return self.identity.node_id
+
+    @property
+    def other_voters(self) -> list[int]:
+        return [node_id for node_id in sorted(self.voters) if node_id != self.node_id]
+
+    @property
+    def leader_id(self) -> int | None:
+        """The leader that this node leads as or follows; None while it doubts."""
+        match self.role:
+            case Leader():
+                return self.node_id
+            case Follower(leader_id=leader_id):
+                return leader_id
+            case _:
+                return None
+
+    def is_voter_replica(self, node_id: int, directory_id: bytes) -> bool:
+        """True when this node and directory are a configured voter (an unpinned voter matches any
+        directory)."""
+        voter = self.voters.get(node_id)
+        return voter is not None and voter.directory_id in (None, directory_id)
+
+    def leader_view(self) -> LeaderView:
+        if not isinstance(self.role, Leader):
+            raise RaftInvariantError(f"a {self.role.role} has no view of replicas: only a leader has")
+        return self.role.view
+
+    # ---- effects -----------------------------------------------------------------------------
+
+    def emit(self, effect: RaftEffect) -> None:
+        self.effects.append(effect)
+
+    def take_effects(self) -> list[RaftEffect]:
+        effects, self.effects = self.effects, []
+        return effects
+
+    def warn_once(self, message: str) -> None:
+        """One line for the operator, the first time that it is true."""
+        if message not in self._warned and len(self._warned) < 1000:
+            self._warned.add(message)
+            self.emit(Warn(message=message))
+
+    def respond(self, key: int, response: RaftResponse) -> None:
+        self.emit(Respond(key=key, response=response, after=self.unpersisted_token))
+
+    def send(self, now_ms: int, to: int, request: RaftRequest, timeout_ms: int) -> None:
+        self._last_correlation_id += 1
+        correlation_id = self._last_correlation_id
+        self.in_flight[correlation_id] = InFlight(
+            to=to, request=request, sent_ms=now_ms, timeout_ms=timeout_ms
+        )
+        self.emit(
+            SendRequest(
+                to=to,
+                correlation_id=correlation_id,
+                request=request,
+                timeout_ms=timeout_ms,
+                after=self.unpersisted_token,
+            )
+        )
+
+    def is_asking(self, to: int) -> bool:
+        """True while a request to this node is unanswered: one at a time."""
+        return any(flight.to == to for flight in self.in_flight.values())
+
+    def may_ask(self, now_ms: int, to: int) -> bool:
+        return self.retry_at_ms.get(to, now_ms) <= now_ms and not self.is_asking(to)
+
+    def persist(self) -> None:
+        """Ask for a durable write of epoch, vote and leader together; what follows waits for it."""
+        self._last_token += 1
+        self.unpersisted_token = self._last_token
+        self.emit(
+            PersistQuorumState(
+                token=self._last_token,
+                epoch=self.epoch,
+                leader_id=self.known_leader_id,
+                voted_id=None if self.vote is None else self.vote.node_id,
+                voted_directory_id=None if self.vote is None else self.vote.directory_id,
+            )
+        )
+
+    def persisted(self, token: int) -> None:
+        if self.unpersisted_token is not None and token >= self.unpersisted_token:
+            self.unpersisted_token = None
+
+    def announce(self) -> None:
+        """Emit RoleChanged when role, epoch or leader differ from what was announced last."""
+        start = self.role.epoch_start_offset if isinstance(self.role, Leader) else None
+        change = RoleChanged(
+            role=self.role.role.value, epoch=self.epoch, leader_id=self.leader_id, epoch_start=start
+        )
+        if change != self._announced:
+            self._announced = change
+            self.emit(change)
+
+    # ---- randomness --------------------------------------------------------------------------
+
+    def stretched(self, timeout_ms: int) -> int:
+        """A timeout drawn from [timeout, 1.5 x timeout]."""
+        return timeout_ms + self.rng.randint(0, max(1, timeout_ms // 2))
+
+    def backoff_ms(self) -> int:
+        """A short random wait that grows with the elections tried since a leader was last known."""
+        ceiling = min(self.config.election_backoff_max_ms, 50 << min(self.election_attempts, 16))
+        return self.rng.randint(0, ceiling)

@@ -1,0 +1,152 @@
+"""Carries role changes out: the only module that assigns `state.role`, `state.epoch` and `state.vote`.
+
+Each `become_*` checks the table in `roles.py`, leaves the old role (a leader answers what it parked), changes
+hard state in one write, and announces the new role. When to change is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from metaquorum.raft.effects import AppendLog, ReadFailed
+from metaquorum.raft.messages import FetchResponse, RaftError
+from metaquorum.raft.protocol.progress import LeaderView, ReplicaProgress
+from metaquorum.raft.protocol.roles import (
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    RoleState,
+    Unattached,
+    check_transition,
+)
+from metaquorum.raft.protocol.state import RaftState, Vote
+from metaquorum.storage.batches.batch import parse_header
+
+
+def become_unattached(state: RaftState, now_ms: int, epoch: int, vote: Vote | None = None) -> None:
+    """No leader known. A `vote` given now is kept with the epoch in one write; within the same epoch
+    an earlier vote and leader stay on record."""
+    same_epoch = epoch == state.epoch
+    _change(
+        state,
+        unattached_role(state, now_ms),
+        epoch=epoch,
+        vote=vote or (state.vote if same_epoch else None),
+        leader_id=state.known_leader_id if same_epoch else None,
+    )
+
+
+def become_prospective(state: RaftState, now_ms: int) -> None:
+    role = Prospective(
+        deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms), granted={state.node_id}
+    )
+    _change(state, role, epoch=state.epoch, vote=state.vote, leader_id=state.known_leader_id)
+
+
+def become_candidate(state: RaftState, now_ms: int) -> None:
+    """Epoch + 1 and the own vote in one write; the requests wait for it."""
+    state.election_attempts += 1
+    role = Candidate(
+        deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms), granted={state.node_id}
+    )
+    vote = Vote(state.node_id, state.identity.directory_id)
+    _change(state, role, epoch=state.epoch + 1, vote=vote, leader_id=None)
+
+
+def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
+    """Appends the LeaderChange record: only with a record of the own epoch can anything be committed."""
+    start = state.log.end_offset
+    voters = {
+        node_id: ReplicaProgress(
+            node_id=node_id, directory_id=state.voters[node_id].directory_id or b"", next_begin_ms=now_ms
+        )
+        for node_id in state.other_voters
+    }
+    view = LeaderView(
+        voters=voters,
+        observer_wake_offset=max(0, state.log.high_watermark),
+        elected_ms=now_ms,
+        next_prune_ms=now_ms + state.config.observer_session_ms,
+    )
+    data = state.encode_leader_change(
+        start, state.epoch, state.wall_ms, state.node_id, tuple(sorted(state.voters)), tuple(sorted(granting))
+    )
+    end = parse_header(data).next_offset
+    state.election_attempts = 0
+    _change(
+        state,
+        Leader(epoch_start_offset=start, view=view),
+        epoch=state.epoch,
+        vote=state.vote,
+        leader_id=state.node_id,
+    )
+    state.log.append(state.epoch, start, end)
+    view.wakes.append(end)
+    state.emit(AppendLog(data=data, base_offset=start, end_offset=end))
+
+
+def become_follower(state: RaftState, now_ms: int, epoch: int, leader_id: int) -> None:
+    state.election_attempts = 0
+    vote = state.vote if epoch == state.epoch else None
+    _change(state, follower_role(state, now_ms, leader_id), epoch=epoch, vote=vote, leader_id=leader_id)
+
+
+def become_resigned(state: RaftState, now_ms: int, successors: tuple[int, ...]) -> None:
+    role = Resigned(
+        deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms),
+        successors=successors,
+        unacknowledged=set(state.other_voters),
+    )
+    _change(state, role, epoch=state.epoch, vote=state.vote, leader_id=state.known_leader_id)
+
+
+def unattached_role(state: RaftState, now_ms: int) -> Unattached:
+    if state.is_observer:
+        return Unattached(deadline_ms=None, next_fetch_ms=now_ms)
+    return Unattached(deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms))
+
+
+def follower_role(state: RaftState, now_ms: int, leader_id: int) -> Follower:
+    return Follower(
+        leader_id=leader_id,
+        deadline_ms=now_ms + fetch_patience_ms(state),
+        next_fetch_ms=now_ms,
+        keepalive_ms=now_ms,
+    )
+
+
+def fetch_patience_ms(state: RaftState) -> int:
+    """How long a follower goes without a successful fetch: randomised, longer where fetches park longer."""
+    patience = state.stretched(state.config.fetch_timeout_ms)
+    return patience + (state.config.observer_fetch_max_wait_ms if state.is_observer else 0)
+
+
+def _change(
+    state: RaftState, role: RoleState, *, epoch: int, vote: Vote | None, leader_id: int | None
+) -> None:
+    check_transition(
+        state.role.role, role.role, epoch=state.epoch, new_epoch=epoch, observer=state.is_observer
+    )
+    old = state.role
+    hard_state = (state.epoch, state.vote, state.known_leader_id)
+    state.role = role
+    state.epoch, state.vote, state.known_leader_id = epoch, vote, leader_id
+    state.in_flight.clear()
+    state.retry_at_ms.clear()
+    if isinstance(old, Leader):
+        _leave_leadership(state, old.view)
+    if (epoch, vote, leader_id) != hard_state:
+        state.persist()
+    state.announce()
+
+
+def _leave_leadership(state: RaftState, view: LeaderView) -> None:
+    # Callers must not wait for a leader that is none any more. The answer names the epoch that they know, so
+    # it depends on nothing that is being persisted.
+    for parked in view.parked.pop_all():
+        state.respond(
+            parked.key,
+            FetchResponse(error=RaftError.NOT_LEADER_OR_FOLLOWER, epoch=parked.request.epoch, leader_id=None),
+        )
+    for token in (*view.reads.asking, *view.reads.waiting):
+        state.emit(ReadFailed(token=token))

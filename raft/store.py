@@ -1,0 +1,490 @@
+"""One replica's directory: log, snapshots, quorum state and identity behind one object.
+
+Owns what lies where below a metadata directory, the order in which it is opened, and a cache of the newest
+batches. Everything goes through the Disk interface, so that the simulator runs this very code. Knows
+effects of the Raft core and no record: loading an image from a snapshot is the driver's business.
+
+Threads: the loop thread calls everything, except `persist_quorum_state`, `persist_committed` and a sync
+ticket's `run` (the disk thread) and `write_snapshot`, `partial_snapshot` and `finish_snapshot` (one worker).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+
+from metaquorum.raft.config import RecoveredLog
+from metaquorum.raft.effects import (
+    AppendLog,
+    NoteCommitted,
+    PersistQuorumState,
+    ResetLog,
+    RespondWithRecords,
+    RespondWithSnapshotChunk,
+    TruncateLog,
+    WriteSnapshotChunk,
+)
+from metaquorum.raft.errors import RaftUsageError
+from metaquorum.raft.events import LogTrimmed, TrimLog
+from metaquorum.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
+from metaquorum.raft.protocol.known import check_log
+from metaquorum.storage.batches.batch import hop_headers
+from metaquorum.storage.disk.interface import Disk, Lock, join
+from metaquorum.storage.errors import CorruptFileError, CorruptLogError, FileMissingError
+from metaquorum.storage.files.known_committed import KnownCommitted, load_known_committed
+from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_properties
+from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE_FILE
+from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state, store_quorum_state
+from metaquorum.storage.files.snapshots import (
+    SnapshotChunk,
+    SnapshotNotFoundError,
+    SnapshotPositionError,
+    SnapshotWriter,
+    clean_abandoned,
+    delete_snapshots_before,
+    list_snapshots,
+    read_chunk,
+    snapshot_path,
+)
+from metaquorum.storage.log.log import METADATA_DIRECTORY, LogConfig, SegmentedLog, SegmentInfo, SyncTicket
+from metaquorum.storage.log.open import Examined
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import ZERO_UUID
+
+TAIL_CACHE_BYTES = 8 * 1024 * 1024
+"""Newest batches kept in memory: what followers and the own image ask for is nearly always among them."""
+
+LogEffect = AppendLog | TruncateLog | ResetLog | NoteCommitted | WriteSnapshotChunk | TrimLog
+
+
+class ReplicaStore:
+    """The open directory of one replica. Make one with `open`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        identity: MetaProperties,
+        log: SegmentedLog,
+        lock: Lock,
+        known: LogPosition,
+    ) -> None:
+        self.directory = directory
+        self.replica_directory = log.directory
+        self.identity = identity
+        self.log = log
+        self._disk = disk
+        self._lock = lock
+        self._known = known
+        self._committed: KnownCommitted | None = None
+        self._tail = TailCache(TAIL_CACHE_BYTES)
+        self._incoming: SnapshotWriter | None = None
+        self._stored_quorum: QuorumState | None = None
+        self._voter_ids: tuple[int, ...] = ()
+        self._retention_bytes: int | None = None
+        self._retention_ms: int | None = None
+
+    @staticmethod
+    def open(
+        disk: Disk,
+        metadata_directory: str,
+        config: LogConfig | None = None,
+        on_warning: Callable[[str], None] = lambda text: None,
+        *,
+        voter_ids: tuple[int, ...] = (),
+        retention_bytes: int | None = None,
+        retention_ms: int | None = None,
+    ) -> ReplicaStore:
+        """Locks and recovers the directory. `retention_*` None: TrimLog keeps everything.
+
+        Raises CorruptFileError, CorruptLogError or CommittedLostError (no byte was changed), DiskError or
+        LogDirectoryLockedError.
+        """
+        identity = load_meta_properties(disk, metadata_directory)
+        replica_directory = join(metadata_directory, METADATA_DIRECTORY)
+        lock = disk.lock(metadata_directory)
+        try:
+            quorum = load_quorum_state(disk, replica_directory)
+            if quorum is None and identity.node_id in voter_ids:
+                _refuse_forgotten_vote(disk, replica_directory)
+            committed = load_known_committed(disk, replica_directory)
+            check = partial(_check_committed, disk, replica_directory, committed)
+            log = SegmentedLog.open(disk, replica_directory, config, on_warning, lock=lock, check=check)
+            try:
+                store = ReplicaStore(disk, metadata_directory, identity, log, lock, committed)
+                store._stored_quorum = quorum
+                store._voter_ids = voter_ids
+                store._retention_bytes = retention_bytes
+                store._retention_ms = retention_ms
+                store._settle(on_warning)
+                store._committed = KnownCommitted(disk, replica_directory, committed)
+            except BaseException:
+                log.close()
+                raise
+        except BaseException:
+            lock.release()
+            raise
+        return store
+
+    def _settle(self, on_warning: Callable[[str], None]) -> None:
+        """Agreement between log and snapshots, which a crash can have left apart."""
+        for name in clean_abandoned(self._disk, self.replica_directory):
+            on_warning(f"{join(self.replica_directory, name)}: left by a crash and removed")
+        newest = self.latest_snapshot()
+        if newest is not None and newest.offset > self.log.end_offset:
+            # A snapshot was installed, and the crash came before the log was emptied for it (KIP-630).
+            on_warning(
+                f"{self.replica_directory}: the log ends at {self.log.end_offset}, before the snapshot's "
+                f"{newest.offset}; it starts again there"
+            )
+            self.log.reset_to(newest)
+        start = self.log.start_offset
+        if start > 0 and (newest is None or newest.offset < start):
+            raise CorruptLogError(
+                self.replica_directory,
+                0,
+                start,
+                f"the log starts at {start} and no snapshot reaches it",
+                "copy the newest .checkpoint file from another node of the quorum",
+            )
+
+    # --- what was found
+
+    def recovered(self) -> RecoveredLog:
+        """What the Raft core starts from."""
+        quorum = self._stored_quorum or QuorumState()
+        last_epoch = self.log.last_position.epoch
+        newer = last_epoch > quorum.epoch  # the state was lost or never written: no vote of that epoch counts
+        voted = None if newer else quorum.voted_id
+        has_directory = voted is not None and quorum.voted_directory_id != ZERO_UUID
+        return RecoveredLog(
+            epoch=max(quorum.epoch, last_epoch),
+            leader_id=None if newer else quorum.leader_id,
+            voted_id=voted,
+            voted_directory_id=quorum.voted_directory_id if has_directory else None,
+            epochs=self.log.epochs.entries,
+            log_start_offset=self.log.start_offset,
+            log_end_offset=self.log.end_offset,
+            snapshots=tuple(self.snapshots()),
+            known_committed=self._known,
+            directory=self.replica_directory,
+        )
+
+    def snapshots(self) -> list[LogPosition]:
+        """Finished snapshots by rising end offset."""
+        return list_snapshots(self._disk, self.replica_directory)
+
+    def latest_snapshot(self) -> LogPosition | None:
+        """The finished snapshot with the highest end offset."""
+        snapshots = self.snapshots()
+        return snapshots[-1] if snapshots else None
+
+    def snapshot_path(self, position: LogPosition) -> str:
+        """Where the finished snapshot lies."""
+        return snapshot_path(self.replica_directory, position)
+
+    # --- effects, on the loop thread
+
+    def execute(self, effect: LogEffect, *, wall_ms: int | None = None) -> LogTrimmed | None:
+        """Carries out one effect on the log. TrimLog answers where the log starts then.
+
+        `wall_ms` is what retention by age compares with; without it only sizes count. Raises DiskError or
+        another StorageError, after which the process must stop.
+        """
+        match effect:
+            case AppendLog(data=data, base_offset=base_offset):
+                self.log.append(data)
+                self._tail.append(data, base_offset)
+            case TruncateLog(end_offset=end_offset):
+                self._tail.clear()
+                self.log.truncate_to(end_offset)
+            case ResetLog(position=position):
+                self._tail.clear()
+                self.log.reset_to(position)
+            case NoteCommitted(position=position):
+                self._notes.note(position)
+            case WriteSnapshotChunk():
+                self._receive(effect)
+            case TrimLog(before_offset=before_offset):
+                self._trim(before_offset, wall_ms)
+                return LogTrimmed(log_start_offset=self.log.start_offset)
+        return None
+
+    def _receive(self, effect: WriteSnapshotChunk) -> None:
+        writer = self._incoming
+        if writer is None or writer.snapshot_id != effect.snapshot or effect.position == 0:
+            if writer is not None:
+                writer.close()
+            writer = self._incoming = SnapshotWriter(self._disk, self.replica_directory, effect.snapshot)
+        end = effect.position + len(effect.data)
+        writer.receive(
+            SnapshotChunk(
+                snapshot_id=effect.snapshot, position=effect.position, size_bytes=end, data=effect.data
+            )
+        )
+
+    def _trim(self, before_offset: int, wall_ms: int | None) -> None:
+        """Snapshot by snapshot, oldest first: what lies before one goes while retention asks for it."""
+        for base in self.snapshots():
+            if base.offset > before_offset:
+                return
+            doomed = [info for info in self.log.segments()[:-1] if info.end_offset <= base.offset]
+            older = [one for one in self.snapshots() if one.offset < base.offset]
+            if not doomed and not older:
+                continue
+            if not self._is_too_big() and not self._is_too_old(doomed, wall_ms):
+                return
+            self.log.delete_segments_before(base.offset)
+            delete_snapshots_before(self._disk, self.replica_directory, base.offset)
+
+    def _is_too_big(self) -> bool:
+        if self._retention_bytes is None:
+            return False
+        snapshots = sum(self._disk.file_size(self.snapshot_path(one)) for one in self.snapshots())
+        return self.log.size_bytes + snapshots > self._retention_bytes
+
+    def _is_too_old(self, doomed: list[SegmentInfo], wall_ms: int | None) -> bool:
+        if self._retention_ms is None or wall_ms is None or not doomed:
+            return False
+        newest = doomed[-1].last_timestamp_ms
+        return newest is not None and newest + self._retention_ms < wall_ms
+
+    # --- durability
+
+    def persist_quorum_state(self, effect: PersistQuorumState) -> None:
+        """Blocks until the state is durable. Raises DiskError; the process must stop then."""
+        state = QuorumState(
+            leader_id=effect.leader_id, epoch=effect.epoch, voted_id=effect.voted_id, voters=self._voter_ids
+        )
+        store_quorum_state(self._disk, self.replica_directory, state)
+
+    @property
+    def _notes(self) -> KnownCommitted:
+        if self._committed is None:
+            raise RaftUsageError("a store takes notes between `open` and `close`")
+        return self._committed
+
+    def prepare_committed(self) -> LogPosition:
+        """What `persist_committed` is to make durable: the newest note. One write at a time."""
+        return self._notes.begin_write()
+
+    def persist_committed(self, position: LogPosition) -> None:
+        """Blocks until the note is durable. Raises DiskError; the process must stop then."""
+        self._notes.write(position)
+
+    def committed_persisted(self, position: LogPosition) -> None:
+        """Takes note that `persist_committed(position)` returned."""
+        self._notes.end_write(position)
+
+    def prepare_sync(self) -> SyncTicket:
+        """What is to be made durable now; its `run` is for the disk thread."""
+        return self.log.prepare_sync()
+
+    def sync_completed(self, ticket: SyncTicket) -> int:
+        """The synced end offset after `ticket.run()` returned."""
+        return self.log.sync_completed(ticket)
+
+    # --- reading
+
+    def read_log(self, from_offset: int, to_offset: int, max_bytes: int) -> bytes:
+        """Whole batches in [from_offset, to_offset), at least one, at most `max_bytes` if there are more."""
+        if from_offset >= to_offset:
+            return b""
+        cached = self._tail.read(from_offset, to_offset, max_bytes)
+        if cached is not None:
+            return cached
+        data = self.log.read(from_offset, max_bytes)
+        for position, base, _, _ in hop_headers(data):
+            if base >= to_offset:
+                return data[:position]
+        return data
+
+    def fill_records(self, effect: RespondWithRecords) -> FetchResponse:
+        """The response with its records. Raises CorruptLogError or DiskError."""
+        if not isinstance(effect.response, FetchResponse):
+            raise TypeError(f"records belong into a FetchResponse, not a {type(effect.response).__name__}")
+        return replace(
+            effect.response, records=self.read_log(effect.read_from, effect.read_to, effect.max_bytes)
+        )
+
+    def fill_snapshot_chunk(self, effect: RespondWithSnapshotChunk) -> FetchSnapshotResponse:
+        """The response with its chunk, or with the error that says why there is none."""
+        try:
+            chunk = read_chunk(
+                self._disk, self.replica_directory, effect.snapshot, effect.position, effect.max_bytes
+            )
+        except SnapshotNotFoundError:
+            return self.snapshot_missing(effect)
+        except SnapshotPositionError:
+            return replace(_chunk_response(effect), error=RaftError.POSITION_OUT_OF_RANGE)
+        return self.snapshot_chunk(effect, chunk.size_bytes, chunk.data)
+
+    @staticmethod
+    def snapshot_chunk(
+        effect: RespondWithSnapshotChunk, size_bytes: int, data: bytes
+    ) -> FetchSnapshotResponse:
+        """The response with `data`, which was read at the effect's position of a file of `size_bytes`."""
+        if not 0 <= effect.position < max(size_bytes, 1):
+            return replace(_chunk_response(effect), error=RaftError.POSITION_OUT_OF_RANGE)
+        return replace(
+            _chunk_response(effect),
+            snapshot=effect.snapshot,
+            size_bytes=size_bytes,
+            position=effect.position,
+            data=data,
+        )
+
+    @staticmethod
+    def snapshot_missing(effect: RespondWithSnapshotChunk) -> FetchSnapshotResponse:
+        """The response when retention has removed the snapshot since the caller learned of it."""
+        return replace(_chunk_response(effect), error=RaftError.SNAPSHOT_NOT_FOUND)
+
+    # --- snapshots, on a worker
+
+    def write_snapshot(self, position: LogPosition, batches: Iterable[bytes]) -> int:
+        """Writes a snapshot, durable under its final name on return; its size in bytes. Raises DiskError."""
+        writer = SnapshotWriter(self._disk, self.replica_directory, position)
+        try:
+            for batch in batches:
+                writer.append(batch)
+            size = writer.size_bytes
+            writer.freeze()
+        except BaseException:
+            writer.close()
+            raise
+        return size
+
+    def partial_snapshot(self, position: LogPosition, size_bytes: int) -> str:
+        """Path of the fetched file, not yet in force. Raises FileMissingError if it is not whole."""
+        writer = self._incoming
+        if writer is None or writer.snapshot_id != position or writer.size_bytes != size_bytes:
+            raise FileMissingError(self.snapshot_path(position))
+        return writer.path
+
+    def finish_snapshot(self, position: LogPosition) -> None:
+        """Puts the fetched snapshot in force, durably. Check its contents before."""
+        if self._incoming is None or self._incoming.snapshot_id != position:
+            raise FileMissingError(self.snapshot_path(position))
+        self._incoming.freeze()
+        self._incoming = None
+
+    def drop_snapshot(self) -> None:
+        """Throws the fetched file away: it was damaged."""
+        if self._incoming is not None:
+            self._incoming.close()
+            self._incoming = None
+
+    # --- the end
+
+    def close(self, *, clean: bool = True) -> None:
+        """Ends in order: a clean close leaves nothing for the next open to verify. Gives the lock back."""
+        if self._incoming is not None:
+            self._incoming.close()
+            self._incoming = None
+        try:
+            if self._committed is not None:
+                self._committed.close(clean=clean)
+            if clean:
+                self.log.clean_close()
+            else:
+                self.log.close()
+        finally:
+            self._lock.release()
+
+
+def _check_committed(disk: Disk, replica_directory: str, known: LogPosition, found: Examined) -> None:
+    """What was known to be committed is still here, in the log or under a snapshot. Raises
+    CommittedLostError."""
+    snapshots = [position.offset for position in list_snapshots(disk, replica_directory)]
+    check_log(
+        replica_directory,
+        known=known,
+        start_offset=found.segments[0].base_offset if found.segments else 0,
+        end_offset=max([found.end_offset, *snapshots]),
+        epochs=found.epochs,
+    )
+
+
+def _chunk_response(effect: RespondWithSnapshotChunk) -> FetchSnapshotResponse:
+    if not isinstance(effect.response, FetchSnapshotResponse):
+        raise TypeError(
+            f"a chunk belongs into a FetchSnapshotResponse, not a {type(effect.response).__name__}"
+        )
+    return effect.response
+
+
+def _refuse_forgotten_vote(disk: Disk, replica_directory: str) -> None:
+    """A voter that has a log has voted or followed: without its state it could vote twice in one epoch."""
+    if not disk.exists(replica_directory):
+        return
+    for name in disk.list_directory(replica_directory):
+        if name.endswith(".log") and disk.file_size(join(replica_directory, name)) > 0:
+            raise CorruptFileError(
+                join(replica_directory, QUORUM_STATE_FILE),
+                f"is absent beside the log {name}",
+                "a vote that it gave may be forgotten: move the directory away and format it anew without"
+                " --new-cluster; the controller then observes (see 'Damaged or lost' in docs/operations.md)",
+            )
+
+
+class TailCache:
+    """The newest batches of a log, contiguous, up to a number of bytes. Knows no file."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bases: list[int] = []
+        self._batches: list[bytes] = []
+        self._size = 0
+        self._end_offset = 0
+        self._joined: tuple[int, int, bytes] | None = None
+
+    def append(self, data: bytes, base_offset: int) -> None:
+        """Adds whole batches; what does not follow the newest one starts the cache anew."""
+        if base_offset != self._end_offset:
+            self.clear()
+        hops = hop_headers(data)
+        for number, (position, base, following, _) in enumerate(hops):
+            end = hops[number + 1][0] if number + 1 < len(hops) else len(data)
+            self._bases.append(base)
+            self._batches.append(data if len(hops) == 1 else data[position:end])
+            self._end_offset = following
+        self._size += len(data)
+        if self._size > self._max_bytes:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """Down to half at once, so that the cost is spread over many appends."""
+        count = 0
+        while self._size > self._max_bytes // 2:
+            self._size -= len(self._batches[count])
+            count += 1
+        del self._bases[:count]
+        del self._batches[:count]
+
+    def read(self, from_offset: int, to_offset: int, max_bytes: int) -> bytes | None:
+        """As `ReplicaStore.read_log`; None if the batches are not all here."""
+        if not self._bases or from_offset < self._bases[0] or from_offset >= self._end_offset:
+            return None
+        first = bisect_right(self._bases, from_offset) - 1
+        last, size = first, len(self._batches[first])
+        for index in range(first + 1, len(self._bases)):
+            size += len(self._batches[index])
+            if self._bases[index] >= to_offset or size > max_bytes:
+                break
+            last = index
+        if first == last:
+            return self._batches[first]
+        # Hundreds of brokers ask for the same batches at once: one copy for all of them.
+        low, high = self._bases[first], self._bases[last]
+        if self._joined is None or self._joined[:2] != (low, high):
+            self._joined = (low, high, b"".join(self._batches[first : last + 1]))
+        return self._joined[2]
+
+    def clear(self) -> None:
+        self._bases.clear()
+        self._batches.clear()
+        self._joined = None
+        self._size = 0
+        self._end_offset = 0

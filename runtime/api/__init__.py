@@ -1,0 +1,1 @@
+"""Requests and answers between values and protobuf."""

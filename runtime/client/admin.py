@@ -1,0 +1,369 @@
+"""The admin client: finds the active controller, retries what may be retried, reports one clear error.
+
+Owns where to ask and how often. Answers are values of `metadata.requests` and of the image, never protobuf.
+`AdminClient` is asyncio; `BlockingClient` is the same for a command line. A broker's address will do for
+reads (it answers from its own image while it is unfenced); changes need a controller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+import grpc
+import grpc.aio
+
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image.types import BrokerRegistration, PartitionInfo, TopicInfo
+from metaquorum.metadata.requests import common as api
+from metaquorum.proto import admin_pb2 as admin
+from metaquorum.proto import metadata_pb2 as pb
+from metaquorum.proto.admin_pb2_grpc import AdminStub
+from metaquorum.proto.metadata_pb2_grpc import MetadataStub
+from metaquorum.runtime.api import api as api_codec
+from metaquorum.runtime.api.image import broker_from_pb, partition_from_pb
+from metaquorum.runtime.backoff import Backoff, BackoffPolicy
+from metaquorum.runtime.rpc.channels import TlsMaterial, open_channel
+from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
+
+RETRY = BackoffPolicy(initial_ms=20, max_ms=500)
+ATTEMPT_MAX_MS = 5_000
+"""The longest that one address may keep a request waiting before another is asked."""
+
+_ASK_AGAIN = frozenset(
+    {
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+
+Answer = TypeVar("Answer")
+Address = tuple[str, int]
+
+
+class ClientError(Exception):
+    """Nobody gave an answer in time. Whether a change was made is unknown then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadInfo:
+    """Where an answer comes from: everything below `offset` is in it."""
+
+    offset: int
+    node_id: int
+    leader_id: int | None
+    epoch: int
+    linearizable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDescription:
+    read: ReadInfo
+    cluster_id: str
+    controllers: tuple[api_codec.LeaderAddress, ...]
+    broker_count: int
+    fenced_broker_count: int
+    topic_count: int
+    partition_count: int
+    features: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerListing:
+    read: ReadInfo
+    brokers: tuple[BrokerRegistration, ...]
+    unknown_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSummary:
+    info: TopicInfo
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicListing:
+    """`read` is that of the last part, where the answer came in several."""
+
+    read: ReadInfo
+    topics: tuple[TopicSummary, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    info: TopicInfo
+    partitions: tuple[PartitionInfo, ...]
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescriptions:
+    """`read` is that of the last part, where the answer came in several."""
+
+    read: ReadInfo
+    topics: tuple[TopicDescription, ...]
+    unknown_names: tuple[str, ...] = ()
+    unknown_ids: tuple[bytes, ...] = ()
+
+
+def parse_bootstrap(text: str) -> tuple[Address, ...]:
+    """`host:port,host:port` as addresses. Raises ClientError."""
+    addresses: list[Address] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        host, _, port = part.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+            raise ClientError(f"{part!r} is no address: write host:port,host:port")
+        addresses.append((host.strip("[]"), int(port)))
+    if not addresses:
+        raise ClientError("no address is given: write host:port,host:port")
+    return tuple(dict.fromkeys(addresses))
+
+
+class AdminClient:
+    """`bootstrap`: addresses of controllers (and brokers, for reads). `timeout_ms` bounds one call with all
+    its retries; `attempts_max` 1 makes every call a single shot, for callers that must know what happened.
+
+    Every call raises ApiError when it is refused, ClientError when nobody answers. After a ClientError, or a
+    retry, a change may have been made already: creating a topic again then says that it exists.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address] | str,
+        *,
+        timeout_ms: int = 15_000,
+        attempts_max: int | None = None,
+        tls: TlsMaterial | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._bootstrap = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
+        self._timeout_ms = timeout_ms
+        self._attempts_max = attempts_max
+        self._tls = tls
+        self._reasons = Reasons(tls)
+        self._rng = rng or random.Random()
+        self._channels: dict[Address, grpc.aio.Channel] = {}
+        self._current = self._bootstrap[0]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        channels, self._channels = self._channels, {}
+        await asyncio.gather(*(channel.close(None) for channel in channels.values()))
+
+    # --- changes
+
+    async def create_topics(
+        self, topics: Sequence[api.NewTopic], *, validate_only: bool = False
+    ) -> api.TopicsResponse:
+        """Creates topics; each result says for itself whether it was refused."""
+        request = api_codec.create_topics_to_pb(
+            api.CreateTopicsRequest(topics=tuple(topics), validate_only=validate_only)
+        )
+        return api_codec.topics_from_pb(await self._admin(lambda stub: stub.CreateTopics, request))
+
+    async def delete_topics(self, topics: Sequence[str | bytes]) -> api.TopicsResponse:
+        """Deletes topics by name or by id."""
+        request = api_codec.delete_topics_to_pb(api.DeleteTopicsRequest(topics=tuple(topics)))
+        return api_codec.topics_from_pb(await self._admin(lambda stub: stub.DeleteTopics, request))
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        request = admin.UnregisterBrokerRequest(broker_id=broker_id)
+        await self._admin(lambda stub: stub.UnregisterBroker, request)
+
+    async def transfer_leadership(self, target_id: int | None = None) -> None:
+        """Returns when the leader has begun to hand over, not when the successor leads."""
+        request = admin.TransferLeadershipRequest(target_id=target_id)
+        await self._admin(lambda stub: stub.TransferLeadership, request)
+
+    # --- reads
+
+    async def describe_quorum(self) -> api.DescribeQuorumResponse:
+        request = admin.DescribeQuorumRequest()
+        return api_codec.quorum_from_pb(await self._admin(lambda stub: stub.DescribeQuorum, request))
+
+    async def describe_cluster(self, *, stale: bool = False) -> ClusterDescription:
+        request = pb.DescribeClusterRequest(consistency=_consistency(stale))
+        answer = await self._metadata(lambda stub: stub.DescribeCluster, request)
+        return ClusterDescription(
+            read=_read_info(answer.read),
+            cluster_id=answer.cluster_id,
+            controllers=tuple(
+                api_codec.LeaderAddress(each.id, each.host, each.port) for each in answer.controllers
+            ),
+            broker_count=answer.broker_count,
+            fenced_broker_count=answer.fenced_broker_count,
+            topic_count=answer.topic_count,
+            partition_count=answer.partition_count,
+            features={each.name: each.level for each in answer.features},
+        )
+
+    async def list_brokers(self, broker_ids: Sequence[int] = (), *, stale: bool = False) -> BrokerListing:
+        """All brokers, or the ones named."""
+        request = pb.ListBrokersRequest(consistency=_consistency(stale), broker_ids=broker_ids)
+        answer = await self._metadata(lambda stub: stub.ListBrokers, request)
+        return BrokerListing(
+            read=_read_info(answer.read),
+            brokers=tuple(broker_from_pb(each) for each in answer.brokers),
+            unknown_ids=tuple(answer.unknown_ids),
+        )
+
+    async def list_topics(self, *, stale: bool = False) -> TopicListing:
+        """All topics by ascending name."""
+        topics: list[TopicSummary] = []
+        request = pb.ListTopicsRequest(consistency=_consistency(stale))
+        while True:
+            answer = await self._metadata(lambda stub: stub.ListTopics, request)
+            topics += [
+                TopicSummary(info=TopicInfo(each.topic_id, each.name), partition_count=each.partition_count)
+                for each in answer.topics
+            ]
+            if not answer.more:
+                return TopicListing(read=_read_info(answer.read), topics=tuple(topics))
+            request.after = answer.topics[-1].name
+
+    async def describe_topics(
+        self, names: Sequence[str] = (), topic_ids: Sequence[bytes] = (), *, stale: bool = False
+    ) -> TopicDescriptions:
+        """The topics named, with all partitions; all topics if none is named."""
+        request = pb.DescribeTopicsRequest(consistency=_consistency(stale), names=names, topic_ids=topic_ids)
+        found: dict[str, TopicDescription] = {}
+        while True:
+            answer = await self._metadata(lambda stub: stub.DescribeTopics, request)
+            for each in answer.topics:
+                earlier = found.get(each.name)
+                partitions = tuple(partition_from_pb(each.topic_id, one) for one in each.partitions)
+                found[each.name] = TopicDescription(
+                    info=TopicInfo(each.topic_id, each.name),
+                    partitions=(earlier.partitions if earlier else ()) + partitions,
+                    configs=dict(sorted(each.configs.items())),
+                )
+            if not answer.HasField("next"):
+                break
+            request.start.CopyFrom(answer.next)
+        return TopicDescriptions(
+            read=_read_info(answer.read),
+            topics=tuple(found.values()),
+            unknown_names=tuple(answer.unknown_names),
+            unknown_ids=tuple(answer.unknown_ids),
+        )
+
+    # --- asking
+
+    async def _admin(self, method: Callable[[Any], Any], request: Any) -> Any:
+        return await self.ask(lambda channel: method(AdminStub(channel)), request)
+
+    async def _metadata(self, method: Callable[[Any], Any], request: Any) -> Any:
+        return await self.ask(lambda channel: method(MetadataStub(channel)), request)
+
+    async def ask(self, method: Callable[[grpc.aio.Channel], Any], request: Any) -> Any:
+        """One call with its retries: hints are followed at once, everything else waits a little."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_ms / 1000
+        backoff = Backoff(RETRY, self._rng)
+        attempts, hints, problem = 0, 0, "nobody was asked"
+        refusal: ApiError | None = None
+        while True:
+            remaining_s = deadline - loop.time()
+            if remaining_s <= 0 or attempts == self._attempts_max:
+                raise refusal or ClientError(self._nobody(problem, attempts))
+            attempts += 1
+            address = self._current
+            try:
+                call = method(self._channel(address))
+                answer = await call(request, timeout=min(remaining_s, ATTEMPT_MAX_MS / 1000))
+            except grpc.aio.AioRpcError as error:
+                problem = f"{address[0]}:{address[1]}: {await self._reasons.of(error, address)}"
+                refusal = None
+                self._current = self._after(address)
+            else:
+                if answer is None:  # so gRPC hands on what it cannot decode
+                    raise ClientError(f"{address[0]}:{address[1]}: {UNREADABLE}")
+                if not answer.HasField("error"):
+                    return answer
+                refusal = api_codec.error_from_pb(answer.error)
+                problem = f"{address[0]}:{address[1]}: {refusal}"
+                if refusal.code not in _ASK_AGAIN:
+                    raise refusal
+                hint = api_codec.leader_from_pb(answer.error)
+                if hint is not None and (hint.host, hint.port) != address and hints < len(self._bootstrap):
+                    hints += 1
+                    self._current = (hint.host, hint.port)
+                    continue
+                if refusal.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+                    self._current = self._after(address)
+            hints = 0
+            wait_s = backoff.failed(0) / 1000
+            await asyncio.sleep(max(0.0, min(wait_s, deadline - loop.time())))
+
+    def _channel(self, address: Address) -> grpc.aio.Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(*address, self._tls)
+        return channel
+
+    def _after(self, address: Address) -> Address:
+        """The next address of the bootstrap list; from a hinted one, the first."""
+        if address not in self._bootstrap:
+            return self._bootstrap[0]
+        index = self._bootstrap.index(address)
+        return self._bootstrap[(index + 1) % len(self._bootstrap)]
+
+    def _nobody(self, problem: str, attempts: int) -> str:
+        addresses = ", ".join(f"{host}:{port}" for host, port in self._bootstrap)
+        if self._attempts_max is not None and attempts >= self._attempts_max:
+            return f"no answer ({problem}); whether a change was made is unknown"
+        return (
+            f"nobody at {addresses} answered within {self._timeout_ms} ms (last: {problem}); "
+            "check that the quorum runs and that the addresses are right"
+        )
+
+
+def _consistency(stale: bool) -> pb.Consistency.ValueType:
+    return pb.CONSISTENCY_STALE if stale else pb.CONSISTENCY_DEFAULT
+
+
+def _read_info(read: pb.ReadInfo) -> ReadInfo:
+    return ReadInfo(
+        offset=read.offset,
+        node_id=read.node_id,
+        leader_id=read.leader_id if read.HasField("leader_id") else None,
+        epoch=read.epoch,
+        linearizable=read.linearizable,
+    )
+
+
+class BlockingClient:
+    """`AdminClient` for code without a loop: `BlockingClient(bootstrap).call(lambda c: c.list_topics())`."""
+
+    def __init__(
+        self, bootstrap: Sequence[Address] | str, *, timeout_ms: int = 15_000, tls: TlsMaterial | None = None
+    ) -> None:
+        self._runner = asyncio.Runner()
+        self._client = AdminClient(bootstrap, timeout_ms=timeout_ms, tls=tls)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def call(self, method: Callable[[AdminClient], Coroutine[Any, Any, Answer]]) -> Answer:
+        """Runs one call of the client to its end."""
+        return self._runner.run(self._run(method))
+
+    async def _run(self, method: Callable[[AdminClient], Awaitable[Answer]]) -> Answer:
+        return await method(self._client)
+
+    def close(self) -> None:
+        self._runner.run(self._client.close())
+        self._runner.close()

@@ -1,0 +1,365 @@
+"""The log of a running quorum, copied into a directory for the tools that read logs.
+
+Owns who is asked (the active controller, for only it knows what is committed), what is asked for (Fetch and
+FetchSnapshot, as an observer does, KIP-595 and KIP-630), and what the directory holds in the end: the newest
+snapshot where the log's beginning is gone, and every committed record that the leader still has. Nothing is
+changed on the cluster: the reader names itself node -1, which is no replica (as a consumer of Kafka's does).
+Memory is bounded by one answer; what was fetched is on the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import grpc.aio
+
+from metaquorum.proto.raft_pb2_grpc import RaftStub
+from metaquorum.raft.messages import (
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RaftError,
+    RaftRequest,
+    RaftResponse,
+)
+from metaquorum.runtime.api import raft as raft_codec
+from metaquorum.runtime.client.admin import Address, AdminClient, ClientError
+from metaquorum.runtime.rpc.channels import END_OF_STREAM, TlsMaterial, open_channel
+from metaquorum.runtime.rpc.reach import status_text
+from metaquorum.storage.batches.batch import hop_headers, iter_batches
+from metaquorum.storage.disk.interface import Disk, join
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.files.snapshots import SnapshotChunk, SnapshotWriter
+from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import random_uuid
+
+READER_ID = -1
+FETCH_BYTES = 4 * 1024 * 1024
+"""Bytes that one answer may have; a single larger batch comes whole."""
+ATTEMPTS_MAX = 5
+"""How often to begin anew when the leader changes, or trims what is being read."""
+_PAUSE_S = 0.1
+
+RESERVE_BYTES = 64 * 1024 * 1024
+"""What a copy leaves free on the disk."""
+
+Progress = Callable[[int, int], None]
+"""Takes the offset reached and the one to reach, after every answer."""
+
+Room = Callable[[], int]
+"""Gives the bytes that are free on the disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveLog:
+    """What was copied: offsets from `start_offset` up to `end_offset`, which was the high watermark.
+
+    `snapshot` is the one that was copied too; None where the log is there from its beginning.
+    """
+
+    cluster_id: str
+    leader_id: int
+    epoch: int
+    address: Address
+    start_offset: int
+    end_offset: int
+    snapshot: LogPosition | None = None
+    size_bytes: int = 0
+    last_epoch: int = 0
+    """The leader epoch of the last record that was copied."""
+
+
+class _Moved(Exception):
+    """The leader is another one, or what was being read is gone: begin anew."""
+
+
+async def copy_log(
+    addresses: Sequence[Address],
+    disk: Disk,
+    home: str,
+    *,
+    timeout_ms: int,
+    tls: TlsMaterial | None = None,
+    rng: random.Random,
+    on_progress: Progress | None = None,
+    room: Room | None = None,
+) -> LiveLog:
+    """Copies into the empty directory `home`, which then looks like a node's.
+
+    `timeout_ms` bounds the wait for one answer, not the whole copy. Raises ClientError when nobody answers
+    the leader keeps changing, or the disk has no `room`, ApiError when it is refused, StorageError when the
+    disk fails.
+    """
+
+    async def copy(leader: _Leader) -> LiveLog:
+        return await _Copy(leader, disk, on_progress, room).run(home)
+
+    return await _with_leader(addresses, timeout_ms, tls, rng, copy)
+
+
+async def extend_log(
+    addresses: Sequence[Address],
+    disk: Disk,
+    home: str,
+    known: LiveLog,
+    *,
+    timeout_ms: int,
+    tls: TlsMaterial | None = None,
+    rng: random.Random,
+    on_progress: Progress | None = None,
+    room: Room | None = None,
+) -> LiveLog:
+    """Adds to the copy in `home`, which `known` describes, what was committed since. Raises as `copy_log`,
+    and ClientError when another cluster answers or what comes next was trimmed; the copy stays whole then."""
+
+    async def extend(leader: _Leader) -> LiveLog:
+        return await _Copy(leader, disk, on_progress, room).extend(home, known)
+
+    return await _with_leader(addresses, timeout_ms, tls, rng, extend)
+
+
+async def _with_leader(
+    addresses: Sequence[Address],
+    timeout_ms: int,
+    tls: TlsMaterial | None,
+    rng: random.Random,
+    read: Callable[[_Leader], Awaitable[LiveLog]],
+) -> LiveLog:
+    """What `read` gives with a stream to the active controller; begins anew when that is another one."""
+    problem = ""
+    for attempt in range(ATTEMPTS_MAX):
+        if attempt:
+            await asyncio.sleep(_PAUSE_S * attempt)
+        found = await _find_leader(addresses, timeout_ms, tls)
+        try:
+            async with _Leader(found, timeout_ms, tls, rng).connected() as leader:
+                return await read(leader)
+        except _Moved as error:
+            problem = str(error)
+    raise ClientError(f"the log could not be read in {ATTEMPTS_MAX} attempts ({problem}); try again later")
+
+
+async def _find_leader(addresses: Sequence[Address], timeout_ms: int, tls: TlsMaterial | None) -> LiveLog:
+    async with AdminClient(addresses, timeout_ms=timeout_ms, tls=tls) as client:
+        quorum = await client.describe_quorum()
+        cluster = await client.describe_cluster(stale=True)
+    where = {one.node_id: (one.host, one.port) for one in cluster.controllers}
+    address = where.get(quorum.leader_id)
+    if address is None:
+        raise ClientError(f"nobody says where controller {quorum.leader_id} listens; try again")
+    return LiveLog(
+        cluster_id=cluster.cluster_id,
+        leader_id=quorum.leader_id,
+        epoch=quorum.leader_epoch,
+        address=address,
+        start_offset=0,
+        end_offset=0,
+    )
+
+
+class _Leader:
+    """One stream to the leader, one request at a time."""
+
+    def __init__(self, found: LiveLog, timeout_ms: int, tls: TlsMaterial | None, rng: random.Random) -> None:
+        self.found = found
+        self._timeout_s = timeout_ms / 1000
+        self._tls = tls
+        self._reader = random_uuid(rng)
+        self._correlation = 0
+        self._call: Any = None
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[_Leader]:
+        """Opens the stream, and closes it at the end."""
+        channel = open_channel(*self.found.address, self._tls)
+        exchange: Any = RaftStub(channel).Exchange
+        self._call = exchange()
+        try:
+            yield self
+        finally:
+            self._call.cancel()
+            await channel.close(None)
+
+    async def fetch(self, offset: int, last_epoch: int) -> FetchResponse:
+        """Committed batches from `offset` on, at most about FETCH_BYTES, or a snapshot's id."""
+        answer = await self._ask(
+            FetchRequest(
+                cluster_id=self.found.cluster_id,
+                replica_id=READER_ID,
+                replica_directory_id=self._reader,
+                epoch=self.found.epoch,
+                fetch_offset=offset,
+                last_fetched_epoch=last_epoch,
+                high_watermark=-1,
+                max_wait_ms=0,
+                max_bytes=FETCH_BYTES,
+            )
+        )
+        if not isinstance(answer, FetchResponse):
+            raise _Moved(f"{type(answer).__name__} came for a fetch")
+        return answer
+
+    async def chunk(self, snapshot: LogPosition, position: int) -> FetchSnapshotResponse:
+        """Bytes of a snapshot from `position` on."""
+        answer = await self._ask(
+            FetchSnapshotRequest(
+                cluster_id=self.found.cluster_id,
+                replica_id=READER_ID,
+                replica_directory_id=self._reader,
+                epoch=self.found.epoch,
+                snapshot=snapshot,
+                position=position,
+                max_bytes=FETCH_BYTES,
+            )
+        )
+        if not isinstance(answer, FetchSnapshotResponse):
+            raise _Moved(f"{type(answer).__name__} came for a piece of a snapshot")
+        return answer
+
+    async def _ask(self, request: RaftRequest) -> RaftResponse:
+        self._correlation += 1
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._call.write(raft_codec.encode(self._correlation, request))
+                envelope = await self._call.read()
+        except TimeoutError:
+            raise _Moved(f"controller {self.found.leader_id} did not answer in time") from None
+        except grpc.aio.AioRpcError as error:
+            raise _Moved(f"controller {self.found.leader_id}: {status_text(error)}") from error
+        except asyncio.InvalidStateError as error:
+            raise _Moved(f"controller {self.found.leader_id} closed the stream") from error
+        if envelope is END_OF_STREAM or envelope.correlation_id != self._correlation:
+            raise _Moved(f"controller {self.found.leader_id} closed the stream")
+        try:
+            answer = raft_codec.decode_response(envelope)
+        except raft_codec.EnvelopeError as error:
+            raise ClientError(f"controller {self.found.leader_id} is of another release: {error}") from error
+        if answer.error is not RaftError.NONE:
+            raise _Moved(f"controller {self.found.leader_id} answers {answer.error.name}")
+        return answer
+
+
+class _Copy:
+    """One attempt: snapshot first, if there must be one, then the log."""
+
+    def __init__(self, leader: _Leader, disk: Disk, on_progress: Progress | None, room: Room | None) -> None:
+        self._leader = leader
+        self._disk = disk
+        self._room = room
+        self._tell = on_progress or (lambda offset, target: None)
+
+    async def run(self, home: str) -> LiveLog:
+        directory = join(home, METADATA_DIRECTORY)
+        self._disk.make_directory(directory)
+        for name in self._disk.list_directory(directory):
+            self._disk.remove(join(directory, name))  # of an attempt that was given up
+        found = self._leader.found
+        first = await self._first()
+        start, last_epoch = 0, 0
+        if first.snapshot is not None:
+            # Records from before the snapshot that the leader still has are history worth having. Any epoch
+            # that it knows agrees with its own log; what matters is only that it compares nothing else.
+            start, last_epoch = first.log_start_offset, found.epoch
+            await self._copy_snapshot(directory, first.snapshot)
+        end, size, epoch = await self._copy_records(directory, start, start, last_epoch, first.high_watermark)
+        identity = MetaProperties(cluster_id=found.cluster_id, node_id=found.leader_id)
+        store_meta_properties(self._disk, home, identity)
+        return replace(
+            found,
+            start_offset=start,
+            end_offset=end,
+            snapshot=first.snapshot,
+            size_bytes=size,
+            last_epoch=epoch,
+        )
+
+    async def extend(self, home: str, known: LiveLog) -> LiveLog:
+        """What was committed behind `known`, added to its segment."""
+        found = self._leader.found
+        if found.cluster_id != known.cluster_id:
+            raise ClientError(f"cluster {found.cluster_id} answers now, {known.cluster_id} was read")
+        answer = await self._leader.fetch(known.end_offset, known.last_epoch)
+        if answer.snapshot is not None:
+            raise ClientError(
+                f"what follows offset {known.end_offset - 1} was trimmed meanwhile; read the log anew"
+            )
+        directory = join(home, METADATA_DIRECTORY)
+        end, size, epoch = await self._copy_records(
+            directory, known.start_offset, known.end_offset, known.last_epoch, answer.high_watermark
+        )
+        return replace(
+            known,
+            leader_id=found.leader_id,
+            epoch=found.epoch,
+            address=found.address,
+            end_offset=end,
+            size_bytes=size,
+            last_epoch=epoch,
+        )
+
+    def _need(self, size_bytes: int) -> None:
+        free = None if self._room is None else self._room()
+        if free is not None and free < size_bytes + RESERVE_BYTES:
+            raise ClientError(
+                f"the disk has room for {free >> 20} MiB and {RESERVE_BYTES >> 20} stay free: the log does"
+                " not fit; set TMPDIR to a directory on a larger disk"
+            )
+
+    async def _first(self) -> FetchResponse:
+        """The answer for a reader that has nothing, from a leader that knows what is committed."""
+        for _ in range(ATTEMPTS_MAX):
+            answer = await self._leader.fetch(0, 0)
+            if answer.high_watermark >= 0 or answer.snapshot is not None:
+                return answer
+            await asyncio.sleep(_PAUSE_S)
+        raise _Moved(f"controller {self._leader.found.leader_id} does not know yet what is committed")
+
+    async def _copy_snapshot(self, directory: str, snapshot: LogPosition) -> None:
+        writer = SnapshotWriter(self._disk, directory, snapshot)
+        try:
+            while True:
+                answer = await self._leader.chunk(snapshot, writer.size_bytes)
+                chunk = SnapshotChunk(
+                    snapshot_id=snapshot,
+                    position=answer.position,
+                    size_bytes=answer.size_bytes,
+                    data=answer.data,
+                )
+                if not answer.data and not chunk.is_last:
+                    raise _Moved("a piece of the snapshot came empty")
+                self._need(len(answer.data))
+                writer.receive(chunk)
+                if chunk.is_last:
+                    writer.freeze()
+                    return
+        finally:
+            writer.close()
+
+    async def _copy_records(
+        self, directory: str, segment: int, offset: int, last_epoch: int, target: int
+    ) -> tuple[int, int, int]:
+        """Appends to a segment from `offset` on: (offset reached, bytes of the segment, last epoch)."""
+        file = self._disk.open_append(join(directory, segment_name(segment)))
+        try:
+            while offset < target:
+                answer = await self._leader.fetch(offset, last_epoch)
+                if answer.snapshot is not None or answer.diverging is not None:
+                    raise _Moved("what was being read was trimmed meanwhile")
+                if not hop_headers(answer.records):
+                    raise _Moved(f"nothing came from offset {offset}, though {target} is committed")
+                for batch in iter_batches(answer.records, file="fetched log", expected_offset=offset):
+                    offset, last_epoch = batch.header.next_offset, batch.header.leader_epoch
+                self._need(len(answer.records))
+                file.append(answer.records)
+                self._tell(offset, target)
+            return offset, file.size(), last_epoch
+        finally:
+            file.close()

@@ -1,0 +1,50 @@
+"""Asks controllers about themselves: each address given, all at once, and none instead of another.
+
+Owns that one silent controller hides no other. Unlike the admin client it follows no hints and asks once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc.aio
+
+from metaquorum.proto import admin_pb2 as admin
+from metaquorum.proto.admin_pb2_grpc import AdminStub
+from metaquorum.runtime.api.node import NodeReport, node_from_pb
+from metaquorum.runtime.client.admin import Address
+from metaquorum.runtime.rpc.channels import TlsMaterial, open_channel
+from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnswer:
+    """What one address said: `report`, or None and the reason in `problem`."""
+
+    address: Address
+    report: NodeReport | None = None
+    problem: str = ""
+
+
+async def describe_nodes(
+    addresses: Sequence[Address], *, timeout_ms: int, tls: TlsMaterial | None = None
+) -> tuple[NodeAnswer, ...]:
+    """One answer for each address, in their order, after `timeout_ms` at the latest."""
+    return tuple(await asyncio.gather(*(_describe(each, timeout_ms, tls) for each in addresses)))
+
+
+async def _describe(address: Address, timeout_ms: int, tls: TlsMaterial | None) -> NodeAnswer:
+    channel = open_channel(*address, tls)
+    try:
+        answer = await AdminStub(channel).DescribeNode(admin.DescribeNodeRequest(), timeout=timeout_ms / 1000)
+        if answer is None:  # so gRPC hands on what it cannot decode
+            return NodeAnswer(address=address, problem=UNREADABLE)
+        return NodeAnswer(address=address, report=node_from_pb(answer))
+    except grpc.aio.AioRpcError as error:
+        return NodeAnswer(address=address, problem=await Reasons(tls).of(error, address))
+    except ValueError as error:
+        return NodeAnswer(address=address, problem=f"its answer is of a newer release ({error})")
+    finally:
+        await channel.close(None)

@@ -1,0 +1,179 @@
+"""The entries of a configuration that are addresses, voters and listeners: parsed, checked among themselves.
+
+Owns their syntax. Every problem is one `ConfigError` of one line. Which of them a node needs is `config`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from metaquorum.raft.config import Voter
+from metaquorum.runtime.errors import ConfigError
+from metaquorum.storage.uuids import uuid_from_text
+
+PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1}
+_SASL = ("SASL_PLAINTEXT", "SASL_SSL")
+
+_NOWHERE = frozenset({"0.0.0.0", "::"})
+
+_LISTENER = re.compile(r"^([A-Za-z][A-Za-z0-9_-]*)://(\[[0-9a-fA-F:]+\]|[^:/\[\]]*):(\d+)$")
+_VOTER = re.compile(r"^(\d+)@(\[[0-9a-fA-F:]+\]|[^:@\[\]]+):(\d+)(?::([A-Za-z0-9_-]+))?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """One address; `protocol` PLAINTEXT or SSL. An empty `host`: every interface of this machine."""
+
+    name: str
+    host: str
+    port: int
+    protocol: str
+
+    @property
+    def is_tls(self) -> bool:
+        return self.protocol == "SSL"
+
+
+def parse_voters(entries: tuple[str, ...]) -> tuple[Voter, ...]:
+    """`id@host:port[:directory-id]` entries; raises ConfigError for a bad, doubled or empty one."""
+    voters: list[Voter] = []
+    for entry in entries:
+        match = _VOTER.match(entry)
+        if match is None:
+            raise ConfigError(
+                f"controller.quorum.voters has {entry!r}: write id@host:port:directory-id, or id@host:port"
+            )
+        try:
+            directory_id = uuid_from_text(match[4]) if match[4] else None
+        except ValueError as error:
+            raise ConfigError(f"controller.quorum.voters has {entry!r}: {error}") from error
+        voters.append(
+            Voter(
+                node_id=_node_id(match[1]),
+                host=match[2].strip("[]"),
+                port=_port("controller.quorum.voters", entry, match[3], lowest=1),
+                directory_id=directory_id,
+            )
+        )
+    ids = [voter.node_id for voter in voters]
+    for node_id in ids:
+        if ids.count(node_id) > 1:
+            raise ConfigError(
+                f"controller.quorum.voters has node {node_id} twice: give each voter its own id"
+            )
+    addresses = [(voter.host, voter.port) for voter in voters]
+    for host, port in addresses:
+        if addresses.count((host, port)) > 1:
+            raise ConfigError(
+                f"controller.quorum.voters has {host}:{port} twice: each voter listens on its own"
+            )
+    return tuple(voters)
+
+
+def _node_id(text: str) -> int:
+    value = int(text)
+    if value >= 2**31:
+        raise ConfigError(f"controller.quorum.voters has node id {value}: the largest is {2**31 - 1}")
+    return value
+
+
+def _port(key: str, entry: str, text: str, *, lowest: int) -> int:
+    port = int(text)
+    if not lowest <= port <= 65535:
+        raise ConfigError(f"{key} has {entry!r}: a port is a number from {lowest} to 65535")
+    return port
+
+
+def parse_protocols(entries: tuple[str, ...]) -> dict[str, str]:
+    """NAME:PROTOCOL entries, by name. Kafka's SASL protocols may stand there for names that nobody uses."""
+    protocols: dict[str, str] = {}
+    for entry in entries:
+        name, _, protocol = entry.partition(":")
+        if protocol not in PROTOCOL_IDS and protocol not in _SASL:
+            raise ConfigError(
+                f"listener.security.protocol.map has {entry!r}: write NAME:PLAINTEXT or NAME:SSL"
+            )
+        protocols[name] = protocol
+    return protocols
+
+
+def protocol_of(name: str, protocols: Mapping[str, str]) -> str:
+    """That of a listener; without an entry it is plain, unless it is called as a protocol is. Raises
+    ConfigError for SASL."""
+    protocol = protocols.get(name, name if name in ("SSL", *_SASL) else "PLAINTEXT")
+    if protocol in _SASL:
+        raise ConfigError(
+            f"listener {name} is {protocol}, and nobody logs in here: remove it, or map it to PLAINTEXT or "
+            "SSL in listener.security.protocol.map"
+        )
+    return protocol
+
+
+def parse_listeners(key: str, entries: tuple[str, ...], protocols: Mapping[str, str]) -> tuple[Listener, ...]:
+    """NAME://host:port entries of one key."""
+    listeners: list[Listener] = []
+    for entry in entries:
+        match = _LISTENER.match(entry)
+        if match is None:
+            raise ConfigError(
+                f"{key} has {entry!r}: write NAME://host:port, for example PLAINTEXT://127.0.0.1:9092"
+            )
+        listeners.append(
+            Listener(
+                name=match[1],
+                host=match[2].strip("[]"),
+                port=_port(key, entry, match[3], lowest=1),
+                protocol=protocol_of(match[1], protocols),
+            )
+        )
+    names = [listener.name for listener in listeners]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"{key} uses a name twice: give each listener its own")
+    if any(_collide(one, other) for one, other in combinations(listeners, 2)):
+        raise ConfigError(f"{key} uses an address twice: give each listener its own port")
+    return tuple(listeners)
+
+
+def _collide(one: Listener, other: Listener) -> bool:
+    everywhere = not one.host or not other.host
+    return one.port == other.port and (everywhere or one.host == other.host)
+
+
+def parse_metrics_listener(text: str | None, taken: tuple[Listener, ...]) -> Listener | None:
+    """The entry of `metrics.listener`; None or nothing: there is none. `taken`: the node's own listeners."""
+    if not text:
+        return None
+    match = _LISTENER.match(text)
+    if match is None or match[1].lower() != "http":
+        raise ConfigError(
+            f"metrics.listener has {text!r}: write http://host:port, for example http://127.0.0.1:9404"
+        )
+    port = _port("metrics.listener", text, match[3], lowest=1)
+    listener = Listener(
+        name="http", host=match[2].strip("[]") or "127.0.0.1", port=port, protocol="PLAINTEXT"
+    )
+    for other in taken:
+        if _collide(other, listener):
+            raise ConfigError(
+                f"metrics.listener has the address of the listener {other.name}: give it a port of its own"
+            )
+    return listener
+
+
+def check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener, ...]) -> None:
+    """Raises ConfigError for an advertised name that nobody listens under, and for an address that leads
+    nobody here."""
+    known = {listener.name for listener in listeners}
+    for listener in advertised or listeners:
+        if listener.host in _NOWHERE:
+            raise ConfigError(
+                f"{listener.name}://{listener.host}:{listener.port} cannot be advertised: it leads nowhere;"
+                " name this broker's own host in advertised.listeners"
+            )
+        if listener.name not in known:
+            raise ConfigError(
+                f"advertised.listeners has {listener.name}, which listeners does not have: use the same names"
+            )

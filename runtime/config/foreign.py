@@ -1,0 +1,143 @@
+"""Keys of Kafka that are not used here: passed over, unless that would break what the file promises.
+
+Owns which of them a node must not start with. The rule: a key may be passed over where the node without it
+is slower, lacks a feature or keeps more; never where it would let in, show or change what the key keeps out.
+The names are `kafka_keys`'s.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from metaquorum.runtime.config.addresses import Listener
+from metaquorum.runtime.config.kafka_keys import KAFKA_KEYS, is_kafkas
+from metaquorum.runtime.config.key import Key
+from metaquorum.runtime.errors import ConfigError
+
+ALIASES = {"broker.id": "node.id", "log.dir": "log.dirs"}
+"""Older names that Kafka still takes where the newer is absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a key is refused, and for which values."""
+
+    when: str
+    advice: str
+    applies: Callable[[str], bool] = bool
+
+
+def _is(word: str) -> Callable[[str], bool]:
+    return lambda value: value.lower() == word
+
+
+def _restricts_tls(value: str) -> bool:
+    return bool(value) and not {"TLSv1.2", "TLSv1.3"} <= {part.strip() for part in value.split(",")}
+
+
+_SET = "set"
+_POLICY = "no policy is asked here: remove the line to allow what it would refuse"
+_INLINE = "name PEM files in ssl.keystore.location and ssl.truststore.location instead"
+
+ALWAYS: Mapping[str, Refusal] = {
+    "authorizer.class.name": Refusal(
+        _SET, "nobody is authorized here: remove the line if whoever reaches a listener may do everything"
+    ),
+    "create.topic.policy.class.name": Refusal(_SET, _POLICY),
+    "alter.config.policy.class.name": Refusal(_SET, _POLICY),
+    "config.providers": Refusal(_SET, "no provider is asked here: write the values into the file"),
+    "delete.topic.enable": Refusal("`false`", "topics can be deleted here: remove the line", _is("false")),
+    "remote.log.storage.system.enable": Refusal(
+        "`true`", "there is no tiered storage here: records in it would be missing", _is("true")
+    ),
+    "zookeeper.connect": Refusal(
+        _SET, "there is no ZooKeeper here: remove the line and set controller.quorum.voters"
+    ),
+    "zookeeper.metadata.migration.enable": Refusal(
+        "`true`", "there is no ZooKeeper here: finish the migration with Kafka", _is("true")
+    ),
+    "controller.quorum.bootstrap.servers": Refusal(
+        _SET, "voters are configured: name them in controller.quorum.voters"
+    ),
+}
+WITH_TLS: Mapping[str, Refusal] = {
+    "ssl.cipher.suites": Refusal(_SET, "the suites are gRPC's: remove the line"),
+    "ssl.enabled.protocols": Refusal(
+        "without TLSv1.2 or TLSv1.3", "both are enabled here: remove the line", _restricts_tls
+    ),
+    "ssl.engine.factory.class": Refusal(_SET, "there are no plug-ins here: remove the line"),
+    "ssl.key.password": Refusal(_SET, "the private key must not be encrypted: decrypt it"),
+    "ssl.keystore.password": Refusal(_SET, "a PEM file has no password: remove the line"),
+    "ssl.truststore.password": Refusal(_SET, "a PEM file has no password: remove the line"),
+    "ssl.keystore.key": Refusal(_SET, _INLINE),
+    "ssl.keystore.certificate.chain": Refusal(_SET, _INLINE),
+    "ssl.truststore.certificates": Refusal(_SET, _INLINE),
+}
+"""Refused where a listener of this node, or the controllers', is SSL; else they do nothing in Kafka."""
+
+_OF_A_LISTENER = re.compile(r"listener\.name\.([^.]+)\.(ssl\..+)")
+
+
+def refuse_unknown(names: Iterable[str], keys: Mapping[str, Key]) -> None:
+    """Raises ConfigError for those that nobody knows, all at once, each with the nearest known name."""
+    unknown = [name for name in names if name not in keys and not is_kafkas(name)]
+    if not unknown:
+        return
+    everything = sorted({*keys, *KAFKA_KEYS})
+    near = {name: difflib.get_close_matches(name, everything, n=1, cutoff=0.6) for name in unknown}
+    page = "docs/configuration.md lists the known ones"
+    if len(unknown) == 1:
+        (name,) = unknown
+        raise ConfigError(
+            f"{name} is not a known key: {f'did you mean {near[name][0]}?' if near[name] else page}"
+        )
+    told = [f"{name} (did you mean {near[name][0]}?)" if near[name] else name for name in unknown]
+    raise ConfigError(f"{', '.join(told)} are not known keys: {page}")
+
+
+def with_new_names(pairs: Mapping[str, str]) -> dict[str, str]:
+    """The pairs with Kafka's older names replaced. Raises ConfigError where both are there and disagree."""
+    found = dict(pairs)
+    for old, new in ALIASES.items():
+        if old not in found:
+            continue
+        value = found.pop(old)
+        if new == "node.id" and found.get(new, value).strip() != value.strip():
+            raise ConfigError(f"{old}={value}, and {new}={found[new]}: remove the line with {old}")
+        found.setdefault(new, value)
+    return found
+
+
+def check_passed_over(
+    passed: Mapping[str, str], listeners: tuple[Listener, ...], *, uses_tls: bool, first: Listener | None
+) -> None:
+    """Raises ConfigError for keys that must not be passed over, all at once. `first`: the listener that a
+    broker registers first, through which brokers and clients come; None for a controller."""
+    refusals = {**ALWAYS, **WITH_TLS} if uses_tls else ALWAYS
+    tls_names = {listener.name.lower() for listener in listeners if listener.is_tls}
+    problems = []
+    for name, raw in passed.items():
+        value = raw.strip()
+        refusal = refusals.get(name)
+        own = _OF_A_LISTENER.fullmatch(name)
+        if refusal is not None and refusal.applies(value):
+            problems.append(f"{name} is not supported: {refusal.advice}")
+        elif own is not None and own[1].lower() in tls_names:
+            problems.append(f"{name} is not supported: all listeners share the keys ssl.*, set {own[2]}")
+        elif first is not None:
+            problems += _about_first_listener(name, value, first)
+    if problems:
+        raise ConfigError("; ".join(problems))
+
+
+def _about_first_listener(name: str, value: str, first: Listener) -> list[str]:
+    text = f"{name}={value}: brokers use the first listener, which is"
+    match name:
+        case "inter.broker.listener.name" if value != first.name:
+            return [f"{text} {first.name}: put {value} first"]
+        case "security.inter.broker.protocol" if value != first.protocol:
+            return [f"{text} {first.protocol}: map it in listener.security.protocol.map"]
+    return []

@@ -1,0 +1,81 @@
+"""What one configuration key is: kind, range, default, and the parsing of one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from metaquorum.runtime.errors import ConfigError
+
+Kind = Literal["int", "text", "list", "choice"]
+Value = int | str | tuple[str, ...] | None
+
+CONTROLLER = "controller"
+BROKER = "broker"
+BOTH = (CONTROLLER, BROKER)
+MAX_INT = 2**31 - 1
+MAX_LONG = 2**63 - 1
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting. `default` None: required when `required`, else unset. `unit` is for humans.
+
+    `own`: Kafka has no such key. `also`: numbers outside of the range that are taken, too.
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    text: str
+    minimum: int = 0
+    maximum: int = MAX_INT
+    unit: str = ""
+    roles: tuple[str, ...] = BOTH
+    choices: tuple[str, ...] = ()
+    required: bool = False
+    own: bool = False
+    also: tuple[int, ...] = ()
+
+    def parse(self, raw: str) -> Value:
+        """The value of `raw`; raises ConfigError saying what is allowed."""
+        raw = raw.strip()
+        match self.kind:
+            case "int":
+                return self._parse_int(raw)
+            case "list":
+                return tuple(part.strip() for part in raw.split(",") if part.strip())
+            case "choice":
+                for choice in self.choices:
+                    if raw.lower() == choice.lower():
+                        return choice
+                raise ConfigError(
+                    f"{self.name}={raw} is not possible: choose one of {', '.join(self.choices)}"
+                )
+            case "text":
+                return raw
+
+    def _parse_int(self, raw: str) -> int:
+        unit = f" {self.unit}" if self.unit else ""
+        others = "".join(f", or {value}" for value in self.also)
+        allowed = f"give a whole number from {self.minimum} to {self.maximum}{unit}{others}"
+        try:
+            value = int(raw)
+        except ValueError:
+            raise ConfigError(f"{self.name}={raw} is not a number: {allowed}") from None
+        if not self.minimum <= value <= self.maximum and value not in self.also:
+            raise ConfigError(f"{self.name}={value} is out of range: {allowed}")
+        return value
+
+
+def ms_key(name: str, default: int, text: str, *, minimum: int = 1, **more: object) -> Key:
+    """A duration; `more` are further fields of Key."""
+    return Key(name, "int", default, text, minimum=minimum, unit="ms", **more)  # type: ignore[arg-type]
+
+
+def bytes_key(
+    name: str, default: int, text: str, *, minimum: int, maximum: int = MAX_INT, **more: object
+) -> Key:
+    """A size; `more` are further fields of Key."""
+    return Key(name, "int", default, text, minimum=minimum, maximum=maximum, unit="bytes", **more)  # type: ignore[arg-type]

@@ -1,0 +1,127 @@
+"""The part of the table of keys that says what topics have which set nothing: Kafka's names and defaults.
+
+Owns these rows only; the whole table is `config_keys`. Ranges and defaults are those of the topic's own key
+(`metadata.settings.topic_keys`). A topic's own setting, a broker's and the cluster's dynamic default come
+before what a file says.
+"""
+
+from __future__ import annotations
+
+from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
+from metaquorum.runtime.config.key import BROKER, CONTROLLER, MAX_INT, MAX_LONG, Key
+
+_WEEK_HOURS = 168
+
+
+def _number(
+    name: str, topic_key: str, text: str, *, unit: str = "", default: int | None = None, minimum: int = 1
+) -> Key:
+    """A key whose default is the topic key's, unless a weaker name has it (`default` None and a time)."""
+    known = TOPIC_KEYS[topic_key]
+    if unit == "bytes" or not unit:
+        default = int(known.default or 0)
+        minimum = -1 if known.minimum is None else int(known.minimum)
+    maximum = MAX_INT if known.maximum is None or known.maximum == MAX_INT else MAX_LONG
+    if unit in {"minutes", "hours"}:
+        maximum = MAX_INT
+    return Key(name, "int", default, text, minimum=minimum, maximum=maximum, unit=unit, roles=(BROKER,))
+
+
+def _bound(name: str, topic_key: str, direction: str) -> Key:
+    text = f"How far a record's own time may lie {direction} the broker's clock."
+    return _number(name, topic_key, text, unit="ms", default=MAX_LONG, minimum=0)
+
+
+TOPICS = (
+    _number(
+        "message.max.bytes", "max.message.bytes", "The largest batch that a producer may send.", unit="bytes"
+    ),
+    _number(
+        "min.insync.replicas",
+        "min.insync.replicas",
+        "How many replicas must be in sync for `acks=all`. With eligible leader replicas (KIP-966) the "
+        "cluster has a default of its own, which comes before this.",
+    ),
+    Key(
+        "unclean.leader.election.enable",
+        "choice",
+        "false",
+        "`true`: where nobody in sync is alive, a replica that was not in sync may lead; what it lacks is "
+        "lost. The same on all controllers.",
+        roles=(CONTROLLER,),
+        choices=("false", "true"),
+    ),
+    _number(
+        "log.segment.bytes",
+        "segment.bytes",
+        "A log goes on in a new segment before it is larger.",
+        unit="bytes",
+    ),
+    _number(
+        "log.roll.ms", "segment.ms", "A log goes on in a new segment when the old one is so old.", unit="ms"
+    ),
+    _number(
+        "log.roll.hours",
+        "segment.ms",
+        "The same in hours, where `log.roll.ms` is not set.",
+        unit="hours",
+        default=_WEEK_HOURS,
+    ),
+    _number(
+        "log.retention.bytes",
+        "retention.bytes",
+        "How much of a partition is kept; -1: no bound.",
+        unit="bytes",
+    ),
+    _number(
+        "log.retention.ms",
+        "retention.ms",
+        "How long a segment is kept after its newest record; -1: for ever.",
+        unit="ms",
+        minimum=-1,
+    ),
+    _number(
+        "log.retention.minutes",
+        "retention.ms",
+        "The same in minutes, where `log.retention.ms` is not set.",
+        unit="minutes",
+        minimum=-1,
+    ),
+    _number(
+        "log.retention.hours",
+        "retention.ms",
+        "The same in hours, where neither of these is set.",
+        unit="hours",
+        default=_WEEK_HOURS,
+        minimum=-1,
+    ),
+    Key(
+        "log.cleanup.policy",
+        "choice",
+        "delete",
+        "`delete`: old segments are removed. Nothing is compacted: with `compact` alone nothing is removed.",
+        roles=(BROKER,),
+        choices=("delete", "compact", "compact,delete", "delete,compact"),
+    ),
+    _number(
+        "log.segment.delete.delay.ms",
+        "file.delete.delay.ms",
+        "How long the file of a removed segment stays.",
+        unit="ms",
+        default=int(TOPIC_KEYS["file.delete.delay.ms"].default or 0),
+        minimum=0,
+    ),
+    Key(
+        "log.message.timestamp.type",
+        "choice",
+        "CreateTime",
+        "`CreateTime`: records keep the producer's time; `LogAppendTime`: they get the leader's.",
+        roles=(BROKER,),
+        choices=("CreateTime", "LogAppendTime"),
+    ),
+    _bound("log.message.timestamp.before.max.ms", "message.timestamp.before.max.ms", "behind"),
+    _bound("log.message.timestamp.after.max.ms", "message.timestamp.after.max.ms", "ahead of"),
+    _bound(
+        "log.message.timestamp.difference.max.ms", "message.timestamp.difference.max.ms", "behind or ahead of"
+    ),
+)

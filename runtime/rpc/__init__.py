@@ -1,0 +1,1 @@
+"""gRPC plumbing: channels, the Raft transport, shared services, and why a connection failed."""

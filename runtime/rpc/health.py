@@ -1,0 +1,66 @@
+"""The gRPC health service (grpc.health.v1), kept in step with what a node says of itself.
+
+SERVING means: this node takes part in a quorum that makes progress. For a controller that is a leader that
+leads actively (check-quorum takes its office away when the majority falls silent), or a follower that has
+fetched from the leader lately and knows the high watermark. For a broker: it is unfenced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from metaquorum.runtime.client.admin import Address
+from metaquorum.runtime.rpc.channels import TlsMaterial, open_channel
+from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
+
+SERVICES = ("", "metaquorum.v1.Raft", "metaquorum.v1.Admin", "metaquorum.v1.Metadata")
+"""The names under which a node's state can be asked; the empty one is the process as a whole."""
+
+
+class Health:
+    """`update` after every step of the node; watchers hear of changes only."""
+
+    def __init__(self, server: Any) -> None:
+        self._servicer: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._serving: bool | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    def update(self, serving: bool) -> None:
+        """Tells it if it changed."""
+        if serving is self._serving:
+            return
+        self._serving = serving
+        status = (
+            health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+        task = asyncio.get_running_loop().create_task(self._set(status))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _set(self, status: int) -> None:
+        for service in SERVICES:
+            await self._servicer.set(service, status)
+
+    @property
+    def serving(self) -> bool:
+        return bool(self._serving)
+
+
+async def health_problem(address: Address, *, timeout_ms: int, tls: TlsMaterial | None = None) -> str:
+    """Why the node at this address does not serve; empty when it does."""
+    channel = open_channel(*address, tls)
+    try:
+        request = health_pb2.HealthCheckRequest()
+        answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_ms / 1000)
+    except grpc.aio.AioRpcError as error:
+        return await Reasons(tls).of(error, address)
+    finally:
+        await channel.close(None)
+    if answer is None:
+        return UNREADABLE
+    return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else "it does not serve yet"

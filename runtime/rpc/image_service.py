@@ -1,0 +1,182 @@
+"""The Metadata service: brokers, topics and partitions out of one committed image, as of its offset.
+
+Owns how an image is cut into bounded answers. Where the image comes from, and whether this node may serve
+it now, is the `ImageSource` that a controller or a broker brings.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image.types import TOPIC_RESOURCE, ConfigResource, TopicInfo
+from metaquorum.proto import metadata_pb2 as pb
+from metaquorum.proto.metadata_pb2_grpc import MetadataServicer
+from metaquorum.runtime.api.api import Hints, error_to_pb
+from metaquorum.runtime.api.image import broker_to_pb, partition_to_pb
+
+TOPICS_PER_ANSWER_MAX = 10_000
+PARTITIONS_PER_ANSWER_MAX = 20_000
+"""Bounds of one answer, well below the largest message; a client asks again from where it ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRead:
+    """An image and where it stands."""
+
+    image: MetadataImage
+    offset: int
+    leader_id: int | None
+    epoch: int
+    linearizable: bool
+
+
+class ImageSource(Protocol):
+    """Where a node's image comes from."""
+
+    def read(self, consistency: pb.Consistency.ValueType) -> Awaitable[ImageRead | ApiError]: ...
+
+
+class MetadataService(MetadataServicer):
+    """See the module."""
+
+    def __init__(self, source: ImageSource, *, node_id: int, cluster_id: str, hints: Hints) -> None:
+        self._source = source
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._hints = hints
+
+    async def DescribeCluster(
+        self, request: pb.DescribeClusterRequest, context: Any
+    ) -> pb.DescribeClusterResponse:
+        read = await self._source.read(request.consistency)
+        if isinstance(read, ApiError):
+            return pb.DescribeClusterResponse(error=error_to_pb(read, self._hints))
+        brokers = read.image.brokers.values()
+        return pb.DescribeClusterResponse(
+            read=self._info(read),
+            cluster_id=self._cluster_id,
+            controllers=self._hints.all(),
+            broker_count=len(brokers),
+            fenced_broker_count=sum(broker.fenced for broker in brokers),
+            topic_count=len(read.image.topics),
+            partition_count=read.image.topics.partition_count,
+            features=[
+                pb.FinalizedFeature(name=name, level=level)
+                for name, level in sorted(read.image.features.finalized.items())
+            ],
+        )
+
+    async def ListBrokers(self, request: pb.ListBrokersRequest, context: Any) -> pb.ListBrokersResponse:
+        read = await self._source.read(request.consistency)
+        if isinstance(read, ApiError):
+            return pb.ListBrokersResponse(error=error_to_pb(read, self._hints))
+        brokers = read.image.brokers
+        wanted = sorted(set(request.broker_ids)) or list(brokers)
+        found = [brokers.get(broker_id) for broker_id in wanted]
+        return pb.ListBrokersResponse(
+            read=self._info(read),
+            brokers=[broker_to_pb(broker) for broker in found if broker is not None],
+            unknown_ids=[broker_id for broker_id in wanted if broker_id not in brokers],
+        )
+
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: Any) -> pb.ListTopicsResponse:
+        read = await self._source.read(request.consistency)
+        if isinstance(read, ApiError):
+            return pb.ListTopicsResponse(error=error_to_pb(read, self._hints))
+        topics = read.image.topics
+        ordered = sorted(topics.all(), key=_name)
+        first = bisect_right(ordered, request.after, key=_name) if request.after else 0
+        limit = min(request.limit, TOPICS_PER_ANSWER_MAX) if request.limit > 0 else TOPICS_PER_ANSWER_MAX
+        return pb.ListTopicsResponse(
+            read=self._info(read),
+            topics=[
+                pb.Topic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partition_count=topics.partition_count_of(topic.topic_id),
+                )
+                for topic in ordered[first : first + limit]
+            ],
+            more=first + limit < len(ordered),
+        )
+
+    async def DescribeTopics(
+        self, request: pb.DescribeTopicsRequest, context: Any
+    ) -> pb.DescribeTopicsResponse:
+        read = await self._source.read(request.consistency)
+        if isinstance(read, ApiError):
+            return pb.DescribeTopicsResponse(error=error_to_pb(read, self._hints))
+        answer = pb.DescribeTopicsResponse(read=self._info(read))
+        _describe_topics(read.image, request, answer)
+        return answer
+
+    def _info(self, read: ImageRead) -> pb.ReadInfo:
+        return pb.ReadInfo(
+            offset=read.offset,
+            node_id=self._node_id,
+            leader_id=read.leader_id,
+            epoch=read.epoch,
+            linearizable=read.linearizable,
+        )
+
+
+def _name(topic: TopicInfo) -> str:
+    return topic.name
+
+
+def _wanted_topics(
+    image: MetadataImage, request: pb.DescribeTopicsRequest, answer: pb.DescribeTopicsResponse
+) -> list[TopicInfo]:
+    """The topics asked for, by ascending name, once each; those that do not exist are named in the answer."""
+    if not request.names and not request.topic_ids:
+        return sorted(image.topics.all(), key=_name)
+    wanted: dict[bytes, TopicInfo] = {}
+    for name in request.names:
+        topic = image.topics.topic_named(name)
+        if topic is None:
+            answer.unknown_names.append(name)
+        else:
+            wanted[topic.topic_id] = topic
+    for topic_id in request.topic_ids:
+        topic = image.topics.topic(topic_id)
+        if topic is None:
+            answer.unknown_ids.append(topic_id)
+        else:
+            wanted[topic.topic_id] = topic
+    return sorted(wanted.values(), key=_name)
+
+
+def _describe_topics(
+    image: MetadataImage, request: pb.DescribeTopicsRequest, answer: pb.DescribeTopicsResponse
+) -> None:
+    topics = _wanted_topics(image, request, answer)
+    limit = PARTITIONS_PER_ANSWER_MAX
+    if 0 < request.partition_limit < limit:
+        limit = request.partition_limit
+    start, first_partition = request.start.name, request.start.partition
+    for topic in topics:
+        if topic.name < start:
+            continue
+        if limit <= 0 or len(answer.topics) >= TOPICS_PER_ANSWER_MAX:
+            answer.next.name = topic.name
+            return
+        first = first_partition if topic.name == start else 0
+        partitions = [each for each in image.topics.partitions_of(topic.topic_id) if each.index >= first]
+        answer.topics.append(
+            pb.Topic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_count=image.topics.partition_count_of(topic.topic_id),
+                partitions=[partition_to_pb(each) for each in partitions[:limit]],
+                configs=image.configs.get(ConfigResource(TOPIC_RESOURCE, topic.name)) or {},
+            )
+        )
+        if len(partitions) > limit:
+            answer.next.name, answer.next.partition = topic.name, partitions[limit].index
+            return
+        limit -= len(partitions)

@@ -1,0 +1,196 @@
+"""The calling side of the Raft transport: one long-lived gRPC stream to each peer.
+
+Owns connections, their backoff and the requests in flight. Knows message envelopes, not Raft's rules.
+A stream is opened when something is to be sent, and never waits out a backoff: a request that comes
+while the peer is known to be unreachable fails at once, and the caller decides when to try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+
+from metaquorum.proto import raft_pb2 as pb
+from metaquorum.proto.raft_pb2_grpc import RaftStub
+from metaquorum.raft.events import RaftRequestFailed, RaftResponseArrived
+from metaquorum.raft.messages import RaftRequest
+from metaquorum.runtime.api import raft as raft_codec
+from metaquorum.runtime.backoff import Backoff, BackoffPolicy
+from metaquorum.runtime.rpc.channels import END_OF_STREAM, TlsMaterial, open_channel
+from metaquorum.runtime.rpc.reach import Reasons
+from metaquorum.runtime.rpc.transport import EventSink
+
+IN_FLIGHT_MAX = 256
+"""Requests to one peer without an answer; more fail at once (a core has a handful)."""
+
+RECONNECT = BackoffPolicy(initial_ms=20, max_ms=200)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAddress:
+    """Where a peer's quorum listener is."""
+
+    host: str
+    port: int
+
+
+class RaftClient:
+    """Streams to all peers of one node. Everything runs on the loop's thread."""
+
+    def __init__(
+        self,
+        peers: Mapping[int, PeerAddress],
+        sink: EventSink,
+        *,
+        tls: TlsMaterial | None = None,
+        rng: random.Random,
+    ) -> None:
+        self._peers = {node_id: _Peer(node_id, peer, sink, tls, rng) for node_id, peer in peers.items()}
+        self._sink = sink
+
+    def send(self, to: int, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
+        """Sends; one RaftResponseArrived or RaftRequestFailed follows."""
+        peer = self._peers.get(to)
+        if peer is None:
+            failure = RaftRequestFailed(
+                target=to, correlation_id=correlation_id, reason=f"node {to} has no known address"
+            )
+            asyncio.get_running_loop().call_soon(self._sink, failure)
+            return
+        peer.send(correlation_id, request, timeout_ms)
+
+    async def close(self) -> None:
+        """Ends all streams; outstanding requests are dropped without an event."""
+        await asyncio.gather(*(peer.close() for peer in self._peers.values()))
+
+
+class _Peer:
+    """One peer's stream and the requests that wait for its answers."""
+
+    def __init__(
+        self, node_id: int, address: PeerAddress, sink: EventSink, tls: TlsMaterial | None, rng: random.Random
+    ) -> None:
+        self._node_id = node_id
+        self._address = address
+        self._sink = sink
+        self._tls = tls
+        self._reasons = Reasons(tls)
+        self._backoff = Backoff(RECONNECT, rng)
+        self._last_failure = ""
+        self._waiting: dict[int, asyncio.TimerHandle] = {}
+        self._outbound: deque[pb.RaftEnvelope] = deque()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        if self._task is None:
+            remaining_ms = self._backoff.remaining_ms(int(loop.time() * 1000))
+            if remaining_ms > 0:
+                reason = f"{self._last_failure}; next attempt in {remaining_ms} ms"
+                loop.call_soon(self._report_failure, correlation_id, reason)
+                return
+            self._task = loop.create_task(self._run())
+        if len(self._waiting) >= IN_FLIGHT_MAX:
+            loop.call_soon(self._report_failure, correlation_id, f"{IN_FLIGHT_MAX} requests are unanswered")
+            return
+        self._waiting[correlation_id] = loop.call_later(
+            timeout_ms / 1000, self._timed_out, correlation_id, timeout_ms
+        )
+        self._outbound.append(raft_codec.encode(correlation_id, request))
+        self._wake.set()
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        for timer in self._waiting.values():
+            timer.cancel()
+        self._waiting.clear()
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _report_failure(self, correlation_id: int, reason: str) -> None:
+        self._sink(RaftRequestFailed(target=self._node_id, correlation_id=correlation_id, reason=reason))
+
+    def _timed_out(self, correlation_id: int, timeout_ms: int) -> None:
+        if self._waiting.pop(correlation_id, None) is not None:
+            # What was not even sent would only burden a peer that comes back.
+            self._outbound = deque(e for e in self._outbound if e.correlation_id != correlation_id)
+            self._report_failure(correlation_id, f"no answer within {timeout_ms} ms")
+
+    async def _run(self) -> None:
+        """One stream's life: from the first request to its end, which fails all that is outstanding."""
+        loop = asyncio.get_running_loop()
+        reason = "the peer ended the stream"
+        channel = open_channel(self._address.host, self._address.port, self._tls)
+        try:
+            exchange: Any = RaftStub(channel).Exchange
+            call = exchange()
+            writer = loop.create_task(self._write(call.write))
+            try:
+                await self._read(call)
+            finally:
+                writer.cancel()
+                await asyncio.gather(writer, return_exceptions=True)
+                call.cancel()
+        except grpc.aio.AioRpcError as error:
+            reason = f"{error.code().name}: {error.details()}"
+            self._reasons.tell(f"node {self._node_id}", error, (self._address.host, self._address.port))
+        except raft_codec.EnvelopeError as error:
+            reason = f"it sent what is no answer: {error}"
+        except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            reason = str(error)
+        finally:
+            # A closing channel must not hold up the failures below, so it is closed behind them.
+            loop.create_task(channel.close(None))  # noqa: RUF006
+            if self._task is asyncio.current_task():
+                self._task = None
+                self._broken(reason)
+
+    async def _read(self, call: Any) -> None:
+        while True:
+            envelope = await call.read()
+            if envelope is END_OF_STREAM:
+                return
+            if envelope is None:  # so gRPC hands on what it cannot decode
+                raise raft_codec.EnvelopeError("its bytes cannot be decoded")
+            self._backoff.succeeded()
+            timer = self._waiting.pop(envelope.correlation_id, None)
+            if timer is None:
+                continue  # it came after its timeout
+            timer.cancel()
+            try:
+                response = raft_codec.decode_response(envelope)
+            except raft_codec.EnvelopeError as error:
+                self._report_failure(envelope.correlation_id, str(error))
+                raise
+            self._sink(
+                RaftResponseArrived(
+                    source=self._node_id, correlation_id=envelope.correlation_id, response=response
+                )
+            )
+
+    async def _write(self, write: Callable[[pb.RaftEnvelope], object]) -> None:
+        while True:
+            while self._outbound:
+                await write(self._outbound.popleft())  # type: ignore[misc]
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _broken(self, reason: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._last_failure = f"cannot reach node {self._node_id} at {self._address.host}:{self._address.port}"
+        self._last_failure += f" ({reason})"
+        self._backoff.failed(int(loop.time() * 1000))
+        self._outbound.clear()
+        self._wake.clear()
+        waiting, self._waiting = self._waiting, {}
+        for correlation_id, timer in waiting.items():
+            timer.cancel()
+            self._report_failure(correlation_id, self._last_failure)

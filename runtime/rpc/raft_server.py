@@ -1,0 +1,213 @@
+"""The answering side of the Raft transport: takes requests off the peers' streams, writes answers back.
+
+Owns which stream a request came from, and who is answered first: peers at once, all others (brokers, which
+may be hundreds and wait for the same news) a few in each turn of the loop, so that heartbeats and the quorum
+never wait behind them. Knows no Raft rule: a request is an event, an answer comes by key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Container
+
+import grpc
+import grpc.aio
+
+from metaquorum.proto import raft_pb2 as pb
+from metaquorum.raft.events import RaftRequestAbandoned, RaftRequestArrived
+from metaquorum.raft.messages import (
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RaftRequest,
+    RaftResponse,
+)
+from metaquorum.runtime.api import raft as raft_codec
+from metaquorum.runtime.rpc.channels import END_OF_STREAM
+from metaquorum.runtime.rpc.raft_client import RaftClient
+from metaquorum.runtime.rpc.transport import EventSink
+
+REQUESTS_PER_STREAM_MAX = 1024
+"""Requests of one caller whose answers are not written yet; a caller that goes beyond, or sends on without
+reading, loses its stream."""
+
+OTHERS_PER_TURN = 4
+OTHERS_BYTES_PER_TURN = 1 << 18
+"""Answers to callers that are no peers, in one turn of the loop. A turn must be short: gRPC takes one new
+call in every second turn, and heartbeats are calls. At most REQUESTS_PER_STREAM_MAX of one caller wait."""
+
+OTHERS_PAUSE_S = 0.002
+OTHERS_LATE = 4
+OTHERS_PAUSE_MAX_S = 0.1
+"""Between two such turns: so long, and so many times as long as the loop was late for the last one, up to a
+maximum. A loop that has no time to spare answers others later, with more in one answer."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Stream:
+    """One caller: what it waits for, and the answers that are on their way to it."""
+
+    __slots__ = ("idle", "is_first", "keys", "loop", "open", "outbound", "unwritten")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_first = True
+        self.open = True
+        self.keys: set[int] = set()
+        self.outbound: deque[bytes] = deque()
+        self.unwritten = 0
+        self.loop = loop
+        self.idle: asyncio.Future[None] | None = None
+
+    def push(self, envelope: bytes) -> None:
+        """Queues an answer. The writer wakes one turn of the loop later than a client whose answer was given
+        in the same step: a client waits for it, a follower that learns the high watermark does not."""
+        self.outbound.append(envelope)
+        if self.idle is not None and len(self.outbound) == 1:
+            self.loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        if self.idle is not None and not self.idle.done():
+            self.idle.set_result(None)
+
+
+class RaftService:
+    """The gRPC service, which `add_raft_service` registers; `respond` is how the driver answers. `peers`: the
+    ids that are answered first; None: everyone is."""
+
+    def __init__(self, sink: EventSink, peers: Container[int] | None = None) -> None:
+        self._sink = sink
+        self._peers = peers
+        self._others: deque[tuple[_Stream, int, RaftResponse]] = deque()
+        self._others_due_s = 0.0
+        self._keys = itertools.count(1)
+        self._callers: dict[int, tuple[_Stream, int]] = {}
+
+    def respond(self, key: int, response: RaftResponse) -> None:
+        """Answers the request of `key`; nothing happens if its caller is gone."""
+        caller = self._callers.pop(key, None)
+        if caller is None:
+            return
+        stream, correlation_id = caller
+        stream.keys.discard(key)
+        if stream.is_first:
+            stream.push(raft_codec.encode_response(correlation_id, response))
+            return
+        self._others.append((stream, correlation_id, response))
+        if len(self._others) == 1:
+            self._others_due_s = stream.loop.time()
+            stream.loop.call_soon(self._answer_others)
+
+    def _answer_others(self) -> None:
+        """The next few, in the order in which they were answered."""
+        others = self._others
+        size = count = 0
+        while others and count < OTHERS_PER_TURN and size < OTHERS_BYTES_PER_TURN:
+            stream, correlation_id, response = others.popleft()
+            if stream.open:
+                stream.push(raft_codec.encode_response(correlation_id, response))
+                size += _payload_bytes(response)
+                count += 1
+        if others:
+            loop = others[0][0].loop
+            now_s = loop.time()
+            late_s = max(0.0, now_s - self._others_due_s)
+            pause_s = min(OTHERS_PAUSE_MAX_S, OTHERS_PAUSE_S + OTHERS_LATE * late_s)
+            self._others_due_s = now_s + pause_s
+            loop.call_later(pause_s, self._answer_others)
+
+    def _is_first(self, request: RaftRequest) -> bool:
+        if self._peers is None or not isinstance(request, FetchRequest | FetchSnapshotRequest):
+            return True
+        return request.replica_id in self._peers
+
+    async def exchange(
+        self,
+        request_iterator: AsyncIterator[pb.RaftEnvelope],
+        context: grpc.aio.ServicerContext[pb.RaftEnvelope, bytes],
+    ) -> None:
+        """Serves one caller until it goes away."""
+        loop = asyncio.get_running_loop()
+        stream = _Stream(loop)
+        writer = loop.create_task(self._write(stream, context))
+        try:
+            await self._read(stream, context)
+        except raft_codec.EnvelopeError as error:
+            _log.warning("a peer sent what is no Raft request, its stream is closed: %s", error)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            writer.cancel()
+            stream.open = False
+            for key in stream.keys:
+                del self._callers[key]
+                self._sink(RaftRequestAbandoned(key=key))
+            stream.keys.clear()
+
+    async def _read(self, stream: _Stream, context: grpc.aio.ServicerContext[pb.RaftEnvelope, bytes]) -> None:
+        while True:
+            envelope = await context.read()
+            if envelope is END_OF_STREAM:
+                return
+            request = raft_codec.decode_request(envelope)
+            if stream.unwritten >= REQUESTS_PER_STREAM_MAX:
+                raise raft_codec.EnvelopeError(f"more than {REQUESTS_PER_STREAM_MAX} requests are unanswered")
+            stream.is_first = self._is_first(request)
+            key = next(self._keys)
+            stream.keys.add(key)
+            stream.unwritten += 1
+            self._callers[key] = (stream, envelope.correlation_id)
+            if not self._sink(RaftRequestArrived(key=key, request=request)):
+                stream.keys.discard(key)
+                stream.unwritten -= 1
+                del self._callers[key]
+
+    async def _write(
+        self, stream: _Stream, context: grpc.aio.ServicerContext[pb.RaftEnvelope, bytes]
+    ) -> None:
+        while True:
+            while stream.outbound:
+                await context.write(stream.outbound.popleft())
+                stream.unwritten -= 1
+            stream.idle = stream.loop.create_future()
+            await stream.idle
+            stream.idle = None
+
+
+def _payload_bytes(response: RaftResponse) -> int:
+    match response:
+        case FetchResponse(records=records):
+            return len(records)
+        case FetchSnapshotResponse(data=data):
+            return len(data)
+        case _:
+            return 0
+
+
+def add_raft_service(service: RaftService, server: grpc.aio.Server) -> None:
+    """Registers the service of proto/raft.proto; its answers are bytes already."""
+    name = pb.DESCRIPTOR.services_by_name["Raft"].full_name
+    exchange = grpc.stream_stream_rpc_method_handler(
+        service.exchange, request_deserializer=pb.RaftEnvelope.FromString, response_serializer=bytes
+    )
+    handler = grpc.method_handlers_generic_handler(name, {"Exchange": exchange})
+    server.add_generic_rpc_handlers((handler,))
+
+
+class GrpcRaftTransport:
+    """Both sides as one `RaftTransport`. `client` sends, `service` (None on an observer) answers."""
+
+    def __init__(self, client: RaftClient, service: RaftService | None) -> None:
+        self._client = client
+        self._service = service
+        self.send = client.send
+
+    def respond(self, key: int, response: RaftResponse) -> None:
+        if self._service is not None:
+            self._service.respond(key, response)
+
+    async def close(self) -> None:
+        await self._client.close()

@@ -1,0 +1,91 @@
+"""Requests of clients on their way through a node: a key, a place in the inbox, and who waits for it.
+
+Owns the keys and the waiting callers. The time of arrival is taken here, before any queue (DESIGN 8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+
+from metaquorum.controller.active.workbench import busy
+from metaquorum.controller.events import Answer, RequestArrived
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
+from metaquorum.runtime.clock import Clock
+from metaquorum.runtime.metrics.statistics import RequestStatistics
+
+_KAFKA_NAMES = {"RegisterBroker": "BrokerRegistration"}
+
+WAITING_MAX = 20_000
+"""Requests whose answer is outstanding; more are told to come back."""
+
+
+class WaitingRequests:
+    """`ask` for the services, `answer` for the driver's effects; `statistics` counts requests and times."""
+
+    def __init__(
+        self,
+        submit: Callable[[RequestArrived], bool],
+        clock: Clock,
+        statistics: RequestStatistics | None = None,
+    ) -> None:
+        self._submit = submit
+        self._statistics = statistics
+        self._clock = clock
+        self._keys = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[ControllerResponse | ApiError]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def ask(self, request: ControllerRequest) -> ControllerResponse | ApiError:
+        """The node's answer. A caller that goes away is forgotten; what it asked for may still happen."""
+        statistics = self._statistics
+        if statistics is None:
+            return await self._ask(request)
+        name = request_name(request)
+        begun_ns = time.monotonic_ns()
+        try:
+            response = await self._ask(request)
+        except asyncio.CancelledError:
+            statistics.abandon(name)
+            raise
+        error = response.code.name if isinstance(response, ApiError) else None
+        statistics.observe(name, (time.monotonic_ns() - begun_ns) / 1e6, error)
+        return response
+
+    async def _ask(self, request: ControllerRequest) -> ControllerResponse | ApiError:
+        arrived_ms = self._clock.monotonic_ms()
+        if len(self._waiting) >= WAITING_MAX:
+            return busy(f"{WAITING_MAX} requests wait for an answer")
+        key = next(self._keys)
+        if not self._submit(RequestArrived(key=key, arrived_ms=arrived_ms, request=request)):
+            return busy("the inbox is full")
+        future: asyncio.Future[ControllerResponse | ApiError] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = future
+        try:
+            return await future
+        finally:
+            self._waiting.pop(key, None)
+
+    def answer(self, answer: Answer) -> None:
+        """Hands an answer to whoever waits for it."""
+        future = self._waiting.pop(answer.key, None)
+        if future is not None and not future.done():
+            future.set_result(answer.response)
+
+    def refuse_all(self, error: ApiError) -> None:
+        """Answers everyone with `error`: the node has stopped."""
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_result(error)
+
+
+def request_name(request: ControllerRequest) -> str:
+    """Kafka's name of the API, where Kafka has it."""
+    name = type(request).__name__.removesuffix("Request")
+    return _KAFKA_NAMES.get(name, name)

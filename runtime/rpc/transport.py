@@ -1,0 +1,38 @@
+"""What a driver asks of a Raft transport, and what it promises; gRPC in `raft_client` and `raft_server`.
+
+Promises, kept by every implementation (tests/conformance/test_transport.py):
+
+* `send` never blocks and never raises. It ends in exactly one `RaftResponseArrived` or
+  `RaftRequestFailed`, and never calls back before it returned;
+* answers may come in any order;
+* a broken connection fails everything outstanding on it at once, a refused one the request that asked;
+* an incoming request is reported with a key that is unique within the process; `respond` answers it once,
+  and does nothing if the caller is gone, which `RaftRequestAbandoned` has said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from metaquorum.raft.events import (
+    RaftRequestAbandoned,
+    RaftRequestArrived,
+    RaftRequestFailed,
+    RaftResponseArrived,
+)
+from metaquorum.raft.messages import RaftRequest, RaftResponse
+
+TransportEvent = RaftRequestArrived | RaftRequestAbandoned | RaftResponseArrived | RaftRequestFailed
+EventSink = Callable[[TransportEvent], bool]
+"""Takes an event; False: its queue is full. A request that is not taken is left to its caller's timeout."""
+
+
+class RaftTransport(Protocol):
+    """Both directions of one node's Raft traffic."""
+
+    def send(self, to: int, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None: ...
+
+    def respond(self, key: int, response: RaftResponse) -> None: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Record batches in message format 2: parse, check, make."""

@@ -1,0 +1,124 @@
+"""Runs of batches that hold one record each: what a quiet cluster writes, without an object a batch.
+
+Owns the split of a checked window into such runs and the batches between them, and a reader that gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.batches.format import parse_header
+from metaquorum.storage.batches.walk import Walk, walk_batches
+from metaquorum.storage.disk.interface import Disk
+from metaquorum.storage.log.reader import Damage, LogReader
+
+MIN_BATCHES = 32
+"""A shorter run is given batch by batch."""
+
+_ATTRIBUTES = 21
+_COUNT = 57
+_TIMESTAMP = 35
+
+
+class BatchRun(NamedTuple):
+    """Whole batches of one plain record each (no control batch, no compression), checked and contiguous.
+
+    `data` holds them and maybe more; `places` are where each starts in it and where the last one ends;
+    `position` is the place of `data` in `file`. `epoch` is the leader epoch of the last batch.
+    """
+
+    data: bytes
+    places: npt.NDArray[np.int64]
+    base_offset: int
+    epoch: int
+    position: int
+    file: str
+
+    @property
+    def next_offset(self) -> int:
+        """Offset after the last batch."""
+        return self.base_offset + len(self.places) - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+        return int(self.places[-1] - self.places[0])
+
+    def timestamps_ms(self) -> npt.NDArray[np.int64]:
+        """The newest timestamp of every batch."""
+        return numbers_at(self.data, self.places[:-1] + _TIMESTAMP, ">i8")
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """The batches one by one."""
+        places = self.places.tolist()
+        for start, end in pairwise(places):
+            yield RecordBatch(
+                parse_header(self.data, start), self.data[start:end], self.position + start, self.file
+            )
+
+
+def numbers_at(data: bytes, places: npt.NDArray[np.int64], dtype: str) -> npt.NDArray[np.int64]:
+    """The big-endian numbers at `places` of a buffer."""
+    size = np.dtype(dtype).itemsize
+    raw: npt.NDArray[Any] = np.ndarray(
+        shape=(len(data) - size + 1,), dtype=f"V{size}", buffer=data, strides=(1,)
+    )
+    return raw[places].view(dtype).astype(np.int64)
+
+
+def split_runs(buf: bytes, walk: Walk, position: int, file: str) -> Iterator[RecordBatch | BatchRun]:
+    """The batches that a walk found in `buf`, runs of `MIN_BATCHES` and more as one value each."""
+    if not walk.hops:
+        return
+    places = np.array([*(hop[0] for hop in walk.hops), walk.end], dtype=np.int64)
+    plain = np.zeros(len(walk.hops) + 2, dtype=np.int8)
+    plain[1:-1] = (numbers_at(buf, places[:-1] + _COUNT, ">i4") == 1) & (
+        numbers_at(buf, places[:-1] + _ATTRIBUTES, ">i2") == 0
+    )
+    edges = np.flatnonzero(np.diff(plain))
+    at = 0
+    for low, high in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        if high - low < MIN_BATCHES:
+            continue
+        yield from _batches(buf, places[at : low + 1], position, file)
+        hops = walk.hops
+        yield BatchRun(buf, places[low : high + 1], hops[low][1], hops[high - 1][3], position, file)
+        at = high
+    yield from _batches(buf, places[at:], position, file)
+
+
+def _batches(buf: bytes, places: npt.NDArray[np.int64], position: int, file: str) -> Iterator[RecordBatch]:
+    listed = places.tolist()
+    for start, end in pairwise(listed):
+        yield RecordBatch(parse_header(buf, start), buf[start:end], position + start, file)
+
+
+class RunReader(LogReader):
+    """A tolerant reader that gives runs of batches with one record each as one value."""
+
+    def __init__(self, disk: Disk, path: str, *, start_offset: int | None = None) -> None:
+        super().__init__(disk, path, tolerant=True, start_offset=start_offset)
+
+    def found(self) -> Iterator[RecordBatch | BatchRun | Damage]:
+        """Everything there is now, as iterating a LogReader gives it, but for the runs."""
+        yield from self
+
+    def _take_fast(self, buf: bytes, items: list[RecordBatch | Damage]) -> int:
+        if self._expected is None:
+            return super()._take_fast(buf, items)
+        walk = walk_batches(buf, expected_offset=self._expected, min_epoch=self._epoch)
+        taken = cast("list[RecordBatch | BatchRun | Damage]", items)  # only `found` hands them out
+        for one in split_runs(buf, walk, self._position, self._name):
+            if isinstance(one, BatchRun) and one.base_offset >= self._skip_below:
+                self._expected, self._epoch, self._skip_below = one.next_offset, one.epoch, 0
+                taken.append(one)
+                continue
+            for batch in one.batches() if isinstance(one, BatchRun) else (one,):
+                self._give(batch, items)
+        return walk.end

@@ -1,0 +1,81 @@
+"""One pass over the batches in a buffer that checks each and makes no batch object.
+
+What append, read and recovery share. Knows buffers only.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from metaquorum.storage.batches.format import (
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    MAGIC,
+    MIN_LENGTH,
+    batch_problem,
+)
+
+# (position in the buffer, base offset, next offset, leader epoch)
+Hop: TypeAlias = tuple[int, int, int, int]
+
+_CHECKED = struct.Struct(">qiibI2xi30xi")
+
+
+class Walk(NamedTuple):
+    """The batches that passed, where they end, and what is wrong with the bytes there (None at the end)."""
+
+    hops: list[Hop]
+    end: int
+    problem: str | None
+
+
+def walk_batches(
+    buf: bytes,
+    *,
+    expected_offset: int,
+    min_epoch: int,
+    verify_crc: bool = True,
+    limit: int | None = None,
+    gaps: bool = False,
+) -> Walk:
+    """Checks length, magic, CRC, contiguous offsets from `expected_offset` on, epochs that never fall, and
+    record counts of every batch in `buf`; stops at the first that is cut off or wrong, or that would pass
+    `limit` bytes (the first batch always may). With `gaps` offsets only rise, and batches may lack records:
+    what a cleaner leaves of a compacted log."""
+    view = memoryview(buf)
+    unpack = _CHECKED.unpack_from
+    size = len(buf)
+    end = size if limit is None else min(limit, size)
+    hops: list[Hop] = []
+    position = 0
+    epoch = min_epoch
+    while position <= size - HEADER_BYTES:
+        base, length, batch_epoch, magic, crc, delta, count = unpack(buf, position)
+        after = position + length + LENGTH_OVERHEAD_BYTES
+        if (
+            magic != MAGIC
+            or length < MIN_LENGTH
+            or after > size
+            or (base != expected_offset and not (gaps and base > expected_offset))
+            or batch_epoch < epoch
+            or delta < 0
+            or (count != delta + 1 and not (gaps and 0 <= count <= delta))
+            or (verify_crc and crc32c(view[position + CRC_START : after]) != crc)
+        ):
+            break
+        if after > end and hops:
+            return Walk(hops, position, None)
+        expected_offset = base + delta + 1
+        epoch = batch_epoch
+        hops.append((position, base, expected_offset, epoch))
+        position = after
+    if position == size:
+        return Walk(hops, position, None)
+    problem = batch_problem(
+        buf, position, expected_offset=expected_offset, min_epoch=epoch, verify_crc=verify_crc, gaps=gaps
+    )
+    return Walk(hops, position, problem)

@@ -1,0 +1,1 @@
+"""The `Disk` interface, and the real disk behind it."""

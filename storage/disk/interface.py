@@ -1,0 +1,186 @@
+"""The interface through which storage touches a disk, and the one atomic write built on it.
+
+Owns no implementation: `posix_disk` has the real one, `faulty_disk` the one that loses what was not synced.
+All calls block. Paths are strings with "/" between names. A call that fails because the disk fails raises
+DiskError; a missing file raises FileMissingError.
+
+Durability, which both implementations promise and no more: file contents are durable after `DiskFile.sync`,
+names (created, renamed, removed) after `sync_directory` of the directory that holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from metaquorum.storage.errors import FileMissingError
+
+
+class Lock(Protocol):
+    """Held from `Disk.lock` until `release`."""
+
+    def release(self) -> None:
+        """Gives the directory free for another writer; a second call does nothing."""
+
+
+class DiskFile(Protocol):
+    """One open file."""
+
+    @property
+    def path(self) -> str:
+        """The path it was opened by."""
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer only at the end of the file."""
+
+    def append(self, data: bytes) -> None:
+        """Writes all of `data` at the end (page cache; not durable before `sync`)."""
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file to `size` bytes (not durable before `sync`)."""
+
+    def sync(self) -> None:
+        """Makes contents and size durable. After a failure every later call fails too: the kernel may have
+        dropped the dirty pages, so a second sync that succeeds would prove nothing."""
+
+    def close(self) -> None:
+        """Gives the file back without a sync; a second call does nothing."""
+
+
+class FileSystem(Protocol):
+    """The file system under one directory, held open so that it tells of errors of its own write-back too."""
+
+    def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
+        """Makes the contents of these files and the names in these directories durable: with one call for
+        the whole file system when they are many and the system can, else one after the other. A file that
+        was closed in the meantime is left out. After a failure every later call fails too."""
+
+    def close(self) -> None:
+        """Gives it back; a second call does nothing."""
+
+
+class Disk(Protocol):
+    """Blocking operations on directories and files."""
+
+    def open_read(self, path: str) -> DiskFile:
+        """An existing file, read only."""
+
+    def open_append(self, path: str) -> DiskFile:
+        """A file for reading and appending, created if it is absent."""
+
+    def exists(self, path: str) -> bool:
+        """True for a file or a directory."""
+
+    def is_directory(self, path: str) -> bool:
+        """True for a directory."""
+
+    def file_size(self, path: str) -> int:
+        """Bytes in a file that need not be open."""
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def make_directory(self, path: str) -> None:
+        """Makes a directory and its parents; does nothing when it is there. Not durable before
+        `sync_directory` of its parent."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Moves a file within one directory, replacing the target in one step; or a directory, with all that
+        is in it, to a name that is free. Durable after `sync_directory` of the directory that holds both."""
+
+    def remove(self, path: str) -> None:
+        """Removes a file."""
+
+    def remove_directory(self, path: str) -> None:
+        """Removes an empty directory."""
+
+    def sync_directory(self, path: str) -> None:
+        """Makes the names in a directory durable."""
+
+    def file_system(self, directory: str) -> FileSystem:
+        """The file system that holds an existing directory."""
+
+    def lock(self, directory: str) -> Lock:
+        """Takes the writer's lock of a directory (file `.lock` in it).
+        Raises LogDirectoryLockedError when another writer has it."""
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that can still be written below this directory."""
+
+    def total_bytes(self, path: str) -> int:
+        """Bytes of the file system that holds this directory."""
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """A new mutual exclusion for the threads that use this disk; `with` holds it. Not reentrant."""
+
+
+def join(directory: str, name: str) -> str:
+    """`directory/name`, with one slash between."""
+    return f"{directory}{name}" if directory.endswith("/") else f"{directory}/{name}"
+
+
+def parent_of(path: str) -> str:
+    """The directory part of a path; "." for a bare name, "/" for a name in the root."""
+    stripped = path.rstrip("/")
+    head, slash, _ = stripped.rpartition("/")
+    return head or (slash or ".")
+
+
+def name_of(path: str) -> str:
+    """The last part of a path."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """The whole of a small file. Raises FileMissingError or DiskError."""
+    file = disk.open_read(path)
+    try:
+        return file.read_at(0, file.size())
+    finally:
+        file.close()
+
+
+def remove_if_present(disk: Disk, path: str) -> bool:
+    """Removes a file; False when it was not there. Durable after the directory is synced."""
+    try:
+        disk.remove(path)
+    except FileMissingError:
+        return False
+    return True
+
+
+def write_atomically(disk: Disk, path: str, data: bytes) -> None:
+    """Replaces a small file so that a crash leaves the old or the new content; the new is durable on return.
+
+    Temporary name, sync, rename, directory sync: what Kafka's `Utils.atomicMoveWithFallback` and
+    `CheckpointFile` do. Raises DiskError; the caller must not go on as if the write had not happened.
+    """
+    temporary = path + ".tmp"
+    file = disk.open_append(temporary)
+    try:
+        if file.size():
+            file.truncate(0)
+        file.append(data)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(parent_of(path))
+
+
+STAGED_SUFFIX = ".new"
+"""Of a file that is written, but not in its place yet; one that is found later is a crash's leftover."""
+
+
+def staged_path(path: str, who: str) -> str:
+    """Where a file for `path` is staged by one of those who may do so at the same time."""
+    return f"{path}.{who}{STAGED_SUFFIX}"
+
+
+def place_staged(disk: Disk, path: str, who: str) -> None:
+    """Gives a staged file, which must be synced, its name. Durable after the directory is synced."""
+    disk.rename(staged_path(path, who), path)

@@ -1,0 +1,1 @@
+"""The small files beside a log: checkpoints, identity, quorum state, snapshots."""

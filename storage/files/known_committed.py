@@ -1,0 +1,135 @@
+"""The `known-committed` file: up to where a replica has known its log to be committed, a durable lower bound.
+
+Owns the file's format and how it is written. A replica that is asked to give up what lies below the bound,
+or finds its own log ending before it, knows that committed records were lost somewhere. Knows no roles.
+
+It is a file of our own beside the segments, as `recovery-point` is: Kafka's log loader passes over names
+without its own endings. One line a note, the last whole one counts: a note is appended without a sync, so
+that it survives a kill at the price of one write(2), and now and then the file is replaced durably. A power
+loss can so take back the newest notes, and never invents one: each line has a checksum, and is written when
+the log below it is synced.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+from metaquorum.storage.disk.interface import Disk, DiskFile, join, read_file, write_atomically
+from metaquorum.storage.errors import CorruptFileError, FileMissingError
+from metaquorum.storage.types import LogPosition
+
+FILE_NAME = "known-committed"
+_VERSION = b"0"
+_ADVICE = (
+    "nothing but a failing disk or another program damages it: check the disk; remove the file to start"
+    " without knowing what was committed"
+)
+NOTHING = LogPosition(0, 0)
+WHERE = "see 'Committed records were lost' in docs/operations.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedLoss:
+    """Replica `node_id` knows everything below `known_offset` to be committed, and the leader's log agrees
+    with the replica's below `common_offset` at most."""
+
+    node_id: int
+    known_offset: int
+    common_offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"committed records were lost: node {self.node_id} knows everything below offset"
+            f" {self.known_offset} to be committed, and the leader's log holds at most what lies below"
+            f" {self.common_offset} of that; stop all nodes, keep every directory, and compare them with"
+            f" `metaquorum log salvage`; {WHERE}"
+        )
+
+
+def encode(position: LogPosition) -> bytes:
+    """One line: version, offset, epoch of the record before it, CRC-32 of these."""
+    fields = b"%b %d %d" % (_VERSION, position.offset, position.epoch)
+    return b"%b %08x\n" % (fields, zlib.crc32(fields))
+
+
+def decode(content: bytes, file: str = FILE_NAME) -> LogPosition:
+    """The newest note; what follows a line that is not whole is what a power loss left. Raises
+    CorruptFileError where not even the first line is whole, or is of a later release."""
+    newest: LogPosition | None = None
+    for line in content.split(b"\n")[:-1]:
+        fields, _, checksum = line.rpartition(b" ")
+        words = fields.split(b" ")
+        if checksum != b"%08x" % zlib.crc32(fields) or len(words) < 3:
+            break
+        if words[0] != _VERSION:
+            raise CorruptFileError(
+                file,
+                f"has version {words[0].decode(errors='replace')}, this release reads {_VERSION.decode()}",
+                "start the newer release that wrote it",
+            )
+        newest = LogPosition(int(words[2]), int(words[1]))
+    if newest is None:
+        raise CorruptFileError(file, "does not say what is committed", _ADVICE)
+    return newest
+
+
+def load_known_committed(disk: Disk, directory: str) -> LogPosition:
+    """The bound of a replica's directory; `NOTHING` where there is no file (a new directory, or Kafka's).
+    Raises CorruptFileError or DiskError."""
+    path = join(directory, FILE_NAME)
+    try:
+        return decode(read_file(disk, path), path)
+    except FileMissingError:
+        return NOTHING
+
+
+class KnownCommitted:
+    """The file of an open replica. `write` is for the disk thread, everything else for the loop's: between
+    `begin_write` and `end_write` notes wait in memory."""
+
+    def __init__(self, disk: Disk, directory: str, position: LogPosition) -> None:
+        """Makes the file, durably, or shortens it to its one line."""
+        self.position = position
+        self._disk = disk
+        self._path = join(directory, FILE_NAME)
+        self._file: DiskFile | None = None
+        self._written = position
+        line = encode(position)
+        if not disk.exists(self._path) or disk.file_size(self._path) != len(line):
+            write_atomically(disk, self._path, line)
+        self._file = disk.open_append(self._path)
+
+    def note(self, position: LogPosition) -> None:
+        """The log below `position` is committed, and synced here. In the page cache on return."""
+        self.position = position
+        if self._file is not None:
+            self._file.append(encode(position))
+
+    def begin_write(self) -> LogPosition:
+        """What `write` is to make durable."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        return self.position
+
+    def write(self, position: LogPosition) -> None:
+        """Replaces the file; durable when it returns. Raises DiskError."""
+        write_atomically(self._disk, self._path, encode(position))
+
+    def end_write(self, position: LogPosition) -> None:
+        """`write(position)` has returned: notes are appended again."""
+        self._written = position
+        if self._file is not None:
+            self._file.close()
+        self._file = self._disk.open_append(self._path)
+        if self.position != position:
+            self._file.append(encode(self.position))
+
+    def close(self, *, clean: bool) -> None:
+        """Gives the file back; a clean end leaves its newest note durable."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if clean and self.position != self._written:
+            self.write(self.position)

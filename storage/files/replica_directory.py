@@ -1,0 +1,105 @@
+"""The names in a broker's log directory, and the small files that belong to it or to one replica.
+
+Owns `<topic>-<partition>`, `...-delete`, `...-stray`, `partition.metadata` (version 0) and the offset
+checkpoints, all as Kafka has them (`UnifiedLog`, `PartitionMetadataFile`, `OffsetCheckpointFile`).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+
+from metaquorum.storage.disk.interface import Disk, join, read_file, write_atomically
+from metaquorum.storage.errors import CorruptFileError, FileMissingError
+from metaquorum.storage.files.checkpoint_text import decode_offsets, encode_offsets
+from metaquorum.storage.log.config import PARTITION_METADATA_FILE
+from metaquorum.storage.uuids import uuid_from_text, uuid_to_text
+
+HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
+LOG_START_FILE = "log-start-offset-checkpoint"
+KAFKA_RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
+"""Kafka's, of all replicas of a directory. We have one beside each replica's segments and take this one away:
+it would tell Kafka that what we wrote had been flushed, and where it is found, Kafka was here since."""
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+MAX_NAME_BYTES = 255
+_REPLICA = re.compile(r"([A-Za-z0-9._-]{1,249})-(0|[1-9]\d{0,9})")
+_REMOVED = re.compile(r".+\.[0-9a-f]{32}-delete")
+_VERSION = "0"
+
+
+def replica_name(topic: str, partition: int) -> str:
+    """The directory of a replica."""
+    return f"{topic}-{partition}"
+
+
+def parse_replica_name(name: str) -> tuple[str, int] | None:
+    """(topic, partition); None for any other name."""
+    match = _REPLICA.fullmatch(name)
+    return (match.group(1), int(match.group(2))) if match and int(match.group(2)) < 2**31 else None
+
+
+def removed_name(name: str, rng: random.Random, ending: str = DELETE_SUFFIX) -> str:
+    """What a replica's directory is called once it is removed (or, with STRAY_SUFFIX, set aside); a topic's
+    name is cut where the whole would be too long for a file system."""
+    suffix = f".{rng.randbytes(16).hex()}{ending}"
+    return name[: MAX_NAME_BYTES - len(suffix)] + suffix
+
+
+def is_removed_name(name: str) -> bool:
+    """True for a replica's directory that was removed, and whose files are still to go."""
+    return _REMOVED.fullmatch(name) is not None
+
+
+def encode_partition_metadata(topic_id: bytes) -> bytes:
+    """The content of `partition.metadata`."""
+    return f"version: {_VERSION}\ntopic_id: {uuid_to_text(topic_id)}\n".encode()
+
+
+def load_partition_metadata(disk: Disk, directory: str) -> bytes | None:
+    """The topic's id; None where there is no such file. Raises CorruptFileError, DiskError."""
+    path = join(directory, PARTITION_METADATA_FILE)
+    advice = "restore it from another replica of the topic, or move this directory away"
+    try:
+        lines = read_file(disk, path).decode("ascii").splitlines()
+        fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if fields["version"] != _VERSION:
+            version = fields["version"]
+            raise CorruptFileError(path, f"has version {version}, this release reads {_VERSION}", advice)
+        return uuid_from_text(fields["topic_id"])
+    except FileMissingError:
+        return None
+    except (ValueError, KeyError) as error:
+        raise CorruptFileError(path, f"names no topic ({error})", advice) from None
+
+
+def store_high_watermarks(disk: Disk, directory: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+    """(topic, partition, high watermark) of every replica. Durable on return; raises DiskError."""
+    by_name = {(topic, partition): offset for topic, partition, offset in offsets}
+    write_atomically(disk, join(directory, HIGH_WATERMARK_FILE), encode_offsets(by_name))
+
+
+def load_high_watermarks(disk: Disk, directory: str) -> dict[tuple[str, int], int]:
+    """By (topic, partition); empty where there is no file. Raises CorruptFileError, DiskError."""
+    advice = "nothing needs to be done: reads are bounded by the logs' starts until leaders are known"
+    return _load_offsets(disk, join(directory, HIGH_WATERMARK_FILE), advice)
+
+
+def store_log_starts(disk: Disk, directory: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """By (topic, partition): where logs start that begin within their first segment, or after it. Durable on
+    return; raises DiskError."""
+    write_atomically(disk, join(directory, LOG_START_FILE), encode_offsets(offsets))
+
+
+def load_log_starts(disk: Disk, directory: str) -> dict[tuple[str, int], int]:
+    """The inverse; empty where there is no file. Raises CorruptFileError, DiskError."""
+    advice = "records that were deleted without their segments are there again: delete them again"
+    return _load_offsets(disk, join(directory, LOG_START_FILE), advice)
+
+
+def _load_offsets(disk: Disk, path: str, advice: str) -> dict[tuple[str, int], int]:
+    try:
+        return decode_offsets(read_file(disk, path), path, advice)
+    except FileMissingError:
+        return {}

@@ -1,0 +1,205 @@
+"""Snapshot files: their names, writing one, receiving one in chunks, serving chunks, deleting old ones.
+
+Owns `<end offset>-<epoch>.checkpoint` files of one directory. Contents are bytes here.
+A file is written under a temporary name, synced, renamed, and the directory synced: one that has its final
+name is whole. Source: KIP-630, Kafka's `Snapshots` and `FileRawSnapshotWriter`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from metaquorum.storage.disk.interface import Disk, DiskFile, join, remove_if_present
+from metaquorum.storage.errors import FileMissingError, SnapshotError
+from metaquorum.storage.types import LogPosition
+
+SUFFIX = ".checkpoint"
+PARTIAL_SUFFIX = ".checkpoint.part"
+DELETED_SUFFIX = ".checkpoint.deleted"
+BOOTSTRAP_FILE = "bootstrap.checkpoint"
+_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_TEMPORARY = re.compile(r"\d{20}-\d{10}.*\.checkpoint\.(part|deleted)")
+
+
+def snapshot_name(snapshot_id: LogPosition) -> str:
+    """`00000000000000001850-0000000003.checkpoint` for epoch 3, end offset 1850."""
+    return f"{snapshot_id.offset:020d}-{snapshot_id.epoch:010d}{SUFFIX}"
+
+
+def parse_snapshot_name(name: str) -> LogPosition | None:
+    """The identity in a finished snapshot's file name; None for any other file."""
+    match = _NAME.fullmatch(name)
+    return LogPosition(int(match.group(2)), int(match.group(1))) if match else None
+
+
+def list_snapshots(disk: Disk, directory: str) -> list[LogPosition]:
+    """Finished snapshots, by rising end offset, then epoch."""
+    found = (parse_snapshot_name(name) for name in disk.list_directory(directory))
+    return sorted((one for one in found if one is not None), key=lambda one: (one.offset, one.epoch))
+
+
+def latest_snapshot(disk: Disk, directory: str) -> LogPosition | None:
+    """The finished snapshot with the highest end offset."""
+    snapshots = list_snapshots(disk, directory)
+    return snapshots[-1] if snapshots else None
+
+
+def snapshot_path(directory: str, snapshot_id: LogPosition) -> str:
+    """Where the finished file of that identity lies."""
+    return join(directory, snapshot_name(snapshot_id))
+
+
+def clean_abandoned(disk: Disk, directory: str) -> list[str]:
+    """Removes temporary files that a crash left; their names. For the writer only, when it opens."""
+    names = [name for name in disk.list_directory(directory) if _TEMPORARY.fullmatch(name)]
+    for name in names:
+        disk.remove(join(directory, name))
+    if names:
+        disk.sync_directory(directory)
+    return names
+
+
+def delete_snapshots_before(disk: Disk, directory: str, end_offset: int) -> list[LogPosition]:
+    """Removes finished snapshots whose end offset is below `end_offset`, never the newest of all."""
+    doomed = [one for one in list_snapshots(disk, directory)[:-1] if one.offset < end_offset]
+    for one in doomed:
+        delete_snapshot(disk, directory, one)
+    return doomed
+
+
+def delete_snapshot(disk: Disk, directory: str, snapshot_id: LogPosition) -> bool:
+    """Removes one finished snapshot, durably; False when it was not there."""
+    if not remove_if_present(disk, snapshot_path(directory, snapshot_id)):
+        return False
+    disk.sync_directory(directory)
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotChunk:
+    """Bytes of a snapshot from `position` on; `size_bytes` is that of the whole file."""
+
+    snapshot_id: LogPosition
+    position: int
+    size_bytes: int
+    data: bytes
+
+    @property
+    def is_last(self) -> bool:
+        """True when these bytes reach the end."""
+        return self.position + len(self.data) >= self.size_bytes
+
+
+def read_chunk(
+    disk: Disk, directory: str, snapshot_id: LogPosition, position: int, max_bytes: int
+) -> SnapshotChunk:
+    """At most `max_bytes` of a finished snapshot from `position` on; not aligned to batches (FetchSnapshot).
+
+    Raises SnapshotError when there is no such snapshot (Kafka's SNAPSHOT_NOT_FOUND) or `position` is not in
+    it (POSITION_OUT_OF_RANGE).
+    """
+    path = snapshot_path(directory, snapshot_id)
+    try:
+        file = disk.open_read(path)
+    except FileMissingError:
+        raise SnapshotNotFoundError(
+            f"{path} does not exist (any more); fetch again to learn the newest one"
+        ) from None
+    try:
+        size = file.size()
+        if not 0 <= position < max(size, 1):
+            raise SnapshotPositionError(
+                f"position {position} is not in {path} of {size} bytes; start at 0 again"
+            )
+        data = file.read_at(position, max_bytes)
+    finally:
+        file.close()
+    return SnapshotChunk(snapshot_id=snapshot_id, position=position, size_bytes=size, data=data)
+
+
+class SnapshotNotFoundError(SnapshotError):
+    """There is no finished snapshot of that identity."""
+
+
+class SnapshotPositionError(SnapshotError):
+    """A chunk position outside the file, or one that does not follow what was received."""
+
+
+class SnapshotWriter:
+    """One snapshot being written here or received from a leader. Not seen by readers before `freeze`."""
+
+    def __init__(self, disk: Disk, directory: str, snapshot_id: LogPosition, *, resume: bool = False) -> None:
+        """Opens the temporary file. With `resume` what an interrupted transfer left is kept (its bytes may be
+        torn after a crash: check the whole before `freeze`); without, it is emptied."""
+        self.snapshot_id = snapshot_id
+        self._disk = disk
+        self._directory = directory
+        stem = snapshot_name(snapshot_id).removesuffix(SUFFIX)
+        self._temporary = join(directory, stem + PARTIAL_SUFFIX)
+        self._file: DiskFile | None = disk.open_append(self._temporary)
+        if not resume and self._file.size():
+            self._file.truncate(0)
+
+    @property
+    def path(self) -> str:
+        """The temporary file, which can be read while it is written."""
+        return self._temporary
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes so far: the position at which the next chunk must start."""
+        return self._open_file().size()
+
+    def append(self, data: bytes) -> int:
+        """Adds bytes and returns the size. Raises DiskError."""
+        file = self._open_file()
+        file.append(data)
+        return file.size()
+
+    def receive(self, chunk: SnapshotChunk) -> int:
+        """Adds a chunk that starts where the last one ended; the position to ask for next.
+
+        A chunk that was received before (its answer was lost) is skipped. Raises SnapshotError for another
+        snapshot's chunk, SnapshotPositionError for a gap.
+        """
+        if chunk.snapshot_id != self.snapshot_id:
+            raise SnapshotError(
+                f"a chunk of snapshot {snapshot_name(chunk.snapshot_id)} came while "
+                f"{snapshot_name(self.snapshot_id)} is received; drop it or start the new one"
+            )
+        size = self.size_bytes
+        known = size - chunk.position
+        if known < 0 or chunk.position < 0:
+            raise SnapshotPositionError(
+                f"a chunk at {chunk.position} does not follow the {size} bytes received; ask for {size}"
+            )
+        return self.append(chunk.data[known:]) if known < len(chunk.data) else size
+
+    def freeze(self) -> str:
+        """Sync, rename, sync of the directory; the final path. Durable and visible when it returns."""
+        file = self._open_file()
+        file.sync()
+        file.close()
+        self._file = None
+        path = snapshot_path(self._directory, self.snapshot_id)
+        self._disk.rename(self._temporary, path)
+        self._disk.sync_directory(self._directory)
+        return path
+
+    def close(self, *, keep: bool = False) -> None:
+        """Ends without a snapshot and removes the temporary file, unless it is to be resumed."""
+        if self._file is None:
+            return
+        self._file.close()
+        self._file = None
+        if not keep:
+            remove_if_present(self._disk, self._temporary)
+
+    def _open_file(self) -> DiskFile:
+        if self._file is None:
+            raise SnapshotError(
+                f"the snapshot {snapshot_name(self.snapshot_id)} is already frozen or closed; "
+                "make a new writer"
+            )
+        return self._file

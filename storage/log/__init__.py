@@ -1,0 +1,1 @@
+"""The segmented log: segments, indexes, recovery, the leader-epoch table."""

@@ -1,0 +1,40 @@
+"""The figures that a segmented log is given, and those that it shows. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaquorum.storage.batches.batch import MAX_BATCH_BYTES
+from metaquorum.storage.uuids import METADATA_TOPIC_ID
+
+DEFAULT_SEGMENT_BYTES = 1024 * 1024 * 1024
+DEFAULT_SEGMENT_MS = 7 * 24 * 3600 * 1000
+DEFAULT_RECOVERY_POINT_INTERVAL_BYTES = 4 * 1024 * 1024
+METADATA_DIRECTORY = "__cluster_metadata-0"
+PARTITION_METADATA_FILE = "partition.metadata"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Sizes and ages at which things happen; `topic_id` is what `partition.metadata` of a new log says."""
+
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    segment_ms: int = DEFAULT_SEGMENT_MS
+    max_batch_bytes: int = MAX_BATCH_BYTES
+    recovery_point_interval_bytes: int = DEFAULT_RECOVERY_POINT_INTERVAL_BYTES
+    index_interval_bytes: int = 4096
+    topic_id: str = METADATA_TOPIC_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentInfo:
+    """One segment as `segments()` lists it. `last_timestamp_ms` is the first timestamp of the next segment,
+    an upper bound in a log whose time does not run backwards; for the last segment that of its newest batch.
+    Both are None for an empty segment."""
+
+    file: str
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    first_timestamp_ms: int | None
+    last_timestamp_ms: int | None

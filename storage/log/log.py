@@ -1,0 +1,499 @@
+"""The segmented log: append, read, sync, truncate, reset, trim.
+
+Owns one directory of segments for one writer, and what a crash may and may not do to it. Knows batches by
+their headers; what a record means, who is leader and what is committed are not its business.
+
+Threads: one thread (the loop) calls everything but `SyncTicket.run`, which one disk thread calls.
+
+Order of durable steps, so that a crash at any point leaves a log that opens:
+- the recovery point is raised only after a sync of what lies below it, with the epoch table written before;
+- it is lowered before anything above it is cut;
+- a roll syncs the full segment before the next one gets its first byte, so a torn tail is in the last file;
+- a reset first writes its intent into the recovery point; opening finishes it;
+- segments are removed oldest first when trimming and newest first when cutting, each made durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metaquorum.storage.batches.batch import HEADER_BYTES, BatchHeader, parse_header
+from metaquorum.storage.batches.walk import Hop, walk_batches
+from metaquorum.storage.disk.interface import Disk, Lock, join, parent_of, write_atomically
+from metaquorum.storage.errors import BatchError, LogFailedError, OffsetOutOfRange
+from metaquorum.storage.log.config import METADATA_DIRECTORY, PARTITION_METADATA_FILE, LogConfig, SegmentInfo
+from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.open import Examined, examine, repair
+from metaquorum.storage.log.recovery import RecoveryPoint, load_recovery_point, store_recovery_point
+from metaquorum.storage.log.segment import Segment, list_segments, segment_name
+from metaquorum.storage.types import LogPosition
+
+__all__ = ["METADATA_DIRECTORY", "LogConfig", "SegmentInfo", "SegmentedLog", "SyncTicket"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncTicket:
+    """What one sync is to make durable, taken on the loop thread at one moment."""
+
+    log: SegmentedLog
+    generation: int
+    end_offset: int
+    segment: Segment
+    epochs: EpochTable
+    point: RecoveryPoint | None
+
+    def run(self) -> None:
+        """The sync itself, on the disk thread. Raises DiskError; the log then takes no more writes."""
+        self.log._run_sync(self)
+
+
+class SegmentedLog:
+    """A log open for writing. Make one with `open`."""
+
+    def __init__(self, disk: Disk, directory: str, config: LogConfig, lock: Lock | None) -> None:
+        self.directory = directory
+        self.config = config
+        self.generation = 0
+        self.synced_offset = 0
+        self.end_offset = 0
+        self.start_epoch = 0
+        self.epochs = EpochTable()
+        self._disk = disk
+        self._lock = lock
+        self._segments: list[Segment] = []
+        self._stored_epochs: EpochTable | None = None
+        self._point = RecoveryPoint(offset=0, segment=0, position=0, start_offset=0, start_epoch=0)
+        self._unpointed_bytes = 0
+        self._last_timestamp_ms: int | None = None
+        self._failed = False
+        # Held while the disk thread syncs, so that a truncation cannot run beside it.
+        self._io = disk.mutex()
+
+    @staticmethod
+    def open(
+        disk: Disk,
+        directory: str,
+        config: LogConfig | None = None,
+        on_warning: Callable[[str], None] = lambda text: None,
+        *,
+        lock: Lock | None = None,
+        check: Callable[[Examined], None] = lambda found: None,
+    ) -> SegmentedLog:
+        """Opens or creates the log in `directory` and recovers it. Everything it holds is durable on return.
+
+        A torn tail is cut and `on_warning` told file and position. Raises CorruptLogError, CorruptFileError
+        (nothing was changed then), DiskError, or LogDirectoryLockedError. With `lock` the caller has locked
+        the directory (or the one above) and releases it; without, the log takes and releases its own. What
+        `check` raises of what was found is raised before a byte is changed.
+        """
+        if not disk.exists(directory):
+            disk.make_directory(directory)
+            disk.sync_directory(parent_of(directory))
+        own = disk.lock(directory) if lock is None else None
+        log = SegmentedLog(disk, directory, config or LogConfig(), own)
+        try:
+            log._recover(on_warning, check)
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    # --- where it stands
+
+    @property
+    def start_offset(self) -> int:
+        """Offset of the first record that is still here (the end offset, for an empty log)."""
+        return self._segments[0].base_offset
+
+    @property
+    def last_position(self) -> LogPosition:
+        """(epoch of the last record, end offset); of an empty log after a snapshot, the snapshot's."""
+        epoch = self.epochs.last_epoch if self.end_offset > self.start_offset else self.start_epoch
+        return LogPosition(epoch, self.end_offset)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def recovery_point(self) -> RecoveryPoint:
+        """The last one that is durable."""
+        return self._point
+
+    def segments(self) -> list[SegmentInfo]:
+        """Every segment, oldest first."""
+        infos: list[SegmentInfo] = []
+        for index, segment in enumerate(self._segments):
+            following = self._segments[index + 1] if index + 1 < len(self._segments) else None
+            first = segment.first_timestamp_ms
+            last = following.first_timestamp_ms if following else self._newest_timestamp_ms()
+            infos.append(
+                SegmentInfo(
+                    file=segment.path,
+                    base_offset=segment.base_offset,
+                    end_offset=following.base_offset if following else self.end_offset,
+                    size_bytes=segment.size,
+                    first_timestamp_ms=first,
+                    last_timestamp_ms=last if last is not None else first,
+                )
+            )
+        return infos
+
+    def _newest_timestamp_ms(self) -> int | None:
+        active = self._segments[-1]
+        if self._last_timestamp_ms is None and active.size:
+            position, _ = active.locate(self.end_offset - 1)
+            self._last_timestamp_ms = parse_header(
+                active.file.read_at(position, HEADER_BYTES)
+            ).max_timestamp_ms
+        return self._last_timestamp_ms
+
+    # --- writing
+
+    def append(self, batches: bytes) -> int:
+        """Adds whole batches at the end and returns the new end offset. Not durable before a sync.
+
+        Raises BatchError, with nothing written, when the first base offset is not the end offset, offsets
+        are not contiguous, an epoch falls, a CRC is wrong or a batch is over the limit. Raises DiskError when
+        the disk refuses; the log then accepts no more writes.
+        """
+        self._check_usable()
+        walk = walk_batches(batches, expected_offset=self.end_offset, min_epoch=self.last_position.epoch)
+        if walk.problem is not None or not walk.hops:
+            raise BatchError(
+                f"{self.directory} ends at offset {self.end_offset} and takes no such batches "
+                f"(byte {walk.end}): {walk.problem or 'expected at least one batch'}"
+            )
+        self._check_sizes(walk.hops, len(batches))
+        try:
+            self._append_checked(batches, walk.hops)
+        except BaseException:
+            self._failed = True
+            raise
+        return self.end_offset
+
+    def _check_sizes(self, hops: list[Hop], total: int) -> None:
+        ends = [hop[0] for hop in hops[1:]] + [total]
+        for (position, base, _, _), end in zip(hops, ends, strict=True):
+            if end - position > self.config.max_batch_bytes:
+                raise BatchError(
+                    f"the batch at offset {base} has {end - position} bytes, the limit is "
+                    f"{self.config.max_batch_bytes}; split the request"
+                )
+
+    def _append_checked(self, batches: bytes, hops: list[Hop]) -> None:
+        newest = parse_header(batches, hops[-1][0])
+        if self._must_roll(len(batches), parse_header(batches)):
+            self._roll()
+        self._segments[-1].append(batches, hops)
+        for _, base, following, epoch in hops:
+            self.epochs = self.epochs.append(epoch, base)
+            self.end_offset = following
+        self._unpointed_bytes += len(batches)
+        self._last_timestamp_ms = newest.max_timestamp_ms
+
+    def _must_roll(self, incoming: int, first: BatchHeader) -> bool:
+        active = self._segments[-1]
+        if not active.size:
+            return False
+        oldest = active.first_timestamp_ms
+        aged = oldest is not None and first.max_timestamp_ms - oldest > self.config.segment_ms
+        return aged or active.size + incoming > self.config.segment_bytes
+
+    def _roll(self) -> None:
+        with self._io:
+            self._segments[-1].file.sync()
+            self.synced_offset = max(self.synced_offset, self.end_offset)
+            self._segments.append(self._open_segment(self.end_offset))
+            self._disk.sync_directory(self.directory)
+            self._store_point(self._point_at_end(), self.epochs)
+
+    # --- durability
+
+    def prepare_sync(self) -> SyncTicket:
+        """What is to be made durable now: everything up to the present end offset."""
+        due = self._unpointed_bytes >= self.config.recovery_point_interval_bytes
+        point = self._point_at_end() if due else None
+        if due:
+            self._unpointed_bytes = 0
+        return SyncTicket(
+            log=self,
+            generation=self.generation,
+            end_offset=self.end_offset,
+            segment=self._segments[-1],
+            epochs=self.epochs,
+            point=point,
+        )
+
+    def sync_completed(self, ticket: SyncTicket) -> int:
+        """Takes note that `ticket.run()` returned; the synced offset, unchanged if the log was cut since."""
+        if ticket.generation == self.generation:
+            self.synced_offset = max(self.synced_offset, ticket.end_offset)
+        return self.synced_offset
+
+    def sync(self) -> int:
+        """Prepare, run and complete in one, on the calling thread; the synced offset."""
+        ticket = self.prepare_sync()
+        ticket.run()
+        return self.sync_completed(ticket)
+
+    def _run_sync(self, ticket: SyncTicket) -> None:
+        with self._io:
+            # A stale ticket's bytes are gone, and so may its file be; the cut itself was durable.
+            if ticket.generation != self.generation or ticket.segment.closed:
+                return
+            self._check_usable()
+            try:
+                ticket.segment.file.sync()
+                if ticket.point is not None and ticket.point.offset > self._point.offset:
+                    self._store_point(ticket.point, ticket.epochs)
+            except BaseException:
+                self._failed = True
+                raise
+
+    def clean_close(self) -> None:
+        """Syncs, raises the recovery point to the end, and closes: the next open has nothing to verify."""
+        self.sync()
+        with self._io:
+            point = self._point_at_end()
+            if point != self._point or self.epochs != self._stored_epochs:
+                self._store_point(point, self.epochs)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files and gives the lock back without a sync."""
+        with self._io:
+            for segment in self._segments:
+                segment.close()
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+
+    def _point_at_end(self) -> RecoveryPoint:
+        active = self._segments[-1]
+        return RecoveryPoint(
+            offset=self.end_offset,
+            segment=active.base_offset,
+            position=active.size,
+            start_offset=self.start_offset,
+            start_epoch=self.start_epoch,
+        )
+
+    def _store_point(self, point: RecoveryPoint, epochs: EpochTable) -> None:
+        self._store_epochs(epochs)
+        store_recovery_point(self._disk, self.directory, point)
+        self._point = point
+
+    def _store_epochs(self, epochs: EpochTable) -> None:
+        if epochs != self._stored_epochs:
+            write_atomically(self._disk, join(self.directory, EPOCHS_FILE), epochs.encode())
+            self._stored_epochs = epochs
+
+    def _check_usable(self) -> None:
+        if self._failed:
+            raise LogFailedError(self.directory)
+
+    # --- reading
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole batches, checked by CRC, from the one that contains `offset` on; empty at the end offset.
+
+        At least one batch, and no more than `max_bytes` if there is more than one; never past a segment's
+        end. Raises OffsetOutOfRange, CorruptLogError, DiskError.
+        """
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
+        segment = self._segment_for(offset)
+        if offset == self.end_offset:
+            return b""
+        position, base = segment.locate(offset)
+        return segment.read(position, base, max_bytes)[0]
+
+    def _segment_for(self, offset: int) -> Segment:
+        for segment in reversed(self._segments):
+            if segment.base_offset <= offset:
+                return segment
+        raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
+
+    # --- cutting
+
+    def truncate_to(self, end_offset: int) -> int:
+        """Cuts the log so that it ends at `end_offset`, durably before it returns; the new end offset.
+
+        A batch that contains `end_offset` goes whole, so the end may be lower. Does nothing at the end.
+        Raises OffsetOutOfRange, DiskError (the log then accepts no more writes), CorruptLogError.
+        """
+        self._check_usable()
+        if not self.start_offset <= end_offset <= self.end_offset:
+            raise OffsetOutOfRange(end_offset, self.start_offset, self.end_offset)
+        if end_offset == self.end_offset:
+            return end_offset
+        keep = self._segment_for(end_offset)
+        position, end = keep.cut_place(end_offset) if keep.size else (0, keep.base_offset)
+        with self._io:
+            self.generation += 1
+            try:
+                self._cut(keep, position, end)
+            except BaseException:
+                self._failed = True
+                raise
+        return end
+
+    def _cut(self, keep: Segment, position: int, end: int) -> None:
+        epochs = self.epochs.truncate_to(end)
+        if end == self.start_offset and end > 0 and self.start_epoch >= 0:
+            epochs = EpochTable.reset(LogPosition(self.start_epoch, end))
+        point = RecoveryPoint(
+            offset=end,
+            segment=keep.base_offset,
+            position=position,
+            start_offset=self.start_offset,
+            start_epoch=self.start_epoch,
+        )
+        if self._point.offset > end:
+            # Before the cut: a point above the end would read as lost data. All below it was durable already.
+            # The epochs follow after it: with a point above them, those of what is still there would be lost.
+            store_recovery_point(self._disk, self.directory, point)
+            self._point = point
+        while self._segments[-1] is not keep:
+            self._remove_segment(self._segments.pop())
+        keep.cut(position)
+        keep.file.sync()
+        self.epochs = epochs
+        self.end_offset = end
+        self.synced_offset = end
+        self._store_point(point, epochs)
+        self._unpointed_bytes = 0
+        self._last_timestamp_ms = None
+
+    def reset_to(self, position: LogPosition) -> None:
+        """Empties the log, which then starts and ends at `position.offset`, durably before it returns.
+
+        For the moment after a snapshot with that identity was installed. Raises DiskError.
+        """
+        self._check_usable()
+        with self._io:
+            self.generation += 1
+            try:
+                point = RecoveryPoint(
+                    offset=position.offset,
+                    segment=position.offset,
+                    position=0,
+                    start_offset=position.offset,
+                    start_epoch=position.epoch,
+                    resetting=True,
+                )
+                store_recovery_point(self._disk, self.directory, point)
+                self._finish_reset(point)
+            except BaseException:
+                self._failed = True
+                raise
+
+    def _finish_reset(self, point: RecoveryPoint) -> None:
+        for segment in self._segments:
+            segment.close()
+        self._segments = []
+        for base in reversed(list_segments(self._disk, self.directory)):
+            self._disk.remove(join(self.directory, segment_name(base)))
+        self._disk.sync_directory(self.directory)
+        self._segments = [self._open_segment(point.offset)]
+        self._disk.sync_directory(self.directory)
+        self.start_epoch = point.start_epoch
+        self.end_offset = self.synced_offset = point.offset
+        position = LogPosition(point.start_epoch, point.offset)
+        known = point.offset and point.start_epoch >= 0
+        self.epochs = EpochTable.reset(position) if known else EpochTable()
+        self._unpointed_bytes = 0
+        self._last_timestamp_ms = None
+        self._stored_epochs = None
+        self._store_point(self._point_at_end(), self.epochs)
+
+    def delete_segments_before(self, offset: int) -> list[str]:
+        """Removes the segments that lie wholly below `offset`, never the last; the names of those removed.
+
+        The caller keeps a snapshot at or above `offset`. Durable before it returns. Raises DiskError.
+        """
+        self._check_usable()
+        count = 0
+        while count + 1 < len(self._segments) and self._segments[count + 1].base_offset <= offset:
+            count += 1
+        if not count:
+            return []
+        with self._io:
+            doomed, self._segments = self._segments[:count], self._segments[count:]
+            start = self._segments[0].base_offset
+            self.start_epoch = self.epochs.epoch_at(start - 1) or 0
+            self.epochs = self.epochs.truncate_start(start)
+            try:
+                # The new start is durable first: opening finishes a removal that a crash cut short, and
+                # takes away the epochs before it.
+                point = self._trimmed_point(start)
+                store_recovery_point(self._disk, self.directory, point)
+                self._point = point
+                self._store_epochs(self.epochs)
+                for segment in doomed:
+                    self._remove_segment(segment)
+            except BaseException:
+                self._failed = True
+                raise
+        return [segment.path for segment in doomed]
+
+    def _trimmed_point(self, start: int) -> RecoveryPoint:
+        old = self._point
+        if old.segment < start:
+            return RecoveryPoint(
+                offset=start, segment=start, position=0, start_offset=start, start_epoch=self.start_epoch
+            )
+        return RecoveryPoint(
+            offset=old.offset,
+            segment=old.segment,
+            position=old.position,
+            start_offset=start,
+            start_epoch=self.start_epoch,
+        )
+
+    def _remove_segment(self, segment: Segment) -> None:
+        segment.close()
+        self._disk.remove(segment.path)
+        self._disk.sync_directory(self.directory)
+
+    def _open_segment(self, base_offset: int) -> Segment:
+        return Segment(
+            self._disk, self.directory, base_offset, index_interval_bytes=self.config.index_interval_bytes
+        )
+
+    # --- opening
+
+    def _recover(self, on_warning: Callable[[str], None], check: Callable[[Examined], None]) -> None:
+        point = load_recovery_point(self._disk, self.directory)
+        if point is not None and point.resetting:
+            self._finish_reset(point)
+            on_warning(
+                f"{self.directory}: a reset to offset {point.offset} had been cut short and was finished"
+            )
+            return
+        bases = list_segments(self._disk, self.directory)
+        found = examine(self._disk, self.directory, point, bases, self._open_segment)
+        self._segments = found.segments
+        check(found)
+        repair(self._disk, self.directory, found, on_warning)
+        if not self._segments:
+            self._segments.append(self._open_segment(0))
+            self._disk.sync_directory(self.directory)
+        self.epochs = found.epochs
+        self.start_epoch = found.start_epoch
+        self.end_offset = self.synced_offset = found.end_offset
+        self._stored_epochs = found.stored_epochs
+        self._write_partition_metadata()
+        current = self._point_at_end()
+        if point != current or self.epochs != self._stored_epochs:
+            self._store_point(current, self.epochs)
+        self._point = current
+
+    def _write_partition_metadata(self) -> None:
+        path = join(self.directory, PARTITION_METADATA_FILE)
+        if not self._disk.exists(path):
+            write_atomically(self._disk, path, f"version: 0\ntopic_id: {self.config.topic_id}".encode())

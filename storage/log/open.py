@@ -1,0 +1,244 @@
+"""Opening a log after whatever happened to it: look first, then repair.
+
+Owns `examine`, which changes nothing and finds how far the log is whole, and `repair`, which cuts a torn tail
+and finishes a trim that a crash interrupted. Damage that is no torn tail raises before a byte is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from metaquorum.storage.batches.walk import Hop
+from metaquorum.storage.disk.interface import Disk, join, read_file
+from metaquorum.storage.errors import CorruptFileError, CorruptLogError, FileMissingError
+from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
+from metaquorum.storage.log.recovery import RecoveryPoint, find_valid_batch, scan_file
+from metaquorum.storage.log.segment import Segment, segment_name
+from metaquorum.storage.types import LogPosition
+
+_ADVICE = (
+    "do not put an older copy in its place, see 'Damaged or lost' in docs/operations.md; no byte was changed"
+)
+_MOVED_ADVICE = (
+    "do not put an older copy in its place, see 'Damaged or lost' in docs/operations.md; if another program"
+    f" changed the log on purpose, remove {POINT_FILE} to have the whole log verified; no byte was changed"
+)
+
+
+class TornTail(NamedTuple):
+    """Bytes from `position` of `segment` on are no whole batches, and nothing valid follows them."""
+
+    segment: Segment
+    position: int
+    problem: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Examined:
+    """What a log's directory holds. `segments` are open files, which the caller closes if it stops here."""
+
+    segments: list[Segment] = field(default_factory=list)
+    epochs: EpochTable = field(default_factory=EpochTable)
+    stored_epochs: EpochTable | None = None
+    start_epoch: int = 0
+    end_offset: int = 0
+    # The first segment that may hold bytes which were never synced.
+    unsynced_from: int = 0
+    torn: TornTail | None = None
+    leftovers: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Closes every segment."""
+        for segment in self.segments:
+            segment.close()
+
+
+def examine(
+    disk: Disk,
+    directory: str,
+    point: RecoveryPoint | None,
+    bases: list[int],
+    open_segment: Callable[[int], Segment],
+    *,
+    gaps: bool = False,
+) -> Examined:
+    """Verifies everything above the recovery point (without one: everything) and changes nothing. `bases`:
+    base offsets of the segments that are there, rising. With `gaps` offsets may be missing, as a cleaner
+    leaves a compacted log; the bytes still have to be whole.
+
+    An epoch table that cannot be read or that does not reach back to the log's start is made anew out of the
+    whole log. Raises CorruptLogError for damage below the point or before a later valid batch, DiskError.
+    """
+    examined = Examined()
+    if point is not None:
+        _check_pointed(disk, directory, point, bases)
+        examined.leftovers = [base for base in bases if base < point.start_offset]
+        bases = [base for base in bases if base >= point.start_offset]
+    trusted = _load_start(disk, directory, point, bases, examined)
+    try:
+        for base in bases:
+            examined.segments.append(open_segment(base))
+        if bases:
+            _scan(examined, trusted, gaps)
+        _check_reached(examined, point, gaps)
+    except BaseException:
+        examined.close()
+        raise
+    return examined
+
+
+def _check_pointed(disk: Disk, directory: str, point: RecoveryPoint, bases: list[int]) -> None:
+    for base, what in ((point.start_offset, "first segment of the log"), (point.segment, "segment")):
+        if base not in bases:
+            path = join(directory, segment_name(base))
+            expected = f"expected the {what} that {POINT_FILE} names, found no such file"
+            raise CorruptLogError(path, 0, base, expected, _MOVED_ADVICE)
+    path = join(directory, segment_name(point.segment))
+    size = disk.file_size(path)
+    if size < point.position:
+        expected = (
+            f"expected at least {point.position} bytes (synced up to offset {point.offset}), found {size}"
+        )
+        raise CorruptLogError(path, size, point.offset, expected, _MOVED_ADVICE)
+
+
+def _load_start(
+    disk: Disk, directory: str, point: RecoveryPoint | None, bases: list[int], examined: Examined
+) -> RecoveryPoint | None:
+    """Fills in the epochs below the point; the point from which to scan, None for the whole log."""
+    start = bases[0] if bases else 0
+    stored = _stored_epochs(disk, directory, examined)
+    if point is not None:
+        examined.start_epoch = point.start_epoch
+    elif start > 0:
+        # Only the file knows what came before the start of a log that another program trimmed.
+        examined.start_epoch = stored.epoch_at(start - 1) or stored.epoch_at(start) or 0
+    trusted: RecoveryPoint | None = None
+    if point is not None and examined.stored_epochs is not None:
+        known = stored.truncate_to(point.offset).truncate_start(start)
+        if point.offset == start or known.epoch_at(start) is not None:
+            examined.epochs, trusted = known, point
+    if start > 0 and not examined.epochs.entries and examined.start_epoch >= 0:
+        examined.epochs = EpochTable.reset(LogPosition(examined.start_epoch, start))
+    return trusted
+
+
+def _stored_epochs(disk: Disk, directory: str, examined: Examined) -> EpochTable:
+    path = join(directory, EPOCHS_FILE)
+    try:
+        examined.stored_epochs = EpochTable.decode(read_file(disk, path), path)
+    except FileMissingError:
+        examined.stored_epochs = None
+    except CorruptFileError as error:
+        examined.notes.append(str(error))
+    return examined.stored_epochs or EpochTable()
+
+
+def _scan(examined: Examined, trusted: RecoveryPoint | None, gaps: bool) -> None:
+    first = examined.segments[0].base_offset
+    from_segment, position = (trusted.segment, trusted.position) if trusted else (first, 0)
+    examined.end_offset = trusted.offset if trusted else first
+    examined.unsynced_from = from_segment
+    previous: Segment | None = None
+    for segment in examined.segments:
+        if segment.base_offset < from_segment:
+            continue
+        base, end = segment.base_offset, examined.end_offset
+        if examined.torn is None and previous is not None and (base < end if gaps else base != end):
+            expected = f"expected the log to go on here, and {segment.path} begins at {segment.base_offset}"
+            examined.torn = TornTail(previous, previous.size, expected)
+        if examined.torn is not None:
+            _refuse_if_valid(segment, 0, examined.torn, examined.end_offset)
+            continue
+        _scan_segment(examined, segment, position if previous is None else 0, gaps)
+        previous = segment
+
+
+def _scan_segment(examined: Examined, segment: Segment, position: int, gaps: bool) -> None:
+    known = examined.stored_epochs or EpochTable()
+
+    def note(window_position: int, hops: list[Hop]) -> None:
+        segment.note(window_position, hops)
+        for _, base, following, epoch in hops:
+            if base > examined.end_offset and epoch > examined.epochs.last_epoch:
+                # Epochs that begin where records are missing: only the file knows of them.
+                for each, start in known.between(examined.epochs.last_epoch, epoch):
+                    if examined.end_offset <= start <= base:
+                        examined.epochs = examined.epochs.append(each, start)
+            examined.epochs = examined.epochs.append(epoch, base)
+            examined.end_offset = following
+
+    epoch = max(examined.epochs.last_epoch, examined.start_epoch)
+    scan = scan_file(segment.file, position, examined.end_offset, epoch, note, gaps=gaps)
+    if scan.problem is None:
+        examined.end_offset = max(examined.end_offset, segment.base_offset)
+    if scan.problem is not None:
+        examined.torn = TornTail(segment, scan.end, scan.problem)
+        _refuse_if_valid(segment, scan.end + 1, examined.torn, examined.end_offset)
+
+
+def _refuse_if_valid(segment: Segment, position: int, torn: TornTail, end_offset: int) -> None:
+    # Any epoch counts: a damaged epoch that reads too high must not hide the good batches behind it.
+    found = find_valid_batch(segment.file, position, max(end_offset, segment.base_offset))
+    if found is None:
+        return
+    where, header = found
+    behind = f"byte {where} of {segment.path} (offset {header.base_offset})"
+    expected = f"{torn.problem}; a valid batch follows at {behind}"
+    raise CorruptLogError(torn.segment.path, torn.position, end_offset, expected, _ADVICE)
+
+
+def _check_reached(examined: Examined, point: RecoveryPoint | None, gaps: bool) -> None:
+    """Where the scan began below the point (no epoch table), damage before the point is still corruption."""
+    if point is None or examined.end_offset >= point.offset:
+        return
+    torn = examined.torn
+    if gaps and (
+        torn is None or (torn.segment.base_offset, torn.position) >= (point.segment, point.position)
+    ):
+        examined.end_offset = point.offset  # what was cut there left no record before it
+        return
+    path = torn.segment.path if torn else examined.segments[-1].path
+    position = torn.position if torn else examined.segments[-1].size
+    expected = f"expected a log synced up to offset {point.offset}" + (f" ({torn.problem})" if torn else "")
+    raise CorruptLogError(path, position, examined.end_offset, expected, _MOVED_ADVICE)
+
+
+def repair(
+    disk: Disk, directory: str, examined: Examined, on_warning: Callable[[str], None], *, sync: bool = True
+) -> None:
+    """Finishes an interrupted trim, cuts the torn tail, and syncs every byte that may not have been; without
+    `sync` the caller does that, for many logs at once."""
+    for note in examined.notes:
+        on_warning(note)
+    for base in examined.leftovers:
+        disk.remove(join(directory, segment_name(base)))
+        disk.sync_directory(directory)
+    torn = examined.torn
+    if torn is not None:
+        while examined.segments[-1] is not torn.segment:
+            extra = examined.segments.pop()
+            on_warning(
+                f"{extra.path}: removed; its {extra.size} bytes follow a torn tail and hold no valid batch"
+            )
+            extra.close()
+            disk.remove(extra.path)
+            disk.sync_directory(directory)
+        if torn.segment.size > torn.position:
+            on_warning(
+                f"{torn.segment.path}: torn tail of {torn.segment.size - torn.position} bytes cut at byte "
+                f"{torn.position} (offset {examined.end_offset}): {torn.problem}"
+            )
+            torn.segment.cut(torn.position)
+    if not sync:
+        return
+    # What a killed process wrote may still be in the page cache only.
+    for segment in examined.segments:
+        if segment.base_offset >= examined.unsynced_from:
+            segment.file.sync()
+    disk.sync_directory(directory)

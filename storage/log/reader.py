@@ -1,0 +1,287 @@
+"""Reading a log without being its writer: no lock, nothing written, bounded memory.
+
+Owns `LogReader` over a directory of segments, one segment, or a checkpoint file; ours or one that Kafka
+wrote. It follows a log that another process appends to and never hands out half a batch. What the records
+mean is not its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from metaquorum.storage.batches.batch import (
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    MAGIC,
+    RecordBatch,
+    batch_problem,
+    header_problems,
+    hop_headers,
+    iter_batches,
+    parse_header,
+)
+from metaquorum.storage.disk.interface import Disk, DiskFile, join, name_of
+from metaquorum.storage.errors import CorruptLogError, FileMissingError, LogTruncatedError, NotALogError
+from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES, find_valid_batch, load_recovery_point
+from metaquorum.storage.log.segment import list_segments, parse_segment_name, segment_name
+
+WINDOW_BYTES = 1024 * 1024
+_ADVICE = (
+    "see the rest with `metaquorum log dump`; for the way back see 'Damaged or lost' in docs/operations.md"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """Something wrong at byte `position` of `file`; `offset` is the one that was expected there."""
+
+    file: str
+    position: int
+    offset: int
+    reason: str
+
+
+class LogReader:
+    """Batches of a log in order.
+
+    Iterating gives what there is now; `poll()` gives what came since. With `tolerant` problems come as
+    `Damage` values between the batches and reading goes on where it can: an offset gap or a count that
+    disagrees stands before the batch that it concerns, which is given as it was read. Otherwise damage raises
+    CorruptLogError. A torn tail (half a batch, or bytes that are no batch and have none behind them) is no
+    damage for a reader of a live log: it waits there, and `tail_problem()` says what it waits at.
+    """
+
+    def __init__(
+        self, disk: Disk, path: str, *, tolerant: bool = False, start_offset: int | None = None
+    ) -> None:
+        """Opens nothing but looks at `path`: NotALogError when it is no log, FileMissingError when absent.
+
+        `start_offset` begins with the batch that contains it; earlier segments are not opened.
+        """
+        self._disk = disk
+        self._path = path
+        self._tolerant = tolerant
+        self._is_directory = disk.is_directory(path)
+        self._skip_below = start_offset or 0
+        self._hops = tolerant and self._skip_below > 0
+        self._file: DiskFile | None = None
+        self._name = ""
+        self._position = 0
+        self._base: int | None = None
+        self._expected: int | None = None
+        self._epoch = 0
+        self._tail: Damage | None = None
+        self._reported_tail: Damage | None = None
+        self._choose_first()
+
+    def _choose_first(self) -> None:
+        if not self._disk.exists(self._path):
+            raise FileMissingError(self._path)
+        if not self._is_directory:
+            name = name_of(self._path)
+            if not name.endswith(
+                (".log", ".checkpoint", ".checkpoint.part", ".log.deleted", ".checkpoint.deleted")
+            ):
+                raise NotALogError(self._path, "is neither a segment nor a checkpoint")
+            self._base = parse_segment_name(name)
+            # A checkpoint counts its own offsets from 0; its name is the end offset of what it holds.
+            self._expected = 0 if "checkpoint" in name else self._base
+            self._name = self._path
+            return
+        bases = list_segments(self._disk, self._path)
+        if not bases:
+            raise NotALogError(self._path, "holds no .log segment")
+        first = max((base for base in bases if base <= self._skip_below), default=bases[0])
+        self._enter(first, first)
+
+    def _enter(self, base: int, expected: int) -> None:
+        self.close()
+        self._base = base
+        self._name = join(self._path, segment_name(base))
+        self._position = 0
+        self._expected = expected
+
+    def close(self) -> None:
+        """Closes the open file; reading again opens it again where it was."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @property
+    def next_offset(self) -> int | None:
+        """Offset that the next batch must have; None before the first of a file with an unknown start."""
+        return self._expected
+
+    def __iter__(self) -> Iterator[RecordBatch | Damage]:
+        """Everything there is now. A tolerant reader gives a torn tail last, as a Damage."""
+        while items := self.poll():
+            yield from items
+        if self._tolerant and self._tail is not None and self._tail != self._reported_tail:
+            self._reported_tail = self._tail
+            yield self._tail
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """The same without damage (which a tolerant reader leaves out, and a strict one raises)."""
+        return (item for item in self if isinstance(item, RecordBatch))
+
+    def tail_problem(self) -> Damage | None:
+        """What stands after the last whole batch, as far as it was read; None when nothing does."""
+        return self._tail
+
+    def poll(self) -> list[RecordBatch | Damage]:
+        """The next batches, at most about a window's worth; empty when there is nothing new (yet)."""
+        while True:
+            following = self._following_segment()
+            items = self._read_window()
+            if items:
+                return items
+            if following is None:
+                return []
+            # The next segment was there before this one was read to its end, so no more comes here.
+            items = self._leave(following)
+            if items:
+                return items
+
+    def _following_segment(self) -> int | None:
+        if not self._is_directory or self._base is None:
+            return None
+        return next(
+            (base for base in list_segments(self._disk, self._path) if base > (self._base or 0)), None
+        )
+
+    def _leave(self, following: int) -> list[RecordBatch | Damage]:
+        problem: Damage | None = self._tail
+        if problem is None and self._expected is not None and following != self._expected:
+            problem = self._damage(
+                self._position, f"expected a segment at offset {self._expected}, found {following}"
+            )
+        if problem is not None and not self._tolerant:
+            raise _as_error(problem)
+        self._tail = None
+        self._enter(following, following)
+        return [problem] if problem is not None else []
+
+    def _open(self) -> DiskFile:
+        if self._file is None:
+            self._file = self._disk.open_read(self._name)
+        return self._file
+
+    def _read_window(self) -> list[RecordBatch | Damage]:
+        try:
+            file = self._open()
+        except FileMissingError:
+            return []  # trimmed while we followed; the gap shows when the next segment is entered
+        size = file.size()
+        if size < self._position:
+            raise LogTruncatedError(self._name, self._position, self._expected or 0)
+        self._tail = None
+        if self._hops:
+            self._hops = False
+            self._hop(file, size)
+        items: list[RecordBatch | Damage] = []
+        while not items and self._position < size:
+            buf = file.read_at(self._position, min(WINDOW_BYTES, size - self._position))
+            used = self._take_fast(buf, items) or self._take_one(file, buf, size, items)
+            if not used:
+                break
+            self._position += used
+        return items
+
+    def _hop(self, file: DiskFile, size: int) -> None:
+        """Goes by headers alone to the batch that holds the start offset, as far as they lead there.
+
+        What lies before it is not looked at: a tool that begins in the middle of a large segment reads only
+        what it shows.
+        """
+        while self._position < size:
+            hops = hop_headers(file.read_at(self._position, min(WINDOW_BYTES, size - self._position)))
+            start = self._position
+            for (_, base, following, epoch), (after, *_) in pairwise(hops):
+                if base != self._expected or following <= base or epoch < self._epoch:
+                    return
+                if following > self._skip_below:
+                    return
+                self._position, self._expected, self._epoch = start + after, following, epoch
+            if self._position == start:
+                return  # one batch fills the window, or nothing follows
+
+    def _take_fast(self, buf: bytes, items: list[RecordBatch | Damage]) -> int:
+        """Batches that are right in every respect; how many bytes they are."""
+        used = 0
+        try:
+            for batch in iter_batches(
+                buf, self._position, self._name, expected_offset=self._expected, min_epoch=self._epoch
+            ):
+                used = batch.position - self._position + len(batch.data)
+                self._give(batch, items)
+        except CorruptLogError:
+            pass  # looked at more closely by _take_one: it may only be cut off by the window
+        return used
+
+    def _give(self, batch: RecordBatch, items: list[RecordBatch | Damage]) -> None:
+        self._expected = batch.header.next_offset
+        self._epoch = batch.header.leader_epoch
+        if batch.header.next_offset > self._skip_below:
+            self._skip_below = 0  # found: what goes back to lower offsets behind it is no longer left out
+            items.append(batch)
+
+    def _take_one(self, file: DiskFile, buf: bytes, size: int, items: list[RecordBatch | Damage]) -> int:
+        """One batch that is longer than the window or not quite right; bytes to go on by, 0 to wait here."""
+        left = size - self._position
+        whole = self._whole_batch(file, buf, left)
+        problem = batch_problem(whole, 0, check_count=False)
+        if problem is not None:
+            return self._skip_damage(file, left, problem, items)
+        header = parse_header(whole)
+        damages = [
+            self._damage(self._position, text)
+            for text in header_problems(header, self._expected, self._epoch)
+        ]
+        if damages and not self._tolerant:
+            raise _as_error(damages[0])
+        if damages and header.last_offset_delta < 0:
+            items += damages  # offsets that cannot be counted on: the batch itself is left out
+            return len(whole)
+        if max(header.next_offset, (self._expected or 0) + 1) > self._skip_below:
+            items += damages
+        self._give(RecordBatch(header, whole, self._position, self._name), items)
+        return len(whole)
+
+    def _whole_batch(self, file: DiskFile, buf: bytes, left: int) -> bytes:
+        if len(buf) < HEADER_BYTES:
+            return buf
+        length = int.from_bytes(buf[8:12], "big", signed=True) + LENGTH_OVERHEAD_BYTES
+        if buf[16] != MAGIC or not HEADER_BYTES <= length <= min(left, MAX_READABLE_BATCH_BYTES):
+            return buf
+        return buf[:length] if length <= len(buf) else file.read_at(self._position, length)
+
+    def _skip_damage(self, file: DiskFile, left: int, problem: str, items: list[RecordBatch | Damage]) -> int:
+        damage = self._damage(self._position, problem)
+        found = find_valid_batch(file, self._position + 1, self._expected or 0)
+        if found is None and not self._is_below_recovery_point():
+            self._tail = damage
+            return 0
+        if not self._tolerant:
+            raise _as_error(damage)
+        items.append(damage)
+        # The gap in the offsets is part of this damage: it is not reported a second time.
+        self._expected = found[1].base_offset if found else None
+        return found[0] - self._position if found else left
+
+    def _is_below_recovery_point(self) -> bool:
+        """True when the writer has declared durable what stands here."""
+        if not self._is_directory or self._base is None:
+            return False
+        point = load_recovery_point(self._disk, self._path)
+        if point is None or point.resetting:
+            return False
+        return (self._base, self._position) < (point.segment, point.position)
+
+    def _damage(self, position: int, reason: str) -> Damage:
+        return Damage(file=self._name, position=position, offset=self._expected or 0, reason=reason)
+
+
+def _as_error(damage: Damage) -> CorruptLogError:
+    return CorruptLogError(damage.file, damage.position, damage.offset, damage.reason, _ADVICE)

@@ -1,0 +1,1 @@
+"""A partition's log: producers, time index, pooled files."""

@@ -1,0 +1,218 @@
+"""Files that are open only while they are needed: thousands of logs, a bounded number of descriptors.
+
+Owns when a file is opened and closed, and which may not be closed: one that is in use, and one with bytes
+that no sync has covered, because its descriptor is what tells of a failed write-back. Knows no content.
+
+Threads: any may use any file; one at a time appends to or cuts a file, as `DiskFile` says.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from metaquorum.storage.disk.interface import Disk, DiskFile, parent_of, remove_if_present, staged_path
+from metaquorum.storage.errors import DiskError, FileMissingError
+
+
+class FilePool:
+    """Keeps at most `limit` files open, and more only while all of them are in use."""
+
+    def __init__(self, disk: Disk, limit: int) -> None:
+        if limit < 1:
+            raise ValueError(f"a pool of {limit} files holds none; give at least 1")
+        self.limit = limit
+        self.opened = 0
+        """How often a file was opened, ever."""
+        self._disk = disk
+        self._open: OrderedDict[PooledFile, None] = OrderedDict()
+        self._mutex = disk.mutex()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def file(self, path: str, *, size: int | None = None, writable: bool = True) -> PooledFile:
+        """A file of this pool, not opened yet; one that is to be appended to is created at its first use.
+        `size`: what it has, where the caller knows; else the disk is asked, and FileMissingError raised."""
+        found = self._disk.file_size(path) if size is None else size
+        return PooledFile(self, path, found, writable, exists=size is None)
+
+    def staged(self, path: str, data: bytes, who: str) -> PooledFile:
+        """`data` in a new file beside `path`, not durable; after a sync `place_staged` gives it its name."""
+        beside = staged_path(path, who)
+        remove_if_present(self._disk, beside)
+        file = self.file(beside, size=0)
+        file.may_vanish = True
+        file.append(data)
+        # It may be closed before its sync, which opens it again or is one of the whole file system.
+        file.begin_sync()
+        return file
+
+    def enter(self, file: PooledFile) -> DiskFile:
+        """The open file, which stays open until `leave`. Raises DiskError or FileMissingError."""
+        with self._mutex:
+            return self._enter(file)
+
+    def enter_to_sync(self, file: PooledFile) -> DiskFile | None:
+        """As `enter`; None for a file that needs no sync any more, for it was removed meanwhile."""
+        with self._mutex:
+            if file.closed:
+                return None
+            try:
+                return self._enter(file)
+            except FileMissingError:
+                if file.may_vanish:
+                    return None
+                raise
+
+    def _enter(self, file: PooledFile) -> DiskFile:
+        found = file.opened
+        if found is None:
+            if file.closed:
+                raise DiskError(parent_of(file.path), f"use of {file.path}", "the file is closed")
+            self._make_room()
+            if file.was_opened:
+                self._disk.file_size(file.path)  # a file that is gone must not be made anew
+            found = (self._disk.open_append if file.writable else self._disk.open_read)(file.path)
+            file.opened, file.was_opened = found, True
+            self._open[file] = None
+            self.opened += 1
+        else:
+            self._open.move_to_end(file)
+        file.users += 1
+        return found
+
+    def leave(self, file: PooledFile) -> None:
+        """The counterpart of `enter`."""
+        with self._mutex:
+            file.users -= 1
+            if file.closed and not file.users:
+                self._close(file)
+
+    def retire(self, file: PooledFile) -> None:
+        """Closes a file for good, when its last user has left."""
+        with self._mutex:
+            file.closed = True
+            if not file.users:
+                self._close(file)
+
+    def _make_room(self) -> None:
+        if len(self._open) < self.limit:
+            return
+        idle = next((file for file in self._open if not file.users and not file.dirty), None)
+        if idle is None:
+            idle = next((file for file in self._open if not file.users), None)
+            if idle is None or idle.opened is None:
+                return
+            idle.opened.sync()
+            idle.dirty = False
+        self._close(idle)
+
+    def _close(self, file: PooledFile) -> None:
+        found, file.opened = file.opened, None
+        self._open.pop(file, None)
+        if found is not None:
+            found.close()
+
+
+class PooledFile:
+    """A `DiskFile` that is opened when it is used. `size` is counted here: nobody else appends to it."""
+
+    __slots__ = (
+        "_pool",
+        "_size",
+        "closed",
+        "dirty",
+        "may_vanish",
+        "opened",
+        "path",
+        "users",
+        "was_opened",
+        "writable",
+    )
+
+    def __init__(self, pool: FilePool, path: str, size: int, writable: bool, *, exists: bool) -> None:
+        self._pool = pool
+        self._size = size
+        self.path = path
+        self.writable = writable
+        self.opened: DiskFile | None = None
+        self.users = 0
+        self.dirty = False
+        self.closed = False
+        self.was_opened = exists
+        self.may_vanish = False
+
+    def size(self) -> int:
+        """Bytes in the file; opens nothing."""
+        return self._size
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`."""
+        file = self._pool.enter(self)
+        try:
+            return file.read_at(position, length)
+        finally:
+            self._pool.leave(self)
+
+    def hold(self) -> None:
+        """Keeps it open, also when it is closed for good meanwhile, until `release`."""
+        self._pool.enter(self)
+
+    def release(self) -> None:
+        """The counterpart of `hold`."""
+        self._pool.leave(self)
+
+    def read_held(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`, between `hold` and `release`."""
+        if self.opened is None:
+            raise DiskError(parent_of(self.path), f"use of {self.path}", "the file is not held open")
+        return self.opened.read_at(position, length)
+
+    def append(self, data: bytes) -> None:
+        """Writes at the end, and keeps the file open until a sync."""
+        file = self._pool.enter(self)
+        try:
+            self.dirty = True
+            file.append(data)
+            self._size += len(data)
+        finally:
+            # A sync that ran meanwhile need not have covered it.
+            self.dirty = True
+            self._pool.leave(self)
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file, and keeps it open until a sync."""
+        file = self._pool.enter(self)
+        try:
+            self.dirty = True
+            file.truncate(size)
+            self._size = size
+        finally:
+            self.dirty = True
+            self._pool.leave(self)
+
+    def sync(self) -> None:
+        """Makes it durable. Does nothing for a file that is closed for good (it was removed)."""
+        file = self._pool.enter_to_sync(self)
+        if file is None:
+            return
+        try:
+            self.dirty = False
+            file.sync()
+        except BaseException:
+            self.dirty = True
+            raise
+        finally:
+            self._pool.leave(self)
+
+    def begin_sync(self) -> None:
+        """A sync of the whole file system is about to cover every byte that is in the file now."""
+        self.dirty = False
+
+    def failed_sync(self) -> None:
+        """It did not: the file must not be closed as if it had."""
+        self.dirty = True
+
+    def close(self) -> None:
+        """Closes it for good, without a sync; a second call does nothing."""
+        self._pool.retire(self)

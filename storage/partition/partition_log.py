@@ -1,0 +1,462 @@
+"""A partition's log: the segmented log, with producers, retention, search by time, and files that are open
+only when needed.
+
+Owns one replica's directory. Where it differs from the metadata log: it is one of thousands, so it syncs
+nothing when it is opened and writes no recovery point as it goes. Both are done for many logs at once by its
+caller (`DirectoryStore`), see `Checkpoint`.
+
+What is durable when: records after a sync; the start offset when a trim returns (in the recovery point,
+before a segment goes); the producers at a roll and at a checkpoint, else they are found again in the headers.
+
+CRCs are checked by whoever appends, and by reads as `pooled_log` says.
+
+Threads: one thread changes the log; `read_range` and `find_offset` may run beside it on any other, and
+`SyncTicket.run` and `Checkpoint.place` on one more.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import cast
+
+from metaquorum.storage.batches.batch import parse_header
+from metaquorum.storage.batches.walk import Hop, walk_batches
+from metaquorum.storage.disk.interface import (
+    STAGED_SUFFIX,
+    Disk,
+    FileSystem,
+    join,
+    name_of,
+    place_staged,
+    remove_if_present,
+)
+from metaquorum.storage.errors import BatchError, CorruptFileError, FileMissingError, OffsetOutOfRange
+from metaquorum.storage.files.checkpoint import Checkpoint
+from metaquorum.storage.log.config import LogConfig
+from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.indexes import LogIndexes
+from metaquorum.storage.log.open import examine, repair
+from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
+from metaquorum.storage.log.recovery import RecoveryPoint, load_recovery_point
+from metaquorum.storage.log.segment import Segment, segment_bases
+from metaquorum.storage.partition.file_pool import FilePool, PooledFile
+from metaquorum.storage.partition.pooled_log import PooledLog
+from metaquorum.storage.partition.producer_snapshot import (
+    encode_producers,
+    load_producers,
+    parse_snapshot_name,
+    snapshot_name,
+)
+from metaquorum.storage.partition.producers import ProducerTable
+from metaquorum.storage.partition.timed_segment import TimedSegment
+from metaquorum.storage.types import LogPosition
+
+INDEX_INTERVAL_BYTES = 64 * 1024
+MAX_OFFSETS_A_SEGMENT = 2**31 - 1
+# Who stages files, on which thread: the same name may be written by both at once.
+_ROLL, _CHECKPOINT = "roll", "checkpoint"
+_PRODUCER = struct.Struct(">q")
+_PRODUCER_AT = 43
+
+
+class PartitionLog(PooledLog):
+    """One replica's log. Make one with `load`."""
+
+    def __init__(
+        self, disk: Disk, directory: str, config: LogConfig, pool: FilePool, file_system: FileSystem
+    ) -> None:
+        super().__init__(disk, directory, config, pool, file_system)
+        self.producers = ProducerTable()
+        self.needs_sync = False
+        self._snapshots: list[int] = []
+        self._indexes = LogIndexes(disk, directory)
+        # Counts what makes a checkpoint that was taken before it wrong: cuts, trims and resets.
+        self._shape = 0
+
+    @staticmethod
+    def load(
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        pool: FilePool,
+        file_system: FileSystem,
+        on_warning: Callable[[str], None] = lambda text: None,
+        *,
+        names: list[str] | None = None,
+        verify: bool = False,
+    ) -> PartitionLog:
+        """Opens the log in an existing directory, or an empty one, and recovers it. `names`: what is in it.
+        `verify`: another program had it since, so its recovery point says nothing and goes.
+
+        Where `needs_sync` is true on return, `segment_files` may hold bytes that are not durable yet, and so
+        may the directory's names. Raises CorruptLogError, CorruptFileError, DiskError.
+        """
+        log = PartitionLog(disk, directory, config, pool, file_system)
+        try:
+            log._load(disk.list_directory(directory) if names is None else names, on_warning, verify)
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    # --- opening
+
+    def _load(self, names: list[str], on_warning: Callable[[str], None], verify: bool) -> None:
+        point = self._load_point(on_warning, verify) if POINT_FILE in names else None
+        self._snapshots = sorted(offset for offset in map(parse_snapshot_name, names) if offset is not None)
+        if point is not None and point.resetting:
+            self._drop_snapshots(0)
+            self._finish_reset(point)
+            self.trusted_from = point.offset
+            self._remove_leftovers(names)
+            self._indexes.begin(point.offset)
+            on_warning(
+                f"{self.directory}: a reset to offset {point.offset} had been cut short and was finished"
+            )
+            return
+        bases = segment_bases(names)
+        found = examine(self._disk, self.directory, point, bases, self._existing_segment, gaps=True)
+        self._segments = found.segments
+        torn = found.torn is not None
+        repair(self._disk, self.directory, found, on_warning, sync=False)
+        if not self._segments:
+            self._segments.append(self._open_segment(0))
+            self.needs_sync = True
+        self.epochs = found.epochs
+        self.start_epoch = found.start_epoch
+        self.end_offset = self.synced_offset = found.end_offset
+        self._stored_epochs = found.stored_epochs
+        self._point = point or self._point
+        self.trusted_from = point.offset if point is not None else self.start_offset
+        # A killed process may have left bytes, and a new segment's name, in the page cache only.
+        unpointed = self._point.offset < self.end_offset
+        self.needs_sync |= unpointed or self._segments[-1].base_offset != self._point.segment or torn
+        for index, segment in enumerate(self._segments[:-1]):
+            cast(TimedSegment, segment).sealed_end = self._segments[index + 1].base_offset
+        last_is_right = self._point == self._point_at_end()
+        self._indexes.find(names, self._timed_segments(), last_is_right=last_is_right)
+        self._remove_leftovers(names)
+        self._load_producers(on_warning)
+
+    def _load_point(self, on_warning: Callable[[str], None], verify: bool) -> RecoveryPoint | None:
+        """Without one the whole log is verified: one bad file of one replica stops nobody."""
+        try:
+            if not verify:
+                return load_recovery_point(self._disk, self.directory)
+        except CorruptFileError as error:
+            on_warning(f"{error.file}: {error.reason}; the whole log is verified instead")
+        self._disk.remove(join(self.directory, POINT_FILE))
+        self.needs_sync = True
+        return None
+
+    def _remove_leftovers(self, names: list[str]) -> None:
+        """Staged files, and the files beside segments that are gone or that are appended to again."""
+        bases = {segment.base_offset for segment in self._segments}
+        for name in names:
+            if name.endswith((STAGED_SUFFIX, ".tmp")) or self._indexes.is_leftover(name, bases):
+                self.needs_sync |= remove_if_present(self._disk, join(self.directory, name))
+        if any(offset > self.end_offset for offset in self._snapshots):
+            self._drop_snapshots(self.end_offset + 1)
+
+    def _load_producers(self, on_warning: Callable[[str], None] = lambda text: None) -> None:
+        """The newest snapshot that can be read, and the headers after it."""
+        self.producers = ProducerTable()
+        start = self.start_offset
+        for offset in reversed(self._snapshots):
+            if offset < start:
+                break
+            try:
+                self.producers = load_producers(self._disk, self.directory, offset)
+            except (CorruptFileError, FileMissingError) as error:
+                on_warning(f"{error}; it is ignored")
+                self._snapshots.remove(offset)
+                remove_if_present(self._disk, join(self.directory, snapshot_name(offset)))
+                continue
+            start = offset
+            break
+        self._replay_producers(start)
+
+    def _replay_producers(self, start: int) -> None:
+        if start >= self.end_offset:
+            return
+        for one in self._segments[max(0, self._slot(start)) :]:
+            segment = cast(TimedSegment, one)
+            position = segment.locate(start)[0] if segment.base_offset < start else 0
+            for header in segment.producer_headers(position):
+                self.producers.note(header, seen_ms=header.max_timestamp_ms)
+
+    # --- where it stands
+
+    def segment_files(self) -> list[TimedSegment]:
+        """The segments that may hold bytes above the recovery point."""
+        return [
+            cast(TimedSegment, segment)
+            for segment in self._segments
+            if segment.base_offset >= self._point.segment
+        ]
+
+    @property
+    def is_pointed(self) -> bool:
+        """Whether its small files say what it is now: a checkpoint would change nothing."""
+        return self._point_at_end() == self._point and self.epochs == (self._stored_epochs or EpochTable())
+
+    def configure(self, config: LogConfig) -> None:
+        """New settings, which hold from the next append on."""
+        self.config = config
+
+    # --- writing
+
+    def append(self, batches: bytes) -> int:
+        """As of every log, but for the CRCs, which the caller has checked."""
+        self._check_usable()
+        walk = walk_batches(
+            batches,
+            expected_offset=self.end_offset,
+            min_epoch=self.last_position.epoch,
+            verify_crc=False,
+            gaps=True,
+        )
+        if walk.problem is not None or not walk.hops:
+            raise BatchError(
+                f"{self.directory} ends at offset {self.end_offset} and takes no such batches "
+                f"(byte {walk.end}): {walk.problem or 'expected at least one batch'}"
+            )
+        try:
+            self._append_checked(batches, walk.hops)
+        except BaseException:
+            self._failed = True
+            raise
+        return self.end_offset
+
+    def _append_checked(self, batches: bytes, hops: list[Hop]) -> None:
+        following, epoch = hops[-1][2:]
+        active = self._segments[-1]
+        if self._must_roll(len(batches), parse_header(batches)) or (
+            following - active.base_offset > MAX_OFFSETS_A_SEGMENT and active.size
+        ):
+            self._roll()
+            active = self._segments[-1]
+        active.append(batches, hops)
+        with self._lookup:
+            cast(TimedSegment, active).note_appended(batches, hops)
+            self.end_offset = following
+        if active.base_offset not in self._indexes.missing:
+            self._indexes.drop(active.base_offset)
+        if epoch != self.epochs.last_epoch or not self.epochs.entries:
+            for _, base, _, its_epoch in hops:
+                self.epochs = self.epochs.append(its_epoch, base)
+        unpack = _PRODUCER.unpack_from
+        for position, _, _, _ in hops:
+            if unpack(batches, position + _PRODUCER_AT)[0] >= 0:
+                header = parse_header(batches, position)
+                self.producers.note(header, seen_ms=header.max_timestamp_ms)
+        self._unpointed_bytes += len(batches)
+        self._last_timestamp_ms = None
+
+    def _roll(self) -> None:
+        """The full segment, its indexes and the producers are durable before the next segment has a byte."""
+        with self._io:
+            active = cast(TimedSegment, self._segments[-1])
+            active.file.sync()
+            self.synced_offset = max(self.synced_offset, self.end_offset)
+            with self._lookup:
+                files = self._indexes.seal(active, self.end_offset)
+            files.append(self._snapshot_file())
+            staged = [self.pool.staged(path, data, _ROLL) for path, data in files]
+            self._file_system.sync(staged, ())
+            for file, (path, _) in zip(staged, files, strict=True):
+                file.close()
+                place_staged(self._disk, path, _ROLL)
+            following = self._open_segment(self.end_offset)
+            self._disk.sync_directory(self.directory)
+            with self._lookup:
+                self._segments.append(following)
+            self._snapshots = sorted({*self._snapshots, self.end_offset})
+            self._forget_snapshots()
+
+    # --- checkpoints
+
+    @property
+    def unindexed_bytes(self) -> int | None:
+        """What has to be read before every segment can have its index files; None: all have them."""
+        return self._indexes.bytes_to_read(self._timed_segments())
+
+    def _timed_segments(self) -> list[TimedSegment]:
+        return cast("list[TimedSegment]", self._segments)
+
+    def checkpoint(self, *, indexes: bool = False) -> Checkpoint | None:
+        """What has to be written so that nothing up to the present end need be verified again; None: nothing
+        has changed. With `indexes`, the log is about to be closed: the index files that are missing, too."""
+        point = self._point_at_end()
+        if self.closed:
+            return None
+        files: list[tuple[str, bytes]] = []
+        if indexes:
+            with self._lookup:
+                files = self._indexes.complete(self._timed_segments())
+        if not files and point == self._point and self.epochs == self._stored_epochs:
+            return None
+        if self._snapshots[-1:] != [self.end_offset] and self.end_offset > self.start_offset:
+            files.append(self._snapshot_file())
+        if self.epochs != self._stored_epochs:
+            files.append((join(self.directory, EPOCHS_FILE), self.epochs.encode()))
+        self._unpointed_bytes = 0
+        return Checkpoint(self, self._shape, files, point)
+
+    def stage(self, checkpoint: Checkpoint, files: list[tuple[str, bytes]]) -> list[PooledFile]:
+        """For `Checkpoint`, on any thread."""
+        with self._io:
+            if checkpoint.shape != self._shape or self.closed:
+                return []
+            return [self.pool.staged(path, data, _CHECKPOINT) for path, data in files]
+
+    def place(self, checkpoint: Checkpoint, point: RecoveryPoint | None, paths: list[str]) -> bool:
+        """For `Checkpoint`, on any thread."""
+        with self._io:
+            if checkpoint.shape != self._shape or self.closed:
+                return False
+            if point is None:
+                # Whether the epochs of now are on the disk is not known until the names are synced.
+                self._stored_epochs = None
+                for path in paths:
+                    place_staged(self._disk, path, _CHECKPOINT)
+                    offset = parse_snapshot_name(name_of(path))
+                    if offset is not None:
+                        # A cut must find it from now on.
+                        self._snapshots = sorted({*self._snapshots, offset})
+                return bool(paths)
+            place_staged(self._disk, join(self.directory, POINT_FILE), _CHECKPOINT)
+            self._point = point
+            return True
+
+    def checkpointed(self, checkpoint: Checkpoint) -> None:
+        """Takes note that its names are durable. On the thread that changes the log."""
+        if checkpoint.shape != self._shape or self.closed:
+            return
+        self._stored_epochs = checkpoint.epochs
+        with self._io:
+            self._forget_snapshots()
+
+    def _snapshot_file(self) -> tuple[str, bytes]:
+        return join(self.directory, snapshot_name(self.end_offset)), encode_producers(self.producers)
+
+    def _forget_snapshots(self) -> None:
+        """Once the newest is durable: of the others only those at a segment's start stay, which a truncation
+        may need."""
+        bases = {segment.base_offset for segment in self._segments}
+        for one in [one for one in self._snapshots[:-1] if one not in bases]:
+            self._snapshots.remove(one)
+            remove_if_present(self._disk, join(self.directory, snapshot_name(one)))
+
+    def _drop_snapshots(self, from_offset: int) -> None:
+        """Removes snapshots at and above an offset, durably: they would tell of records that are cut."""
+        doomed = [offset for offset in self._snapshots if offset >= from_offset]
+        for offset in doomed:
+            remove_if_present(self._disk, join(self.directory, snapshot_name(offset)))
+            self._snapshots.remove(offset)
+        if doomed:
+            self._disk.sync_directory(self.directory)
+
+    # --- the start
+
+    def start_at(self, offset: int) -> int:
+        """Shows nothing below `offset`, as far as the log goes; where it starts now. The caller keeps this,
+        durably before it is called, where no segment begins there."""
+        with self._lookup:
+            self._visible_from = max(self._visible_from, min(offset, self.end_offset))
+        return self.log_start_offset
+
+    def begins_at(self, offset: int) -> bool:
+        """Whether a segment begins there: then the log can be trimmed to start there by itself."""
+        return any(segment.base_offset == offset for segment in self._segments)
+
+    # --- cutting
+
+    def truncate_to(self, end_offset: int) -> int:
+        """As of every log; the producers are those of what is left."""
+        self._check_usable()
+        if not self.start_offset <= end_offset <= self.end_offset:
+            raise OffsetOutOfRange(end_offset, self.start_offset, self.end_offset)
+        if end_offset == self.end_offset:
+            return end_offset
+        with self._lookup:
+            keep = self._segment_for(end_offset)
+            end = keep.cut_place(end_offset)[1] if keep.size else keep.base_offset
+            with self._io:
+                self._shape += 1
+                self._drop_snapshots(end + 1)
+                self._indexes.cut(keep.base_offset, end)
+            super().truncate_to(end)
+            self._visible_from = min(self._visible_from, end)
+            self.trusted_from = min(self.trusted_from, end)
+            self._load_producers()
+        return end
+
+    def start_over(self, offset: int) -> None:
+        """Empties the log, durably; it begins at `offset`, and no epoch is known before it."""
+        with self._lookup:
+            with self._io:
+                self._shape += 1
+                self._drop_snapshots(0)
+                for segment in self._segments:
+                    self._indexes.remove(segment.base_offset)
+            self.reset_to(LogPosition(-1, offset))
+            self._visible_from = 0
+            self._indexes.begin(offset)
+            self.trusted_from = offset
+            self.producers = ProducerTable()
+
+    def delete_segments_before(self, offset: int) -> list[str]:
+        """As of every log, with the files beside the segments."""
+        with self._lookup:
+            with self._io:
+                self._shape += 1
+            return super().delete_segments_before(offset)
+
+    def _remove_segment(self, segment: Segment) -> None:
+        self._indexes.remove(segment.base_offset)
+        if segment.base_offset < self.start_offset and segment.base_offset in self._snapshots:
+            self._snapshots.remove(segment.base_offset)
+            remove_if_present(self._disk, join(self.directory, snapshot_name(segment.base_offset)))
+        super()._remove_segment(segment)
+
+    def enforce_retention(
+        self, *, retention_bytes: int, retention_ms: int, below_offset: int, wall_ms: int
+    ) -> bool:
+        """Removes the oldest segments that end at or below `below_offset` and are over the size (bytes) or
+        whose every record is older than `retention_ms`; -1: no bound. True when any went.
+
+        The segment that is appended to is left behind for a new one when it is due too. Batches without a
+        timestamp never grow old. Raises CorruptLogError (nothing was removed), DiskError.
+        """
+        size = self.size_bytes
+        count = 0
+        for segment in self._segments:
+            last = segment is self._segments[-1]
+            end = self.end_offset if last else self._segments[count + 1].base_offset
+            if end > below_offset or (last and not segment.size):
+                break
+            over_size = retention_bytes >= 0 and size - retention_bytes >= segment.size
+            if segment.size and not over_size and not self._is_old(segment, retention_ms, wall_ms):
+                break
+            size -= segment.size
+            count += 1
+        if not count:
+            return False
+        if count == len(self._segments):
+            self._roll()
+        self.delete_segments_before(self._segments[count].base_offset)
+        return True
+
+    def _is_old(self, segment: Segment, retention_ms: int, wall_ms: int) -> bool:
+        if retention_ms < 0:
+            return False
+        first = segment.first_timestamp_ms
+        # One header tells that most are not old; the others are looked at whole.
+        if first is not None and wall_ms - first <= retention_ms:
+            return False
+        with self._lookup:
+            newest = cast(TimedSegment, segment).newest_timestamp_ms()
+        return newest >= 0 and wall_ms - newest > retention_ms

@@ -1,0 +1,609 @@
+"""A disk in memory that forgets what was not synced, breaks on demand, and says what an operation would cost.
+
+Owns the model of durability that the tests and the simulator trust: contents survive a power loss after
+`sync` of the file, names after `sync_directory`. Every choice comes from the injected generator, so one seed
+gives one history. It knows no file format. One conformance suite runs on it and on the real disk.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+
+from metaquorum.storage.disk.interface import DiskFile, join, name_of, parent_of
+from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
+
+
+class PowerLossError(Exception):
+    """The power failed during this operation (see `FaultyDisk.crash_after`). Call `crash()` for what is left.
+
+    No StorageError on purpose: code that handles disk errors must not handle this.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultProfile:
+    """How likely what is, from 0.0 to 1.0, and what operations cost in milliseconds.
+
+    At a power loss an unsynced name operation survives with `keep_name`. Unsynced contents survive wholly
+    with `keep_contents`, else as far as a random byte; behind that follow, with `zero_tail` and
+    `garbage_tail`, zeros or random bytes up to the length that the file had.
+    """
+
+    keep_name: float = 0.5
+    keep_contents: float = 0.2
+    zero_tail: float = 0.25
+    garbage_tail: float = 0.25
+    sync_error: float = 0.0
+    write_error: float = 0.0
+    read_error: float = 0.0
+    slow: float = 0.0
+    slow_ms: int = 500
+    sync_ms: int = 1
+    capacity_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class _Inode:
+    """A file's bytes now, at the last sync, and how far the synced bytes were left untouched since."""
+
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+    intact: int = 0
+    dirty: bool = False
+    poisoned: bool = False
+
+    def settle(self) -> None:
+        """Its bytes of now are on the disk."""
+        self.durable = bytes(self.data)
+        self.intact = len(self.data)
+        self.dirty = False
+
+
+@dataclass(slots=True)
+class _Injection:
+    """An error for a directory: the `after`-th matching operation from now on fails, `count` times."""
+
+    directory: str
+    operation: str | None
+    after: int
+    count: int | None
+    reason: str
+
+
+# (name removed or None, name set or None, inode): a rename is one step with both.
+_NameStep = tuple[str | None, str | None, "_Inode | None"]
+
+
+class FaultyFile:
+    """An open file of a FaultyDisk."""
+
+    def __init__(self, disk: FaultyDisk, path: str, inode: _Inode, *, writable: bool) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._writable = writable
+        self._open = True
+
+    @property
+    def path(self) -> str:
+        """The path it was opened by."""
+        return self._path
+
+    def size(self) -> int:
+        """Bytes now."""
+        return len(self._inode.data)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`."""
+        self._begin("read")
+        return bytes(memoryview(self._inode.data)[position : position + length])
+
+    def append(self, data: bytes) -> None:
+        """Writes at the end; a full disk, an error or a power loss may leave a part of it."""
+        self._writes("write")
+        content = bytes(data)
+        try:
+            self._begin("write")
+        except (PowerLossError, DiskError):
+            kept = self._disk.rng.randrange(len(content) + 1)
+            self._write(content[:kept])
+            raise
+        room = self._disk.room_bytes()
+        self._write(content if room is None else content[:room])
+        if room is not None and room < len(content):
+            raise DiskError(parent_of(self._path), f"write of {self._path}", "no space is left; free some")
+
+    def _write(self, content: bytes) -> None:
+        self._inode.data += content
+        self._inode.dirty = True
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file, or fills it with zeros up to `size`."""
+        self._writes("truncate")
+        self._begin("truncate")
+        inode = self._inode
+        del inode.data[size:]
+        inode.data.extend(bytes(size - len(inode.data)))
+        inode.intact = min(inode.intact, size)
+        inode.dirty = True
+
+    def sync(self) -> None:
+        """Makes the contents durable, or poisons the file."""
+        self._check_open()
+        directory = parent_of(self._path)
+        if self._inode.poisoned:
+            raise DiskError(
+                directory, f"sync of {self._path}", "an earlier sync failed; stop and check the disk"
+            )
+        try:
+            self._begin("sync")
+        except DiskError:
+            self._inode.poisoned = True
+            raise
+        self._inode.settle()
+
+    def close(self) -> None:
+        """Closes without a sync."""
+        self._open = False
+
+    def _writes(self, operation: str) -> None:
+        self._check_open()
+        if not self._writable:
+            raise DiskError(
+                parent_of(self._path), f"{operation} of {self._path}", "the file was opened for reading"
+            )
+
+    def _begin(self, operation: str) -> None:
+        self._check_open()
+        self._disk.begin(operation, parent_of(self._path), self._path)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise DiskError(parent_of(self._path), f"use of {self._path}", "the file is closed")
+
+
+class FaultyFileSystem:
+    """The file system below one directory. A sync is one operation: a power loss during it leaves what a
+    power loss before it leaves."""
+
+    def __init__(self, disk: FaultyDisk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._open = True
+        self._poisoned = False
+
+    def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
+        """Makes exactly what was named durable, or refuses for ever."""
+        if not self._open or self._poisoned:
+            reason = "an earlier sync failed; stop and check the disk" if self._poisoned else "it was closed"
+            raise DiskError(self._directory, f"sync of the file system of {self._directory}", reason)
+        try:
+            self._disk.sync_paths(self._directory, [file.path for file in files], directories)
+        except DiskError:
+            self._poisoned = True
+            raise
+
+    def close(self) -> None:
+        """No more syncs."""
+        self._open = False
+
+
+class FaultyLock:
+    """The lock of one directory."""
+
+    def __init__(self, disk: FaultyDisk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._held = True
+
+    def release(self) -> None:
+        """Gives the directory free."""
+        if self._held:
+            self._held = False
+            self._disk.unlock(self._directory)
+
+
+class FaultyDisk:
+    """`Disk` in memory. `operations` counts the changing ones; `last_cost_ms` is what the last one took."""
+
+    def __init__(self, rng: random.Random, profile: FaultProfile | None = None) -> None:
+        self.rng = rng
+        self.profile = profile or FaultProfile()
+        self.operations = 0
+        self.last_cost_ms = 0
+        self.crash_after: int | None = None
+        self._dead = False
+        self._files: dict[str, _Inode] = {}
+        self._directories: set[str] = {"/", "."}
+        self._durable_files: dict[str, _Inode] = {}
+        self._durable_directories: set[str] = {"/", "."}
+        self._pending: dict[str, list[_NameStep]] = {}
+        # Moves (source, target) and removals (source, None) of directories that their parent's sync has yet
+        # to make durable, in order. `_files`, `_directories` and `_pending` go by the present names.
+        self._moves: list[tuple[str, str | None]] = []
+        self._locked: set[str] = set()
+        self._injections: list[_Injection] = []
+
+    # --- faults
+
+    def inject(
+        self,
+        directory: str,
+        *,
+        operation: str | None = None,
+        after: int = 0,
+        count: int | None = None,
+        reason: str = "the device reports an I/O error",
+    ) -> None:
+        """Makes operations below `directory` fail with DiskError: those called `operation` (read, write,
+        truncate, sync, open, rename, remove, list, mkdir, sync_directory, lock; None: all), after `after`
+        more have succeeded, `count` times (None: for ever)."""
+        self._injections.append(_Injection(_normal(directory), operation, after, count, reason))
+
+    def heal(self) -> None:
+        """Takes back every injection. Poisoned files stay so until the disk is restarted."""
+        self._injections.clear()
+
+    def begin(self, operation: str, directory: str, path: str) -> None:
+        """Counts an operation and lets it fail if that is its fate. For the files of this disk."""
+        if self._dead:
+            raise PowerLossError("this disk lost its power; use the one that crash() returned")
+        slow = self.profile.slow and self.rng.random() < self.profile.slow
+        base = self.profile.sync_ms if operation in ("sync", "sync_directory") else 0
+        self.last_cost_ms = base + (self.profile.slow_ms if slow else 0)
+        if operation not in ("read", "list", "lock"):
+            self.operations += 1
+            if self.crash_after is not None and self.operations > self.crash_after:
+                self._dead = True
+                raise PowerLossError(f"power lost during operation {self.operations} ({operation} of {path})")
+        self._inject_error(operation, directory, path)
+
+    def _inject_error(self, operation: str, directory: str, path: str) -> None:
+        normal = _normal(directory)
+        for injection in self._injections:
+            if injection.operation not in (None, operation) or not _is_below(normal, injection.directory):
+                continue
+            if injection.after > 0:
+                injection.after -= 1
+            elif injection.count is None or injection.count > 0:
+                injection.count = None if injection.count is None else injection.count - 1
+                raise DiskError(directory, f"{operation} of {path}", injection.reason)
+        chances = {
+            "sync": "sync_error",
+            "sync_directory": "sync_error",
+            "write": "write_error",
+            "read": "read_error",
+        }
+        chance = float(getattr(self.profile, chances[operation])) if operation in chances else 0.0
+        if chance and self.rng.random() < chance:
+            raise DiskError(directory, f"{operation} of {path}", "the device reports an I/O error")
+
+    def room_bytes(self) -> int | None:
+        """Bytes left of the capacity; None without one."""
+        if self.profile.capacity_bytes is None:
+            return None
+        used = sum(len(inode.data) for inode in self._files.values())
+        return max(0, self.profile.capacity_bytes - used)
+
+    # --- what survives
+
+    def crash(self) -> FaultyDisk:
+        """Power loss: this disk is dead; the returned one holds what survived, all of it durable."""
+        self._dead = True
+        names = dict(self._durable_files)
+        for steps in self._pending.values():
+            for gone, came, inode in steps:
+                if self.rng.random() < self.profile.keep_name:
+                    _apply_step(names, self._durable_path(gone), self._durable_path(came), inode)
+        survivor = FaultyDisk(self.rng, replace(self.profile))
+        survivor._directories = self._surviving_directories(names)
+        survivor._durable_directories = set(survivor._directories)
+        contents: dict[int, bytes] = {}
+        for path in sorted(names):
+            inode = names[path]
+            if id(inode) not in contents:
+                contents[id(inode)] = self._surviving_contents(inode)
+            data = contents[id(inode)]
+            kept = _Inode(bytearray(data), data, len(data))
+            survivor._files[path] = survivor._durable_files[path] = kept
+        return survivor
+
+    def copy(self) -> FaultyDisk:
+        """Another disk with all that is on this one, all of it durable: a backup."""
+        other = FaultyDisk(self.rng, self.profile)
+        other._directories = set(self._directories)
+        other._durable_directories = set(self._directories)
+        for path, inode in self._files.items():
+            data = bytes(inode.data)
+            other._files[path] = other._durable_files[path] = _Inode(bytearray(data), data, len(data))
+        return other
+
+    def kill(self) -> FaultyDisk:
+        """The process ends and the machine does not: everything written is there, synced or not. Locks and
+        injections are gone; a file whose sync failed reads as the kernel left it, here: unchanged."""
+        survivor = FaultyDisk(self.rng, self.profile)
+        survivor._files, survivor._directories = self._files, self._directories
+        survivor._durable_files, survivor._durable_directories = (
+            self._durable_files,
+            self._durable_directories,
+        )
+        survivor._pending, survivor._moves = self._pending, self._moves
+        for inode in self._files.values():
+            inode.poisoned = False
+        self._dead = True
+        return survivor
+
+    def _surviving_directories(self, names: dict[str, _Inode]) -> set[str]:
+        kept = set(self._durable_directories)
+        present = {self._durable_path(one) for one in self._directories} if self._moves else self._directories
+        for directory in sorted(present - kept, key=_depth_first):
+            if parent_of(directory) in kept and self.rng.random() < self.profile.keep_name:
+                kept.add(directory)
+        for source, target in self._moves:
+            if self.rng.random() < self.profile.keep_name:
+                _move_below(names, kept, source, target)
+        for path in [path for path in names if parent_of(path) not in kept]:
+            del names[path]
+        return kept
+
+    def _surviving_contents(self, inode: _Inode) -> bytes:
+        if not inode.dirty:
+            return bytes(inode.data)
+        if inode.intact < len(inode.durable) and self.rng.random() < 0.5:
+            return inode.durable  # the truncation, and what was written after it, did not reach the disk
+        if self.rng.random() < self.profile.keep_contents:
+            return bytes(inode.data)
+        kept = self.rng.randint(inode.intact, max(inode.intact, len(inode.data)))
+        rest = len(inode.data) - kept
+        choice = self.rng.random()
+        if choice < self.profile.zero_tail:
+            tail = bytes(self.rng.randint(0, rest))
+        elif choice < self.profile.zero_tail + self.profile.garbage_tail:
+            tail = self.rng.randbytes(self.rng.randint(0, rest))
+        else:
+            tail = b""
+        return bytes(inode.data[:kept]) + tail
+
+    # --- Disk
+
+    def open_read(self, path: str) -> FaultyFile:
+        """Opens an existing file read-only."""
+        self.begin("list", parent_of(path), path)
+        return FaultyFile(self, path, self._inode(path), writable=False)
+
+    def open_append(self, path: str) -> FaultyFile:
+        """Opens or creates a file."""
+        normal = _normal(path)
+        directory = parent_of(normal)
+        if normal in self._directories:
+            raise DiskError(
+                directory, f"open of {path}", "a directory stands where a file must be; move it away"
+            )
+        if directory not in self._directories:
+            raise FileMissingError(path)
+        self.begin("open", directory, path)
+        if normal not in self._files:
+            inode = _Inode()
+            self._files[normal] = inode
+            self._pending.setdefault(directory, []).append((None, normal, inode))
+        return FaultyFile(self, path, self._files[normal], writable=True)
+
+    def exists(self, path: str) -> bool:
+        """True for a file or directory."""
+        return _normal(path) in self._files or _normal(path) in self._directories
+
+    def is_directory(self, path: str) -> bool:
+        """True for a directory."""
+        return _normal(path) in self._directories
+
+    def file_size(self, path: str) -> int:
+        """Bytes in a file."""
+        return len(self._inode(path).data)
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+        self.begin("list", path, path)
+        normal = _normal(path)
+        if normal not in self._directories:
+            raise FileMissingError(path)
+        everything = set(self._files) | self._directories
+        return sorted(
+            name_of(one) for one in everything if one not in ("/", ".") and parent_of(one) == normal
+        )
+
+    def make_directory(self, path: str) -> None:
+        """mkdir -p; each name is durable after a sync of its parent."""
+        normal = _normal(path)
+        self.begin("mkdir", parent_of(normal), path)
+        missing = []
+        while normal not in self._directories:
+            if normal in self._files:
+                raise DiskError(parent_of(normal), f"mkdir of {path}", "a part of the path is a file")
+            missing.append(normal)
+            normal = parent_of(normal)
+        self._directories.update(missing)
+
+    def rename(self, source: str, target: str) -> None:
+        """Moves a file or a directory in one step, within one directory."""
+        old, new = _normal(source), _normal(target)
+        if old in self._directories:
+            self._rename_directory(old, new)
+            return
+        inode = self._inode(source)
+        self.begin("rename", parent_of(old), source)
+        del self._files[old]
+        self._files[new] = inode
+        self._pending.setdefault(parent_of(new), []).append((old, new, inode))
+
+    def remove(self, path: str) -> None:
+        """Removes a file."""
+        normal = _normal(path)
+        self._inode(path)
+        self.begin("remove", parent_of(normal), path)
+        del self._files[normal]
+        self._pending.setdefault(parent_of(normal), []).append((normal, None, None))
+
+    def _rename_directory(self, old: str, new: str) -> None:
+        self.begin("rename", parent_of(old), old)
+        if new in self._directories or new in self._files:
+            raise DiskError(parent_of(old), f"rename of {old}", f"{new} exists; move it away")
+        _move_below(self._files, self._directories, old, new)
+        self._pending = {
+            _moved(directory, old, new): [
+                (_moved(gone, old, new), _moved(came, old, new), inode) for gone, came, inode in steps
+            ]
+            for directory, steps in self._pending.items()
+        }
+        self._moves.append((old, new))
+
+    def remove_directory(self, path: str) -> None:
+        """Removes an empty directory."""
+        normal = _normal(path)
+        if normal not in self._directories:
+            raise FileMissingError(path)
+        self.begin("remove", parent_of(normal), path)
+        if any(parent_of(one) == normal for one in (*self._files, *self._directories)):
+            raise DiskError(
+                parent_of(normal), f"remove of {path}", "the directory still holds files; move them away"
+            )
+        self._directories.discard(normal)
+        self._pending.pop(normal, None)
+        self._moves.append((normal, None))
+
+    def sync_directory(self, path: str) -> None:
+        """Makes the names in a directory durable."""
+        normal = _normal(path)
+        if normal not in self._directories:
+            raise FileMissingError(path)
+        self.begin("sync_directory", path, path)
+        self._sync_names(normal)
+
+    def _sync_names(self, normal: str) -> None:
+        for gone, came, inode in self._pending.pop(normal, ()):
+            _apply_step(self._durable_files, self._durable_path(gone), self._durable_path(came), inode)
+        inside = [one for one in self._directories if parent_of(one) == normal]
+        if self._moves:
+            self._durable_directories.update(self._durable_path(one) for one in inside)
+            due = [move for move in self._moves if parent_of(move[0]) == normal]
+            self._moves = [move for move in self._moves if parent_of(move[0]) != normal]
+            for source, target in due:
+                _move_below(self._durable_files, self._durable_directories, source, target)
+        self._durable_directories.update(inside)
+
+    def _durable_path(self, path: str | None) -> str:
+        """Where a path of now lies on the disk while moves of directories above it are not durable."""
+        found = path or ""
+        for source, target in reversed(self._moves):
+            if target is not None:
+                found = _moved(found, target, source)
+        return found
+
+    def sync_paths(self, directory: str, files: Sequence[str], directories: Sequence[str]) -> None:
+        """For FaultyFileSystem: one operation. Files that were removed meanwhile are left out."""
+        self.begin("sync", directory, directory)
+        inodes = [self._files[_normal(path)] for path in files if _normal(path) in self._files]
+        for inode in inodes:
+            if inode.poisoned:
+                raise DiskError(directory, f"sync of {directory}", "an earlier sync failed; check the disk")
+        for inode in inodes:
+            inode.settle()
+        for path in directories:
+            if _normal(path) in self._directories:
+                self._sync_names(_normal(path))
+
+    def file_system(self, directory: str) -> FaultyFileSystem:
+        """The part of this disk below a directory."""
+        if not self.is_directory(directory):
+            raise FileMissingError(directory)
+        return FaultyFileSystem(self, directory)
+
+    def lock(self, directory: str) -> FaultyLock:
+        """Takes the writer's lock."""
+        normal = _normal(directory)
+        if normal not in self._directories:
+            raise FileMissingError(join(directory, ".lock"))
+        self.begin("lock", directory, directory)
+        if normal in self._locked:
+            raise LogDirectoryLockedError(directory)
+        self._locked.add(normal)
+        return FaultyLock(self, normal)
+
+    def unlock(self, directory: str) -> None:
+        """For FaultyLock."""
+        self._locked.discard(directory)
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes left of the capacity; a large number without one."""
+        if not self.is_directory(path):
+            raise FileMissingError(path)
+        room = self.room_bytes()
+        return 1 << 40 if room is None else room
+
+    def total_bytes(self, path: str) -> int:
+        """The capacity; a large number without one."""
+        if not self.is_directory(path):
+            raise FileMissingError(path)
+        return self.profile.capacity_bytes or 1 << 41
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """Nothing: this disk lives in one thread."""
+        return nullcontext()
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        """Damages a durable byte, as a failing medium does."""
+        inode = self._inode(path)
+        inode.data[position] ^= 1 << bit
+        if position < len(inode.durable):
+            damaged = bytearray(inode.durable)
+            damaged[position] ^= 1 << bit
+            inode.durable = bytes(damaged)
+
+    def _inode(self, path: str) -> _Inode:
+        inode = self._files.get(_normal(path))
+        if inode is None:
+            raise FileMissingError(path)
+        return inode
+
+
+def _normal(path: str) -> str:
+    return path.rstrip("/") or "/"
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory if directory == "/" else directory + "/")
+
+
+def _apply_step(names: dict[str, _Inode], gone: str | None, came: str | None, inode: _Inode | None) -> None:
+    if gone:
+        names.pop(gone, None)
+    if came and inode is not None:
+        names[came] = inode
+
+
+def _depth_first(path: str) -> tuple[int, str]:
+    return len(path), path
+
+
+def _moved(path: str | None, source: str, target: str) -> str:
+    """The path with the directory `source`, if it lies in it, replaced by `target`; "" stays so."""
+    if path is None or not _is_below(path, source):
+        return path or ""
+    return target + path[len(source) :]
+
+
+def _move_below(names: dict[str, _Inode], directories: set[str], source: str, target: str | None) -> None:
+    """Moves (target None: removes) a directory and all that is in it, unless something stands in the way, as
+    when an earlier step did not survive."""
+    if source not in directories or target in directories:
+        return
+    for one in [one for one in directories if _is_below(one, source)]:
+        directories.discard(one)
+        if target is not None:
+            directories.add(_moved(one, source, target))
+    for path in [path for path in names if _is_below(path, source)]:
+        inode = names.pop(path)
+        if target is not None:
+            names[_moved(path, source, target)] = inode

@@ -1,0 +1,274 @@
+"""What scripts can not show: misuse, deadlines, bounds, restarts with odd states, and that the laws bite."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.effects import AppendLog, ReadFailed, ResetLog, SendRequest, Warn
+from metaquorum.raft.errors import RaftInvariantError, RaftUsageError
+from metaquorum.raft.invariants import (
+    ClusterHistory,
+    CoreSnapshot,
+    check_cluster,
+    check_core,
+    check_snapshot,
+    check_step,
+)
+from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError, VoteRequest
+from metaquorum.raft.protocol.roles import Follower
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.types import LogPosition
+from tests.raft.world import World, directory, encode_leader_change
+
+
+def make(
+    node_id: int = 1, voters: int = 3, recovered: RecoveredLog | None = None, config: RaftConfig | None = None
+) -> RaftCore:
+    configured = tuple(
+        Voter(node_id=i, host="127.0.0.1", port=9000 + i, directory_id=directory(i))
+        for i in range(1, voters + 1)
+    )
+    identity = Identity(cluster_id="c", node_id=node_id, directory_id=directory(node_id))
+    return RaftCore(
+        config or RaftConfig(),
+        identity,
+        configured,
+        recovered or RecoveredLog(),
+        random.Random(1),
+        0,
+        encode_leader_change,
+    )
+
+
+def sole_leader(config: RaftConfig | None = None) -> RaftCore:
+    core = make(voters=1, config=config)
+    core.start(0)
+    core.on_log_synced(0, core.log_end_offset)
+    return core
+
+
+def batch(base: int, epoch: int) -> bytes:
+    return encode_batch(base_offset=base, leader_epoch=epoch, timestamp_ms=1, values=[b"x"])
+
+
+def test_only_a_leader_appends_and_only_what_fits() -> None:
+    follower = make()
+    follower.start(0)
+    with pytest.raises(RaftUsageError, match="only the leader appends"):
+        follower.append(0, batch(0, 0))
+    leader = sole_leader()
+    for data in (batch(7, 1), batch(1, 2), b""):
+        with pytest.raises(RaftUsageError):
+            leader.append(0, data)
+    effects = leader.append(0, batch(1, 1) + batch(2, 1))
+    assert [(e.base_offset, e.end_offset) for e in effects if isinstance(e, AppendLog)] == [(1, 3)]
+
+
+def test_an_unknown_answer_changes_nothing() -> None:
+    core = make()
+    core.start(0)
+    answer = FetchResponse(error=RaftError.NONE, epoch=99, leader_id=2)
+    assert core.on_response(0, 2, 12345, answer) == []
+    assert core.on_request_failed(0, 2, 12345, "refused") == []
+    assert core.epoch == 0
+
+
+def test_an_answer_of_another_kind_or_from_another_node_is_not_taken() -> None:
+    core = make()
+    core.start(0)
+    sent = [e for e in core.tick(10_000) if isinstance(e, SendRequest)]
+    first = sent[0]
+    other = 5 - first.to
+    answer = FetchResponse(error=RaftError.NONE, epoch=99, leader_id=2)
+    assert core.on_response(10_000, other, first.correlation_id, answer) == []
+    core.on_response(10_000, first.to, first.correlation_id, answer)
+    assert (core.role, core.epoch) == ("prospective", 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_next_deadline_is_never_in_the_past_after_a_tick(seed: int) -> None:
+    """A driver that sleeps until the deadline neither spins nor oversleeps."""
+    world = World(3, 1, seed=seed)
+    rng = random.Random(seed)
+    for node_id in world.nodes:
+        world.start(node_id)
+    for _ in range(400):
+        for message in list(world.messages):
+            world.messages.remove(message)
+            if rng.random() < 0.9:
+                world.deliver(message)
+        for node in world.live:
+            while node.persists:
+                world.persist_next(node.node_id)
+            while node.syncs:
+                world.sync_next(node.node_id)
+        deadlines = [world.core(node.node_id).next_deadline_ms() for node in world.live]
+        world.now = max(world.now, min(d for d in deadlines if d is not None))
+        for node in world.live:
+            world.input(node.node_id, lambda core: core.tick(world.now))
+            deadline = world.core(node.node_id).next_deadline_ms()
+            assert deadline is None or deadline > world.now
+    assert world.acknowledged > 0
+
+
+def test_a_restart_takes_up_what_was_recorded() -> None:
+    follower = make(recovered=RecoveredLog(epoch=4, leader_id=2))
+    follower.start(0)
+    assert (follower.role, follower.epoch, follower.leader_id) == ("follower", 4, 2)
+    leader = make(recovered=RecoveredLog(epoch=4, leader_id=1, voted_id=1))
+    leader.start(0)
+    assert (leader.role, leader.epoch, leader.leader_id) == ("resigned", 4, None)
+    assert leader.resignation_pending
+    # A log that is ahead of quorum-state: its epoch has begun; the vote in it is unknown and not given again
+    # by this node, because only a follower of that epoch's leader holds such records.
+    ahead = make(recovered=RecoveredLog(epoch=3, voted_id=2, epochs=((7, 0),), log_end_offset=2))
+    ahead.start(0)
+    assert ahead.epoch == 7
+
+
+def test_a_snapshot_beyond_the_log_restarts_the_log() -> None:
+    core = make(
+        recovered=RecoveredLog(
+            epoch=2, epochs=((1, 0),), log_end_offset=3, snapshots=(LogPosition(1, 2), LogPosition(2, 9))
+        )
+    )
+    effects = core.start(0)
+    assert effects[0] == ResetLog(position=LogPosition(2, 9))
+    assert (core.log_start_offset, core.log_end_offset, core.high_watermark) == (9, 9, 9)
+
+
+def test_damaged_records_are_not_appended() -> None:
+    core = make(recovered=RecoveredLog(epoch=4, leader_id=2))
+    sent = next(e for e in core.start(0) if isinstance(e, SendRequest))
+    data = bytearray(batch(0, 4))
+    data[-1] ^= 1
+    answer = FetchResponse(error=RaftError.NONE, epoch=4, leader_id=2, high_watermark=1, records=bytes(data))
+    effects = core.on_response(5, 2, sent.correlation_id, answer)
+    assert core.log_end_offset == 0 and core.high_watermark <= 0
+    assert not any(isinstance(e, AppendLog) for e in effects)
+    assert any(isinstance(e, Warn) and "not appended" in e.message for e in effects)
+
+
+def test_records_of_an_epoch_that_has_not_begun_are_not_appended() -> None:
+    core = make(recovered=RecoveredLog(epoch=4, leader_id=2))
+    sent = next(e for e in core.start(0) if isinstance(e, SendRequest))
+    answer = FetchResponse(error=RaftError.NONE, epoch=4, leader_id=2, high_watermark=1, records=batch(0, 5))
+    core.on_response(5, 2, sent.correlation_id, answer)
+    assert core.log_end_offset == 0
+
+
+def test_reads_are_bounded() -> None:
+    core = make(voters=1, config=RaftConfig(pending_reads_max=2))
+    core.start(0)
+    effects = [core.request_read(0, token) for token in range(3)]
+    assert ReadFailed(token=2) in effects[2]
+    assert ReadFailed(token=0) not in effects[0]
+
+
+def test_a_lost_report_of_a_failure_does_not_silence_a_follower() -> None:
+    core = make(recovered=RecoveredLog(epoch=4, leader_id=2))
+    sent = next(e for e in core.start(0) if isinstance(e, SendRequest))
+    later = 2 * sent.timeout_ms
+    again = [e for t in (later, later + 50) for e in core.tick(t) if isinstance(e, SendRequest)]
+    assert [e.to for e in again] == [2] and isinstance(again[0].request, FetchRequest)
+
+
+def test_one_quick_failure_is_no_proof_but_two_are() -> None:
+    core = make(recovered=RecoveredLog(epoch=4, leader_id=2))
+    sent = next(e for e in core.start(0) if isinstance(e, SendRequest))
+    core.on_request_failed(1, 2, sent.correlation_id, "connection reset")
+    assert isinstance(core.state.role, Follower) and not core.state.role.suspect
+    retry = next(e for e in core.tick(60) if isinstance(e, SendRequest))
+    core.on_request_failed(61, 2, retry.correlation_id, "connection refused")
+    assert core.state.role.suspect
+    assert core.state.role.deadline_ms <= 61 + core.state.config.election_backoff_max_ms
+
+
+def test_a_timed_out_fetch_is_no_sign_of_a_dead_process() -> None:
+    core = make(recovered=RecoveredLog(epoch=4, leader_id=2))
+    now = 0
+    sent = next(e for e in core.start(0) if isinstance(e, SendRequest))
+    for _ in range(2):
+        now += sent.timeout_ms
+        core.on_request_failed(now, 2, sent.correlation_id, "deadline exceeded")
+        now += 50
+        sent = next((e for e in core.tick(now) if isinstance(e, SendRequest)), sent)
+    assert not isinstance(core.state.role, Follower) or not core.state.role.suspect
+
+
+def test_check_core_notices_a_broken_state() -> None:
+    core = sole_leader()
+    check_core(core)
+    core.state.log.high_watermark = 99
+    with pytest.raises(RaftInvariantError, match="only what is in the log is known to be committed"):
+        check_core(core)
+    other = sole_leader()
+    other.state.vote = None
+    with pytest.raises(RaftInvariantError, match="a leader voted for itself"):
+        check_core(other)
+
+
+@pytest.mark.parametrize(
+    ("change", "law"),
+    [
+        ({"epoch": 9}, "the epoch never falls"),
+        ({"high_watermark": 9}, "the high watermark never falls"),
+        ({"log_start_offset": 9}, "the log's start never falls"),
+        ({"voted_id": 3}, "one vote in an epoch"),
+        ({"known_leader_id": 3}, "one leader in an epoch"),
+        ({"log_end_offset": 9}, "a leader only appends"),
+    ],
+)
+def test_check_step_notices_what_is_taken_back(change: dict[str, int], law: str) -> None:
+    core = sole_leader()
+    before = CoreSnapshot.of(core)
+    check_step(before, core)
+    with pytest.raises(RaftInvariantError, match=law):
+        check_step(replace(before, **change), core)
+
+
+def test_check_cluster_notices_two_leaders_and_two_logs() -> None:
+    core = sole_leader()
+    with pytest.raises(RaftInvariantError, match="has one leader: node 2"):
+        check_cluster([core], ClusterHistory(leaders={1: 2}))
+    with pytest.raises(RaftInvariantError, match="begins at 5 everywhere"):
+        check_cluster([core], ClusterHistory(epoch_starts={1: 5}))
+    with pytest.raises(RaftInvariantError, match="was committed with epoch 4"):
+        check_cluster([core], ClusterHistory(committed={0: 4}))
+    with pytest.raises(RaftInvariantError, match="a leader holds all that is committed"):
+        check_cluster([core], ClusterHistory(committed_end=9))
+    history = ClusterHistory()
+    check_cluster([core], history)
+    with pytest.raises(RaftInvariantError, match="not a prefix"):
+        check_snapshot(LogPosition(1, 2), history)
+    with pytest.raises(RaftInvariantError, match="not a prefix"):
+        check_snapshot(LogPosition(2, 1), history)
+    check_snapshot(LogPosition(1, 1), history)
+
+
+def test_an_unpinned_voter_is_any_directory() -> None:
+    voters = (
+        Voter(node_id=1, host="h", port=1),
+        Voter(node_id=2, host="h", port=2),
+        Voter(node_id=3, host="h", port=3),
+    )
+    identity = Identity(cluster_id="c", node_id=1, directory_id=directory(9))
+    core = RaftCore(RaftConfig(), identity, voters, RecoveredLog(), random.Random(1), 0, encode_leader_change)
+    assert not any(isinstance(effect, Warn) for effect in core.start(0))
+    request = VoteRequest(
+        cluster_id="c",
+        epoch=1,
+        candidate_id=2,
+        candidate_directory_id=directory(77),
+        voter_id=1,
+        voter_directory_id=b"",
+        last_position=LogPosition(0, 0),
+        pre_vote=False,
+    )
+    core.on_request(0, 1, request)
+    assert core.state.vote is not None and core.state.vote.node_id == 2

@@ -1,0 +1,221 @@
+"""A follower against answers that a well-behaved leader gives only in rare moments, or never."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaquorum.raft.config import RecoveredLog
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.effects import (
+    AppendLog,
+    FinishSnapshot,
+    RaftEffect,
+    ResetLog,
+    SendRequest,
+    TruncateLog,
+    Warn,
+    WriteSnapshotChunk,
+)
+from metaquorum.raft.messages import (
+    BeginQuorumEpochRequest,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RaftError,
+)
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.types import LogPosition
+from tests.raft.world import directory
+from tests.unit.raft.test_core import make
+
+
+def batches(start: int, count: int, epoch: int) -> bytes:
+    return b"".join(
+        encode_batch(base_offset=start + i, leader_epoch=epoch, timestamp_ms=1, values=[b"x"])
+        for i in range(count)
+    )
+
+
+def sent(effects: list[RaftEffect]) -> SendRequest:
+    return next(effect for effect in effects if isinstance(effect, SendRequest))
+
+
+def follower(epochs: tuple[tuple[int, int], ...] = (), end: int = 0) -> tuple[RaftCore, SendRequest]:
+    core = make(recovered=RecoveredLog(epoch=4, leader_id=2, epochs=epochs, log_end_offset=end))
+    return core, sent(core.start(0))
+
+
+def answer(epoch: int = 4, leader: int = 2, **fields: object) -> FetchResponse:
+    return FetchResponse(error=RaftError.NONE, epoch=epoch, leader_id=leader, **fields)  # type: ignore[arg-type]
+
+
+def begin(core: RaftCore, now: int, epoch: int, leader: int) -> SendRequest:
+    request = BeginQuorumEpochRequest(
+        cluster_id="c", epoch=epoch, leader_id=leader, voter_id=1, voter_directory_id=directory(1)
+    )
+    return sent(core.on_request(now, 1, request))
+
+
+def test_the_high_watermark_stops_where_the_log_was_compared() -> None:
+    """An unsynced tail of an older epoch lies above the fetch offset; an answer without records skips it."""
+    core, fetch = follower()
+    core.on_response(1, 2, fetch.correlation_id, answer(records=batches(0, 3, 4)))
+    assert (core.log_end_offset, core.synced_offset) == (3, 0)
+    fetch = begin(core, 2, 5, 3)
+    assert isinstance(fetch.request, FetchRequest) and fetch.request.fetch_offset == 0
+    core.on_response(3, 3, fetch.correlation_id, answer(5, 3, high_watermark=3))
+    assert core.high_watermark <= 0
+
+
+def test_an_unsynced_tail_of_an_older_epoch_is_replaced() -> None:
+    core, fetch = follower()
+    core.on_response(1, 2, fetch.correlation_id, answer(records=batches(0, 3, 4)))
+    fetch = begin(core, 2, 5, 3)
+    records = batches(0, 1, 4) + batches(1, 1, 5)
+    effects = core.on_response(3, 3, fetch.correlation_id, answer(5, 3, high_watermark=2, records=records))
+    changes = [effect for effect in effects if isinstance(effect, AppendLog | TruncateLog)]
+    assert changes == [
+        TruncateLog(end_offset=1),
+        AppendLog(data=batches(1, 1, 5), base_offset=1, end_offset=2),
+    ]
+    assert (core.high_watermark, core.epochs.entries) == (2, ((4, 0), (5, 1)))
+
+
+def test_an_early_empty_answer_is_not_asked_for_again_at_once() -> None:
+    """A leader whose bound of parked fetches is reached answers at once with nothing."""
+    core, fetch = follower()
+    effects = core.on_response(1, 2, fetch.correlation_id, answer())
+    assert not any(isinstance(effect, SendRequest) for effect in effects)
+    again = core.tick(1 + 5 * core.state.config.retry_backoff_ms)
+    assert isinstance(sent(again).request, FetchRequest)
+
+
+def redirected() -> tuple[RaftCore, SendRequest]:
+    core, fetch = follower(((1, 0),), 1)
+    effects = core.on_response(1, 2, fetch.correlation_id, answer(snapshot=LogPosition(3, 9)))
+    request = sent(effects)
+    assert isinstance(request.request, FetchSnapshotRequest)
+    assert (request.request.snapshot, request.request.position) == (LogPosition(3, 9), 0)
+    return core, request
+
+
+def chunk(
+    position: int, data: bytes, size: int = 10, snapshot: LogPosition | None = None
+) -> FetchSnapshotResponse:
+    return FetchSnapshotResponse(
+        error=RaftError.NONE,
+        epoch=4,
+        leader_id=2,
+        snapshot=snapshot or LogPosition(3, 9),
+        size_bytes=size,
+        position=position,
+        data=data,
+    )
+
+
+def test_chunks_that_do_not_fit_are_not_written() -> None:
+    misfits = [
+        chunk(4, b"abcd"),
+        chunk(0, b"abcd", snapshot=LogPosition(3, 8)),
+        chunk(0, b"x" * 11),
+        chunk(0, b""),
+    ]
+    for misfit in misfits:
+        core, request = redirected()
+        effects = core.on_response(2, 2, request.correlation_id, misfit)
+        assert not any(isinstance(effect, WriteSnapshotChunk | FinishSnapshot) for effect in effects)
+        assert any(isinstance(effect, Warn) and "starting again" in effect.message for effect in effects)
+        later = core.tick(2 + core.state.config.retry_backoff_ms)
+        assert isinstance(sent(later).request, FetchRequest)
+
+
+def test_a_file_that_changes_its_size_is_fetched_anew() -> None:
+    core, request = redirected()
+    request = sent(core.on_response(2, 2, request.correlation_id, chunk(0, b"abcd")))
+    effects = core.on_response(3, 2, request.correlation_id, chunk(4, b"efgh", size=12))
+    assert not any(isinstance(effect, WriteSnapshotChunk) for effect in effects)
+
+
+def load(core: RaftCore, request: SendRequest) -> None:
+    effects = core.on_response(2, 2, request.correlation_id, chunk(0, b"0123456789"))
+    assert FinishSnapshot(snapshot=LogPosition(3, 9), size_bytes=10) in effects
+
+
+def test_a_loaded_snapshot_restarts_the_log() -> None:
+    core, request = redirected()
+    load(core, request)
+    effects = core.on_snapshot_loaded(3, LogPosition(3, 9))
+    assert ResetLog(position=LogPosition(3, 9)) in effects
+    fetch = sent(effects).request
+    assert isinstance(fetch, FetchRequest)
+    assert (fetch.fetch_offset, fetch.last_fetched_epoch) == (9, 3)
+
+
+def test_a_snapshot_is_not_installed_over_records_that_were_acknowledged_meanwhile() -> None:
+    core, request = redirected()
+    load(core, request)
+    fetch = begin(core, 3, 5, 3)
+    core.on_response(4, 3, fetch.correlation_id, answer(5, 3, records=batches(1, 12, 5)))
+    acknowledged = sent(core.on_log_synced(5, 13)).request
+    assert isinstance(acknowledged, FetchRequest) and acknowledged.fetch_offset == 13
+    effects = core.on_snapshot_loaded(6, LogPosition(3, 9))
+    assert not any(isinstance(effect, ResetLog) for effect in effects)
+    assert core.log_end_offset == 13
+
+
+def test_while_it_loads_it_only_keeps_in_touch() -> None:
+    core, request = redirected()
+    load(core, request)
+    quarter = core.state.config.fetch_timeout_ms // 4
+    fetch = sent(core.tick(2 + quarter))
+    assert isinstance(fetch.request, FetchRequest) and fetch.request.max_bytes == 1
+    effects = core.on_response(3 + quarter, 2, fetch.correlation_id, answer(snapshot=LogPosition(4, 20)))
+    assert not any(isinstance(effect, SendRequest) for effect in effects)
+    assert core.on_snapshot_loaded(4 + quarter, LogPosition(3, 9))[0] == ResetLog(position=LogPosition(3, 9))
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"records": batches(1, 1, 1), "high_watermark": 9},
+        {"diverging": LogPosition(1, 1), "high_watermark": 9},
+        {"snapshot": LogPosition(3, 9)},
+    ],
+)
+def test_an_answer_from_before_the_snapshot_does_nothing_to_the_log_after_it(late: dict[str, object]) -> None:
+    """A keep-alive was sent while the snapshot loaded, and its answer comes when the log begins behind it."""
+    core, request = redirected()
+    core.on_response(2, 2, request.correlation_id, chunk(0, b"0123456789"))
+    quarter = core.state.config.fetch_timeout_ms // 4
+    fetch = sent(core.tick(3 + quarter))
+    assert isinstance(fetch.request, FetchRequest) and fetch.request.fetch_offset == 1
+    core.on_snapshot_loaded(4 + quarter, LogPosition(3, 9))
+    assert (core.log_start_offset, core.log_end_offset) == (9, 9)
+    effects = core.on_response(5 + quarter, 2, fetch.correlation_id, answer(**late))
+    assert not any(isinstance(effect, AppendLog | TruncateLog | ResetLog) for effect in effects)
+    assert (core.log_start_offset, core.log_end_offset, core.high_watermark) == (9, 9, 9)
+
+
+@pytest.mark.parametrize("snapshot", [LogPosition(4, 2), LogPosition(4, 3)])
+def test_a_snapshot_of_what_the_unsynced_log_holds_is_not_fetched(snapshot: LogPosition) -> None:
+    """The fetch said what was synced; a leader that trimmed its log meanwhile answers with a snapshot."""
+    core, fetch = follower()
+    core.on_response(1, 2, fetch.correlation_id, answer(records=batches(0, 3, 4)))
+    keepalive = sent(core.tick(1 + core.state.config.fetch_timeout_ms // 4))
+    now = 2 + core.state.config.fetch_timeout_ms // 4
+    effects = core.on_response(now, 2, keepalive.correlation_id, answer(snapshot=snapshot, high_watermark=3))
+    assert effects == []
+    following = sent(core.on_log_synced(now + 1, 3)).request
+    assert isinstance(following, FetchRequest) and following.fetch_offset == 3
+
+
+@pytest.mark.parametrize("snapshot", [LogPosition(4, 4), LogPosition(5, 2)])
+def test_a_snapshot_of_what_the_unsynced_log_lacks_is_fetched(snapshot: LogPosition) -> None:
+    core, fetch = follower()
+    core.on_response(1, 2, fetch.correlation_id, answer(records=batches(0, 3, 4)))
+    keepalive = sent(core.tick(1 + core.state.config.fetch_timeout_ms // 4))
+    now = 2 + core.state.config.fetch_timeout_ms // 4
+    effects = core.on_response(now, 2, keepalive.correlation_id, answer(snapshot=snapshot))
+    request = sent(effects).request
+    assert isinstance(request, FetchSnapshotRequest) and request.snapshot == snapshot

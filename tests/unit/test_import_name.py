@@ -1,0 +1,52 @@
+"""One import name: nothing imports the repository's folders but through `metaquorum`."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import metaquorum
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGE = REPOSITORY / "metaquorum"
+FOLDERS = {path.name for path in PACKAGE.iterdir() if path.is_symlink()}
+
+
+def top_level_imports(source: str) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_every_folder_of_code_is_linked_by_a_relative_link() -> None:
+    with_code = {path.parent.name for path in REPOSITORY.glob("*/__init__.py")} - {"tests", "metaquorum"}
+    assert with_code == FOLDERS
+    for name in FOLDERS:
+        assert os.readlink(PACKAGE / name) == f"../{name}"
+
+
+def test_nothing_imports_a_folder_by_its_own_name() -> None:
+    assert top_level_imports("import storage.log\nfrom cli import main\nfrom . import x") == {
+        "storage",
+        "cli",
+    }
+    wrong = [
+        f"{path.relative_to(REPOSITORY)}: {sorted(names)}"
+        for folder in (*sorted(FOLDERS), "metaquorum", "tests")
+        for path in sorted((REPOSITORY / folder).rglob("*.py"))
+        if (names := top_level_imports(path.read_text("utf-8")) & FOLDERS)
+    ]
+    assert wrong == []
+
+
+def test_the_public_surface_is_small_and_there() -> None:
+    assert dir(metaquorum) == ["__version__", "open_log", "raft"]
+    assert metaquorum.__version__
+    assert metaquorum.raft.__doc__
+    log = metaquorum.open_log(REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade")
+    assert log.end_offset > log.start_offset

@@ -358,6 +358,7 @@ class BrokerSession:
         self._give_up_ms = None
         self._targets.answered()
         self._awaits_admission = True
+        self._last_problem = "it is registered, and no heartbeat has been answered since"
         self._move(Trigger.REGISTERED, f"controller {sent.target} gave broker epoch {response.broker_epoch}")
         wait_ms = 0 if self._applied_registration() else self._config.broker_heartbeat_interval_ms
         self._next_send_ms = now_ms + wait_ms
@@ -366,6 +367,7 @@ class BrokerSession:
         if not self._renew(now_ms, sent, response.session_timeout_ms):
             return
         self._failures = 0
+        self._last_problem = f"controller {sent.target} answered the last one, this process was held up since"
         self._targets.answered()
         self._awaits_admission = response.is_fenced and not response.is_caught_up
         if response.should_shut_down and self.state.wants_shutdown:

@@ -126,7 +126,6 @@ LAYERS: dict[str, Layer] = {
                 "tests/properties/test_column_decisions.py",
                 "tests/properties/test_controller_brokers.py",
                 "tests/properties/test_broker_ids.py",
-                "tests/properties/test_placement_laws.py",
                 "tests/properties/test_partition_changes.py",
                 SEEDS,
             ),
@@ -137,8 +136,10 @@ LAYERS: dict[str, Layer] = {
             files=("broker/**/*.py",),
             without=("broker/server",),
             tests=(
+                "tests/scripts",
                 "tests/unit/broker",
                 "tests/properties/test_broker_session.py",
+                "tests/properties/test_placement_laws.py",
                 "tests/properties/test_replica_partitions.py",
                 "tests/properties/test_directory_store_crash.py",
             ),

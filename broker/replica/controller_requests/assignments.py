@@ -68,6 +68,13 @@ class Assignments:
         self._told.pop(key, None)
         self._lost_since_ms.pop(key, None)
 
+    def doubt(self, key: PartitionKey) -> None:
+        """The image changed the replica: what was said of its place may have been undone since (it left and
+        came back), so that it is said again if the image does not show it. A loss stands."""
+        self._told.pop(key, None)
+        if self._sent.get(key, LOST) != LOST:
+            del self._sent[key]
+
     def forget_told(self) -> None:
         """A new registration: what was acknowledged to the one before is told again if it must be."""
         self._told.clear()

@@ -258,7 +258,8 @@ class IsrState:
         elif result.error not in _METADATA_IS_NEWER:
             proposal.repeat = True
         wanted = list(proposal.members)
-        return f"the ISR {wanted} was refused: {result.error.name}, {result.message}"
+        why = "" if result.message is None else f", {result.message}"
+        return f"the ISR {wanted} was refused: {result.error.name}{why}"
 
     def _accepted(self, result: AlteredPartition, leader_end: int, now_ms: int) -> None:
         stale = result.leader_epoch != self.leader_epoch or result.partition_epoch < self.partition_epoch

@@ -84,7 +84,7 @@ class Placement:
         self.offline: dict[PartitionKey, str] = {}
         self.copies = Copies(self.directories)
         self._new: set[PartitionKey] = set()
-        self._starved: set[PartitionKey] = set()
+        self._starved: dict[PartitionKey, None] = {}
         self._promised: dict[PartitionKey, tuple[bytes, int]] = {}
         self._queue: OrderedDict[PartitionKey, None] = OrderedDict()
         self._settings: dict[str, TopicSettings] = {}
@@ -115,6 +115,7 @@ class Placement:
             for key in (*changes.added, *changes.changed):
                 info = image.topics.partition(*key)
                 if info is not None and self._me in info.replicas:
+                    self._assignments.doubt(key)
                     self._note_new(key, previous)
                     self._queue[key] = None
                 elif key in self.copies or key in self.offline:
@@ -128,8 +129,9 @@ class Placement:
     def _look_at_all(self, image: MetadataImage, previous: MetadataImage, *, first: bool) -> None:
         topics = image.topics
         mine = topics.keys_at(topics.rows_with_replica(self._me))
-        if not first:
-            for key in mine:
+        for key in mine:
+            self._assignments.doubt(key)
+            if not first:
                 self._note_new(key, previous)
         for keys in (mine, self.copies.keys(), list(self.offline)):
             self._queue.update(dict.fromkeys(keys))
@@ -150,10 +152,11 @@ class Placement:
         same_features = image.features is previous.features
         if image.configs is previous.configs and same_features:
             return
-        changed = set(previous.configs.changed_keys(image.configs))
+        # In an order that no hash of a name decides: the same log gives the same effects everywhere.
+        changed = sorted(previous.configs.changed_keys(image.configs))
         self._settings.clear()
         keys: list[PartitionKey] = []
-        if not changed.isdisjoint(self._defaults) or not same_features:
+        if any(each in changed for each in self._defaults) or not same_features:
             keys = list(self.running)
         else:
             for resource in changed:
@@ -296,7 +299,7 @@ class Placement:
             return
         if decision.replaces:
             self._promise(key, place, size)
-        self._starved.discard(key)
+        self._starved.pop(key, None)
         namesake = self.copies.named(place, topic.name, key[1])
         if namesake is not None:
             self._remove(namesake, "its topic was deleted, and there is a new one of its name", out)
@@ -321,7 +324,7 @@ class Placement:
         self._set_offline(key, text, out)
         if not self._starved:
             out.append(Warn(message=f"replica {topic}-{key[1]} is not created anew: {text}"))
-        self._starved.add(key)
+        self._starved[key] = None
 
     def _set_offline(self, key: PartitionKey, reason: str, out: list[DataEffect]) -> None:
         self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, reason, out)
@@ -345,7 +348,7 @@ class Placement:
         self._stop(key, error, f"{reason}: read the new metadata", out)
         self._assignments.settle(key)
         self._new.discard(key)
-        self._starved.discard(key)
+        self._starved.pop(key, None)
         for copy in usable:
             self._remove(copy, reason, out)
 
@@ -401,7 +404,7 @@ class Placement:
             elif self._place_of(copy.key) == directory_id:
                 self.offline[copy.key] = text
             self._queue[copy.key] = None
-        self._queue.update(dict.fromkeys(self._starved))
+        self._queue.update(self._starved)
         return True
 
     def measured(self, directory_id: bytes, total_bytes: int, usable_bytes: int) -> None:
@@ -418,7 +421,7 @@ class Placement:
                 del self._promised[key]
             elif place == directory_id:
                 directory.promised_bytes += left
-        self._queue.update(dict.fromkeys(self._starved))
+        self._queue.update(self._starved)
 
     def _was_uncommitted(self, copy: Copy) -> bool:
         knows = self.image is not None and self.image.features.metadata_version >= LEVEL_DIRECTORIES

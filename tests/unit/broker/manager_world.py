@@ -294,6 +294,8 @@ class Host:
                 return self._append(work, self.disks[where])
             case CutPartition(directory_id=directory_id, key=key, incarnation=incarnation):
                 disk = self.disks[where]
+                if work.start_over:
+                    disk.batches, disk.synced, disk.start = [], 0, work.end_offset
                 disk.cut(work.end_offset)
                 return [
                     LogCut(directory_id=directory_id, key=key, incarnation=incarnation, log=disk.opened())

@@ -1,0 +1,126 @@
+"""Runs a script against a pure state machine, and shows values as one line of plain text each.
+
+Owns the form of scripts and of what they show: fields at their default are left out, ids of sixteen equal
+letters are that letter, record batches are their offsets and epochs. Knows none of the machines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from metaquorum.metadata.errors import ApiError
+from metaquorum.storage.batches.format import hop_headers
+
+BATCH_HEADER_BYTES = 61
+
+
+class Player:
+    """One method a command, `do_<name>`. Arguments are words; `name=value` words are options."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(f"  {line}")
+
+    def say_all(self, values: Iterable[object]) -> None:
+        for each in values:
+            self.say(show(each))
+
+    def run(self, command: str) -> list[str]:
+        words = shlex.split(command)
+        plain = [word for word in words[1:] if "=" not in word]
+        options = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+        method: Callable[..., None] = getattr(self, f"do_{words[0].replace('-', '_')}")
+        self.lines = []
+        method(*plain, **options)
+        return self.lines
+
+
+def play(text: str, player: Player) -> str:
+    """Comments and commands stay; what stands below each command is replaced by what it does now."""
+    output: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("> "):
+            output += [line, *player.run(line[2:])]
+        elif line.startswith("#") or not line.strip():
+            output.append(line)
+    return "\n".join(output) + "\n"
+
+
+# ---- what is shown -------------------------------------------------------------------------------
+
+
+def show(value: object) -> str:
+    """One line."""
+    match value:
+        case ApiError():
+            hint = "" if value.leader_hint is None else f" hint={value.leader_hint}"
+            return f"{value.code.name}{hint} {value.message!r}"
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case Enum():
+            return value.name
+        case bytes():
+            return _bytes(value)
+        case (bytes() as topic, int() as index) if len(topic) == 16:
+            return f"{_bytes(topic)}-{index}"
+        case tuple() | list():
+            return f"[{', '.join(show(each) for each in value)}]"
+        case frozenset() | set():
+            return f"{{{', '.join(sorted(show(each) for each in value))}}}"
+        case dict():
+            return f"{{{', '.join(f'{show(name)}: {show(each)}' for name, each in value.items())}}}"
+        case str():
+            return repr(value)
+    fields = _fields(value)
+    if fields is None:
+        return str(value)
+    return " ".join([type(value).__name__, *(f"{name}={_inner(each)}" for name, each in fields)])
+
+
+def _inner(value: object) -> str:
+    text = show(value)
+    return f"({text})" if _fields(value) or isinstance(value, ApiError) else text
+
+
+def _bytes(value: bytes) -> str:
+    if len(value) == 16:
+        if not any(value[:-1]):
+            return f"#{value[-1]}"
+        text = value[:1] if len(set(value)) == 1 else value.rstrip(b".")
+        return text.decode() if text.isalnum() and text.isascii() else value.hex()
+    if len(value) < BATCH_HEADER_BYTES:
+        return value.decode() if value.isascii() and value else value.hex() or "nothing"
+    batches = [f"{base}..{end}@{epoch}" for _, base, end, epoch in hop_headers(value)]
+    return "+".join(batches)
+
+
+def _fields(value: object) -> list[tuple[str, object]] | None:
+    """Those that are not at their default; None: it has no fields."""
+    if isinstance(value, msgspec.Struct):
+        defaults = {each.name: _default(each) for each in msgspec.structs.fields(value)}
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        defaults = {each.name: _default(each) for each in dataclasses.fields(value)}
+    else:
+        return None
+    return [(name, got) for name, default in defaults.items() if (got := getattr(value, name)) != default]
+
+
+_NONE = object()
+
+
+def _default(field: Any) -> object:
+    factory = field.default_factory
+    if callable(factory):
+        return factory()
+    unset = isinstance(field.default, dataclasses._MISSING_TYPE) or field.default is msgspec.NODEFAULT
+    return _NONE if unset else field.default

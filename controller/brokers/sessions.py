@@ -196,7 +196,14 @@ class Sessions:
         return due
 
     def next_deadline_ms(self) -> int | None:
-        """When `expired` may have something to say. An entry that is too early costs one look."""
+        """When `expired` may have something to say. An entry that is too early costs one look.
+
+        While a gap is being made up for, somebody looks more often than gaps are long: a loop that idles
+        until then would have waited so long that this is a gap again, and nobody would ever expire.
+        """
         if not self._heap:
             return None
-        return max(self._heap[0][0], self._hold_until_ms)
+        due_ms = self._heap[0][0]
+        if due_ms >= self._hold_until_ms or self._last_input_ms is None:
+            return due_ms
+        return min(self._hold_until_ms, max(due_ms, self._last_input_ms + LOOP_GAP_MS // 2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from metaquorum.controller.brokers.sessions import ARRIVAL_DRAIN_MS, LOOP_GAP_MS, Sessions
 
 TIMEOUT = 9_000
@@ -83,7 +85,7 @@ def test_after_a_gap_nothing_expires_until_arrivals_are_drained_and_time_has_pas
     sessions.note_input(after)
     sessions.note_drained(after)
     assert sessions.expired(after, 100) == []
-    assert sessions.next_deadline_ms() == after + ARRIVAL_DRAIN_MS
+    assert sessions.next_deadline_ms() == after + LOOP_GAP_MS // 2
     sessions.note_input(after + LOOP_GAP_MS)
     assert sessions.expired(after + ARRIVAL_DRAIN_MS - 1, 100) == []
     # Time has passed and the inbox is not drained since: nothing.
@@ -134,3 +136,33 @@ def test_a_closed_lease_is_over_at_once_and_remembers_what_the_broker_must_apply
     assert sessions.touch(1, 5, 10).unfence_from_offset == 77
     assert sessions.remaining_ms(1, 10) == TIMEOUT
     assert sessions.touch(1, 6, 20).unfence_from_offset == 0
+
+
+@pytest.mark.parametrize("idle_ms", [250, 251, 500, 60_000])
+@pytest.mark.parametrize("phase_ms", range(0, 500, 50))
+def test_whoever_is_silent_expires_in_a_loop_that_idles(idle_ms: int, phase_ms: int) -> None:
+    """It wakes up for its deadlines and once in `idle_ms`, and for nothing else: no broker is heard of."""
+    sessions = Sessions(TIMEOUT, LAG)
+    sessions.open(1, 5, 1_000)
+    now_ms, wakes_ms, found = 1_000, 1_000 + phase_ms, []
+    while not found and now_ms < 30_000:
+        due_ms = sessions.next_deadline_ms()
+        assert due_ms is not None
+        now_ms = max(now_ms, min(due_ms, wakes_ms))
+        wakes_ms += idle_ms if now_ms >= wakes_ms else 0
+        sessions.note_input(now_ms)
+        sessions.note_drained(now_ms)
+        found = sessions.expired(now_ms, 100)
+    assert found == [1]
+    assert 1_000 + TIMEOUT <= now_ms <= 1_000 + TIMEOUT + LOOP_GAP_MS + 2 * ARRIVAL_DRAIN_MS
+
+
+def test_a_pause_while_a_gap_is_made_up_for_is_a_gap_too() -> None:
+    sessions = Sessions(TIMEOUT, LAG)
+    sessions.open(1, 5, 1_000)
+    sessions.note_input(1_000)
+    for now_ms in (10_000, 10_100, 10_301):
+        sessions.note_input(now_ms)
+        sessions.note_drained(now_ms)
+        assert sessions.expired(now_ms, 100) == []
+    assert quiet(sessions, 10_301 + ARRIVAL_DRAIN_MS - 1) == []

@@ -1,0 +1,222 @@
+"""An active controller of a quorum of one, driven by a script: answers, records and the brokers' states.
+
+A batch is shown when it is committed, with its offsets; topic ids are shown by the topics' names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
+from metaquorum.metadata.records import types as records
+from metaquorum.metadata.records.types import TopicRecord
+from metaquorum.metadata.requests import (
+    broker_ids as requests_broker_ids,
+)
+from metaquorum.metadata.requests import (
+    common as requests,
+)
+from metaquorum.metadata.requests import (
+    partitions as requests_partitions,
+)
+from metaquorum.metadata.requests import (
+    reassignments as requests_reassignments,
+)
+from metaquorum.metadata.requests import (
+    settings as requests_settings,
+)
+from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
+from tests.scripts.player import Player, show
+from tests.scripts.session_player import ids, numbers
+from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration
+
+WORDS: dict[str, Any] = {
+    name: value
+    for module in (
+        records,
+        requests,
+        requests_partitions,
+        requests_settings,
+        requests_broker_ids,
+        requests_reassignments,
+    )
+    for name, value in vars(module).items()
+    if isinstance(value, type)
+} | {"ConfigResource": ConfigResource, "Acl": Acl}
+
+
+class ControllerPlayer(Player):
+    """Brokers 1, 2, ... with one directory each, which are named by letters: d of broker 1 is `d1`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._quorum: Quorum | None = None
+        self.seen_offset = 0
+        self.waiting: dict[int, str] = {}
+        self.names: dict[str, str] = {}
+        self._known: dict[str, str] = {}
+
+    @property
+    def quorum(self) -> Quorum:
+        assert self._quorum is not None, "begin with: quorum"
+        return self._quorum
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.quorum.leader.node.ledger.newest
+
+    # ---- what is shown
+
+    def take(self) -> None:
+        """Answers that are there now, batches since the last look, and what is other than before."""
+        leader = self.quorum.leader
+        for warning in leader.warnings:
+            self.say(f"Warn {warning!r}")
+        leader.warnings.clear()
+        for batch in self.quorum.batches(self.seen_offset):
+            for record in batch:
+                if isinstance(record, TopicRecord):
+                    self.names[record.topic_id.hex()] = record.name
+            self.say(f"| {show(batch[0])}")
+            for record in batch[1:]:
+                self.say(f"  {show(record)}")
+        self.seen_offset = leader.end_offset
+        for key in [key for key in self.waiting if key in leader.answers]:
+            self.say(f"{self.waiting.pop(key)}: {show(leader.answers[key])}")
+        self._say_state()
+        self.lines = [self._with_names(line) for line in self.lines]
+
+    def _with_names(self, line: str) -> str:
+        for identity, name in self.names.items():
+            line = line.replace(identity, name)
+        return line
+
+    def _say_state(self) -> None:
+        node = self.quorum.leader.node
+        status = node.status()
+        facts = {
+            f"broker {each.broker_id}": f"{each.state.name} epoch={each.epoch}"
+            f" applied={show(each.applied_offset)} lease={show(each.lease_remaining_ms)}"
+            for each in status.brokers
+        }
+        work = ", ".join(type(each).__name__ for each in node.active.work.values()) if node.active else ""
+        facts |= {"work": work or "-", "waiting": f"{len(self.waiting)}"}
+        for name, fact in facts.items():
+            if self._known.get(name, "-") != fact and (name, fact) != ("waiting", "0"):
+                self.say(f". {name}: {fact}")
+        for name in sorted(self._known.keys() - facts.keys()):
+            self.say(f". {name}: no more")
+        self._known = facts
+
+    # ---- commands
+
+    def do_quorum(self, level: str = "25", elr: str = "no", **config: str) -> None:
+        """quorum level=25 elr=yes records_per_slice_max=2: a log that begins at this level."""
+        first = [records.FeatureLevelRecord("metadata.version", int(level))]
+        if elr == "yes":
+            first.append(records.FeatureLevelRecord("eligible.leader.replicas.version", 1))
+        settings: dict[str, Any] = {
+            name: value == "yes"
+            if value in ("yes", "no")
+            else int(value)
+            if value.lstrip("-").isdigit()
+            else value
+            for name, value in config.items()
+        }
+        self._quorum = Quorum(
+            size=1, config=ControllerConfig(cluster_id=CLUSTER, node_id=0, bootstrap=tuple(first), **settings)
+        )
+        self._known, self.seen_offset = {}, 0
+        self.quorum.elect()
+        self.quorum.settle()
+        self.take()
+
+    def do_restart(self) -> None:
+        """The controller starts again with what it has on its disk."""
+        leader = self.quorum.leader
+        leader.kill()
+        leader.boot()
+        self.quorum.elect()
+        self.quorum.settle()
+        self.take()
+
+    def do_pass(self, ms: str) -> None:
+        """Time passes, deadline by deadline."""
+        self.quorum.advance(int(ms))
+        self.take()
+
+    def request(self, name: str, request: object, ago_ms: int = 0) -> None:
+        at = self.quorum.now_ms - ago_ms
+        self.waiting[self.quorum.request(request, arrived_ms=at)] = name
+        self.quorum.settle()
+        self.take()
+
+    def do_register(self, broker: str, incarnation: str = "1", ago: str = "0", **options: str) -> None:
+        """register 1 incarnation=2 dirs=d,e previous=7 rack=a key=host-1"""
+        changes: dict[str, Any] = {"rack": options.get("rack"), "binding_key": options.get("key")}
+        if "dirs" in options:
+            changes["directories"] = ids(options["dirs"])
+        if "previous" in options:
+            changes["previous_broker_epoch"] = int(options["previous"])
+        if "cluster" in options:
+            changes["cluster_id"] = options["cluster"]
+        request: RegisterBrokerRequest = registration(int(broker), int(incarnation), **changes)
+        self.request(f"register {broker}", request, int(ago))
+
+    def do_beat(self, *words: str, ago: str = "0", **options: str) -> None:
+        """beat 1 fence stop behind=2 offline=d epoch=-1: relative to what is registered and committed."""
+        broker_id = int(words[0])
+        node = self.quorum.leader.node
+        known = node.ledger.newest.brokers.get(broker_id)
+        request = BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=(-1 if known is None else known.epoch) + int(options.get("epoch", "0")),
+            applied_offset=node.ledger.committed_offset - int(options.get("behind", "0")),
+            want_fence="fence" in words,
+            want_shutdown="stop" in words,
+            offline_directories=ids(options.get("offline", "")),
+        )
+        self.request(f"beat {broker_id}", request, int(ago))
+
+    def do_up(self, *brokers: str, **options: str) -> None:
+        """up 1 2 3: register and beat, not shown in between."""
+        for broker in brokers:
+            self.do_register(broker, **options)
+            self.do_beat(broker)
+
+    def do_beats(self, ms: str, brokers: str) -> None:
+        """Time passes while brokers beat once a second; only what follows is shown."""
+        self.quorum.beat_for(int(ms), *numbers(brokers))
+        self.take()
+
+    def do_create(self, name: str, *lists: str) -> None:
+        """create x 1,2 2,3: partitions with these replicas."""
+        topic = requests.NewTopic(name=name, assignments=tuple(numbers(each) for each in lists))
+        self.request(f"create {name}", requests.CreateTopicsRequest(topics=(topic,)))
+
+    def do_partition(self, name: str, index: str = "0") -> None:
+        found = self.image.topics.topic_named(name)
+        assert found is not None
+        self.say(show(self.image.topics.partition(found.topic_id, int(index))))
+        self.lines = [self._with_names(line) for line in self.lines]
+
+    def run(self, command: str) -> list[str]:
+        """`ask NAME EXPRESSION`: a request as it is written in Python, `id("x")` being a topic's id."""
+        if not command.startswith("ask "):
+            return super().run(command)
+        self.lines = []
+        _, name, expression = command.split(" ", 2)
+        names = {"__builtins__": {"bytes": bytes, "tuple": tuple}, **WORDS, **self._names_for_requests()}
+        request = eval(expression, names)
+        self.request(name, request)
+        return self.lines
+
+    def _names_for_requests(self) -> dict[str, Any]:
+        brokers = self.image.brokers
+        return {
+            "id": lambda name: self.image.topics.topic_named(name).topic_id,  # type: ignore[union-attr]
+            "epoch": lambda broker_id: brokers[broker_id].epoch,
+            "d": lambda word: ids(word)[0],
+            "dir_of": lambda broker_id: brokers[broker_id].directories[0],
+        }

@@ -34,7 +34,7 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Scripts (tests/raft, tests/scripts) and stories (tests/stories) hold recorded output: review differences like code."""
+    """Scripts (tests/raft, tests/scripts) and stories (tests/stories) hold recorded output."""
     parser.addoption("--rewrite", action="store_true", help="write the recorded output of tests/*/*.txt anew")
 
 

@@ -122,6 +122,7 @@ LAYERS: dict[str, Layer] = {
             files=("controller/**/*.py",),
             without=("controller/server",),
             tests=(
+                "tests/scripts",
                 "tests/unit/controller",
                 "tests/properties/test_column_decisions.py",
                 "tests/properties/test_controller_brokers.py",

@@ -46,6 +46,14 @@ WORDS: dict[str, Any] = {
 } | {"ConfigResource": ConfigResource, "Acl": Acl}
 
 
+FEATURES = (
+    ("metadata.version", 1, 25),
+    ("transaction.version", 0, 2),
+    ("eligible.leader.replicas.version", 0, 1),
+)
+"""That every broker supports."""
+
+
 class ControllerPlayer(Player):
     """Brokers 1, 2, ... with one directory each, which are named by letters: d of broker 1 is `d1`."""
 
@@ -56,6 +64,7 @@ class ControllerPlayer(Player):
         self.waiting: dict[int, str] = {}
         self.names: dict[str, str] = {}
         self._known: dict[str, str] = {}
+        self.tokens: list[requests_settings.CreateTokenResponse] = []
 
     @property
     def quorum(self) -> Quorum:
@@ -83,7 +92,10 @@ class ControllerPlayer(Player):
                 self.say(f"  {show(record)}")
         self.seen_offset = leader.end_offset
         for key in [key for key in self.waiting if key in leader.answers]:
-            self.say(f"{self.waiting.pop(key)}: {show(leader.answers[key])}")
+            answer = leader.answers[key]
+            self.say(f"{self.waiting.pop(key)}: {show(answer)}")
+            if isinstance(answer, requests_settings.CreateTokenResponse):
+                self.tokens.append(answer)
         self._say_state()
         self.lines = [self._with_names(line) for line in self.lines]
 
@@ -154,7 +166,11 @@ class ControllerPlayer(Player):
 
     def do_register(self, broker: str, incarnation: str = "1", ago: str = "0", **options: str) -> None:
         """register 1 incarnation=2 dirs=d,e previous=7 rack=a key=host-1"""
-        changes: dict[str, Any] = {"rack": options.get("rack"), "binding_key": options.get("key")}
+        changes: dict[str, Any] = {
+            "rack": options.get("rack"),
+            "binding_key": options.get("key"),
+            "features": tuple(records.BrokerFeature(*each) for each in FEATURES),
+        }
         if "dirs" in options:
             changes["directories"] = ids(options["dirs"])
         if "previous" in options:
@@ -212,11 +228,15 @@ class ControllerPlayer(Player):
         self.request(name, request)
         return self.lines
 
+    def _hmac(self, owner: str) -> bytes:
+        """Of the newest token of an owner."""
+        return [each.hmac for each in self.tokens if each.owner == owner][-1]
+
     def _names_for_requests(self) -> dict[str, Any]:
         brokers = self.image.brokers
         return {
             "id": lambda name: self.image.topics.topic_named(name).topic_id,  # type: ignore[union-attr]
             "epoch": lambda broker_id: brokers[broker_id].epoch,
             "d": lambda word: ids(word)[0],
-            "dir_of": lambda broker_id: brokers[broker_id].directories[0],
+            "hmac": self._hmac,
         }

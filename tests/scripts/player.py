@@ -18,6 +18,7 @@ from metaquorum.metadata.errors import ApiError
 from metaquorum.storage.batches.format import hop_headers
 
 BATCH_HEADER_BYTES = 61
+MAGIC_AT, MAGIC = 16, 2
 
 
 class Player:
@@ -98,7 +99,7 @@ def _bytes(value: bytes) -> str:
             return f"#{value[-1]}"
         text = value[:1] if len(set(value)) == 1 else value.rstrip(b".")
         return text.decode() if text.isalnum() and text.isascii() else value.hex()
-    if len(value) < BATCH_HEADER_BYTES:
+    if len(value) < BATCH_HEADER_BYTES or value[MAGIC_AT] != MAGIC:
         return value.decode() if value.isascii() and value else value.hex() or "nothing"
     batches = [f"{base}..{end}@{epoch}" for _, base, end, epoch in hop_headers(value)]
     return "+".join(batches)

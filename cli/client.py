@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import click
 
 from metaquorum.cli.errors import Failure, one_line
-from metaquorum.cli.local.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
+from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, NewTopic, TopicResult
@@ -34,7 +34,8 @@ from metaquorum.runtime.client.admin import (
 from metaquorum.runtime.client.broker_status import BrokerAnswer, describe_broker_nodes
 from metaquorum.runtime.client.nodes import NodeAnswer, describe_nodes
 from metaquorum.runtime.client.settings import SettingsClient
-from metaquorum.runtime.rpc.channels import TlsFiles, TlsMaterial
+from metaquorum.runtime.config.tls import TlsFiles
+from metaquorum.runtime.rpc.channels import TlsMaterial
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -21,7 +21,7 @@ from metaquorum.cli.interrupts import quiet_interrupts
 
 _COMMANDS: dict[str, tuple[str, str]] = {
     "storage": (
-        "metaquorum.cli.storage.commands:storage",
+        "metaquorum.cli.admin.storage:storage",
         "Format storage directories and show their identity.",
     ),
     "controller": (

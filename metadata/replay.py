@@ -25,8 +25,8 @@ from metaquorum.metadata.records.types import (
     EndTransactionRecord,
 )
 from metaquorum.storage.batches.batch import RecordBatch, batch_record_spans
-from metaquorum.storage.batches.runs import BatchRun
 from metaquorum.storage.errors import BatchError
+from metaquorum.storage.log.runs import BatchRun
 
 ErrorHandler = Callable[[ReplayError], None]
 """What to do with a record that cannot be applied: return to skip it, raise to stop."""

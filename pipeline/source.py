@@ -43,10 +43,10 @@ from pyspark.sql.datasource import (
 )
 
 from metaquorum.metadata.inspect.log.points import parse_time_ms
-from metaquorum.pipeline.arrow.selection import Selection, type_named
 from metaquorum.pipeline.logs.damage import Dialect, parse_dialect
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.places import LogPlace, NoLogsError, find_logs
+from metaquorum.pipeline.logs.selection import Selection, type_named
 from metaquorum.pipeline.logs.survey import SPLIT_BYTES
 from metaquorum.pipeline.paths import PathError, local_path
 

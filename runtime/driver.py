@@ -40,8 +40,9 @@ from metaquorum.raft.events import (
 from metaquorum.raft.store import ReplicaStore
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.disk_thread import DiskThread
+from metaquorum.runtime.loop_statistics import LoopStatistics
 from metaquorum.runtime.metrics.node import METADATA, NodeStatistics
-from metaquorum.runtime.rpc.transport import RaftTransport
+from metaquorum.runtime.transport import RaftTransport
 from metaquorum.storage.errors import CommittedLostError, DiskError, StorageError
 from metaquorum.storage.log.log import SyncTicket
 from metaquorum.storage.types import LogPosition
@@ -97,18 +98,6 @@ class Ending:
 
     reason: str
     failed: bool
-
-
-@dataclass(slots=True)
-class LoopStatistics:
-    """What the loop has done; for status and benchmarks. Times in ms."""
-
-    events: int = 0
-    steps: int = 0
-    syncs: int = 0
-    gaps: int = 0
-    longest_gap_ms: int = 0
-    refused: int = 0
 
 
 def paced(batches: Iterable[bytes]) -> Iterator[bytes]:

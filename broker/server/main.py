@@ -40,6 +40,7 @@ from metaquorum.runtime.api.api import Hints
 from metaquorum.runtime.clock import Clock, SystemClock
 from metaquorum.runtime.config.node import NodeConfig, process_rng
 from metaquorum.runtime.driver import Driver, Ending
+from metaquorum.runtime.health import Health
 from metaquorum.runtime.logging import set_log_context, set_up_logging
 from metaquorum.runtime.metadata_log import MetadataLines
 from metaquorum.runtime.metrics.node import NodeStatistics
@@ -47,7 +48,6 @@ from metaquorum.runtime.metrics.service import bind_metrics, note_first_snapshot
 from metaquorum.runtime.process import handle_signals, leave_at_once, run_process
 from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_metadata_directory, open_replica
 from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
-from metaquorum.runtime.rpc.health import Health
 from metaquorum.runtime.rpc.image_service import ImageRead, MetadataService
 from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport

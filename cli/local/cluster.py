@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from metaquorum.cli.client import Cluster, TlsOptions
 from metaquorum.cli.errors import Failure, one_line
-from metaquorum.cli.local.layout import HOST, Layout, Node
+from metaquorum.cli.layout import HOST, Layout, Node
 from metaquorum.cli.local.processes import STOP_WAIT_S, Processes
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.common import DescribeQuorumResponse
-from metaquorum.runtime.rpc.health import health_problem
+from metaquorum.runtime.health import health_problem
 from metaquorum.storage.files.known_committed import CommittedLoss
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, Layout, create, free_ports, open_layout
 from metaquorum.cli.local.cluster import LocalCluster
-from metaquorum.cli.local.layout import DEFAULT_DIRECTORY, MANIFEST, Layout, create, free_ports, open_layout
 from metaquorum.cli.local.watch import watch as watch_cluster
 from metaquorum.cli.text.output import echo_json, echo_table, table_options
 

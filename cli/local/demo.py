@@ -20,11 +20,11 @@ from typing import TypeVar
 import click
 
 from metaquorum.cli.errors import Failure
+from metaquorum.cli.formatting.format import FormatPlan, apply_plan
+from metaquorum.cli.layout import Layout, Node, create, free_ports
 from metaquorum.cli.local import demo_log
 from metaquorum.cli.local.cluster import LocalCluster
 from metaquorum.cli.local.demo_traffic import KEYS, Traffic
-from metaquorum.cli.local.layout import Layout, Node, create, free_ports
-from metaquorum.cli.storage.format import FormatPlan, apply_plan
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, NewTopic

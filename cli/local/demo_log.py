@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.local.layout import Layout
+from metaquorum.cli.layout import Layout
 from metaquorum.cli.log import state as log_state
 from metaquorum.cli.log import timeline as log_timeline
 from metaquorum.cli.log.input import source as log_source

@@ -16,8 +16,8 @@ import msgspec
 import psutil
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.local.layout import Layout, Node
-from metaquorum.storage.files.private import private_file
+from metaquorum.cli.layout import Layout, Node
+from metaquorum.storage.disk.private import private_file
 
 STOP_WAIT_S = 40.0
 """A broker's controlled shutdown may take 30 s by default; a little more before it is killed."""

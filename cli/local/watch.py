@@ -31,8 +31,8 @@ from metaquorum.cli.log.timeline import event_text
 from metaquorum.cli.text.brokers import broker_state
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image.types import BrokerRegistration
-from metaquorum.metadata.inspect.log.states import earliest, state_at
 from metaquorum.metadata.inspect.timeline.timeline import DETAIL, Timeline, TimelineEvent
+from metaquorum.metadata.inspect.walk.states import earliest, state_at
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.log.reader import LogReader

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.client import HTTPException
 
-from metaquorum.cli.local.layout import Node
+from metaquorum.cli.layout import Node
 
 PAGE_WAIT_S = 0.5
 PAGE_MAX_BYTES = 8 * 1024 * 1024

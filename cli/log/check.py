@@ -25,10 +25,10 @@ from metaquorum.cli.log.input.options import (
 from metaquorum.cli.log.input.source import MetadataLog, open_paths
 from metaquorum.cli.text.output import json_line, json_option, utc_text
 from metaquorum.metadata.inspect.checks.check import Finding, LogReport, check_log
-from metaquorum.metadata.inspect.log.states import OnProblem
 from metaquorum.metadata.inspect.nodes.matching import EPOCH, Divergence, QuorumReport, check_quorum
 from metaquorum.metadata.inspect.nodes.merge import NodesReport, compare_nodes
 from metaquorum.metadata.inspect.nodes.merged_log import MergedLog
+from metaquorum.metadata.inspect.walk.states import OnProblem
 from metaquorum.metadata.invariants import ERROR
 
 _SHOWN_OF_A_RULE = 5

@@ -24,11 +24,11 @@ from metaquorum.cli.log.input.select import Selection
 from metaquorum.cli.log.input.source import Item, MetadataLog, ReadBatch
 from metaquorum.cli.log.repair import repair
 from metaquorum.cli.log.salvage import salvage
+from metaquorum.cli.log.shell.command import shell
 from metaquorum.cli.log.summary import summary
 from metaquorum.cli.log.time import diff, history, state
 from metaquorum.cli.log.timeline import timeline
 from metaquorum.cli.log.why import why
-from metaquorum.cli.shell.command import shell
 from metaquorum.cli.text.output import json_line, json_option, secrets_option, shows_secrets, utc_text
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import MetadataImage

@@ -15,13 +15,13 @@ import click
 from metaquorum.cli.errors import EXIT_REMAINS, EXIT_UNKNOWN_RECORDS, Failure
 from metaquorum.cli.log.input.options import PATH, offsets_text
 from metaquorum.cli.log.input.source import open_path
+from metaquorum.cli.log.shell.text import change_line
 from metaquorum.cli.log.time_text import change_json
-from metaquorum.cli.shell.text import change_line
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.metadata.inspect.entities.diff import EntityChange, changes_between
-from metaquorum.metadata.inspect.log.states import state_at
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, node_files
 from metaquorum.metadata.inspect.repair.repair import RepairReport, RepairRequest, plan_repair, write_repair
+from metaquorum.metadata.inspect.walk.states import state_at
 
 SHOWN_REMAINING = 10
 SHOWN_DIFFERENCES = 50

@@ -1,6 +1,6 @@
 """The state at a place of a log, and the story up to there, for the terminal. Reads only.
 
-Owns exit codes and where lines about problems go; finding the state is `metadata.inspect.log.states`'s.
+Owns exit codes and where lines about problems go; finding the state is `metadata.inspect.walk.states`'s.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from metaquorum.cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS
 from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.source import MetadataLog
-from metaquorum.metadata.inspect.log import states
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.log.states import FoundState
+from metaquorum.metadata.inspect.walk import states
+from metaquorum.metadata.inspect.walk.states import FoundState
 from metaquorum.metadata.text.tree import Tree, image_tree
 
 __all__ = ["FoundState", "Point", "exit_code", "load", "tree_of"]

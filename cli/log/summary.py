@@ -34,7 +34,6 @@ from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.coverage import before_the_log
 from metaquorum.metadata.inspect.log.places import batch_at
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.log.states import FoundState, settle, state_at
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
 from metaquorum.metadata.inspect.summary.limits import cannot_tell, gap_ms, idle_interval_ms, last_time_ms
 from metaquorum.metadata.inspect.summary.spans import Place
@@ -43,6 +42,7 @@ from metaquorum.metadata.inspect.timeline.event_groups import count, duration
 from metaquorum.metadata.inspect.timeline.story import Seen, events
 from metaquorum.metadata.inspect.timeline.timeline import CRITICAL, INFO, SEVERITIES, at_least
 from metaquorum.metadata.inspect.timeline.timeline import WARNING as WARNING_SEVERITY
+from metaquorum.metadata.inspect.walk.states import FoundState, settle, state_at
 
 SHOWN_ROWS = 3
 """Rows of a section, but for --all."""

@@ -38,7 +38,6 @@ from metaquorum.cli.text.output import (
     table_options,
     table_width,
 )
-from metaquorum.metadata.inspect.causes.quorum import quorum_at
 from metaquorum.metadata.inspect.entities.diff import diff_logs, diff_points
 from metaquorum.metadata.inspect.entities.history import history as rows_of
 from metaquorum.metadata.inspect.entities.suggest import suggestion
@@ -46,7 +45,8 @@ from metaquorum.metadata.inspect.entities.views import NO_QUORUM, Wanted, entiti
 from metaquorum.metadata.inspect.log.log import require_one_cluster
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import Point, parse_point
-from metaquorum.metadata.inspect.log.states import FoundState, state_at
+from metaquorum.metadata.inspect.log.quorum import quorum_at
+from metaquorum.metadata.inspect.walk.states import FoundState, state_at
 from metaquorum.metadata.records.types import TopicRecord
 from metaquorum.metadata.text.tree import image_branch, render_tree
 from metaquorum.metadata.text.tree_json import image_json, topics_json

@@ -29,7 +29,6 @@ from metaquorum.cli.log.input.options import (
 from metaquorum.cli.log.input.source import MetadataLog
 from metaquorum.cli.text.output import json_line, json_option, utc_text
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.log.states import OnProblem
 from metaquorum.metadata.inspect.timeline.story import Seen
 from metaquorum.metadata.inspect.timeline.story import events as story_of
 from metaquorum.metadata.inspect.timeline.timeline import (
@@ -42,6 +41,7 @@ from metaquorum.metadata.inspect.timeline.timeline import (
     at_least,
 )
 from metaquorum.metadata.inspect.timeline.timeline import WARNING as WARNING_SEVERITY
+from metaquorum.metadata.inspect.walk.states import OnProblem
 
 _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "bright_black"}
 

@@ -1,6 +1,6 @@
 """`metaquorum log why`: the records that made an entity so, with their causes. Reads only.
 
-Owns options and output; the chain is `metadata.inspect.causes.why`'s.
+Owns options and output; the chain is `metadata.inspect.why.why`'s.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from metaquorum.cli.text.output import (
     shows_secrets,
     utc_text,
 )
-from metaquorum.metadata.inspect.causes.explain import explain
-from metaquorum.metadata.inspect.causes.why import Explanation, Link
 from metaquorum.metadata.inspect.entities.targets import Target, parse_target
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.timeline.event_groups import count
+from metaquorum.metadata.inspect.why.explain import explain
+from metaquorum.metadata.inspect.why.why import Explanation, Link
 from metaquorum.metadata.secrets import Redacted
 
 TARGET = Checked("entity", parse_target, log_complete.targets)

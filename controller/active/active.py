@@ -11,24 +11,24 @@ from random import Random
 from typing import assert_never
 
 from metaquorum.controller.active.bootstrap import abort_record, first_records
+from metaquorum.controller.active.heartbeats import Heartbeats
 from metaquorum.controller.active.id_keeper import IdKeeper
 from metaquorum.controller.active.partition_keeper import PartitionKeeper
 from metaquorum.controller.active.work import ElectLeaders, ForgetEligible, RemoveBroker, Work
 from metaquorum.controller.active.workbench import Port, Workbench, busy
 from metaquorum.controller.brokers import brokers as decide
-from metaquorum.controller.brokers.heartbeats import Heartbeats
 from metaquorum.controller.brokers.registrations import controller_record, own_registration
 from metaquorum.controller.brokers.sessions import Session, Sessions
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.events import RequestArrived
+from metaquorum.controller.features import LEVEL_NO_OP
 from metaquorum.controller.ledger import Ledger
+from metaquorum.controller.partitions.effective import elr_enabled
 from metaquorum.controller.partitions.partitions import eligible_anywhere, leaders_of
 from metaquorum.controller.partitions.placement import Candidate
 from metaquorum.controller.partitions.reassignments import decide_reassignments, refuse_reassignments
 from metaquorum.controller.partitions.topics import decide_create_topics, decide_delete_topics, refuse_all
 from metaquorum.controller.result import ControllerResult
-from metaquorum.controller.settings.effective import elr_enabled
-from metaquorum.controller.settings.features import LEVEL_NO_OP
 from metaquorum.controller.settings.settings import Surroundings, decide_settings
 from metaquorum.controller.settings.tokens import expired_tokens
 from metaquorum.metadata.errors import ApiError, ErrorCode

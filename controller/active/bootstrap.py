@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from metaquorum.controller.features import LEVEL_TRANSACTIONS, LEVEL_ZK_MIGRATION_STATE
 from metaquorum.controller.partitions.eligible import safety_records
-from metaquorum.controller.settings.features import LEVEL_TRANSACTIONS, LEVEL_ZK_MIGRATION_STATE
 from metaquorum.metadata.features import DEFAULT_METADATA_VERSION, ELR_VERSION
 from metaquorum.metadata.image import METADATA_VERSION
 from metaquorum.metadata.records.types import (

@@ -14,6 +14,7 @@ from typing import assert_never
 from metaquorum.controller.brokers.brokers import directories_record, fence_record, unregister_record
 from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.partitions.columns.scan import Scan, counting_on, listing_rare, lying_in, naming
+from metaquorum.controller.partitions.effective import elr_enabled
 from metaquorum.controller.partitions.partition_change import Rules
 from metaquorum.controller.partitions.partitions import (
     election_slice,
@@ -24,7 +25,6 @@ from metaquorum.controller.partitions.partitions import (
     removal_slice,
 )
 from metaquorum.controller.result import Slice
-from metaquorum.controller.settings.effective import elr_enabled
 from metaquorum.metadata.image import BrokerRegistration, MetadataImage
 
 ELECTIONS_PER_IMBALANCE_MAX = 1_000

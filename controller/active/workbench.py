@@ -22,9 +22,9 @@ from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.ledger import Ledger, Reply
+from metaquorum.controller.partitions.effective import UNCLEAN_LEADER_ELECTION_ENABLE, rules_of
 from metaquorum.controller.partitions.partition_change import MayLead, Rules
 from metaquorum.controller.result import ControllerResult
-from metaquorum.controller.settings.effective import UNCLEAN_LEADER_ELECTION_ENABLE, rules_of
 from metaquorum.metadata.errors import ApiError, ErrorCode, RecordEncodeError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import Record

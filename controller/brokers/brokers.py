@@ -7,10 +7,10 @@ batches, offsets of the log end, or who else is waiting.
 from __future__ import annotations
 
 from metaquorum.controller.brokers.lifecycle import BrokerState
+from metaquorum.controller.features import LEVEL_CONTROLLED_SHUTDOWN, unsupported_feature
+from metaquorum.controller.partitions.effective import elr_enabled
 from metaquorum.controller.partitions.partitions import eligible_anywhere
 from metaquorum.controller.result import ControllerResult
-from metaquorum.controller.settings.effective import elr_enabled
-from metaquorum.controller.settings.features import LEVEL_CONTROLLED_SHUTDOWN, unsupported_feature
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import BrokerRegistration, BrokersImage, MetadataImage
@@ -182,28 +182,6 @@ def says_the_same(known: BrokerRegistration, record: BrokerRecord) -> bool:
         and known.rack == record.rack
         and tuple(known.directories) == record.log_dirs
     )
-
-
-def epoch_refusal(brokers: BrokersImage, broker_id: int, broker_epoch: int) -> ApiError | None:
-    """Why a request of this broker epoch is not listened to; None: it is the registered one (S1.5, S1.6)."""
-    known = brokers.get(broker_id)
-    if known is None:
-        return ApiError(
-            ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered: register it first"
-        )
-    if broker_epoch < known.epoch:
-        text = (
-            f"broker epoch {broker_epoch} of broker {broker_id} is over, {known.epoch} is registered: "
-            "a newer process of this id registered, or this one must register again"
-        )
-        return ApiError(ErrorCode.STALE_BROKER_EPOCH, text)
-    if broker_epoch > known.epoch:
-        text = (
-            f"broker {broker_id} names epoch {broker_epoch} and this controller knows {known.epoch}: "
-            "retry when it has caught up"
-        )
-        return ApiError(ErrorCode.NOT_CONTROLLER, text)
-    return None
 
 
 def heartbeat_response(

@@ -6,8 +6,8 @@ A level is only finalized when every voter has said that it can (see `feature_le
 from __future__ import annotations
 
 from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.features import LEVEL_CONTROLLER_REGISTRATION
 from metaquorum.controller.result import ControllerResult
-from metaquorum.controller.settings.features import LEVEL_CONTROLLER_REGISTRATION
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KNOWN_FEATURES
 from metaquorum.metadata.image import MetadataImage

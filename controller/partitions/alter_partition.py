@@ -6,7 +6,7 @@ the checks is Kafka's, so that a leader learns first what it can act on: who is 
 
 from __future__ import annotations
 
-from metaquorum.controller.brokers.brokers import epoch_refusal
+from metaquorum.controller.broker_epochs import epoch_refusal
 from metaquorum.controller.partitions.partition_change import Rules, Target, build_change, is_recovering
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ErrorCode

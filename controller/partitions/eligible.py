@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from metaquorum.controller.partitions.effective import MIN_INSYNC_REPLICAS, elr_enabled, min_isr
 from metaquorum.controller.partitions.partition_change import forget_eligible
-from metaquorum.controller.settings.effective import MIN_INSYNC_REPLICAS, elr_enabled, min_isr
 from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource, MetadataImage
 from metaquorum.metadata.records.types import ConfigRecord, PartitionChangeRecord, Record
 from metaquorum.metadata.replay import ReplayState, replay_records

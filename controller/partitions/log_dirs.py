@@ -6,7 +6,7 @@ and ISR with the same record that says where it lies. Failed directories are `pa
 
 from __future__ import annotations
 
-from metaquorum.controller.brokers.brokers import epoch_refusal
+from metaquorum.controller.broker_epochs import epoch_refusal
 from metaquorum.controller.partitions.partition_change import Rules, Target, build_change
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ApiError, ErrorCode

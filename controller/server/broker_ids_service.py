@@ -20,7 +20,7 @@ from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsServicer
 from metaquorum.runtime.api import broker_ids as codec
 from metaquorum.runtime.api.api import Hints, error_to_pb
-from metaquorum.runtime.rpc.requests import WaitingRequests
+from metaquorum.runtime.requests import WaitingRequests
 
 
 class BrokerIdsService(BrokerIdsServicer):

@@ -42,18 +42,18 @@ from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.clock import SystemClock
 from metaquorum.runtime.config.node import NodeConfig, process_rng
 from metaquorum.runtime.driver import Driver, Ending
+from metaquorum.runtime.health import Health
 from metaquorum.runtime.logging import set_log_context
 from metaquorum.runtime.metadata_log import MetadataLines
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.metrics.service import bind_metrics, note_first_snapshot, open_endpoint
 from metaquorum.runtime.process import handle_signals, run_process
 from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
+from metaquorum.runtime.requests import WaitingRequests
 from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
-from metaquorum.runtime.rpc.health import Health
 from metaquorum.runtime.rpc.image_service import MetadataService
 from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
-from metaquorum.runtime.rpc.requests import WaitingRequests
 from metaquorum.runtime.rpc.settings_view import SettingsViewService
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from metaquorum.runtime.metrics.families import (
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.metrics.partition_counts import PartitionCounts
 from metaquorum.runtime.metrics.service import node_info
-from metaquorum.runtime.rpc.requests import WaitingRequests
+from metaquorum.runtime.requests import WaitingRequests
 
 
 class ControllerFigures:

@@ -16,7 +16,7 @@ from metaquorum.proto import partitions_pb2 as pb
 from metaquorum.proto.partitions_pb2_grpc import PartitionsServicer
 from metaquorum.runtime.api import partitions as codec
 from metaquorum.runtime.api.api import Hints, error_to_pb, topics_to_pb
-from metaquorum.runtime.rpc.requests import WaitingRequests
+from metaquorum.runtime.requests import WaitingRequests
 
 
 class PartitionsService(PartitionsServicer):

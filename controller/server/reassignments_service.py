@@ -16,7 +16,7 @@ from metaquorum.proto import reassignments_pb2 as pb
 from metaquorum.proto.reassignments_pb2_grpc import ReassignmentsServicer
 from metaquorum.runtime.api import reassignments as codec
 from metaquorum.runtime.api.api import Hints, error_to_pb
-from metaquorum.runtime.rpc.requests import WaitingRequests
+from metaquorum.runtime.requests import WaitingRequests
 
 
 class ReassignmentsService(ReassignmentsServicer):

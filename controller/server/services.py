@@ -20,9 +20,9 @@ from metaquorum.runtime.api import api as api_codec
 from metaquorum.runtime.api import node as node_codec
 from metaquorum.runtime.api.api import Hints
 from metaquorum.runtime.api.node import NodeReport
+from metaquorum.runtime.requests import WaitingRequests
 from metaquorum.runtime.rpc.channels import END_OF_STREAM
 from metaquorum.runtime.rpc.image_service import ImageRead
-from metaquorum.runtime.rpc.requests import WaitingRequests
 
 Response = TypeVar("Response")
 

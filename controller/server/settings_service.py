@@ -14,7 +14,7 @@ from metaquorum.proto import settings_pb2 as pb
 from metaquorum.proto.settings_pb2_grpc import SettingsServicer
 from metaquorum.runtime.api import settings as codec
 from metaquorum.runtime.api.api import Hints, error_to_pb
-from metaquorum.runtime.rpc.requests import WaitingRequests
+from metaquorum.runtime.requests import WaitingRequests
 
 Pb = TypeVar("Pb")
 

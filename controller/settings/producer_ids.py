@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaquorum.controller.brokers.brokers import epoch_refusal
+from metaquorum.controller.broker_epochs import epoch_refusal
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage

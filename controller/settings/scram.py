@@ -5,9 +5,9 @@ What arrives is the salted password; only the keys that RFC 5802 lets a server k
 
 from __future__ import annotations
 
+from metaquorum.controller.features import LEVEL_SCRAM
 from metaquorum.controller.repeats import repeated
 from metaquorum.controller.result import ControllerResult
-from metaquorum.controller.settings.features import LEVEL_SCRAM
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import (

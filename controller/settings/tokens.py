@@ -11,8 +11,8 @@ import hmac
 from dataclasses import dataclass, field
 
 from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.features import LEVEL_DELEGATION_TOKENS
 from metaquorum.controller.result import ControllerResult
-from metaquorum.controller.settings.features import LEVEL_DELEGATION_TOKENS
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import DelegationToken, MetadataImage
 from metaquorum.metadata.records.types import DelegationTokenRecord, Record, RemoveDelegationTokenRecord

@@ -15,7 +15,7 @@ from metaquorum.metadata.columnar import changes, partitions
 from metaquorum.metadata.columnar.apply import BARRIER, CLASS_OF_KEY, Engine, apply_places
 from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, Places, gather, lengths_at, varint_widths
 from metaquorum.storage.batches.batch import HEADER_BYTES, parse_header
-from metaquorum.storage.batches.runs import BatchRun
+from metaquorum.storage.log.runs import BatchRun
 
 _PARTITION_BYTES = 20
 """A partition record and a partition change begin with the partition's index and its topic's id."""

@@ -9,7 +9,6 @@ from metaquorum.metadata.image.image import (
     METADATA_VERSION,
     FeaturesImage,
     MetadataImage,
-    describe_difference,
     differing_parts,
     images_equal,
 )
@@ -73,7 +72,6 @@ __all__ = [
     "ShardedMap",
     "TopicInfo",
     "TopicsImage",
-    "describe_difference",
     "differing_parts",
     "images_equal",
     "partition_changes",

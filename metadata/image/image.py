@@ -94,33 +94,3 @@ def differing_parts(a: MetadataImage, b: MetadataImage, *, provenance: bool = Tr
 
 def _same(a: Any, b: Any) -> bool:
     return a is b or bool(a == b)
-
-
-def describe_difference(
-    a: MetadataImage, b: MetadataImage, *, provenance: bool = True, limit: int = 20
-) -> str:
-    """Up to `limit` lines that tell where two images differ; empty when they are equal."""
-    from metaquorum.metadata.text.tree import image_tree
-
-    lines: list[str] = []
-    parts = differing_parts(a, b, provenance=provenance)
-    if not parts:
-        return ""
-    trees = image_tree(a, secrets=True), image_tree(b, secrets=True)
-    if not provenance:
-        for tree in trees:
-            del tree["provenance"]
-    _describe("", *trees, lines, limit)
-    if not lines:
-        lines = [f"{part} differs" for part in parts]
-    return "\n".join(lines[:limit])
-
-
-def _describe(path: str, a: Any, b: Any, lines: list[str], limit: int) -> None:
-    if len(lines) >= limit or a == b:
-        return
-    if isinstance(a, dict) and isinstance(b, dict):
-        for key in sorted({*a, *b}, key=str):
-            _describe(f"{path}/{key}" if path else str(key), a.get(key), b.get(key), lines, limit)
-        return
-    lines.append(f"{path}: {a!r} -> {b!r}")

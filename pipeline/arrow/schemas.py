@@ -8,12 +8,12 @@ import pyarrow as pa
 
 from metaquorum.pipeline.arrow.base import same
 from metaquorum.pipeline.arrow.fields import typed_schema
-from metaquorum.pipeline.arrow.selection import Selection
 from metaquorum.pipeline.arrow.typed import typed_batches
 from metaquorum.pipeline.arrow.wide import WIDE_SCHEMA, wide_batches
 from metaquorum.pipeline.logs.damage import Dialect, log_damage
 from metaquorum.pipeline.logs.pieces import Piece, read_piece, undamaged
 from metaquorum.pipeline.logs.places import LogPlace
+from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.reader import Damage
 

@@ -20,8 +20,8 @@ from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRe
 from metaquorum.pipeline.arrow.base import CHUNK_ROWS, Longs, same, times
 from metaquorum.pipeline.arrow.fields import SCHEMAS, field_columns, typed_schema
 from metaquorum.pipeline.arrow.partition_columns import change_columns, partition_columns
-from metaquorum.pipeline.arrow.selection import Selection
 from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.storage.batches.batch import RecordBatch, batch_record_spans
 from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.reader import Damage

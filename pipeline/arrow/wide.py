@@ -11,8 +11,8 @@ from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
 from metaquorum.metadata.text.dump import payload_json
 from metaquorum.pipeline.arrow.base import CHUNK_ROWS, TIME_TYPE, same, times
-from metaquorum.pipeline.arrow.selection import Selection
 from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.reader import Damage

@@ -29,8 +29,8 @@ from metaquorum.pipeline.logs.spine import Run, Spine
 from metaquorum.pipeline.logs.survey import LogSurvey
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.disk.private import private_file
 from metaquorum.storage.errors import StorageError
-from metaquorum.storage.files.private import private_file
 from metaquorum.storage.files.snapshots import snapshot_path
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.types import LogPosition

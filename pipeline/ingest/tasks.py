@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from metaquorum.pipeline.arrow.schemas import record_batches
-from metaquorum.pipeline.arrow.selection import Selection
 from metaquorum.pipeline.ingest.replay import run_replay
 from metaquorum.pipeline.ingest.work import FactsTask, RecordsTask, ReplayTask, SurveyTask, Task, TaskResult
 from metaquorum.pipeline.ingest.writer import ClusterWriter
 from metaquorum.pipeline.intervals.moments import DAY_MS
 from metaquorum.pipeline.logs.executors import where
 from metaquorum.pipeline.logs.identity import read_facts
+from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.logs.survey import survey
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import StorageError

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from metaquorum.pipeline.arrow.selection import Selection
 from metaquorum.pipeline.logs.clusters import histories
 from metaquorum.pipeline.logs.identity import read_facts
 from metaquorum.pipeline.logs.pieces import Piece, read_piece
 from metaquorum.pipeline.logs.places import LogPlace
+from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.logs.spine import Spine
 from metaquorum.pipeline.logs.survey import LogSurvey, SegmentSurvey, Split, hop, survey
 from metaquorum.storage.batches.batch import RecordBatch

@@ -9,7 +9,7 @@ lasts. Reads that arrive during a round share the next one. (Raft dissertation 6
 from __future__ import annotations
 
 from metaquorum.raft.effects import ReadFailed, ReadReady
-from metaquorum.raft.protocol import quorum, replication
+from metaquorum.raft.protocol import answers, quorum
 from metaquorum.raft.protocol.roles import Leader
 from metaquorum.raft.protocol.state import RaftState
 
@@ -35,7 +35,7 @@ def begin_round(state: RaftState) -> None:
     queue.asking, queue.waiting = queue.waiting, []
     queue.round += 1
     queue.offset = state.log.high_watermark
-    replication.wake_voters(state)
+    answers.wake_voters(state)
     settle(state)
 
 

@@ -1,17 +1,16 @@
 """The leader's side of replication: fetches, the high watermark, check-quorum, resigning.
 
-Owns when a record is committed and when a parked fetch is answered. Knows of the log what `LogView` knows.
+Owns when a record is committed. Knows of the log what `LogView` knows.
 """
 
 from __future__ import annotations
 
-from metaquorum.raft.effects import AppendLog, HighWatermarkChanged, Respond, RespondWithRecords, Warn
+from metaquorum.raft.effects import AppendLog, HighWatermarkChanged, Warn
 from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
-from metaquorum.raft.protocol import known, quorum, reads, transitions
+from metaquorum.raft.protocol import answers, known, quorum, reads, transitions
 from metaquorum.raft.protocol.progress import (
     LeaderView,
-    ParkedFetch,
     ReplicaKey,
     ReplicaProgress,
     ReplicaState,
@@ -20,7 +19,6 @@ from metaquorum.raft.protocol.progress import (
 from metaquorum.raft.protocol.roles import Leader
 from metaquorum.raft.protocol.state import RaftState
 from metaquorum.storage.batches.batch import hop_headers
-from metaquorum.storage.types import LogPosition
 
 # ---- fetches -------------------------------------------------------------------------------------
 
@@ -47,7 +45,7 @@ def on_fetch(state: RaftState, now_ms: int, key: int, request: FetchRequest) -> 
     replica = (request.replica_id, request.replica_directory_id)
     earlier = view.parked.pop_replica(replica)
     if earlier is not None:
-        _answer(state, earlier.key, earlier.request, with_records=False)
+        answers.answer(state, earlier.key, earlier.request, with_records=False)
     progress = touch(state, now_ms, replica)
     progress.read_round = max(progress.read_round, request.read_round)
     log = state.log
@@ -55,16 +53,16 @@ def on_fetch(state: RaftState, now_ms: int, key: int, request: FetchRequest) -> 
         behind = request.fetch_offset < log.start_offset
         known.compare(state, request, log.end_offset if behind else log.start_offset)
         reads.settle(state)
-        _redirect_to_snapshot(state, key)
+        answers.redirect_to_snapshot(state, key)
         return
     diverging = log.divergence(request.fetch_offset, request.last_fetched_epoch)
     known.compare(state, request, log.end_offset if diverging is None else diverging.offset)
     if diverging is not None:
         reads.settle(state)
-        state.respond(key, _response(state, diverging=diverging))
+        state.respond(key, answers.response_now(state, diverging=diverging))
         return
     _count(state, now_ms, progress, request)
-    _answer_or_park(state, now_ms, key, request, replica)
+    answers.answer_or_park(state, now_ms, key, request, replica)
     reads.settle(state)
     _try_transfer(state, now_ms)
 
@@ -105,97 +103,6 @@ def _count(state: RaftState, now_ms: int, progress: ReplicaProgress, request: Fe
         advance_high_watermark(state, now_ms)
 
 
-def _answer_or_park(
-    state: RaftState, now_ms: int, key: int, request: FetchRequest, replica: ReplicaKey
-) -> None:
-    view = state.leader_view()
-    is_voter = _is_other_voter(state, view, request)
-    wait_ms = min(request.max_wait_ms, state.config.observer_fetch_max_wait_ms)
-    full = not is_voter and len(view.parked.observers) >= state.config.parked_fetches_max
-    if wait_ms <= 0 or full or _has_news(state, view, request, is_voter=is_voter):
-        _answer(state, key, request)
-        return
-    fetch = ParkedFetch(key=key, request=request, replica=replica, deadline_ms=now_ms + wait_ms)
-    view.parked.park(fetch, is_voter=is_voter)
-
-
-def _is_other_voter(state: RaftState, view: LeaderView, request: FetchRequest) -> bool:
-    known = request.replica_id in view.voters
-    return known and state.is_voter_replica(request.replica_id, request.replica_directory_id)
-
-
-def _has_news(state: RaftState, view: LeaderView, request: FetchRequest, *, is_voter: bool) -> bool:
-    if not is_voter:
-        # Observers are woken for what matters to them: records that are only there to tick do not.
-        return view.observer_wake_offset > min(request.fetch_offset, max(request.high_watermark, 0))
-    if view.reads.asking and request.read_round < view.reads.round:
-        return True
-    return request.fetch_offset < state.log.end_offset or view.announced > request.high_watermark
-
-
-def _answer(state: RaftState, key: int, request: FetchRequest, *, with_records: bool = True) -> None:
-    response = _response(state)
-    is_voter = _is_other_voter(state, state.leader_view(), request)
-    read_to = state.log.end_offset if is_voter else max(0, state.log.high_watermark)
-    if not with_records or read_to <= request.fetch_offset:
-        state.emit(Respond(key=key, response=response, after=state.unpersisted_token))
-        return
-    state.emit(
-        RespondWithRecords(
-            key=key,
-            response=response,
-            read_from=request.fetch_offset,
-            read_to=read_to,
-            max_bytes=min(request.max_bytes, state.config.fetch_max_bytes),
-            after=state.unpersisted_token,
-        )
-    )
-
-
-def _redirect_to_snapshot(state: RaftState, key: int) -> None:
-    snapshot = state.log.latest_snapshot
-    error = RaftError.NONE if snapshot is not None else RaftError.OFFSET_OUT_OF_RANGE
-    response = FetchResponse(
-        error=error,
-        epoch=state.epoch,
-        leader_id=state.node_id,
-        high_watermark=state.log.high_watermark,
-        log_start_offset=state.log.start_offset,
-        snapshot=snapshot,
-        read_round=state.leader_view().reads.round,
-    )
-    state.respond(key, response)
-
-
-def _response(state: RaftState, *, diverging: LogPosition | None = None) -> FetchResponse:
-    return FetchResponse(
-        error=RaftError.NONE,
-        epoch=state.epoch,
-        leader_id=state.node_id,
-        high_watermark=state.log.high_watermark,
-        log_start_offset=state.log.start_offset,
-        diverging=diverging,
-        read_round=state.leader_view().reads.round,
-    )
-
-
-def wake_voters(state: RaftState) -> None:
-    """Answer the voters' parked fetches for which there is news."""
-    view = state.leader_view()
-    for parked in list(view.parked.voters.values()):
-        if _has_news(state, view, parked.request, is_voter=True):
-            view.parked.pop_key(parked.key)
-            _answer(state, parked.key, parked.request)
-
-
-def _wake_observers(state: RaftState) -> None:
-    view = state.leader_view()
-    for parked in list(view.parked.observers.values()):
-        if _has_news(state, view, parked.request, is_voter=False):
-            view.parked.pop_key(parked.key)
-            _answer(state, parked.key, parked.request)
-
-
 # ---- the log and the high watermark --------------------------------------------------------------
 
 
@@ -219,7 +126,7 @@ def append(state: RaftState, data: bytes, *, wake_observers: bool) -> int:
     state.emit(AppendLog(data=data, base_offset=base, end_offset=end))
     if wake_observers:
         state.role.view.wakes.append(end)
-    wake_voters(state)
+    answers.wake_voters(state)
     # Every voter gets these records, and the high watermark with them.
     state.role.view.announce_ms = None
     return end
@@ -246,14 +153,14 @@ def advance_high_watermark(state: RaftState, now_ms: int) -> None:
     elif view.announce_ms is None:
         view.announce_ms = now_ms + state.config.high_watermark_linger_ms
     if woken:
-        _wake_observers(state)
+        answers.wake_observers(state)
     reads.begin_round(state)
 
 
 def _announce(state: RaftState, view: LeaderView) -> None:
     """Tell the voters the high watermark now (KAFKA-14145)."""
     view.announced, view.announce_ms = state.log.high_watermark, None
-    wake_voters(state)
+    answers.wake_voters(state)
 
 
 def set_high_watermark(state: RaftState, high_watermark: int) -> None:
@@ -353,7 +260,7 @@ def tick(state: RaftState, now_ms: int) -> None:
     if view.announce_ms is not None and view.announce_ms <= now_ms:
         _announce(state, view)
     for parked in view.parked.pop_expired(now_ms):
-        _answer(state, parked.key, parked.request)
+        answers.answer(state, parked.key, parked.request)
     if view.transfer is not None and view.transfer.deadline_ms <= now_ms:
         state.emit(
             Warn(

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.effects import PersistQuorumState, RaftEffect, Respond, RoleChanged, SendRequest, Warn
 from metaquorum.raft.errors import RaftInvariantError
-from metaquorum.raft.log_view import LogView
 from metaquorum.raft.messages import RaftRequest, RaftResponse
 from metaquorum.raft.protocol.known import NoteTimes
+from metaquorum.raft.protocol.log_view import LogView
 from metaquorum.raft.protocol.progress import LeaderView
 from metaquorum.raft.protocol.roles import Follower, Leader, RoleState, Unattached
 from metaquorum.storage.files.known_committed import CommittedLoss

@@ -12,7 +12,7 @@ from metaquorum.controller.brokers.lifecycle import BrokerState
 from metaquorum.controller.status import BrokerStatus, Counters, NodeStatus
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.runtime.api.api import losses_from_pb, losses_to_pb
-from metaquorum.runtime.driver import LoopStatistics
+from metaquorum.runtime.loop_statistics import LoopStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,8 +34,8 @@ from metaquorum.runtime.config.addresses import (
 from metaquorum.runtime.config.foreign import check_passed_over, refuse_unknown, with_new_names
 from metaquorum.runtime.config.key import BOTH, BROKER, CONTROLLER, Value
 from metaquorum.runtime.config.keys import KEYS
+from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import ConfigError
-from metaquorum.runtime.rpc.channels import TlsFiles
 from metaquorum.storage.log.log import LogConfig
 
 MAX_FILE_BYTES = 1024 * 1024

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 from grpc.aio import EOF  # type: ignore[attr-defined]
 
+from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import ConfigError, StartError
 from metaquorum.runtime.rpc.decoding import RefuseUndecodable
 
@@ -49,16 +50,6 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
-    """PEM files: own key and chain in one, CAs in the other. `client_auth`: a server asks for a
-    certificate that one of the CAs signed, and takes no one without."""
-
-    keystore: Path | None = None
-    truststore: Path | None = None
-    client_auth: bool = False
 
 
 @dataclass(frozen=True, slots=True)

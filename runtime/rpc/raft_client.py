@@ -24,7 +24,7 @@ from metaquorum.runtime.api import raft as raft_codec
 from metaquorum.runtime.backoff import Backoff, BackoffPolicy
 from metaquorum.runtime.rpc.channels import END_OF_STREAM, TlsMaterial, open_channel
 from metaquorum.runtime.rpc.reach import Reasons
-from metaquorum.runtime.rpc.transport import EventSink
+from metaquorum.runtime.transport import EventSink
 
 IN_FLIGHT_MAX = 256
 """Requests to one peer without an answer; more fail at once (a core has a handful)."""

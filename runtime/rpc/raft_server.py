@@ -29,7 +29,7 @@ from metaquorum.raft.messages import (
 from metaquorum.runtime.api import raft as raft_codec
 from metaquorum.runtime.rpc.channels import END_OF_STREAM
 from metaquorum.runtime.rpc.raft_client import RaftClient
-from metaquorum.runtime.rpc.transport import EventSink
+from metaquorum.runtime.transport import EventSink
 
 REQUESTS_PER_STREAM_MAX = 1024
 """Requests of one caller whose answers are not written yet; a caller that goes beyond, or sends on without

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from metaquorum.storage.disk.interface import DiskFile, join, parent_of
+from metaquorum.storage.disk.private import PRIVATE_FILE, make_private_directory
 from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
-from metaquorum.storage.files.private import PRIVATE_FILE, make_private_directory
 
 _ADVICE = {
     errno.ENOSPC: "no space is left; free some or move the directory, then start again",

@@ -18,7 +18,7 @@ from metaquorum.storage.log.segment_index import (
     index_name,
     parse_index_name,
 )
-from metaquorum.storage.partition.timed_segment import TimedSegment
+from metaquorum.storage.log.timed_segment import TimedSegment
 
 
 class LogIndexes:

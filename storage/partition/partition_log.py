@@ -22,6 +22,7 @@ from typing import cast
 
 from metaquorum.storage.batches.batch import parse_header
 from metaquorum.storage.batches.walk import Hop, walk_batches
+from metaquorum.storage.disk.file_pool import FilePool, PooledFile
 from metaquorum.storage.disk.interface import (
     STAGED_SUFFIX,
     Disk,
@@ -32,7 +33,6 @@ from metaquorum.storage.disk.interface import (
     remove_if_present,
 )
 from metaquorum.storage.errors import BatchError, CorruptFileError, FileMissingError, OffsetOutOfRange
-from metaquorum.storage.files.checkpoint import Checkpoint
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
 from metaquorum.storage.log.epochs import EpochTable
@@ -41,7 +41,8 @@ from metaquorum.storage.log.open import examine, repair
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
 from metaquorum.storage.log.recovery import RecoveryPoint, load_recovery_point
 from metaquorum.storage.log.segment import Segment, segment_bases
-from metaquorum.storage.partition.file_pool import FilePool, PooledFile
+from metaquorum.storage.log.timed_segment import TimedSegment
+from metaquorum.storage.partition.checkpoint import Checkpoint
 from metaquorum.storage.partition.pooled_log import PooledLog
 from metaquorum.storage.partition.producer_snapshot import (
     encode_producers,
@@ -50,7 +51,6 @@ from metaquorum.storage.partition.producer_snapshot import (
     snapshot_name,
 )
 from metaquorum.storage.partition.producers import ProducerTable
-from metaquorum.storage.partition.timed_segment import TimedSegment
 from metaquorum.storage.types import LogPosition
 
 INDEX_INTERVAL_BYTES = 64 * 1024

@@ -18,13 +18,13 @@ from typing import NamedTuple, cast
 
 from metaquorum.storage.batches.batch import HEADER_BYTES, BatchHeader, RecordBatch, parse_header
 from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk, FileSystem
 from metaquorum.storage.errors import BatchError, CompressedBatchError, CorruptLogError, OffsetOutOfRange
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.segment import Segment
-from metaquorum.storage.partition.file_pool import FilePool
-from metaquorum.storage.partition.timed_segment import TimedSegment
+from metaquorum.storage.log.timed_segment import TimedSegment
 
 _ADVICE = "restore this replica from the others: stop the broker and move its directory away"
 

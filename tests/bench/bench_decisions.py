@@ -20,10 +20,10 @@ from metaquorum.controller.brokers.brokers import fence_record
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.encoding import encode_records_batch
 from metaquorum.controller.partitions.columns.scan import Scan, naming
+from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.partitions import election_slice, removal_slice
 from metaquorum.controller.partitions.placement import Candidate
 from metaquorum.controller.partitions.topics import decide_create_topics
-from metaquorum.controller.settings.effective import rules_of
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import (

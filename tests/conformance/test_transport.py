@@ -34,7 +34,7 @@ from metaquorum.raft.messages import (
 from metaquorum.runtime.rpc.channels import bind, new_server
 from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
-from metaquorum.runtime.rpc.transport import RaftTransport
+from metaquorum.runtime.transport import RaftTransport
 from metaquorum.storage.types import LogPosition
 from tests.conformance.memory_transport import MemoryNetwork
 

@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 from click.testing import CliRunner
 
-from metaquorum.cli.local.layout import free_ports
+from metaquorum.cli.layout import free_ports
 from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image.types import BrokerRegistration

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from metaquorum.cli.local.layout import free_ports
+from metaquorum.cli.layout import free_ports
 from metaquorum.storage.batches.batch import BatchHeader, parse_header
 
 

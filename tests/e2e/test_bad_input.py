@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.cli.local.layout import free_ports
+from metaquorum.cli.layout import free_ports
 from tests.e2e import spoil
 from tests.e2e.cluster import Cluster, random_id
 from tests.e2e.processes import run_cli

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from metaquorum.cli.local.layout import open_layout
-from metaquorum.runtime.rpc.health import health_problem
+from metaquorum.cli.layout import open_layout
+from metaquorum.runtime.health import health_problem
 from tests.e2e.cluster import client_loop
 from tests.e2e.processes import running
 
@@ -288,7 +288,7 @@ def test_a_port_in_use_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         make = (
-            "from pathlib import Path; from metaquorum.cli.local.layout import create, free_ports;"
+            "from pathlib import Path; from metaquorum.cli.layout import create, free_ports;"
             f"create(Path({str(directory)!r}), brokers=0, controllers=1, ports=[{taken.getsockname()[1]}])"
         )
         subprocess.run([sys.executable, "-c", make], check=True, env=ENVIRONMENT)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.cli.local.layout import free_ports
+from metaquorum.cli.layout import free_ports
 from metaquorum.runtime.client.admin import parse_bootstrap
 from metaquorum.runtime.data_client.connections import GrpcConnections
 from metaquorum.runtime.data_client.consumer import Consumer, Start, StartKind

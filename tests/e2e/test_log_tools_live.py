@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from metaquorum.metadata.inspect.log.log import open_log
-from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.segment import segment_name
 from tests.e2e.cluster import HOST, Cluster, Node, free_ports, log_end_offset

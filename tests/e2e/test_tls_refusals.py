@@ -12,8 +12,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from metaquorum.runtime.rpc.channels import TlsFiles, TlsMaterial
-from metaquorum.runtime.rpc.health import health_problem
+from metaquorum.runtime.config.tls import TlsFiles
+from metaquorum.runtime.health import health_problem
+from metaquorum.runtime.rpc.channels import TlsMaterial
 from tests.e2e.cluster import client_loop
 from tests.e2e.processes import Process, run_cli, wait_until
 from tests.unit.server.nodes import Site, new_site

@@ -83,7 +83,7 @@ LAYERS: dict[str, Layer] = {
             files=("storage/**/*.py",),
             without=(
                 "storage/disk/posix.py",
-                "storage/files/private.py",
+                "storage/disk/private.py",
             ),  # shell
             tests=_STORAGE_TESTS,
         ),

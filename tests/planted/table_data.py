@@ -99,7 +99,7 @@ REPLICATION_BUGS = (
         name="late-copy-of-a-fetch",
         breaks="a fetch of an earlier epoch of its session acknowledges nothing",
         source="KIP-227",
-        file="broker/replica/requests/fetch_sessions.py",
+        file="broker/replica/fetch_sessions.py",
         old="        if request.session_epoch != session.next_epoch:\n",
         new="        if request.session_epoch > session.next_epoch:\n",
         caught_by=("tests/unit/broker/test_manager_requests.py",),

@@ -14,8 +14,8 @@ from metaquorum.metadata.records.codec import encode, encode_control
 from metaquorum.metadata.records.control import LeaderChangeMessage
 from metaquorum.metadata.replay import Replayer
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
-from metaquorum.storage.batches.runs import MIN_BATCHES, BatchRun, split_runs
 from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun, split_runs
 
 TOPICS = [bytes([at]) * 16 for at in range(4)]
 PARTITIONS = 30

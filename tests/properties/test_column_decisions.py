@@ -13,6 +13,7 @@ from metaquorum.controller.encoding import encode_records_batch
 from metaquorum.controller.partitions import elections
 from metaquorum.controller.partitions.columns import slices
 from metaquorum.controller.partitions.columns.scan import Scan, listing_rare, naming
+from metaquorum.controller.partitions.effective import elr_enabled, rules_of
 from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.new_partitions import NewPartitions
 from metaquorum.controller.partitions.partitions import (
@@ -25,9 +26,8 @@ from metaquorum.controller.partitions.partitions import (
 )
 from metaquorum.controller.partitions.placement import Candidate
 from metaquorum.controller.result import Slice
-from metaquorum.controller.settings.effective import elr_enabled, rules_of
 from metaquorum.metadata.columnar.bulk import RecordPieces, in_pieces
-from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage, describe_difference
+from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage
 from metaquorum.metadata.records.types import (
     BrokerRecord,
     ConfigRecord,
@@ -41,6 +41,7 @@ from metaquorum.metadata.records.types import (
 from metaquorum.metadata.replay import ReplayState, replay, replay_records
 from metaquorum.metadata.requests.partitions import ElectLeadersRequest
 from metaquorum.storage.batches.batch import iter_batches
+from tests.images import describe_difference
 
 BROKERS = 6
 Cluster = tuple[ReplayState, frozenset[int]]

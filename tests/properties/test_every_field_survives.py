@@ -15,7 +15,7 @@ import pytest
 from metaquorum.metadata.delta import diff
 from metaquorum.metadata.errors import ReplayError, UnsupportedVersionError
 from metaquorum.metadata.features import LEVEL_ELR_RECORDS
-from metaquorum.metadata.image import MetadataImage, describe_difference, images_equal
+from metaquorum.metadata.image import MetadataImage, images_equal
 from metaquorum.metadata.records.codec import decode, encode
 from metaquorum.metadata.records.schema import INT_RANGES, RECORD_SCHEMAS, Field, RecordSchema, StructSchema
 from metaquorum.metadata.records.types import (
@@ -45,6 +45,7 @@ from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.types import LogPosition
+from tests.images import describe_difference
 
 LEVEL = LEVEL_ELR_RECORDS
 TOPIC_ID = b"T" * 16

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from metaquorum.metadata.delta import diff
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.features import record_version_for
-from metaquorum.metadata.image import MetadataImage, describe_difference, images_equal
+from metaquorum.metadata.image import MetadataImage, images_equal
 from metaquorum.metadata.invariants import ERROR, check_image
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import (
@@ -37,6 +37,7 @@ from metaquorum.metadata.snapshot import load_snapshot, partition_record, snapsh
 from metaquorum.metadata.text.tree import image_tree
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 from metaquorum.storage.types import LogPosition
+from tests.images import describe_difference
 
 LEVEL = 23
 Records = list[tuple[int, Any]]

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.metadata.image import describe_difference, images_equal
+from metaquorum.metadata.image import images_equal
 from metaquorum.metadata.inspect.entities.diff import apply_changes, changes_between, diff_points
 from metaquorum.metadata.inspect.entities.history import Span, history
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, entities_below, touched
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.log.states import Step, state_at, steps
+from metaquorum.metadata.inspect.walk.states import Step, state_at, steps
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import shared_data_path
+from tests.images import describe_difference
 
 ROOT = shared_data_path() or Path("absent")
 pytestmark = [

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from metaquorum.controller.invariants import check_node
-from metaquorum.metadata.image import MetadataImage, describe_difference, images_equal
+from metaquorum.metadata.image import MetadataImage, images_equal
 from metaquorum.metadata.invariants import ERROR, check_image
 from metaquorum.metadata.invariants import check_step as check_image_step
 from metaquorum.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_step
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
+from tests.images import describe_difference
 from tests.sim.errors import SafetyError
 from tests.sim.linearizability import Model, Operation, broker_id_model, check, topic_name_model
 from tests.sim.processes import BrokerProcess, ControllerProcess

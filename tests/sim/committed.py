@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metaquorum.controller.settings.effective import unclean_allowed
+from metaquorum.controller.partitions.effective import unclean_allowed
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
 from metaquorum.metadata.delta import MetadataDelta, diff

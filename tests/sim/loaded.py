@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from metaquorum.controller.partitions.effective import unclean_allowed
 from metaquorum.controller.partitions.partitions import leads_any
-from metaquorum.controller.settings.effective import unclean_allowed
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.image import MetadataImage, PartitionInfo, Provenance
 from metaquorum.metadata.records.types import NO_LEADER

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metaquorum.controller.settings.effective import UNCLEAN_LEADER_ELECTION_ENABLE
+from metaquorum.controller.partitions.effective import UNCLEAN_LEADER_ELECTION_ENABLE
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import TOPIC_RESOURCE, ConfigResource, MetadataImage, PartitionInfo
 from metaquorum.metadata.requests.broker_ids import BindBrokerIdRequest, UnbindBrokerIdRequest

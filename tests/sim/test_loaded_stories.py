@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from metaquorum.controller.settings.effective import UNCLEAN_LEADER_ELECTION_ENABLE
+from metaquorum.controller.partitions.effective import UNCLEAN_LEADER_ELECTION_ENABLE
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import TOPIC_RESOURCE, ConfigResource, PartitionInfo
 from metaquorum.metadata.records.types import LEADER_RECOVERED, NO_LEADER

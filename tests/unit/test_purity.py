@@ -17,7 +17,7 @@ SHELL = (
     "controller/server",
     "broker/server",
     "storage/disk/posix.py",
-    "storage/files/private.py",
+    "storage/disk/private.py",
 )
 FORBIDDEN_MODULES = {
     "aiofiles",

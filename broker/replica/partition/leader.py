@@ -21,7 +21,7 @@ from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.reading import Reading, visible_end
 from metaquorum.broker.replica.partition.validation import Refusal, check_batch, stored_batch
 from metaquorum.broker.replica.partition.values import Brokers, Changes, ProduceTicket
-from metaquorum.broker.replica.requests.waiting import Waiting, WaitingProduces
+from metaquorum.broker.replica.partition.waiting import Waiting, WaitingProduces
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import PartitionInfo

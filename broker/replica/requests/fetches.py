@@ -13,6 +13,13 @@ from collections.abc import Callable
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.events import DataEffect, DataRespond, PartitionRead, ReadPartition
+from metaquorum.broker.replica.fetch_sessions import (
+    FINAL_EPOCH,
+    FIRST_EPOCH,
+    NO_SESSION,
+    Session,
+    SessionCache,
+)
 from metaquorum.broker.replica.messages import (
     FetchedPartition,
     FetchPartition,
@@ -23,13 +30,6 @@ from metaquorum.broker.replica.messages import (
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.tail import Tail
 from metaquorum.broker.replica.partition.values import Changes, ReadPlan
-from metaquorum.broker.replica.requests.fetch_sessions import (
-    FINAL_EPOCH,
-    FIRST_EPOCH,
-    NO_SESSION,
-    Session,
-    SessionCache,
-)
 from metaquorum.metadata.errors import ApiError, ErrorCode
 
 Find = Callable[[PartitionKey], Partition | FetchedPartition]

@@ -13,14 +13,14 @@ from metaquorum.broker.replica.events import CreateReplica
 from metaquorum.broker.replica.store.parts import Opened, RemovedReplica, StoredReplica, log_config
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import FileMissingError, StorageError
-from metaquorum.storage.files.replica_directory import (
+from metaquorum.storage.log.config import PARTITION_METADATA_FILE
+from metaquorum.storage.partition.partition_log import PartitionLog
+from metaquorum.storage.partition.replica_directory import (
     STRAY_SUFFIX,
     encode_partition_metadata,
     removed_name,
     replica_name,
 )
-from metaquorum.storage.log.config import PARTITION_METADATA_FILE
-from metaquorum.storage.partition.partition_log import PartitionLog
 
 
 def create_replicas(opened: Opened, works: Sequence[CreateReplica]) -> list[StoredReplica]:

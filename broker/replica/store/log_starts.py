@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from metaquorum.storage.disk.interface import Disk
-from metaquorum.storage.files.replica_directory import load_log_starts, store_log_starts
 from metaquorum.storage.partition.partition_log import PartitionLog
+from metaquorum.storage.partition.replica_directory import load_log_starts, store_log_starts
 
 Name = tuple[str, int]
 """Topic and partition."""

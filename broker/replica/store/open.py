@@ -19,6 +19,7 @@ from metaquorum.broker.replica.store.parts import (
     as_found,
     log_config,
 )
+from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk, Lock, join
 from metaquorum.storage.errors import (
     CorruptFileError,
@@ -29,7 +30,10 @@ from metaquorum.storage.errors import (
 )
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_FILE
 from metaquorum.storage.files.meta_properties import load_meta_properties
-from metaquorum.storage.files.replica_directory import (
+from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.segment import segment_bases, segment_name
+from metaquorum.storage.partition.partition_log import PartitionLog
+from metaquorum.storage.partition.replica_directory import (
     KAFKA_RECOVERY_POINT_FILE,
     STRAY_SUFFIX,
     is_removed_name,
@@ -37,10 +41,6 @@ from metaquorum.storage.files.replica_directory import (
     load_partition_metadata,
     parse_replica_name,
 )
-from metaquorum.storage.log.config import METADATA_DIRECTORY
-from metaquorum.storage.log.segment import segment_bases, segment_name
-from metaquorum.storage.partition.file_pool import FilePool
-from metaquorum.storage.partition.partition_log import PartitionLog
 
 
 def open_directory(

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from metaquorum.broker.replica.events import LogSettings, ReplicaLog
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.log_starts import LogStarts
+from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk, FileSystem, Lock
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.epochs import EpochTable
-from metaquorum.storage.partition.file_pool import FilePool
 from metaquorum.storage.partition.partition_log import INDEX_INTERVAL_BYTES, PartitionLog
 
 # Partitions' recovery points are written by checkpoints, never by a sync that somebody waits for.

@@ -56,8 +56,8 @@ from metaquorum.broker.replica.store.parts import (
 from metaquorum.broker.replica.store.sync import DirectorySync, missing_is_bad
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.errors import CorruptLogError, DiskError, OffsetOutOfRange
-from metaquorum.storage.files.replica_directory import store_high_watermarks
 from metaquorum.storage.partition.pooled_log import FoundRecord
+from metaquorum.storage.partition.replica_directory import store_high_watermarks
 
 __all__ = ["DirectoryStore", "DirectorySync", "ExpectedIdentity", "StoreOptions"]
 

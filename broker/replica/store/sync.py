@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.storage.disk.interface import FileSystem
 from metaquorum.storage.errors import DiskError, FileMissingError, LogFailedError
-from metaquorum.storage.files.checkpoint import Checkpoint
 from metaquorum.storage.log.log import SyncTicket
-from metaquorum.storage.partition.timed_segment import TimedSegment
+from metaquorum.storage.log.timed_segment import TimedSegment
+from metaquorum.storage.partition.checkpoint import Checkpoint
 
 CHECKPOINTS_AT_ONCE = 1_000
 """How many logs' small files are written before they are synced: more would only need more memory."""

@@ -27,9 +27,9 @@ from metaquorum.cli.interrupts import terminated_in_order
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs
 from metaquorum.storage.disk.posix import PosixDisk, PosixFile
+from metaquorum.storage.disk.private import make_private_directory, private_file
 from metaquorum.storage.errors import NotALogError
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
-from metaquorum.storage.files.private import make_private_directory, private_file
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE, parse_snapshot_name
 from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.log.segment import parse_segment_name

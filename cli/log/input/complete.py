@@ -15,8 +15,8 @@ from metaquorum.metadata.inspect.checks.checks import known_checks
 from metaquorum.metadata.inspect.entities.suggest import continuations
 from metaquorum.metadata.inspect.entities.targets import fields_of_target
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
-from metaquorum.metadata.inspect.log.states import state_at
 from metaquorum.metadata.inspect.nodes.nodes import find_logs, most_complete
+from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.storage.disk.posix import PosixDisk
 
 MAX_REPLAYED_BYTES = 64 << 20

@@ -18,7 +18,7 @@ from metaquorum.metadata.inspect.log.coverage import Coverage, offsets_text
 from metaquorum.metadata.inspect.log.log import InspectError
 from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.inspect.log.points import parse_point, parse_time_ms
-from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records.types import TopicRecord
 
 __all__ = [

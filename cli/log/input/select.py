@@ -10,8 +10,8 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from metaquorum.metadata.inspect.entities.entities import entity_problem, is_below
 from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.entities import entity_problem, is_below
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.records.batches import DecodedRecord

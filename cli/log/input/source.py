@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from metaquorum.cli.log.input.archive import is_archive, open_archive
-from metaquorum.metadata.inspect.entities.entities import EntityNamer
+from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.inspect.log.log import (
     InspectError,
     Item,

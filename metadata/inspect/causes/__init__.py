@@ -1,1 +1,1 @@
-"""Why an entity is as it is: chains of records, and causes derived by named rules."""
+"""Causes derived from records by named rules."""

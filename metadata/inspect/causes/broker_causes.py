@@ -9,7 +9,7 @@ from __future__ import annotations
 from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED
 from metaquorum.metadata.image.types import PartitionInfo
 from metaquorum.metadata.inspect.causes.cause_types import SHUTDOWN_LEVEL, Cause, Scene, cannot_tell
-from metaquorum.metadata.inspect.timeline.change_steps import BrokerStep, BrokerStory, Place
+from metaquorum.metadata.inspect.changes.change_steps import BrokerStep, BrokerStory, Place
 
 SESSION_TIMEOUT_MS = 9_000
 """The default of broker.session.timeout.ms: so long after a heartbeat no session ends."""

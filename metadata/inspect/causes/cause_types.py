@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from metaquorum.metadata.inspect.entities.changes import BatchChanges, ChangeFeed
+from metaquorum.metadata.inspect.changes.change_steps import NOOP_LEVEL, Place
+from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
 from metaquorum.metadata.inspect.log.points import utc_text
-from metaquorum.metadata.inspect.timeline.change_steps import NOOP_LEVEL, Place
 
 __all__ = ["NOOP_LEVEL", "SHUTDOWN_LEVEL", "SPLIT_MS", "Cause", "Scene", "cannot_tell", "ids"]
 

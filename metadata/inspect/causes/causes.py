@@ -18,7 +18,7 @@ from metaquorum.metadata.inspect.causes.broker_causes import broker_causes, brok
 from metaquorum.metadata.inspect.causes.cause_types import SHUTDOWN_LEVEL, Cause, Scene, cannot_tell, ids
 from metaquorum.metadata.inspect.causes.election_causes import FETCH_TIMEOUT_MS, election_causes
 from metaquorum.metadata.inspect.causes.record_causes import record_causes
-from metaquorum.metadata.inspect.entities.changes import UNCLEAN_ELECTION, PartitionStep
+from metaquorum.metadata.inspect.changes.changes import UNCLEAN_ELECTION, PartitionStep
 
 __all__ = [
     "FETCH_TIMEOUT_MS",

@@ -6,7 +6,7 @@ Owns the rules about them, and when such a record changed nothing. Who asked for
 from __future__ import annotations
 
 from metaquorum.metadata.inspect.causes.cause_types import Cause
-from metaquorum.metadata.inspect.timeline.record_texts import acl_text, quota_text, scram_text
+from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_text, scram_text
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.secrets import setting_shown
 

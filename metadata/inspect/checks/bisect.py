@@ -19,7 +19,7 @@ from metaquorum.metadata.inspect.log.coverage import before_the_log, before_the_
 from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.log.states import (
+from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     OnProblem,
     Passed,

@@ -15,12 +15,12 @@ from metaquorum.metadata.inspect.checks.record_checks import IDLE_RULE, Fault, c
 from metaquorum.metadata.inspect.entities.diff import changes_between
 from metaquorum.metadata.inspect.entities.views import touched
 from metaquorum.metadata.inspect.log.clock import clock_of
-from metaquorum.metadata.inspect.log.concern import Concern
 from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_state, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.log.states import FoundState, OnProblem, Passed, Step, state_at, steps_about
-from metaquorum.metadata.inspect.timeline.leaps import Leap, Place
+from metaquorum.metadata.inspect.walk.concern import Concern
+from metaquorum.metadata.inspect.walk.leaps import Leap, Place
+from metaquorum.metadata.inspect.walk.states import FoundState, OnProblem, Passed, Step, state_at, steps_about
 from metaquorum.metadata.invariants import ERROR, Violation, check_image
 from metaquorum.metadata.invariants_changes import check_batch
 from metaquorum.metadata.records.control import UnknownControlRecord

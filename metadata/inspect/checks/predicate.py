@@ -27,10 +27,10 @@ from metaquorum.metadata.image.types import (
     PartitionInfo,
     TopicInfo,
 )
-from metaquorum.metadata.inspect.causes.quorum import QuorumView
 from metaquorum.metadata.inspect.checks.bounds import GROWING_METHODS, Budget, TooMuch, bounded
 from metaquorum.metadata.inspect.checks.chunk_counts import ChunkCounts, leaderless
-from metaquorum.metadata.inspect.log.concern import Concern
+from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.inspect.walk.concern import Concern
 from metaquorum.metadata.invariants import Violation, check_image
 
 MAX_LENGTH = 4_000

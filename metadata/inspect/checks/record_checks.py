@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from metaquorum.metadata.image import ImageBuilder
-from metaquorum.metadata.inspect.checks.idle_records import only_epoch_differs, subject, subject_key
+from metaquorum.metadata.inspect.changes.idle_records import only_epoch_differs, subject, subject_key
+from metaquorum.metadata.inspect.changes.record_texts import scram_text
 from metaquorum.metadata.inspect.entities.views import touched
 from metaquorum.metadata.inspect.log.clock import LogClock
 from metaquorum.metadata.inspect.log.points import utc_text
-from metaquorum.metadata.inspect.log.steps import Step
 from metaquorum.metadata.inspect.timeline.event_groups import duration
-from metaquorum.metadata.inspect.timeline.record_texts import scram_text
+from metaquorum.metadata.inspect.walk.steps import Step
 from metaquorum.metadata.invariants import ERROR, WARNING
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord

@@ -12,7 +12,6 @@ from typing import Any
 
 from metaquorum.metadata.delta import diff as image_diff
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.causes.quorum import QuorumView, quorum_at
 from metaquorum.metadata.inspect.entities.views import (
     EVERYTHING,
     NO_QUORUM,
@@ -25,7 +24,8 @@ from metaquorum.metadata.inspect.entities.views import (
 )
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
-from metaquorum.metadata.inspect.log.states import FoundState, OnProblem, Step, steps
+from metaquorum.metadata.inspect.log.quorum import QuorumView, quorum_at
+from metaquorum.metadata.inspect.walk.states import FoundState, OnProblem, Step, steps
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.replay import Replayer, ReplayState

@@ -10,15 +10,15 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-from metaquorum.metadata.inspect.causes.quorum import quorum_at
 from metaquorum.metadata.inspect.entities.diff import Cause, all_touched
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, Fields, Wanted, entities_below, fields_of
-from metaquorum.metadata.inspect.log.concern import Concern
 from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log, before_the_state, known_from
 from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.log.states import (
+from metaquorum.metadata.inspect.log.quorum import quorum_at
+from metaquorum.metadata.inspect.walk.concern import Concern
+from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     OnProblem,
     Passed,

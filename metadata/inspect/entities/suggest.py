@@ -9,8 +9,8 @@ import difflib
 from collections.abc import Iterable, Iterator
 
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.entities.entities import KINDS
 from metaquorum.metadata.inspect.entities.views import entities_of
+from metaquorum.metadata.inspect.log.entities import KINDS
 
 SHOWN = 10
 """Names that are listed, where nothing is close."""

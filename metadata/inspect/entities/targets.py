@@ -6,7 +6,7 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from metaquorum.metadata.inspect.entities.entities import entity_problem
+from metaquorum.metadata.inspect.log.entities import entity_problem
 
 _ALSO = ("quota", "scram")
 """Canonical kinds of `views` that users mostly ask for as user/alice."""

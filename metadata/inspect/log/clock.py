@@ -19,8 +19,8 @@ import numpy.typing as npt
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.inspect.log.points import Point, utc_text
-from metaquorum.storage.batches.runs import BatchRun
 from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.runs import BatchRun
 
 JUMP_MS = 1_000
 """Stamps that are so far off are told; less is the difference between the clocks of two controllers."""

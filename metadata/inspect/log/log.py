@@ -14,12 +14,11 @@ from functools import cached_property
 from typing import cast
 
 from metaquorum.metadata.errors import RecordDecodeError
-from metaquorum.metadata.inspect.entities.entities import EntityNamer
+from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
 from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord
 from metaquorum.metadata.records.types import TopicRecord
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.batches.runs import BatchRun, RunReader
 from metaquorum.storage.disk.interface import Disk, join, name_of, parent_of
 from metaquorum.storage.errors import BatchError, FileMissingError, NotALogError, StorageError
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
@@ -27,6 +26,7 @@ from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_p
 from metaquorum.storage.files.snapshots import list_snapshots, parse_snapshot_name, snapshot_path
 from metaquorum.storage.log.log import METADATA_DIRECTORY
 from metaquorum.storage.log.reader import Damage, LogReader
+from metaquorum.storage.log.runs import BatchRun, RunReader
 from metaquorum.storage.log.segment import list_segments, parse_segment_name, segment_name
 from metaquorum.storage.types import LogPosition
 

@@ -18,8 +18,8 @@ from metaquorum.metadata.records.types import UnknownRecord
 from metaquorum.storage.batches.batch import Compression, RecordBatch
 from metaquorum.storage.disk.interface import name_of
 from metaquorum.storage.errors import BatchError, CompressedBatchError, CorruptFileError, NotALogError
-from metaquorum.storage.files.replica_directory import load_partition_metadata
 from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.partition.replica_directory import load_partition_metadata
 from metaquorum.storage.uuids import METADATA_TOPIC_ID, uuid_from_text, uuid_to_text
 
 JUDGED_BATCHES = 16

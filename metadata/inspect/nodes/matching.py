@@ -18,8 +18,8 @@ from metaquorum.metadata.inspect.checks.check import LogReport, check_log, state
 from metaquorum.metadata.inspect.entities.views import touched
 from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, require_one_cluster
 from metaquorum.metadata.inspect.log.points import Point
-from metaquorum.metadata.inspect.log.states import OnProblem, state_at
 from metaquorum.metadata.inspect.nodes.lost import LostCommitted, find_losses, holding
+from metaquorum.metadata.inspect.walk.states import OnProblem, state_at
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch, decode_readable
 from metaquorum.metadata.text.dump import payload_json
 from metaquorum.storage.batches.batch import RecordBatch

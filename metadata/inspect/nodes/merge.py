@@ -15,7 +15,7 @@ from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog
 from metaquorum.metadata.inspect.nodes.lost import known_committed
 from metaquorum.metadata.inspect.nodes.nodes import short_names
 from metaquorum.metadata.inspect.nodes.stream import NodeStream
-from metaquorum.storage.batches.runs import BatchRun
+from metaquorum.storage.log.runs import BatchRun
 
 EPOCHS, BYTES = "epochs differ", "bytes differ"
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from metaquorum.metadata.inspect.log.log import ClusterIdentity, MetadataLog
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.batches.runs import BatchRun, numbers_at
 from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.runs import BatchRun, numbers_at
 from metaquorum.storage.types import LogPosition
 
 _EPOCH = 12

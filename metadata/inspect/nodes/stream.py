@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Iterator
 
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
-from metaquorum.metadata.inspect.repair.sound_headers import put_right
+from metaquorum.metadata.inspect.walk.sound_headers import put_right
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.batches.format import parse_header
-from metaquorum.storage.batches.runs import BatchRun
 from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.runs import BatchRun
 
 SHOWN_PROBLEMS = 20
 Content = RecordBatch | BatchRun

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
-from metaquorum.metadata.inspect.log.states import earliest, state_at
 from metaquorum.metadata.inspect.repair.log_copy import stored_epochs
-from metaquorum.metadata.inspect.repair.sound_headers import sound_headers
+from metaquorum.metadata.inspect.walk.sound_headers import sound_headers
+from metaquorum.metadata.inspect.walk.states import earliest, state_at
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_readable

@@ -14,14 +14,14 @@ from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot
 from metaquorum.metadata.inspect.repair.foreign import refuse_foreign
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, NodeWriter, stored_epochs
 from metaquorum.metadata.inspect.repair.repair_plan import Change, RepairReport, RepairRequest
-from metaquorum.metadata.inspect.repair.rewrite import (
+from metaquorum.metadata.inspect.walk.rewrite import (
     NO_OP_LEVEL,
     filling,
     regular,
     with_header,
     without_records,
 )
-from metaquorum.metadata.inspect.repair.sound_headers import sound_headers
+from metaquorum.metadata.inspect.walk.sound_headers import sound_headers
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.types import UnknownRecord
 from metaquorum.metadata.replay import Replayer, ReplayState

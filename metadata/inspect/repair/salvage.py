@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.causes.quorum import QuorumView
 from metaquorum.metadata.inspect.log.log import INDEX_SUFFIXES, InspectError, damage_line
 from metaquorum.metadata.inspect.log.points import utc_text
-from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot
 from metaquorum.metadata.inspect.nodes.lost import Holding, LostCommitted, find_losses, holding
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, NodeWriter, stored_epochs
+from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.storage.disk.interface import join, name_of
 from metaquorum.storage.files.meta_properties import MetaProperties

@@ -8,16 +8,16 @@ from statistics import median
 
 from metaquorum.metadata.image import BROKER_RESOURCE, MetadataImage
 from metaquorum.metadata.image.types import ConfigResource
-from metaquorum.metadata.inspect.entities.changes import MIN_INSYNC_REPLICAS
+from metaquorum.metadata.inspect.changes.changes import MIN_INSYNC_REPLICAS
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.metadata.inspect.repair.rewrite import NO_OP
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.timeline.timeline import GAP_MS
+from metaquorum.metadata.inspect.walk.rewrite import NO_OP
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.batches.runs import BatchRun
 from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.runs import BatchRun
 
 IDLE_INTERVALS = 10
 """So many are left out before silence is a gap: a slow disk and a long pause leave out a few."""

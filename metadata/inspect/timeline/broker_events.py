@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.inspect.causes.causes import Scene, fence_cause
-from metaquorum.metadata.inspect.entities.changes import BrokerStep
+from metaquorum.metadata.inspect.changes.changes import BrokerStep
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, broker_word, count
 
 

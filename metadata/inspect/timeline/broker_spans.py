@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.entities.changes import BatchChanges, BrokerStep
+from metaquorum.metadata.inspect.changes.changes import BatchChanges, BrokerStep
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, duration
 
 LONG_RETURN_MS = 30_000

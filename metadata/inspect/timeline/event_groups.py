@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from metaquorum.metadata.image.types import NO_LEADER, Acl, ConfigResource
 from metaquorum.metadata.inspect.causes.causes import Cause, reassignment
-from metaquorum.metadata.inspect.entities.changes import BatchChanges, BrokerStep, PartitionStep
-from metaquorum.metadata.inspect.timeline.record_texts import acl_text, quota_text, scram_text
+from metaquorum.metadata.inspect.causes.split_fences import LIKE_A_SPLIT_FENCE
+from metaquorum.metadata.inspect.changes.changes import BatchChanges, BrokerStep, PartitionStep
+from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_text, scram_text
 from metaquorum.metadata.inspect.timeline.spans import SpanChanges
-from metaquorum.metadata.inspect.timeline.split_fences import LIKE_A_SPLIT_FENCE
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.text.tree import DEFAULT_ENTITY, config_kind
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
 from metaquorum.metadata.image.types import NO_LEADER, ConfigResource, PartitionInfo
-from metaquorum.metadata.inspect.entities.changes import (
+from metaquorum.metadata.inspect.changes.change_steps import Place
+from metaquorum.metadata.inspect.changes.changes import (
     MIN_INSYNC_REPLICAS,
     BatchChanges,
     ChangeFeed,
     PartitionKey,
     PartitionStep,
 )
-from metaquorum.metadata.inspect.timeline.change_steps import Place
-from metaquorum.metadata.inspect.timeline.creations import all_led_and_in_sync
+from metaquorum.metadata.inspect.changes.creations import all_led_and_in_sync
 
 
 @dataclass(slots=True, kw_only=True)

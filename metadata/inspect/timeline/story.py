@@ -11,9 +11,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from metaquorum.metadata.inspect.causes.quorum import quorum_at
+from metaquorum.metadata.inspect.changes.creations import may_create
 from metaquorum.metadata.inspect.log.clock import clock_of
-from metaquorum.metadata.inspect.log.concern import Stretch
 from metaquorum.metadata.inspect.log.coverage import (
     MISSING,
     Uncovered,
@@ -21,13 +20,14 @@ from metaquorum.metadata.inspect.log.coverage import (
     before_the_state,
     known_from,
 )
-from metaquorum.metadata.inspect.log.decoded_runs import decoded_runs
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line, decode_item
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point, ms_hint, utc_text
-from metaquorum.metadata.inspect.log.states import OnProblem, nothing_known, settle, state_at
-from metaquorum.metadata.inspect.timeline.creations import may_create
+from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.timeline.timeline import GAP_MS, SEVERITIES, Timeline, TimelineEvent
+from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.inspect.walk.decoded_runs import decoded_runs
+from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 from metaquorum.storage.log.reader import Damage
 

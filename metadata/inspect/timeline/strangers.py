@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from metaquorum.metadata.image.types import NO_LEADER, RECOVERING
-from metaquorum.metadata.inspect.timeline.change_steps import BatchChanges, BrokerStep, PartitionKey, Place
+from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, BrokerStep, PartitionKey, Place
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, count, duration, listed
 from metaquorum.metadata.records import types as r
 

@@ -20,24 +20,24 @@ from metaquorum.metadata.inspect.causes.causes import (
     partition_causes,
     was_unclean,
 )
-from metaquorum.metadata.inspect.causes.quorum import QuorumView
-from metaquorum.metadata.inspect.entities.changes import BatchChanges, ChangeFeed
-from metaquorum.metadata.inspect.entities.entities import EntityNamer
+from metaquorum.metadata.inspect.causes.split_fences import SLICE_MIN, HeldEvents
+from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
 from metaquorum.metadata.inspect.log.clock import JUMP_MS, LEAP_MS, LogClock, RunningClock
-from metaquorum.metadata.inspect.log.concern import Concern, Stretch
+from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.inspect.log.points import utc_text
+from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline import event_groups as groups
 from metaquorum.metadata.inspect.timeline.broker_events import broker_events
 from metaquorum.metadata.inspect.timeline.broker_spans import BrokerSpans
 from metaquorum.metadata.inspect.timeline.event_groups import count, duration, listed
 from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
-from metaquorum.metadata.inspect.timeline.split_fences import SLICE_MIN, HeldEvents
 from metaquorum.metadata.inspect.timeline.strangers import Strangers
+from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.secrets import setting_shown
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.batches.runs import BatchRun
+from metaquorum.storage.log.runs import BatchRun
 
 DETAIL, INFO, WARNING, CRITICAL = "detail", "info", "warning", "critical"
 SEVERITIES = (DETAIL, INFO, WARNING, CRITICAL)

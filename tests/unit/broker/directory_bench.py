@@ -34,10 +34,10 @@ from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.storage.batches.batch import BatchHeader, encode_batch, iter_batches, parse_header
 from metaquorum.storage.disk.interface import Disk, DiskFile, FileSystem, join, read_file
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
-from metaquorum.storage.files.replica_directory import parse_replica_name
 from metaquorum.storage.log.segment import list_segments, segment_name
 from metaquorum.storage.log.segment_index import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name
 from metaquorum.storage.partition.producers import ProducerTable
+from metaquorum.storage.partition.replica_directory import parse_replica_name
 from metaquorum.testing.faulty_disk import FaultProfile, FaultyDisk
 
 PATH = "/data/d0"

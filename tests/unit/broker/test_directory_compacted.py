@@ -17,12 +17,12 @@ from metaquorum.broker.replica.store.sync import DirectorySync
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_header, seal_batch
 from metaquorum.storage.batches.format import HEADER_BYTES
 from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk, parent_of
 from metaquorum.storage.errors import BatchError, CompressedBatchError, CorruptLogError
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.segment import list_segments, segment_name
-from metaquorum.storage.partition.file_pool import FilePool
 from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.conftest import shared_data_path

@@ -10,8 +10,8 @@ from metaquorum.broker.replica.events import AppendPartition, CheckpointHighWate
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join
-from metaquorum.storage.files.replica_directory import load_high_watermarks, load_partition_metadata
 from metaquorum.storage.partition.producer_snapshot import snapshot_name
+from metaquorum.storage.partition.replica_directory import load_high_watermarks, load_partition_metadata
 from tests.unit.broker.directory_bench import DIRECTORY_ID, PATH, Bench
 from tests.unit.broker.kafka_directories import broker_directories, every_record, kafka_directory, opened
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from metaquorum.cli.errors import Failure
+from metaquorum.cli.layout import Layout, create
 from metaquorum.cli.local import demo_log
-from metaquorum.cli.local.layout import Layout, create
 from metaquorum.cli.log.input.source import items
 from metaquorum.cli.log.state import Point, load
 from metaquorum.metadata.image.types import BrokerRegistration

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.metadata.inspect.entities.entities import KINDS, EntityNamer, entity_problem, is_below
+from metaquorum.metadata.inspect.log.entities import KINDS, EntityNamer, entity_problem, is_below
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.local.layout import MANIFEST, Layout, create, free_ports, open_layout
+from metaquorum.cli.layout import MANIFEST, Layout, create, free_ports, open_layout
 from metaquorum.cli.local.processes import Processes, ProcessRecord
 from metaquorum.cli.main import main
 from metaquorum.runtime.config.node import load_config

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from metaquorum.cli.log.input.source import Progress, open_path
 from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.log.points import Point
-from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.storage.files.snapshots import snapshot_name

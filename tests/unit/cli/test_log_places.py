@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point
-from metaquorum.metadata.inspect.log.states import settle, state_at, steps
+from metaquorum.metadata.inspect.walk.states import settle, state_at, steps
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY

@@ -22,10 +22,10 @@ from metaquorum.metadata.records.schema import RECORD_SCHEMAS
 from metaquorum.metadata.secrets import REDACTED, SECRET_KEYS, Redacted, is_secret_setting, secret_fields
 from metaquorum.metadata.text.dump import payload_json
 from metaquorum.pipeline.arrow.schemas import arrow_schema_of, record_batches
-from metaquorum.pipeline.arrow.selection import Selection
 from metaquorum.pipeline.intervals.moments import Moment
 from metaquorum.pipeline.intervals.settings import Configs
 from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.metadata.made_logs import STORY, Batch, add_snapshot, make_node

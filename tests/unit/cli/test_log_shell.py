@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from metaquorum.cli.log.shell.command import COMMANDS
+from metaquorum.cli.log.shell.cursor import KEPT_STEPS
+from metaquorum.cli.log.shell.session import Session, ShellError
+from metaquorum.cli.log.shell.terminal import printable
 from metaquorum.cli.main import main
-from metaquorum.cli.shell.command import COMMANDS
-from metaquorum.cli.shell.cursor import KEPT_STEPS
-from metaquorum.cli.shell.session import Session, ShellError
-from metaquorum.cli.shell.terminal import printable
 from metaquorum.metadata.inspect.entities.diff import changes_between
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.log.states import state_at, steps
+from metaquorum.metadata.inspect.walk.states import state_at, steps
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY, shared_data_path

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from metaquorum.cli.formatting.format import bootstrap_checkpoint
 from metaquorum.cli.main import main
-from metaquorum.cli.storage.format import bootstrap_checkpoint
 from metaquorum.storage.batches.batch import HEADER_BYTES, iter_batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties

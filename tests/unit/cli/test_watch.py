@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from metaquorum.cli.local.layout import Node, free_ports
+from metaquorum.cli.layout import Node, free_ports
 from metaquorum.cli.local.watch import View, render, status_line
 from metaquorum.cli.local.watch_figures import (
     BrokerFigures,

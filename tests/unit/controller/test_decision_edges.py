@@ -10,11 +10,11 @@ import pytest
 from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition
+from metaquorum.controller.partitions.effective import min_isr, rules_of
 from metaquorum.controller.partitions.topics import decide_delete_topics
 from metaquorum.controller.result import ControllerResult
 from metaquorum.controller.settings.acls import decide_create_acls
 from metaquorum.controller.settings.configs import decide_alter_configs
-from metaquorum.controller.settings.effective import min_isr, rules_of
 from metaquorum.controller.settings.quotas import decide_alter_quotas
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage

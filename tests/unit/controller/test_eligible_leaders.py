@@ -10,11 +10,11 @@ from metaquorum.controller.active.bootstrap import first_records
 from metaquorum.controller.active.work import ForgetEligible
 from metaquorum.controller.brokers.registrations import own_registration
 from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.partitions.effective import elr_enabled, rules_of
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
 from metaquorum.controller.partitions.partition_change import Target, build_change
 from metaquorum.controller.partitions.partitions import removal_slice
 from metaquorum.controller.settings.configs import decide_alter_configs
-from metaquorum.controller.settings.effective import elr_enabled, rules_of
 from metaquorum.controller.settings.feature_levels import decide_update_features
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import (

@@ -8,11 +8,11 @@ import pytest
 
 from metaquorum.controller.partitions import elections
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition
+from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
 from metaquorum.controller.partitions.partition_change import UNCHANGED, Election, Target, build_change
 from metaquorum.controller.partitions.partitions import preferred_slice, removal_slice
-from metaquorum.controller.settings.effective import rules_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST, UNASSIGNED, MetadataImage
 from metaquorum.metadata.offline import offline_replicas

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.plans import PlanError, drain, plan_size, spread
 from metaquorum.controller.partitions.reassignments import decide_reassignments, ongoing_reassignments
-from metaquorum.controller.settings.effective import rules_of
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import (

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.partition_change import Target, build_change
 from metaquorum.controller.partitions.reassignments import decide_reassignments
-from metaquorum.controller.settings.effective import rules_of
 from metaquorum.metadata.image import MetadataImage, PartitionInfo
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.types import PartitionChangeRecord

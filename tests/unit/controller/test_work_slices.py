@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from metaquorum.controller.active.work import MoveLeaders, RemoveBroker, Work, next_slice
+from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.partition_change import Rules
 from metaquorum.controller.result import Slice
-from metaquorum.controller.settings.effective import rules_of
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import (
     FeatureLevelRecord,

@@ -10,7 +10,6 @@ import pytest
 
 from metaquorum.metadata.inspect.checks.check import LogReport, check_log
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
-from metaquorum.metadata.inspect.log.states import steps
 from metaquorum.metadata.inspect.nodes.matching import (
     BYTES,
     EPOCH,
@@ -20,6 +19,7 @@ from metaquorum.metadata.inspect.nodes.matching import (
     compare_logs,
 )
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
+from metaquorum.metadata.inspect.walk.states import steps
 from metaquorum.metadata.invariants import check_image
 from metaquorum.metadata.invariants_changes import check_changes
 from metaquorum.metadata.records import types as r

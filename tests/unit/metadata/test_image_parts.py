@@ -22,13 +22,13 @@ from metaquorum.metadata.image import (
     PartitionInfo,
     Provenance,
     ShardedMap,
-    describe_difference,
     images_equal,
 )
 from metaquorum.metadata.image.directories import DirectoryTable
 from metaquorum.metadata.image.topics import with_run
 from metaquorum.metadata.invariants import COLUMN_RULES, check_image, check_step
 from metaquorum.metadata.text.tree import image_tree, render_tree, subtree
+from tests.images import describe_difference
 
 T1, T2 = b"\x01" * 16, b"\x02" * 16
 

@@ -19,7 +19,7 @@ from metaquorum.metadata.inspect.entities.history import history
 from metaquorum.metadata.inspect.entities.views import Wanted, aliases, entities_below, resolved
 from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.storage.disk.posix import PosixDisk

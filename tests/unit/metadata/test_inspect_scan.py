@@ -16,8 +16,6 @@ from metaquorum.metadata.delta import diff
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
 from metaquorum.metadata.image.columns import CHUNK_ROWS, INDEX, PADDING
 from metaquorum.metadata.image.compare import partition_changes
-from metaquorum.metadata.inspect.causes.explain import explain
-from metaquorum.metadata.inspect.causes.why import Chain
 from metaquorum.metadata.inspect.checks.bisect import Bisection, bisect
 from metaquorum.metadata.inspect.checks.checks import named_check, predicate_check
 from metaquorum.metadata.inspect.checks.predicate import compile_predicate
@@ -28,6 +26,8 @@ from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, ReadB
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.timeline import Timeline, TimelineEvent
+from metaquorum.metadata.inspect.why.explain import explain
+from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.invariants import COLUMN_RULES, ChunkView, check_step
 from metaquorum.metadata.invariants_changes import (
     FEW_ROWS,

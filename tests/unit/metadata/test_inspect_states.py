@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.metadata.inspect.causes.quorum import quorum_at
 from metaquorum.metadata.inspect.log.log import (
     InspectError,
     MetadataLog,
@@ -16,7 +15,8 @@ from metaquorum.metadata.inspect.log.log import (
     require_one_cluster,
 )
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point, utc_text
-from metaquorum.metadata.inspect.log.states import SHOWN_PROBLEMS, state_at, steps
+from metaquorum.metadata.inspect.log.quorum import quorum_at
+from metaquorum.metadata.inspect.walk.states import SHOWN_PROBLEMS, state_at, steps
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode, encode_control
 from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter

@@ -8,10 +8,10 @@ import pytest
 
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, ReadBatch, open_log
-from metaquorum.metadata.inspect.log.states import state_at
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, node_files
 from metaquorum.metadata.inspect.repair.repair import RepairReport, RepairRequest, plan_repair, write_repair
-from metaquorum.metadata.inspect.repair.rewrite import NO_OP
+from metaquorum.metadata.inspect.walk.rewrite import NO_OP
+from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.replay import ReplayState, replay_all

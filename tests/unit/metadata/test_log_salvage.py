@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.metadata.inspect.causes.quorum import QuorumView
 from metaquorum.metadata.inspect.log.log import InspectError, open_log
-from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.repair.log_copy import node_files
 from metaquorum.metadata.inspect.repair.salvage import (
     EPOCH_MARGIN,
@@ -20,6 +19,7 @@ from metaquorum.metadata.inspect.repair.salvage import (
     what_is_missing,
     write_voters,
 )
+from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.control import KRaftVersionRecord, LeaderChangeMessage
 from metaquorum.raft.store import ReplicaStore

@@ -13,7 +13,7 @@ from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import NotALogError
-from metaquorum.storage.files.replica_directory import encode_partition_metadata
+from metaquorum.storage.partition.replica_directory import encode_partition_metadata
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.unit.metadata.made_logs import START_MS, STORY, encoded, make_node, memory_disk, write
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.causes.quorum import QuorumView
 from metaquorum.metadata.inspect.checks import bounds
 from metaquorum.metadata.inspect.checks.predicate import (
     HELPERS,
@@ -15,6 +14,7 @@ from metaquorum.metadata.inspect.checks.predicate import (
     Verdict,
     compile_predicate,
 )
+from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import ReplayState, replay_records
 

@@ -12,7 +12,6 @@ import pytest
 
 from metaquorum.metadata import replay
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
-from metaquorum.metadata.image import describe_difference
 from metaquorum.metadata.records import codec
 from metaquorum.metadata.records.codec import decode, encode
 from metaquorum.metadata.records.primitives import MAX_VARINT, Malformed, read_uvarint, uvarint
@@ -27,6 +26,7 @@ from metaquorum.metadata.records.types import (
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
+from tests.images import describe_difference
 
 TOPIC = b"t" * 16
 MANY = 40

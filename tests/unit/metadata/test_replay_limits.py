@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metaquorum.metadata.image import describe_difference
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import (
     BrokerRecord,
@@ -27,6 +26,7 @@ from metaquorum.metadata.records.types import (
     ZkMigrationStateRecord,
 )
 from metaquorum.metadata.replay import ReplayState
+from tests.images import describe_difference
 from tests.unit.metadata.test_replay_edges import (
     MANY,
     TOPIC,

@@ -17,7 +17,6 @@ from metaquorum.metadata.image import (
     TOPIC_RESOURCE,
     ConfigResource,
     MetadataImage,
-    describe_difference,
     images_equal,
 )
 from metaquorum.metadata.invariants import ERROR, check_image, check_step
@@ -27,6 +26,7 @@ from metaquorum.storage.batches.batch import RecordBatch, iter_batches, parse_he
 from metaquorum.storage.files.snapshots import parse_snapshot_name
 from metaquorum.storage.types import LogPosition
 from metaquorum.storage.uuids import uuid_to_text
+from tests.images import describe_difference
 
 pytestmark = pytest.mark.shared_data
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.metadata.image import describe_difference
 from metaquorum.metadata.image.compare import partition_changes
 from metaquorum.metadata.image.types import Provenance
 from metaquorum.metadata.records.codec import decode, encode
@@ -27,6 +26,7 @@ from metaquorum.storage.batches.batch import (
     iter_batches,
     plain_header,
 )
+from tests.images import describe_difference
 
 WIDE, NARROW = b"w" * 16, b"n" * 16
 DIRECTORIES = tuple(bytes([at]) * 16 for at in range(200, 209))

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.causes.why import Chain, Explanation
-from metaquorum.metadata.inspect.checks.idle_records import NOT_JUDGED, subject
+from metaquorum.metadata.inspect.changes.idle_records import NOT_JUDGED, subject
 from metaquorum.metadata.inspect.entities.diff import changes_between
 from metaquorum.metadata.inspect.entities.targets import parse_target
 from metaquorum.metadata.inspect.entities.views import fields_of
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
+from metaquorum.metadata.inspect.why.why import Chain, Explanation
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.text.tree import image_tree, plain_number

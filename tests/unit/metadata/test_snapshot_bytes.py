@@ -18,7 +18,7 @@ from metaquorum.controller.partitions.columns.creation import new_partitions
 from metaquorum.metadata.columnar.bulk import ChangedPartitions, RecordPieces
 from metaquorum.metadata.columnar.rows import ChangedRows
 from metaquorum.metadata.delta import diff
-from metaquorum.metadata.image import MetadataImage, describe_difference, images_equal
+from metaquorum.metadata.image import MetadataImage, images_equal
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import (
     NoOpRecord,
@@ -33,6 +33,7 @@ from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
 from metaquorum.metadata.snapshot_records import records_before_topics
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.types import LogPosition
+from tests.images import describe_difference
 
 LEVEL = 19
 TOPICS = [bytes([at]) * 16 for at in range(1, 5)]

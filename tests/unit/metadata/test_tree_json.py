@@ -9,7 +9,7 @@ import pytest
 from metaquorum.cli.text.output import json_line
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.log import open_log
-from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.text.tree import image_tree

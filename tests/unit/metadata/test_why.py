@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from metaquorum.metadata.inspect.causes.cause_rules import RULES
-from metaquorum.metadata.inspect.causes.explain import explain
-from metaquorum.metadata.inspect.causes.why import Chain, Explanation
 from metaquorum.metadata.inspect.entities.targets import Target, parse_target
 from metaquorum.metadata.inspect.log.log import InspectError, open_log
 from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.why.explain import explain
+from metaquorum.metadata.inspect.why.why import Chain, Explanation
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY, shared_data_path

@@ -22,9 +22,9 @@ from metaquorum.raft.invariants import (
     check_snapshot,
     check_step,
 )
-from metaquorum.raft.log_view import LogView
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
 from metaquorum.raft.protocol import quorum
+from metaquorum.raft.protocol.log_view import LogView
 from metaquorum.raft.protocol.progress import LeaderView
 from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from metaquorum.raft.protocol.state import RaftState, Vote

@@ -20,7 +20,7 @@ from metaquorum.runtime.data_client.connections import LinkError, _ProduceStream
 from metaquorum.runtime.rpc import raft_server
 from metaquorum.runtime.rpc.channels import END_OF_STREAM
 from metaquorum.runtime.rpc.raft_server import RaftService
-from metaquorum.runtime.rpc.transport import TransportEvent
+from metaquorum.runtime.transport import TransportEvent
 
 ENDINGS = ("ended", "unreadable", "read fails", "write fails", "too much", "late", "closed")
 IN_TIME_MS, NO_TIME_MS = 60_000, -10_000

@@ -10,7 +10,7 @@ from metaquorum.controller.brokers.lifecycle import BrokerState
 from metaquorum.controller.status import BrokerStatus, Counters, NodeStatus
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.runtime.api.node import NodeReport, node_from_pb, node_to_pb
-from metaquorum.runtime.driver import LoopStatistics
+from metaquorum.runtime.loop_statistics import LoopStatistics
 
 BROKER = BrokerStatus(
     broker_id=1,

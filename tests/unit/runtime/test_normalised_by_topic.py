@@ -6,10 +6,10 @@ from random import Random
 
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.encoding import encode_records_batch
+from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.partitions import removal_slice
 from metaquorum.controller.partitions.placement import Candidate
 from metaquorum.controller.partitions.topics import decide_create_topics
-from metaquorum.controller.settings.effective import rules_of
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.replay import ReplayState, replay

@@ -15,7 +15,7 @@ from metaquorum.runtime.api import raft as raft_codec
 from metaquorum.runtime.rpc import raft_server
 from metaquorum.runtime.rpc.channels import END_OF_STREAM
 from metaquorum.runtime.rpc.raft_server import OTHERS_BYTES_PER_TURN, OTHERS_PER_TURN, RaftService
-from metaquorum.runtime.rpc.transport import TransportEvent
+from metaquorum.runtime.transport import TransportEvent
 
 PEER = 3001
 FIRST_BROKER = 100

@@ -27,7 +27,7 @@ from metaquorum.runtime.logging import (
 )
 from metaquorum.runtime.metadata_log import MetadataLines
 from metaquorum.runtime.metrics.statistics import RequestStatistics
-from metaquorum.runtime.rpc.requests import WaitingRequests, request_name
+from metaquorum.runtime.requests import WaitingRequests, request_name
 
 
 def test_backoff_grows_to_its_bound_within_its_jitter_and_starts_over() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.server.main import BrokerProcess, open_process
-from metaquorum.cli.local.layout import free_ports
+from metaquorum.cli.layout import free_ports
 from metaquorum.controller.server.main import ControllerProcess
 from metaquorum.raft.events import ShutdownRequested
 from metaquorum.runtime.config.node import NodeConfig, load_config

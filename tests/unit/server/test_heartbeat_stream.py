@@ -28,9 +28,9 @@ from metaquorum.proto.broker_pb2_grpc import (
     add_BrokerLifecycleServicer_to_server,
 )
 from metaquorum.runtime.api.api import Hints, error_to_pb
+from metaquorum.runtime.requests import WaitingRequests
 from metaquorum.runtime.rpc.channels import END_OF_STREAM, bind, new_server, open_channel
 from metaquorum.runtime.rpc.raft_client import PeerAddress
-from metaquorum.runtime.rpc.requests import WaitingRequests
 from tests.unit.server.nodes import silent_port
 
 CONTROLLER = 3000

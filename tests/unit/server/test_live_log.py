@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from metaquorum.metadata.inspect.log.log import open_log
-from metaquorum.metadata.inspect.log.states import state_at
+from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.runtime.client.admin import AdminClient, ClientError
 from metaquorum.runtime.client.live_log import copy_log, extend_log

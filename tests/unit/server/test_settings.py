@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from metaquorum.cli.formatting.format import bootstrap_checkpoint
 from metaquorum.cli.main import main
-from metaquorum.cli.storage.format import bootstrap_checkpoint
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import Acl, ConfigResource
 from metaquorum.metadata.requests.common import NewTopic

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from metaquorum.storage.disk.file_pool import FilePool, PooledFile
 from metaquorum.storage.disk.interface import read_file
 from metaquorum.storage.errors import DiskError, FileMissingError
-from metaquorum.storage.partition.file_pool import FilePool, PooledFile
 from metaquorum.testing.faulty_disk import FaultyDisk
 
 

@@ -20,6 +20,7 @@ from metaquorum.storage.batches.batch import (
     seal_batch,
 )
 from metaquorum.storage.batches.format import HEADER_BYTES
+from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import join, write_atomically
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError
 from metaquorum.storage.files.known_committed import KnownCommitted, decode
@@ -32,7 +33,6 @@ from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
 from metaquorum.storage.log.recovery import WINDOW_BYTES, find_valid_batch
 from metaquorum.storage.log.segment import list_segments, segment_name
 from metaquorum.storage.log.segment_index import decode_index, encode_index
-from metaquorum.storage.partition.file_pool import FilePool
 from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.storage.partition.pooled_log import FoundRecord
 from metaquorum.storage.types import LogPosition

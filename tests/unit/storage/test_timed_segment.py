@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.segment_index import (
     decode_index,
@@ -20,8 +21,7 @@ from metaquorum.storage.log.segment_index import (
     encode_times,
     parse_index_name,
 )
-from metaquorum.storage.partition.file_pool import FilePool
-from metaquorum.storage.partition.timed_segment import TimedSegment
+from metaquorum.storage.log.timed_segment import TimedSegment
 from metaquorum.testing.faulty_disk import FaultyDisk
 
 BASE = 1_000

@@ -10,11 +10,11 @@ import pytest
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.pipeline.arrow.schemas import record_batches
-from metaquorum.pipeline.arrow.selection import Selection
 from metaquorum.pipeline.logs.cut import log_ends, pieces_between, record_pieces
 from metaquorum.pipeline.logs.damage import Dialect, log_damage, parse_dialect
 from metaquorum.pipeline.logs.pieces import DamagedError, Piece, read_piece
 from metaquorum.pipeline.logs.places import LogPlace, NoLogsError, find_logs
+from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.logs.spine import choose_spine
 from metaquorum.pipeline.logs.survey import LogSurvey, survey
 from metaquorum.storage.batches.batch import RecordBatch

@@ -1,0 +1,239 @@
+"""`metaquorum storage`: format directories, look at their identity, draw ids.
+
+Formatting is always asked for and never done on the way (KIP-631, K18): if servers formatted empty
+directories by themselves, a majority of emptied disks could elect a leader without the committed records.
+"""
+
+from __future__ import annotations
+
+import random
+
+import click
+
+from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.formatting.configured import NodeConfig, read_node_config
+from metaquorum.cli.formatting.format import FormatPlan, apply_plan, identity_of
+from metaquorum.cli.formatting.releases import DEFAULT_RELEASE
+from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
+from metaquorum.metadata.features import KNOWN_FEATURES, METADATA_VERSION
+from metaquorum.storage.uuids import random_uuid as draw_uuid
+from metaquorum.storage.uuids import uuid_to_text
+
+_PROBE_S = 1.0
+"""How long to look for a running quorum of the same voters."""
+
+CONFIG_PATH = click.Path(path_type=str)
+
+
+@click.group()
+def storage() -> None:
+    """Format storage directories and show their identity."""
+
+
+@storage.command("format")
+@click.option(
+    "--config", "-c", type=CONFIG_PATH, help="Configuration file of the node; gives its id and directories."
+)
+@click.option("--cluster-id", "-t", required=True, help="Cluster id, the same on every node.")
+@click.option(
+    "--directory",
+    "-d",
+    "directories",
+    multiple=True,
+    help="Directory, instead of --config; may be repeated.",
+)
+@click.option("--node-id", type=click.IntRange(min=0), help="Node id, instead of --config.")
+@click.option(
+    "--directory-id", "directory_ids", multiple=True, help="Id of each --directory. Default: random."
+)
+@click.option(
+    "--new-cluster",
+    is_flag=True,
+    help=(
+        "Take this voter's directory id from controller.quorum.voters. Use only before the first start "
+        "of a cluster."
+    ),
+)
+@click.option("--release-version", "-r", default=DEFAULT_RELEASE, show_default=True, help="metadata.version.")
+@click.option(
+    "--feature",
+    "-f",
+    "features",
+    multiple=True,
+    metavar="NAME=LEVEL",
+    help="Level of another feature; may be repeated.",
+)
+@click.option("--ignore-formatted", "-g", is_flag=True, help="Skip directories that are already formatted.")
+@json_option
+def format_(
+    config: str | None,
+    cluster_id: str,
+    directories: tuple[str, ...],
+    node_id: int | None,
+    directory_ids: tuple[str, ...],
+    new_cluster: bool,
+    release_version: str,
+    features: tuple[str, ...],
+    ignore_formatted: bool,
+    as_json: bool,
+) -> None:
+    """Write the identity of a node (meta.properties) and the bootstrap records to its directories."""
+    node = _node(config, directories, node_id)
+    if new_cluster:
+        directory_ids = _voter_directory_ids(node, directory_ids)
+    if directory_ids and len(directory_ids) != len(node.directories):
+        raise Failure(
+            f"{len(directory_ids)} --directory-id for {len(node.directories)} directories; give one each"
+        )
+    results = apply_plan(
+        FormatPlan(
+            directories=node.directories,
+            cluster_id=cluster_id,
+            node_id=node.node_id,
+            directory_ids=directory_ids or None,
+            release=release_version,
+            features=_features(features),
+            ignore_formatted=ignore_formatted,
+        )
+    )
+    for result in results:
+        id_text = uuid_to_text(result.directory_id) if result.directory_id else None
+        if as_json:
+            echo_json({"directory": result.directory, "directoryId": id_text, "written": result.written})
+        elif result.written:
+            click.echo(f"formatted {result.directory} at {release_version}, directory id {id_text}")
+        else:
+            click.echo(f"{result.directory} is already formatted and stays unchanged, directory id {id_text}")
+    wanted = node.voter_directory_id
+    ids = [uuid_to_text(result.directory_id) for result in results if result.directory_id]
+    if wanted is not None and ids and wanted not in ids:
+        click.echo(
+            f"metaquorum: node {node.node_id} is a voter with directory id {wanted}, which is not "
+            f"{ids[0]}: it will only observe, not vote; for a cluster that never started, format with "
+            "--new-cluster",
+            err=True,
+        )
+
+
+def _node(config: str | None, directories: tuple[str, ...], node_id: int | None) -> NodeConfig:
+    if config is not None:
+        if directories or node_id is not None:
+            raise click.UsageError("give either --config, or --directory with --node-id, not both")
+        return read_node_config(config)
+    if not directories or node_id is None:
+        raise click.UsageError("give --config FILE, or --directory with --node-id")
+    return NodeConfig(node_id=node_id, directories=directories, voter_directory_id=None)
+
+
+def _voter_directory_ids(node: NodeConfig, given: tuple[str, ...]) -> tuple[str, ...]:
+    """The metadata directory's id as the voter list pins it; other directories get one at random."""
+    if given:
+        raise click.UsageError("give either --new-cluster or --directory-id, not both")
+    if node.voter_directory_id is None:
+        raise Failure(
+            f"controller.quorum.voters pins no directory id for node {node.node_id};"
+            " leave out --new-cluster, or write the voter as id@host:port:directory-id"
+        )
+    _refuse_if_running(node)
+    rng = random.SystemRandom()
+    others = [uuid_to_text(draw_uuid(rng)) for _ in node.directories]
+    others[node.metadata_index] = node.voter_directory_id
+    return tuple(others)
+
+
+def _refuse_if_running(node: NodeConfig) -> None:
+    """A voter that lost its directory must not get its old identity back: it might have voted, and it
+    acknowledged records that it no longer has. Raises Failure when the quorum already works."""
+    from metaquorum.cli.client import Cluster, TlsOptions
+    from metaquorum.metadata.errors import ApiError
+
+    if not node.other_voters:
+        return
+    tls = TlsOptions(keystore=node.keystore, truststore=node.truststore)
+    with Cluster(",".join(node.other_voters), timeout_s=_PROBE_S, tls=tls) as cluster:
+        try:
+            quorum = cluster.quorum()
+        except (ApiError, Failure):
+            return
+    raise Failure(
+        f"the cluster is already running (controller {quorum.leader_id} leads in epoch "
+        f"{quorum.leader_epoch}); format without --new-cluster: reusing the old directory id could lose "
+        "committed records"
+    )
+
+
+def _features(pairs: tuple[str, ...]) -> dict[str, int]:
+    features = {}
+    for pair in pairs:
+        name, equals, level = pair.partition("=")
+        if not equals or not name or not level.isascii() or not level.isdigit():
+            raise click.UsageError(f"--feature {pair!r} is not NAME=LEVEL, such as transaction.version=1")
+        if name == METADATA_VERSION:
+            raise click.UsageError("set metadata.version with --release-version")
+        if name == "kraft.version" and level != "0":
+            raise Failure("kraft.version above 0 (dynamic voters) cannot be formatted; leave it out")
+        features[name] = _known_level(name, int(level))
+    return features
+
+
+def _known_level(name: str, level: int) -> int:
+    """No broker that lacks a finalized level may register: a cluster at one that nobody has stays empty."""
+    feature = next((each for each in KNOWN_FEATURES if each.name == name), None)
+    if feature is None:
+        known = ", ".join(each.name for each in KNOWN_FEATURES if each.name != METADATA_VERSION)
+        raise Failure(f"--feature {name}: there is no such feature; choose one of {known}")
+    if not feature.min_level <= level <= feature.max_level:
+        raise Failure(
+            f"--feature {name}={level}: this release supports levels {feature.min_level} to "
+            f"{feature.max_level}"
+        )
+    return level
+
+
+@storage.command()
+@click.option("--config", "-c", type=CONFIG_PATH, help="Configuration file of the node.")
+@click.option(
+    "--directory",
+    "-d",
+    "directories",
+    multiple=True,
+    help="Directory, instead of --config; may be repeated.",
+)
+@table_options
+def info(config: str | None, directories: tuple[str, ...], as_json: bool) -> int:
+    """Show which node and cluster directories belong to. Exit code 1 if one is unformatted or unreadable."""
+    if config is not None:
+        directories = (*read_node_config(config).directories, *directories)
+    if not directories:
+        raise click.UsageError("give --config FILE or --directory")
+    found = [identity_of(directory) for directory in directories]
+    rows = []
+    for directory, identity, problem in found:
+        directory_id = uuid_to_text(identity.directory_id) if identity and identity.directory_id else None
+        rows.append(
+            {
+                "directory": directory,
+                "version": identity.version if identity else None,
+                "clusterId": identity.cluster_id if identity else None,
+                "nodeId": identity.node_id if identity else None,
+                "directoryId": directory_id,
+                "problem": problem,
+            }
+        )
+    clusters = {identity.cluster_id for _, identity, _ in found if identity}
+    if as_json:
+        echo_json(rows)
+    else:
+        columns = ("DIRECTORY", "VERSION", "CLUSTER", "NODE", "DIRECTORY ID", "PROBLEM")
+        echo_table(columns, [list(row.values()) for row in rows])
+    if len(clusters) > 1:
+        raise Failure(
+            f"the directories belong to different clusters ({', '.join(sorted(map(str, clusters)))})"
+        )
+    return EXIT_FAILED if any(problem for _, _, problem in found) else 0
+
+
+@storage.command("random-uuid")
+def random_uuid() -> None:
+    """Print a random id for a cluster or a directory."""
+    click.echo(uuid_to_text(draw_uuid(random.SystemRandom())))

@@ -1,0 +1,202 @@
+"""Formatting a node's directories: `meta.properties` v1 and `bootstrap.checkpoint`, as Kafka 3.7 has them.
+
+Owns the check that comes before (nothing is written when one directory may not be formatted) and the
+order of writing (the identity last, so that a crash in between leaves an unformatted directory). Source:
+KIP-631, KIP-778 (bootstrap.checkpoint), KIP-858 (directory.id), Kafka's StorageTool and BootstrapDirectory.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metaquorum.cli.errors import Failure
+from metaquorum.cli.formatting.releases import DEFAULT_RELEASE, level_of_release
+from metaquorum.metadata.features import metadata_version_name, needed_metadata_version
+from metaquorum.metadata.records.codec import encode, encode_control
+from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord
+from metaquorum.metadata.records.types import FeatureLevelRecord
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.interface import join, parent_of, write_atomically
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import CorruptFileError, FileMissingError
+from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
+from metaquorum.storage.files.meta_properties import (
+    MetaProperties,
+    load_meta_properties,
+    store_meta_properties,
+)
+from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE
+from metaquorum.storage.uuids import is_reserved_directory, random_uuid, uuid_from_text, uuid_to_text
+
+METADATA_VERSION = "metadata.version"
+# What an interrupted format may have left, and what file systems put into a fresh mount.
+_HARMLESS = frozenset(
+    {BOOTSTRAP_FILE, BOOTSTRAP_FILE + ".tmp", META_PROPERTIES + ".tmp", "lost+found", ".lock"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatPlan:
+    """What to write. `directory_ids` are texts, one for each directory; None: drawn at random."""
+
+    directories: tuple[str, ...]
+    cluster_id: str
+    node_id: int
+    directory_ids: tuple[str, ...] | None = None
+    release: str = DEFAULT_RELEASE
+    features: Mapping[str, int] = field(default_factory=dict)
+    ignore_formatted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatResult:
+    """One directory afterwards; `written` is False where it was formatted already."""
+
+    directory: str
+    directory_id: bytes | None
+    written: bool
+
+
+def apply_plan(plan: FormatPlan) -> list[FormatResult]:
+    """Formats every directory of the plan, or raises Failure and touches none."""
+    _check(plan)
+    features = {METADATA_VERSION: level_of_release(plan.release), **plan.features}
+    found = [_identity_to_keep(plan, directory) for directory in plan.directories]
+    rng = random.SystemRandom()
+    given = plan.directory_ids or tuple(uuid_to_text(random_uuid(rng)) for _ in plan.directories)
+    results = []
+    for directory, present, text in zip(plan.directories, found, given, strict=True):
+        if present is not None:
+            results.append(
+                FormatResult(directory=directory, directory_id=present.directory_id, written=False)
+            )
+            continue
+        directory_id = uuid_from_text(text)
+        _write(plan, directory, directory_id, features)
+        results.append(FormatResult(directory=directory, directory_id=directory_id, written=True))
+    return results
+
+
+def _check(plan: FormatPlan) -> None:
+    """Everything that can be refused without looking at a disk."""
+    if not plan.directories:
+        raise Failure("no directory to format; give --directory, or log.dirs in the configuration")
+    if len({Path(one).absolute() for one in plan.directories}) != len(plan.directories):
+        raise Failure("a directory is named twice; name each one once")
+    try:
+        if is_reserved_directory(uuid_from_text(plan.cluster_id)):
+            raise ValueError(f"{plan.cluster_id} is a reserved id")
+        for text in plan.directory_ids or ():
+            if is_reserved_directory(uuid_from_text(text)):
+                raise ValueError(f"{text} is a reserved id")
+        level = level_of_release(plan.release)
+    except ValueError as error:
+        raise Failure(
+            f"{error}; make an id with: metaquorum storage random-uuid" if "id" in str(error) else str(error)
+        ) from error
+    for name, wanted in plan.features.items():
+        needed = needed_metadata_version(name, wanted)
+        if level < needed:
+            raise Failure(
+                f"--feature {name}={wanted} needs metadata.version {metadata_version_name(needed)};"
+                f" give --release-version {metadata_version_name(needed)} or a later one"
+            )
+    if plan.node_id < 0:
+        raise Failure(f"node id {plan.node_id} is negative; give 0 or more")
+
+
+def _identity_to_keep(plan: FormatPlan, directory: str) -> MetaProperties | None:
+    """The identity of a directory that is formatted already and may stay so; None: it may be written."""
+    disk = PosixDisk()
+    if not disk.exists(directory):
+        return None
+    if not disk.is_directory(directory):
+        raise Failure(f"{directory} is a file; give a directory")
+    if disk.exists(join(directory, META_PROPERTIES)):
+        present = load_meta_properties(disk, directory)
+        if present.cluster_id != plan.cluster_id:
+            raise Failure(
+                f"{directory} belongs to cluster {present.cluster_id}, not {plan.cluster_id}; give another "
+                "directory, or empty this one if it is no longer needed"
+            )
+        if present.node_id != plan.node_id:
+            raise Failure(
+                f"{directory} belongs to node {present.node_id}, not {plan.node_id}; give another directory"
+            )
+        if not plan.ignore_formatted:
+            raise Failure(f"{directory} is already formatted; use --ignore-formatted to leave it unchanged")
+        return present
+    others = [name for name in disk.list_directory(directory) if name not in _HARMLESS]
+    if others:
+        raise Failure(
+            f"{directory} has no {META_PROPERTIES} but is not empty (it contains {others[0]}); move that "
+            "away or give another directory"
+        )
+    return None
+
+
+def _write(plan: FormatPlan, directory: str, directory_id: bytes, features: Mapping[str, int]) -> None:
+    disk = PosixDisk()
+    disk.make_directory(directory)
+    content = bootstrap_checkpoint(features, time.time_ns() // 1_000_000)
+    write_atomically(disk, join(directory, BOOTSTRAP_FILE), content)
+    properties = MetaProperties(cluster_id=plan.cluster_id, node_id=plan.node_id, directory_id=directory_id)
+    store_meta_properties(disk, directory, properties)
+    disk.sync_directory(parent_of(directory))
+
+
+def bootstrap_checkpoint(features: Mapping[str, int], timestamp_ms: int) -> bytes:
+    """The bytes of `bootstrap.checkpoint` at kraft.version 0: header, a FeatureLevelRecord each, footer.
+
+    Leader epoch 0 and offsets from 0, as Kafka's BatchFileWriter has them. Level 0 means that a feature
+    is not enabled and is not written.
+    """
+    ordered = sorted(features.items(), key=lambda item: (item[0] != METADATA_VERSION, item[0]))
+    values = [encode(FeatureLevelRecord(name, level), 0) for name, level in ordered if level > 0]
+    header_key, header_value = encode_control(SnapshotHeaderRecord(last_contained_log_timestamp=0))
+    footer_key, footer_value = encode_control(SnapshotFooterRecord())
+    return b"".join(
+        (
+            _batch(0, timestamp_ms, [header_value], [header_key]),
+            _batch(1, timestamp_ms, values, None),
+            _batch(1 + len(values), timestamp_ms, [footer_value], [footer_key]),
+        )
+    )
+
+
+def _batch(base_offset: int, timestamp_ms: int, values: list[bytes], keys: list[bytes] | None) -> bytes:
+    return encode_batch(
+        base_offset=base_offset,
+        leader_epoch=0,
+        timestamp_ms=timestamp_ms,
+        values=values,
+        keys=keys,
+        is_control=keys is not None,
+    )
+
+
+def existing_cluster_id(directory: Path) -> str | None:
+    """The cluster that a directory belongs to, None where it has no identity. Raises CorruptFileError."""
+    try:
+        if not (directory / META_PROPERTIES).exists():
+            return None
+        return load_meta_properties(PosixDisk(), str(directory)).cluster_id
+    except FileMissingError:
+        return None
+
+
+def identity_of(directory: str) -> tuple[str, MetaProperties | None, str | None]:
+    """(directory, identity or None, problem or None); a bad directory raises nothing."""
+    disk = PosixDisk()
+    if not disk.is_directory(directory):
+        return directory, None, "is a file" if disk.exists(directory) else "does not exist"
+    try:
+        return directory, load_meta_properties(disk, directory), None
+    except CorruptFileError as error:
+        if not disk.exists(join(directory, META_PROPERTIES)):
+            return directory, None, "is not formatted"
+        return directory, None, error.reason

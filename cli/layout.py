@@ -1,0 +1,264 @@
+"""The directory of a local cluster: which nodes it has, their ports, identities and files.
+
+Owns `cluster.json` and the nodes' configuration files. Starts nothing (see `processes`) and formats
+nothing by itself: `create` calls the same formatter as `metaquorum storage format`.
+
+    DIRECTORY/cluster.json                 the manifest: cluster id and nodes
+    DIRECTORY/controller-3000/node.properties, process.json, process.log, data/
+    DIRECTORY/broker-0/...                 the same, and data-1/, data-2/ for partitions
+
+A broker's `data/` holds the metadata log only, so that any directory of partitions may die.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from metaquorum.cli.errors import Failure
+from metaquorum.cli.formatting.format import FormatPlan, apply_plan, existing_cluster_id
+from metaquorum.storage.disk.private import make_private_directory, private_file
+from metaquorum.storage.uuids import random_uuid, uuid_from_text, uuid_to_text
+
+MANIFEST = "cluster.json"
+MANIFEST_VERSION = 1
+DEFAULT_DIRECTORY = "var/local"
+FIRST_CONTROLLER_ID = 3000
+CONTROLLER_PORT = 19190
+BROKER_PORT = 19090
+METRICS_ABOVE = 200
+"""A node of a cluster with the usual ports shows its figures so far above its own port."""
+BROKER_LOG_DIRS = 2
+HOST = "127.0.0.1"
+_FIRST_PORT, _END_PORT = 12_000, 32_000
+"""Where free ports are drawn from."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of the cluster. `role` is controller or broker."""
+
+    role: str
+    node_id: int
+    port: int
+    directory_id: str
+    metrics_port: int = 0
+    """0: it shows no figures."""
+    log_directory_ids: tuple[str, ...] = ()
+    """A broker's directories of partitions, data-1 and so on; none: everything lies in data."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.node_id}"
+
+    @property
+    def metrics_url(self) -> str | None:
+        return f"http://{HOST}:{self.metrics_port}/metrics" if self.metrics_port else None
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    cluster_id: str
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A local cluster's directory, opened: absolute path and manifest."""
+
+    directory: Path
+    manifest: Manifest
+
+    @property
+    def cluster_id(self) -> str:
+        return self.manifest.cluster_id
+
+    @property
+    def controllers(self) -> list[Node]:
+        return [node for node in self.manifest.nodes if node.role == "controller"]
+
+    @property
+    def brokers(self) -> list[Node]:
+        return [node for node in self.manifest.nodes if node.role == "broker"]
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Every node, controllers first: the order in which they start."""
+        return [*self.controllers, *self.brokers]
+
+    @property
+    def bootstrap(self) -> str:
+        """The controllers' addresses, as every command's --bootstrap takes them."""
+        return ",".join(f"{HOST}:{node.port}" for node in self.controllers)
+
+    def home(self, node: Node) -> Path:
+        return self.directory / node.name
+
+    def data(self, node: Node) -> Path:
+        return self.home(node) / "data"
+
+    def log_dirs(self, node: Node) -> list[Path]:
+        """What the node's `log.dirs` names."""
+        numbers = range(1, len(node.log_directory_ids) + 1)
+        return [self.home(node) / f"data-{number}" for number in numbers] or [self.data(node)]
+
+    def config(self, node: Node) -> Path:
+        return self.home(node) / "node.properties"
+
+    def log_file(self, node: Node) -> Path:
+        return self.home(node) / "process.log"
+
+    def pid_file(self, node: Node) -> Path:
+        return self.home(node) / "process.json"
+
+    def metadata_log(self, node: Node) -> Path:
+        return self.data(node) / "__cluster_metadata-0"
+
+    def node(self, name: str) -> Node:
+        """The node called `name` (controller-3000). Raises KeyError."""
+        for node in self.manifest.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(name)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens on now, all different.
+
+    They lie below those that the kernel gives to outgoing connections, and are drawn from many: a node that
+    is killed finds its port free when it starts again, and two clusters that are made at once seldom meet.
+    """
+    rng = random.SystemRandom()
+    found: list[int] = []
+    while len(found) < count:
+        port = rng.randrange(_FIRST_PORT, _END_PORT)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+def open_layout(directory: Path) -> Layout:
+    """The cluster in `directory`. Raises Failure where there is none, or not a whole one."""
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise Failure(
+            f"{directory} holds no local cluster; start one with: metaquorum local up --directory {directory}"
+        )
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise Failure(
+            f"{path} is damaged ({error}); remove the whole directory if you do not need it"
+        ) from error
+    if manifest.version != MANIFEST_VERSION:
+        raise Failure(
+            f"{path} has version {manifest.version}, and this release supports {MANIFEST_VERSION}; use a "
+            "newer release"
+        )
+    layout = Layout(directory=directory.resolve(), manifest=manifest)
+    for node in layout.nodes:
+        found = existing_cluster_id(layout.data(node))
+        if found is not None and found != manifest.cluster_id:
+            raise Failure(
+                f"{layout.data(node)} belongs to cluster {found}, but {path} belongs to cluster "
+                f"{manifest.cluster_id}; give another --directory"
+            )
+    return layout
+
+
+def create(
+    directory: Path,
+    *,
+    cluster_id: str | None = None,
+    controllers: int = 3,
+    brokers: int = 3,
+    ports: Sequence[int] | None = None,
+    extra: Mapping[str, Mapping[str, str]] | None = None,
+) -> Layout:
+    """Makes and formats a new cluster in an empty or absent directory. Raises Failure for any other one.
+
+    `ports`: one for each node, controllers first, for figures free ones are drawn then. `extra`: more
+    configuration lines by role.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise Failure(f"{directory} is not empty and holds no local cluster; give a new or empty --directory")
+    rng = random.SystemRandom()
+    chosen = cluster_id or uuid_to_text(random_uuid(rng))
+    try:
+        uuid_from_text(chosen)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+    if ports is None:
+        ports = [CONTROLLER_PORT + at for at in range(controllers)] + [
+            BROKER_PORT + at for at in range(brokers)
+        ]
+        metrics_ports = [port + METRICS_ABOVE for port in ports]
+    else:
+        metrics_ports = [port for port in free_ports(3 * len(ports)) if port not in ports][: len(ports)]
+    roles = [("controller", FIRST_CONTROLLER_ID + at) for at in range(controllers)]
+    roles += [("broker", at) for at in range(brokers)]
+    nodes = tuple(
+        Node(
+            role=role,
+            node_id=node_id,
+            port=port,
+            directory_id=uuid_to_text(random_uuid(rng)),
+            metrics_port=metrics_port,
+            log_directory_ids=tuple(
+                uuid_to_text(random_uuid(rng)) for _ in range(BROKER_LOG_DIRS if role == "broker" else 0)
+            ),
+        )
+        for (role, node_id), port, metrics_port in zip(roles, ports, metrics_ports, strict=True)
+    )
+    layout = Layout(
+        directory=directory.resolve(),
+        manifest=Manifest(version=MANIFEST_VERSION, cluster_id=chosen, nodes=nodes),
+    )
+    for node in layout.nodes:
+        make_private_directory(layout.home(node))
+        private_file(layout.config(node)).write_text(
+            config_text(layout, node, (extra or {}).get(node.role, {}))
+        )
+        apply_plan(
+            FormatPlan(
+                directories=tuple(map(str, dict.fromkeys((layout.data(node), *layout.log_dirs(node))))),
+                cluster_id=chosen,
+                node_id=node.node_id,
+                directory_ids=(node.directory_id, *node.log_directory_ids),
+            )
+        )
+    private_file(layout.directory / MANIFEST).write_bytes(
+        msgspec.json.format(msgspec.json.encode(layout.manifest), indent=2)
+    )
+    return layout
+
+
+def config_text(layout: Layout, node: Node, extra: Mapping[str, str]) -> str:
+    """The configuration file of one node, in Kafka's key names."""
+    voters = ",".join(f"{one.node_id}@{HOST}:{one.port}:{one.directory_id}" for one in layout.controllers)
+    listener = "CONTROLLER" if node.role == "controller" else "PLAINTEXT"
+    values = {
+        "process.roles": node.role,
+        "node.id": str(node.node_id),
+        "controller.quorum.voters": voters,
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "listeners": f"{listener}://{HOST}:{node.port}",
+        "log.dirs": ",".join(map(str, layout.log_dirs(node))),
+    }
+    if node.log_directory_ids:
+        values["metadata.log.dir"] = str(layout.data(node))
+    if node.metrics_port:
+        values["metrics.listener"] = f"http://{HOST}:{node.metrics_port}"
+    values.update(extra)
+    return "".join(f"{key}={value}\n" for key, value in values.items())

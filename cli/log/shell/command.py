@@ -1,0 +1,58 @@
+"""`metaquorum log shell`: the command line of the shell."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from metaquorum.cli.log.input.live import REFRESH, LiveCommand
+from metaquorum.cli.log.input.options import PATH, POINT, Complaints, past_corruption_option
+from metaquorum.cli.log.input.source import open_path
+from metaquorum.cli.log.shell import looking, moving, telling
+from metaquorum.cli.log.shell.moving import where
+from metaquorum.cli.log.shell.session import Session
+from metaquorum.cli.log.shell.terminal import is_interactive, run_interactive, run_lines
+from metaquorum.cli.text.output import secrets_option
+from metaquorum.metadata.inspect.log.points import END, Point
+
+COMMANDS = (*moving.COMMANDS, *looking.COMMANDS, *telling.COMMANDS)
+
+
+@click.command("shell", cls=LiveCommand)
+@click.argument("path", type=PATH)
+@click.option(
+    "--at",
+    "point",
+    type=POINT,
+    default=None,
+    help="Start at this offset, after this record (4321+), or at this time. Default: the end.",
+)
+@click.option(
+    "--command",
+    "-c",
+    "lines",
+    multiple=True,
+    help="Run this command instead of prompting; may be repeated.",
+)
+@past_corruption_option
+@secrets_option
+def shell(path: str, point: Point | None, lines: tuple[str, ...], past_corruption: bool) -> int:
+    """Step through a log: at, next, prev, until, ls, cat, find, diff, why... `help` lists them.
+
+    Without a terminal, reads commands from standard input, one per line.
+    """
+    session = Session(
+        open_path(path),
+        COMMANDS,
+        Complaints(),
+        at=point or END,
+        past_corruption=past_corruption,
+        refresh=click.get_current_context().meta.get(REFRESH),
+    )
+    if lines:
+        return run_lines(session, lines)
+    if not is_interactive():
+        return run_lines(session, sys.stdin)
+    click.echo(f"{session.log.path}\n{where(session)}\nhelp lists the commands, Ctrl-D ends")
+    return run_interactive(session)

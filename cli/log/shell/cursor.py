@@ -1,0 +1,156 @@
+"""Where the shell stands in a log, and the moves from there: to a place, one batch on, one batch back.
+
+Going back costs as little as going on, for a while: the newest steps are kept (images share what did not
+change). Beyond them the log is replayed from the nearest snapshot. Knows no commands.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.log.quorum import QuorumView, quorum_at
+from metaquorum.metadata.inspect.walk.states import (
+    FoundState,
+    OnProblem,
+    Step,
+    earliest,
+    state_at,
+    steps_from,
+)
+
+KEPT_STEPS = 1000
+KEPT_BYTES = 32 * 1024 * 1024
+"""So many steps, and so many bytes of batches in them, are kept for going back."""
+BACK_OFFSETS = 2000
+"""How far before the place to begin when they must be made again."""
+
+
+class Cursor:
+    """A place in a log and the state there."""
+
+    def __init__(self, log: MetadataLog, on_problem: OnProblem, *, past_corruption: bool = False) -> None:
+        """Stands nowhere before the first `seek`."""
+        self.log = log
+        self.last: Step | None = None
+        self._on_problem = on_problem
+        self._past_corruption = past_corruption
+        self._found: FoundState | None = None
+        self._ahead: Iterator[Step] | None = None
+        self._behind: deque[Step] = deque()
+        self._behind_bytes = 0
+
+    @property
+    def found(self) -> FoundState:
+        """The state here, as `state_at` gives it."""
+        if self._found is None:
+            raise RuntimeError("the cursor has no position yet; seek first")
+        return self._found
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next record."""
+        return self.found.end_offset
+
+    @property
+    def image(self) -> MetadataImage:
+        """What is visible here."""
+        return self.found.image
+
+    @property
+    def quorum(self) -> QuorumView:
+        """Who led the quorum here."""
+        return self.found.quorum
+
+    @property
+    def time_ms(self) -> int:
+        """The time of the newest record here, Unix ms; -1 before the first."""
+        return self.found.state.newest.provenance.timestamp_ms
+
+    def seek(self, point: Point) -> FoundState:
+        """Goes there. Raises InspectError where the log does not reach; then nothing has moved."""
+        found = state_at(self.log, point, self._on_problem, past_corruption=self._past_corruption)
+        self._know_quorum(found)
+        self._found, self._ahead, self.last = found, None, None
+        self._behind.clear()
+        self._behind_bytes = 0
+        return found
+
+    def start(self) -> Point:
+        """The first place that can be known."""
+        return END if self.log.is_checkpoint else earliest(self.log)
+
+    def next(self) -> Step | None:
+        """One batch on; None at the end, which a growing log moves."""
+        if self.log.is_checkpoint:
+            raise InspectError(
+                f"{self.log.path} is a single state, not a history; open the directory of its log"
+            )
+        if self._ahead is None:
+            self._ahead = steps_from(
+                self.log, self.found, END, self._on_problem, past_corruption=self._past_corruption
+            )
+        step = next(self._ahead, None)
+        if step is None:
+            self._ahead = None
+            return None
+        self._keep(step)
+        self._found = FoundState(state=step.state_after, snapshot="", quorum=step.quorum_after)
+        self.last = step
+        return step
+
+    def previous(self) -> Step | None:
+        """One batch back; the batch that was taken back, None at the beginning."""
+        if self.log.is_checkpoint:
+            raise InspectError(
+                f"{self.log.path} is a single state, not a history; open the directory of its log"
+            )
+        if not self._behind:
+            self._refill()
+        if not self._behind:
+            return None
+        step = self._behind.pop()
+        self._behind_bytes -= len(step.batch.data)
+        self._found = FoundState(state=step.state_before, snapshot="", quorum=step.quorum_before)
+        self._ahead, self.last = None, None
+        return step
+
+    def search(self, wanted: Callable[[Step], bool]) -> Step | None:
+        """On to behind the first batch for which `wanted` is true; None, and no move, if there is none."""
+        origin = (self._found, self.last, tuple(self._behind), self._behind_bytes)
+        found: Step | None = None
+        try:
+            while found is None and (step := self.next()) is not None:
+                found = step if wanted(step) else None
+        finally:
+            if found is None:  # also when it was interrupted, or `wanted` has a mistake
+                self._found, self.last, behind, self._behind_bytes = origin
+                self._behind = deque(behind)
+                self._ahead = None
+        return found
+
+    def _know_quorum(self, found: FoundState) -> None:
+        """Snapshots do not say who leads: the election may stand before the one that was loaded."""
+        if not self.log.is_checkpoint:
+            found.quorum = quorum_at(self.log, found.end_offset, found.quorum)
+
+    def _keep(self, step: Step) -> None:
+        self._behind.append(step)
+        self._behind_bytes += len(step.batch.data)
+        while len(self._behind) > KEPT_STEPS or (self._behind_bytes > KEPT_BYTES and len(self._behind) > 1):
+            self._behind_bytes -= len(self._behind.popleft().batch.data)
+
+    def _refill(self) -> None:
+        """The newest steps up to here, made again."""
+        first = self.start().offset or 0
+        if self.offset <= first:
+            return
+        begin = Point(offset=max(first, self.offset - BACK_OFFSETS))
+        found = state_at(self.log, begin, past_corruption=self._past_corruption)
+        self._know_quorum(found)
+        end = Point(offset=self.offset)
+        for step in steps_from(self.log, found, end, past_corruption=self._past_corruption):
+            self._keep(step)

@@ -1,0 +1,108 @@
+"""Reads the shell's commands from a person, a pipe or the command line, and prints what they answer.
+
+Owns the line editor (the standard readline module), the prompt, Ctrl-C and the exit code. What a command
+means is `session`'s business.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+import click
+
+from metaquorum.cli.errors import EXIT_FAILED, as_failure
+from metaquorum.cli.log.shell.session import Session, ShellError
+
+HISTORY_MAX = 1000
+"""Lines that the editor remembers, in memory: nothing is written anywhere."""
+
+
+def run_lines(session: Session, lines: Iterable[str]) -> int:
+    """Commands one after the other, without a prompt; 1 if any of them failed."""
+    code = 0
+    for line in lines:
+        if not _run(session, line):
+            code = EXIT_FAILED
+        if session.ended:
+            break
+    return code
+
+
+def run_interactive(session: Session) -> int:
+    """A prompt until exit or Ctrl-D. Ctrl-C ends a command, not the shell."""
+    _Editor(session).install()
+    while not session.ended:
+        try:
+            line = input(session.prompt)
+        except EOFError:
+            click.echo()
+            break
+        except KeyboardInterrupt:
+            click.echo("^C")
+            continue
+        try:
+            _run(session, line)
+        except KeyboardInterrupt:
+            click.echo("\ninterrupted; this is still offset " + str(session.cursor.offset))
+    return 0
+
+
+def _run(session: Session, line: str) -> bool:
+    """One command; False when it failed, after one line that says why."""
+    try:
+        for answer in session.execute(line):
+            click.echo(printable(answer))
+    except ShellError as error:
+        click.echo(f"metaquorum: {error}", err=True)
+        return False
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        failure = as_failure(error)
+        if failure is None:
+            raise
+        click.echo(f"metaquorum: {failure.format_message()}", err=True)
+        return False
+    return True
+
+
+def printable(line: str) -> str:
+    """A line in which nothing moves the cursor: names in a log may hold any character."""
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+
+
+class _Editor:
+    """Completion in the standard line editor, where there is one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._found: list[str] = []
+
+    def install(self) -> None:
+        try:
+            import readline
+        except ImportError:  # a Python that was built without it: lines can still be typed
+            return
+        self._readline = readline
+        readline.set_completer(self._complete)
+        readline.set_completer_delims(" \t")
+        readline.set_history_length(HISTORY_MAX)
+        readline.parse_and_bind("tab: complete")
+        readline.parse_and_bind("set show-all-if-ambiguous on")
+
+    def _complete(self, word: str, state: int) -> str | None:
+        if state == 0:
+            line = self._readline.get_line_buffer()[: self._readline.get_endidx()]
+            try:
+                self._found = self._session.complete(line, word)
+            except Exception:  # a completion that fails must not end the line that is being typed
+                self._found = []
+        return self._found[state] if state < len(self._found) else None
+
+
+def is_interactive() -> bool:
+    """Whether a person is at both ends."""
+    return sys.stdin.isatty() and sys.stdout.isatty()

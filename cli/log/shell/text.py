@@ -1,0 +1,71 @@
+"""How the shell words records, fields and changes. Values in, lines out; knows no log and no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from metaquorum.cli.log.time_text import fields_text, value_text
+from metaquorum.cli.text.output import shows_secrets, utc_text
+from metaquorum.metadata.inspect.entities.diff import ADDED, REMOVED, Cause, EntityChange
+from metaquorum.metadata.inspect.walk.states import FoundState, Step
+from metaquorum.metadata.records.batches import DecodedRecord
+from metaquorum.metadata.text.dump import payload_json
+
+SHOWN_OF_STEP = 20
+"""Records and changes of one step that are shown; those after them are counted."""
+_SIGNS = {ADDED: "+", REMOVED: "-"}
+
+
+def record_line(decoded: DecodedRecord) -> str:
+    """A record on one line: offset, type and version, fields."""
+    payload = payload_json(decoded.record, decoded.version, secrets=shows_secrets())
+    shown = fields_text(payload["data"])
+    return f"{decoded.offset:>8}  {payload['type']} v{payload['version']}  {shown}".rstrip()
+
+
+def change_line(change: EntityChange) -> str:
+    """One entity that changed: `+` is new, `-` is gone, `~` is another; then its fields, and the record."""
+    cause = cause_text(change.cause)
+    if change.kind == ADDED:
+        shown = " ".join(f"{one.name}={value_text(one.new)}" for one in change.fields)
+    elif change.kind == REMOVED:
+        shown = ""
+    else:
+        shown = "  ".join(
+            f"{one.name} {value_text(one.old)} -> {value_text(one.new)}" for one in change.fields
+        )
+    return f"{_SIGNS.get(change.kind, '~')} {change.entity}  {shown}".rstrip() + cause
+
+
+def cause_text(cause: Cause | None) -> str:
+    """`  (4320 FENCE_BROKER_RECORD)`; nothing where no record is known."""
+    return "" if cause is None else f"  ({cause.offset} {cause.type_name})"
+
+
+def step_head(step: Step) -> str:
+    """The batch on one line: offsets, time, leader epoch."""
+    last = step.next_offset - 1
+    offsets = f"{step.offset}" if last == step.offset else f"{step.offset}-{last}"
+    number = len(step.records)
+    records = "1 record" if number == 1 else f"{number} records"
+    return f"{offsets}  {utc_text(step.time_ms)}  epoch {step.epoch}  {records}"
+
+
+def limit_lines(*states: FoundState) -> Iterator[str]:
+    """What states do not cover, and places that are shown as others."""
+    for found in states:
+        if found.shown is not None:
+            yield found.shown.text
+        yield from (f"not covered: {one.line}" for one in found.coverage)
+
+
+def bounded(lines: Iterable[str], more: str) -> Iterator[str]:
+    """The first SHOWN_OF_STEP lines, and how many there are besides."""
+    hidden = 0
+    for number, line in enumerate(lines):
+        if number < SHOWN_OF_STEP:
+            yield line
+        else:
+            hidden += 1
+    if hidden:
+        yield f"  ... and {hidden} {more}"

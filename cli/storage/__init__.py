@@ -1,1 +1,0 @@
-"""`metaquorum storage`: format directories and look at their identity."""

@@ -1,0 +1,28 @@
+"""Broker epochs: whether a request comes from the process that is registered. Knows no kind of request."""
+
+from __future__ import annotations
+
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import BrokersImage
+
+
+def epoch_refusal(brokers: BrokersImage, broker_id: int, broker_epoch: int) -> ApiError | None:
+    """Why a request of this broker epoch is not listened to; None: it is the registered one (S1.5, S1.6)."""
+    known = brokers.get(broker_id)
+    if known is None:
+        return ApiError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered: register it first"
+        )
+    if broker_epoch < known.epoch:
+        text = (
+            f"broker epoch {broker_epoch} of broker {broker_id} is over, {known.epoch} is registered: "
+            "a newer process of this id registered, or this one must register again"
+        )
+        return ApiError(ErrorCode.STALE_BROKER_EPOCH, text)
+    if broker_epoch > known.epoch:
+        text = (
+            f"broker {broker_id} names epoch {broker_epoch} and this controller knows {known.epoch}: "
+            "retry when it has caught up"
+        )
+        return ApiError(ErrorCode.NOT_CONTROLLER, text)
+    return None

@@ -1,0 +1,414 @@
+"""Records as changes: for every record of a batch, what it found and what it left behind.
+
+Owns the step from records to (before, after) of partitions and brokers, one record at a time, and what the
+log said so far about each broker. The one interpreter (`metadata.replay`) applies the records; nothing is
+frozen, so that a long log costs no image a batch. Knows neither files nor what a change means to people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from metaquorum.metadata.errors import RecordDecodeError, ReplayError
+from metaquorum.metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
+from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
+from metaquorum.metadata.image.types import (
+    NO_LEADER,
+    BrokerRegistration,
+    ConfigResource,
+    PartitionInfo,
+    TopicInfo,
+)
+from metaquorum.metadata.inspect.changes.change_steps import (
+    NOOP_LEVEL,
+    BatchChanges,
+    BrokerStep,
+    BrokerStory,
+    PartitionKey,
+    PartitionStep,
+)
+from metaquorum.metadata.inspect.changes.creations import read_creations
+from metaquorum.metadata.inspect.changes.idle_records import NOT_JUDGED, subject
+from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, is_passed, pass_over, pieces
+from metaquorum.metadata.records import control
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun, numbers_at
+
+__all__ = [
+    "MIN_INSYNC_REPLICAS",
+    "UNCLEAN_ELECTION",
+    "BatchChanges",
+    "BrokerStep",
+    "BrokerStory",
+    "ChangeFeed",
+    "PartitionKey",
+    "PartitionStep",
+]
+
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+_EPOCH = 12
+"""Where a batch's leader epoch stands in its header."""
+
+
+class ChangeFeed:
+    """Feed it every batch in log order, beginning with the state at the log's start."""
+
+    def __init__(
+        self,
+        image: MetadataImage | None = None,
+        *,
+        is_known: bool = True,
+        names: Mapping[bytes, str] | None = None,
+    ) -> None:
+        """With `is_known` False nothing says what was before the first batch, until `learn` does; `names` are
+        those of topics by their ids, which never change, as far as a later snapshot tells them."""
+        self._refused: list[ReplayError] = []
+        self._start(MetadataImage() if image is None else image)
+        self.is_known = is_known
+        self._later_names = names or {}
+        self._idle_records = False
+        self.stories: dict[int, BrokerStory] = {}
+        self._names: dict[bytes, str] = {}
+
+    def _start(self, image: MetadataImage) -> None:
+        self._engine = Replayer(ReplayState(image), on_error=self._refused.append)
+
+    def learn(self, image: MetadataImage) -> None:
+        """A snapshot says what the state is from here on."""
+        self._start(image)
+        self.is_known = True
+
+    def forget(self) -> None:
+        """Records are lost: nothing says what the state is, until `learn` does."""
+        topics = self._engine.builder.topics.freeze()
+        self._later_names = {**self._later_names, **{one.topic_id: one.name for one in topics.all()}}
+        self._start(MetadataImage())
+        self.is_known = False
+
+    @property
+    def state(self) -> ImageBuilder:
+        """The state after the batches so far. For reading only, and only until the next batch."""
+        return self._engine.builder
+
+    def replayed(self) -> ReplayState:
+        """The same as immutable images, with the open transaction if there is one."""
+        return self._engine.state()
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerRegistration]:
+        return self._engine.builder.brokers
+
+    @property
+    def metadata_version(self) -> int:
+        """The level in force: it says what a controller writes down."""
+        least = NOOP_LEVEL if self._idle_records and not self.is_known else MIN_METADATA_VERSION
+        return self.state.finalized.get(METADATA_VERSION, least)
+
+    def topic_config(self, topic: str, key: str) -> str | None:
+        """A topic's setting as the log says it: its own, else the brokers' default, else None."""
+        configs = self._engine.builder.configs
+        for resource in (ConfigResource(TOPIC_RESOURCE, topic), ConfigResource(BROKER_RESOURCE, "")):
+            value = (configs.get(resource) or {}).get(key)
+            if value is not None:
+                return value
+        return None
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """A topic's name, also of one that was deleted by the last batch."""
+        entry = self._engine.builder.topics.by_id.get(topic_id)
+        if entry is not None:
+            return entry.info.name
+        return self._names.get(topic_id) or self._later_names.get(topic_id)
+
+    def partition(self, key: PartitionKey) -> PartitionInfo | None:
+        topics = self._engine.builder.topics
+        row = topics.row_of(*key)
+        return None if row < 0 else topics.at(row)
+
+    def partitions_of(self, topic_id: bytes) -> list[PartitionInfo]:
+        topics = self._engine.builder.topics
+        entry = topics.by_id.get(topic_id)
+        return [] if entry is None else [topics.at(row) for row in entry.rows().tolist()]
+
+    def pieces(self, run: BatchRun, concern: Concern) -> Iterator[RecordBatch | Stretch]:
+        """A run that comes next, in batches for `batch` and in stretches for `pass_over`."""
+        return pieces(run, concern, self._engine.builder.topics.by_name.get)
+
+    def is_passed(self, batch: RecordBatch, concern: Concern) -> bool:
+        """Whether a batch that comes next is one for `pass_over`."""
+        return is_passed(batch, concern, self._engine.builder.topics.by_name.get)
+
+    def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
+        """Applies batches that nobody wants told. Gives the records that cannot be decoded; those that do not
+        fit the state are not its caller's."""
+        self._refused.clear()
+        builder = self._engine.builder
+        # Batches are taken as they come, also behind damage.
+        if isinstance(stretch, Stretch):
+            self._idle_records = self._idle_records or stretch.is_idle
+            builder.offset = stretch.base_offset
+            pass_over(self._engine, stretch)
+        else:
+            builder.offset = stretch.header.base_offset
+            self._engine.apply_batch(stretch)
+        return [error for error in self._refused if isinstance(error.__cause__, RecordDecodeError)]
+
+    def changed(self, stretch: Stretch) -> Iterator[BatchChanges]:
+        """Applies a stretch that was asked for with its partition changes; gives what each did, in order. The
+        state is already that behind some of the next ones, which change nothing but other partitions."""
+        self._names.clear()
+        pending: dict[PartitionKey, tuple[int, r.PartitionChangeRecord]] = {}
+        part = stretch.part()
+        low = 0
+        for offset, record in stretch.changes:
+            key = (record.topic_id, record.partition_id)
+            if key in pending:
+                high = offset - part.base_offset
+                yield from self._changed(part, low, high, pending)
+                pending, low = {}, high
+            pending[key] = offset, record
+        yield from self._changed(part, low, stretch.batches, pending)
+        builder = self._engine.builder
+        builder.offset, builder.epoch, builder.timestamp_ms = (
+            stretch.next_offset,
+            stretch.epoch,
+            stretch.time_ms,
+        )
+
+    def _changed(
+        self,
+        part: BatchRun,
+        low: int,
+        high: int,
+        pending: Mapping[PartitionKey, tuple[int, r.PartitionChangeRecord]],
+    ) -> Iterator[BatchChanges]:
+        """The batches from `low` to `high` of a run, which change each of these partitions once."""
+        run = part._replace(places=part.places[low : high + 1], base_offset=part.base_offset + low)
+        epochs, times = (
+            numbers_at(run.data, run.places[:-1] + _EPOCH, ">i4").tolist(),
+            run.timestamps_ms().tolist(),
+        )
+        topics = self._engine.builder.topics
+        found = topics.partitions(pending)
+        self._refused.clear()
+        if len(pending) >= MIN_BATCHES:
+            self._engine.builder.offset = run.base_offset
+            self._engine.apply_run(run)
+        else:
+            for offset, record in pending.values():
+                at = offset - run.base_offset
+                self._engine.apply(record, offset, epochs[at], times[at])
+        refused = {error.offset: error for error in self._refused}
+        for (key, (offset, record)), before, after in zip(
+            pending.items(), found, topics.partitions(pending), strict=True
+        ):
+            at = offset - run.base_offset
+            told = BatchChanges(base_offset=offset, epoch=epochs[at], time_ms=times[at])
+            told.records.append((offset, record))
+            if offset in refused:
+                told.refused.append(refused[offset])
+            else:
+                name = self.topic_name(key[0]) or key[0].hex()
+                told.partitions.append(
+                    PartitionStep(
+                        offset=offset, record=record, topic=name, index=key[1], before=before, after=after
+                    )
+                )
+                self._note_moves(told)
+            yield told
+
+    def created(
+        self, batch: RecordBatch, is_fine: Callable[[ImageBuilder, list[bytes]], bool]
+    ) -> BatchChanges | None:
+        """Applies a batch that comes next if it only creates topics and partitions and if these topics are
+        fine then. Otherwise applies nothing and gives None."""
+        builder = self._engine.builder
+        creations = read_creations(batch, builder)
+        if creations is None:
+            return None
+        before, place = builder.freeze(), (builder.offset, builder.epoch, builder.timestamp_ms)
+        builder.offset = batch.header.base_offset
+        self._refused.clear()
+        self._engine.apply_batch(batch)
+        if self._refused or not is_fine(self._engine.builder, list(creations.made)):
+            builder = self._engine.builder = ImageBuilder(before)
+            builder.offset, builder.epoch, builder.timestamp_ms = place
+            return None
+        self._names.clear()
+        header = batch.header
+        found = BatchChanges(
+            base_offset=header.base_offset, epoch=header.leader_epoch, time_ms=header.max_timestamp_ms
+        )
+        for offset, record in creations.others:
+            found.records.append((offset, record))
+            if isinstance(record, r.TopicRecord):
+                found.created.append((offset, TopicInfo(record.topic_id, record.name)))
+            else:
+                resource = ConfigResource(record.resource_type, record.resource_name)
+                found.configs.append((offset, resource, record.name, None, record.value))
+        for topic_id, (number, offset) in creations.made.items():
+            found.made.append((offset, self.topic_name(topic_id) or topic_id.hex(), number))
+        return found
+
+    def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> BatchChanges:
+        """Applies one batch: `records` are (offset, decoded record). Never raises for a record."""
+        found = BatchChanges(base_offset=-1, epoch=epoch, time_ms=time_ms)
+        self._refused.clear()
+        self._names.clear()
+        for offset, record in records:
+            if found.base_offset < 0:
+                found.base_offset = offset
+            found.records.append((offset, record))
+            self._record(found, offset, record)
+        found.refused = list(self._refused)
+        if not self.is_known:
+            self._set_apart(found)
+        for step in found.brokers:
+            self.stories.setdefault(step.broker_id, BrokerStory()).take(step, time_ms)
+        self._note_moves(found)
+        return found
+
+    def _set_apart(self, found: BatchChanges) -> None:
+        """While nobody knows what was before the log, records that do not fit are no faults for that, and
+        what was not there may have been."""
+        self._idle_records = self._idle_records or any(
+            isinstance(record, r.NoOpRecord) for _, record in found.records
+        )
+        strange = [error for error in found.refused if self._is_stranger(error.record)]
+        found.refused = [error for error in found.refused if error not in strange]
+        found.unplaced = [(error.offset, error.record) for error in strange]
+        found.idle.clear()
+        found.found = {offset: before for offset, before in found.found.items() if before is not None}
+
+    def _is_stranger(self, record: object) -> bool:
+        builder = self._engine.builder
+        match record:
+            case (
+                r.PartitionRecord(topic_id=topic_id)
+                | r.PartitionChangeRecord(topic_id=topic_id)
+                | r.RemoveTopicRecord(topic_id=topic_id)
+            ):
+                return topic_id not in builder.topics.by_id
+            case (
+                r.RemoveAccessControlEntryRecord()
+                | r.RemoveUserScramCredentialRecord()
+                | r.EndTransactionRecord()
+                | r.AbortTransactionRecord()
+            ):
+                return True
+        broker_id = broker_of(record)
+        return broker_id is not None and broker_id not in builder.brokers
+
+    def _record(self, found: BatchChanges, offset: int, record: object) -> None:
+        match record:
+            case (
+                r.PartitionChangeRecord(topic_id=topic_id, partition_id=index)
+                | r.PartitionRecord(topic_id=topic_id, partition_id=index)
+            ):
+                before = self.partition((topic_id, index))
+                if self._apply(found, record, offset):
+                    found.partitions.append(self._step(offset, record, topic_id, index, before))
+            case r.RemoveTopicRecord(topic_id=topic_id):
+                self._removed(found, offset, record, topic_id)
+            case r.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value):
+                resource = ConfigResource(kind, name)
+                old = (self.state.configs.get(resource) or {}).get(key)
+                if self._compare(found, record, offset):
+                    found.configs.append((offset, resource, key, old, value))
+            case r.TopicRecord(name=name, topic_id=topic_id):
+                if self._apply(found, record, offset):
+                    found.created.append((offset, TopicInfo(topic_id, name)))
+            case r.UnknownRecord() | control.UnknownControlRecord():
+                return
+            case _ if (broker_id := broker_of(record)) is not None:
+                known = self.brokers.get(broker_id)
+                if self._compare(found, record, offset):
+                    after = self.brokers.get(broker_id)
+                    found.brokers.append(
+                        BrokerStep(
+                            offset=offset, record=record, broker_id=broker_id, before=known, after=after
+                        )
+                    )
+            case _ if not _is_control(record):
+                self._compare(found, record, offset)
+
+    def _step(
+        self, offset: int, record: object, topic_id: bytes, index: int, before: PartitionInfo | None
+    ) -> PartitionStep:
+        return PartitionStep(
+            offset=offset,
+            record=record,
+            topic=self.topic_name(topic_id) or topic_id.hex(),
+            index=index,
+            before=before,
+            after=self.partition((topic_id, index)),
+        )
+
+    def _apply(self, found: BatchChanges, record: object, offset: int) -> bool:
+        refused = len(self._refused)
+        self._engine.apply(record, offset, found.epoch, found.time_ms)
+        return len(self._refused) == refused
+
+    def _compare(self, found: BatchChanges, record: object, offset: int) -> bool:
+        """Applies a record and notes what it found, and whether it changed that."""
+        before = subject(record, self.state)
+        applied = self._apply(found, record, offset)
+        if before is not NOT_JUDGED:
+            found.found[offset] = before
+            if applied and subject(record, self.state) == before:
+                found.idle.add(offset)
+        return applied
+
+    def _removed(self, found: BatchChanges, offset: int, record: object, topic_id: bytes) -> None:
+        name = self.topic_name(topic_id)
+        gone = self.partitions_of(topic_id)
+        if not self._apply(found, record, offset) or name is None:
+            return
+        self._names[topic_id] = name
+        found.removed.append((offset, TopicInfo(topic_id, name)))
+        found.partitions += [
+            PartitionStep(offset=offset, record=record, topic=name, index=at.index, before=at, after=None)
+            for at in gone
+        ]
+
+    def _note_moves(self, found: BatchChanges) -> None:
+        """Remembers from which active brokers a leadership was taken: so a split fence begins."""
+        for step in found.partitions:
+            before, after = step.before, step.after
+            if before is None or after is None or before.leader == after.leader:
+                continue
+            known = self.brokers.get(before.leader)
+            if known is None or known.fenced or known.in_controlled_shutdown:
+                continue
+            if before.leader not in after.isr or after.leader == NO_LEADER:
+                story = self.stories.setdefault(before.leader, BrokerStory())
+                story.moved_off = (step.offset, found.time_ms)
+
+
+def broker_of(record: object) -> int | None:
+    """The broker that a record is about; None for a record about something else."""
+    match record:
+        case (
+            r.BrokerRecord(broker_id=broker_id)
+            | r.UnregisterBrokerRecord(broker_id=broker_id)
+            | r.BrokerRegistrationChangeRecord(broker_id=broker_id)
+            | r.FenceBrokerRecord(id=broker_id)
+            | r.UnfenceBrokerRecord(id=broker_id)
+        ):
+            return broker_id
+    return None
+
+
+def _is_control(record: object) -> bool:
+    return isinstance(
+        record,
+        control.LeaderChangeMessage
+        | control.SnapshotHeaderRecord
+        | control.SnapshotFooterRecord
+        | control.KRaftVersionRecord
+        | control.VotersRecord,
+    )

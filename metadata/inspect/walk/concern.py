@@ -1,0 +1,221 @@
+"""Which batches a question needs one by one, and which it may pass over: those are replayed in columns.
+
+Owns the look at runs of one-record batches (see `storage.log.runs`): idle ones, and partitions of topics
+that nobody asked about. Says nothing about what a record means; whatever is unusual is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from metaquorum.metadata.columnar import changes, partitions
+from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, gather, read_frames
+from metaquorum.metadata.columnar.singles import cuts_of, idle_frames, read_run
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.image import ImageBuilder
+from metaquorum.metadata.records.codec import decode
+from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
+from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.batches.format import parse_header
+from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun, numbers_at
+
+_TOPIC_KEY = 2
+_INDEX_BYTES, _ID_BYTES = 4, 16
+"""A partition record and a partition change begin with the partition's index and its topic's id."""
+_EPOCH = 12
+_LATEST = tuple(SCHEMA_BY_CLASS[one].latest_version for one in (PartitionRecord, PartitionChangeRecord))
+
+Bools = npt.NDArray[np.bool_]
+
+
+class Engine(Protocol):
+    """What passing over needs of `metadata.replay.Replayer`."""
+
+    builder: ImageBuilder
+
+    def apply_batch(self, batch: RecordBatch) -> None: ...
+
+    def apply_run(self, run: BatchRun) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concern:
+    """What a question is about. Idle batches are no part of it, unless they end at one of `stops` (offsets).
+
+    `topics` are the names of the topics whose partitions matter, None for all. `gap_ms`: also batches whose
+    time is before that of the one before them, or so much later. `changes_together`: partition changes are
+    wanted decoded, many at a time (`Stretch.changes`). `leaps`: they are wanted in stretches in which no
+    partition comes twice (see `leaps`).
+    """
+
+    topics: frozenset[str] | None = None
+    stops: frozenset[int] = frozenset()
+    gap_ms: int | None = None
+    changes_together: bool = False
+    leaps: bool = False
+
+
+class Stretch(NamedTuple):
+    """Batches of a run that follow each other and are not needed. `places` are where they start in the run's
+    data, and where the last one ends; `epoch` and `time_ms` are those of the last one. `changes` are offsets
+    and records of what is not idle, if it was asked for."""
+
+    run: BatchRun
+    low: int
+    high: int
+    is_idle: bool
+    epoch: int
+    time_ms: int
+    changes: tuple[tuple[int, PartitionChangeRecord], ...] = ()
+
+    @property
+    def batches(self) -> int:
+        return self.high - self.low
+
+    @property
+    def base_offset(self) -> int:
+        return self.run.base_offset + self.low
+
+    @property
+    def next_offset(self) -> int:
+        """Offset after the last batch."""
+        return self.run.base_offset + self.high
+
+    def part(self) -> BatchRun:
+        """The batches as a run of their own."""
+        run = self.run
+        places = run.places[self.low : self.high + 1]
+        return run._replace(places=places, base_offset=self.base_offset, epoch=self.epoch)
+
+
+def pieces(
+    run: BatchRun, concern: Concern, topic_id: Callable[[str], bytes | None]
+) -> Iterator[RecordBatch | Stretch]:
+    """The batches of a run that are needed, and the stretches between them. `topic_id` tells a topic's id in
+    the state before the run."""
+    frames = _frames(run)
+    needed = None if frames is None else _needed(run, frames, concern, topic_id)
+    if frames is None or needed is None:
+        yield from run.batches()
+        return
+    # 0: needed, 1: idle, 2: else. Neighbours of one kind are one stretch; changes come with what is idle.
+    together = concern.changes_together or concern.leaps
+    kinds = np.where(needed, 0, np.where(idle_frames(frames) & (not together), 1, 2))
+    edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
+    if concern.leaps:
+        changed = np.flatnonzero(frames.keys == changes.API_KEY)
+        cuts = changed[cuts_of(frames, changed)[1:-1]].tolist()
+        edges = sorted({*edges, *cuts})
+    last = np.array(edges[1:], dtype=np.int64) - 1
+    epochs = numbers_at(run.data, run.places[last] + _EPOCH, ">i4").tolist()
+    times = run.timestamps_ms()[last].tolist()
+    of = kinds[last].tolist()
+    starts = run.places.tolist()
+    for at, (low, high) in enumerate(pairwise(edges)):
+        if of[at]:
+            stretch = Stretch(run, low, high, of[at] == 1, epochs[at], times[at])
+            told = _with_changes(stretch, frames) if concern.changes_together else stretch
+            if told is not None:
+                yield told
+                continue
+        for start, end in pairwise(starts[low : high + 1]):
+            header = parse_header(run.data, start)
+            yield RecordBatch(header, run.data[start:end], run.position + start, run.file)
+
+
+def _with_changes(stretch: Stretch, frames: Frames) -> Stretch | None:
+    """The stretch with its changes decoded; None where one of them cannot be."""
+    low, high = stretch.low, stretch.high
+    at = low + np.flatnonzero(frames.keys[low:high] == changes.API_KEY)
+    starts = frames.starts[at]
+    ends = (starts + frames.lengths[at]).tolist()
+    found: list[tuple[int, PartitionChangeRecord]] = []
+    try:
+        for place, start, end in zip(at.tolist(), starts.tolist(), ends, strict=True):
+            record = decode(frames.data, start, end)[1]
+            if not isinstance(record, PartitionChangeRecord):
+                return None
+            found.append((stretch.run.base_offset + place, record))
+    except RecordDecodeError:
+        return None
+    return stretch._replace(changes=tuple(found), is_idle=not found)
+
+
+def is_passed(batch: RecordBatch, concern: Concern, topic_id: Callable[[str], bytes | None]) -> bool:
+    """Whether a batch of many records is only about topics that nobody asked about, and their partitions."""
+    header = batch.header
+    if concern.topics is None or header.is_control or header.records_count < MIN_BATCHES:
+        return False
+    frames = read_frames(batch.data, header)
+    if frames is None or header.next_offset in concern.stops:
+        return False
+    known = _other_partitions(frames, set()) | ((frames.keys == _TOPIC_KEY) & (frames.versions == 0))
+    if not known.all():
+        return False
+    asked = [topic_id(name) for name in concern.topics]
+    named = (*(one for one in asked if one), *(name.encode() for name in concern.topics))
+    return not any(one in batch.data for one in named)
+
+
+def pass_over(engine: Engine, stretch: Stretch) -> None:
+    """Applies a stretch that follows what `engine` has."""
+    if stretch.is_idle:
+        builder = engine.builder
+        builder.offset, builder.epoch = stretch.next_offset, stretch.epoch
+        builder.timestamp_ms = stretch.time_ms
+    elif stretch.batches >= MIN_BATCHES:
+        engine.apply_run(stretch.part())
+    else:
+        for batch in stretch.part().batches():
+            engine.apply_batch(batch)
+
+
+def _frames(run: BatchRun) -> Frames | None:
+    try:
+        return read_run(run)
+    except IndexError:  # a record that ends before its frame does
+        return None
+
+
+def _needed(
+    run: BatchRun, frames: Frames, concern: Concern, topic_id: Callable[[str], bytes | None]
+) -> Bools | None:
+    """Which batches are needed; None for all of them."""
+    needed: Bools = ~idle_frames(frames)
+    if concern.topics is not None:
+        if concern.topics and (frames.keys == _TOPIC_KEY).any():
+            return None  # one of them may be asked about from there on
+        needed &= ~_other_partitions(frames, {topic_id(name) for name in concern.topics} - {None})
+    if concern.changes_together or concern.leaps:
+        needed &= ~((frames.keys == changes.API_KEY) & (frames.versions <= _LATEST[1]))
+    if concern.stops:
+        ends = run.base_offset + 1 + np.arange(len(needed))
+        needed |= np.isin(ends, np.array(sorted(concern.stops), dtype=np.int64))
+    if concern.gap_ms is not None:
+        times = run.timestamps_ms()
+        step = np.diff(times)
+        needed[0] = True  # what was before it is not known here
+        needed[1:] |= (step < 0) | (step > concern.gap_ms) | (times[:-1] < 0)
+    return needed
+
+
+def _other_partitions(frames: Frames, asked: set[bytes | None]) -> Bools:
+    """Records about partitions of topics other than those `asked` about; none from the future."""
+    named: Bools = (frames.keys == partitions.API_KEY) & (frames.versions <= _LATEST[0])
+    named |= (frames.keys == changes.API_KEY) & (frames.versions <= _LATEST[1])
+    named &= frames.lengths >= FRAME_BYTES + _INDEX_BYTES + _ID_BYTES
+    if asked:
+        at = np.flatnonzero(named)
+        if len(at):
+            starts = frames.starts[at] + FRAME_BYTES + _INDEX_BYTES
+            ids = gather(frames, starts, _ID_BYTES, np.dtype("V16"))
+            for one in asked:
+                named[at[ids == np.void(one or b"")]] = False
+    return named

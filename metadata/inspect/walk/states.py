@@ -1,0 +1,279 @@
+"""The state at any place of a log, and the walk from one place to another, batch by batch.
+
+Owns where to begin: the nearest snapshot that is whole. The walk itself is `walk`'s. Memory is that of an
+image: nothing is kept of the batches that went by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from metaquorum.metadata.image import MetadataImage, Provenance
+from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.coverage import Coverage, known_from
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, damage_line
+from metaquorum.metadata.inspect.log.places import TRANSACTION, ShownAs, behind_batch, inside_batch
+from metaquorum.metadata.inspect.log.points import END, Point, parse_point, utc_text
+from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.inspect.walk.concern import Concern
+from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, Step
+from metaquorum.metadata.inspect.walk.walk import Notes, OnProblem, Walk
+from metaquorum.metadata.replay import ReplayState
+
+__all__ = [
+    "END",
+    "SHOWN_PROBLEMS",
+    "FoundState",
+    "OnProblem",
+    "Passed",
+    "Point",
+    "Step",
+    "earliest",
+    "inside_transaction",
+    "nothing_known",
+    "parse_point",
+    "settle",
+    "state_at",
+    "steps",
+    "steps_about",
+    "steps_alone",
+    "steps_from",
+]
+
+
+def state_at(
+    log: MetadataLog,
+    point: Point = END,
+    on_problem: OnProblem | None = None,
+    *,
+    past_corruption: bool = False,
+    coverage: Coverage | None = None,
+) -> FoundState:
+    """The state at `point`: the newest whole snapshot that is not past it, plus the batches after it.
+
+    A batch is taken whole or not at all, so the state may end a little before an offset that lies inside one.
+    Where records are missing (a corrupt batch, a gap between segments) the state is the one before, and
+    `stopped` says why; with `past_corruption` replay goes on with what follows. Raises InspectError when the
+    place is outside of what the log and its snapshots reach.
+    """
+    if log.is_checkpoint:
+        return _checkpoint(log, point, on_problem)
+    place, shown = settle(log, point)
+    walk = _begin(log, place, Notes(on_problem, coverage), past_corruption)
+    walk.run_to(place)
+    found = walk.finish(place)
+    found.shown = inside_transaction(found.state) or shown
+    return found
+
+
+def settle(log: MetadataLog, point: Point, *, first: bool = False) -> tuple[Point, ShownAs | None]:
+    """A place as it can be shown, at the end of a batch, and what to say where it was asked for otherwise. A
+    time stays one unless the log's clock jumps (see `clock`): then it is the offset behind the last batch
+    that is not later or, with `first`, before the first one that is not earlier.
+
+    Raises InspectError for `N+` where the log has no record N, and for a time before a clock that jumps.
+    """
+    if not log.is_checkpoint and point.time_ms is not None:
+        return _settle_time(log, point, point.time_ms, first)
+    if log.is_checkpoint or point.offset is None:
+        return point, None
+    if point.after:
+        return Point(offset=_behind_transaction(log, behind_batch(log, point))), None
+    shown = inside_batch(log, point)
+    return (point if shown is None else Point(offset=shown.offset)), shown
+
+
+def _settle_time(log: MetadataLog, point: Point, time_ms: int, first: bool) -> tuple[Point, ShownAs | None]:
+    clock = clock_of(log)
+    if clock.is_steady or clock.first_ms is None:
+        return point, None
+    if time_ms < clock.first_ms and not first:
+        raise InspectError(
+            f"{log.path} begins at {utc_text(clock.first_ms)}, after {utc_text(time_ms)}; give a later time,"
+            f" or an offset from {log.start_offset} on"
+        )
+    return clock.place(time_ms, first=first)
+
+
+def inside_transaction(state: ReplayState) -> ShownAs | None:
+    """What is shown of a state inside a metadata transaction; None for any other."""
+    if state.transaction is None:
+        return None
+    first = state.transaction.begin_offset
+    return ShownAs(asked=state.end_offset, offset=first, atomic=TRANSACTION, first=first)
+
+
+def _behind_transaction(log: MetadataLog, end_offset: int) -> int:
+    """`end_offset`, or where the transaction that is open there ends, so that what it did is visible."""
+    known = known_from(log)
+    if known is None or end_offset < known:
+        return end_offset  # nobody can know there
+    found = state_at(log, Point(offset=end_offset), past_corruption=True)
+    if found.state.transaction is None:
+        return end_offset
+    for step in steps_from(log, found, past_corruption=True):
+        end_offset = step.next_offset
+        if step.state_after.transaction is None:
+            break
+    return end_offset
+
+
+def steps(
+    log: MetadataLog,
+    start: Point | None = None,
+    end: Point = END,
+    on_problem: OnProblem | None = None,
+    *,
+    past_corruption: bool = False,
+    coverage: Coverage | None = None,
+) -> Iterator[Step]:
+    """Every batch from `start` to `end` with the images before and after it.
+
+    `start` None is as early as the log and its snapshots reach. A batch that contains `start` is the first
+    one, one that contains `end` is not given. A checkpoint gives its own batches, with its own offsets.
+    Stops at missing records as `state_at` does, after telling `on_problem`. Raises InspectError as it does.
+    """
+    notes = Notes(on_problem, coverage)
+    if log.is_checkpoint:
+        walk = Walk(log, FoundState(state=ReplayState()), notes, past_corruption)
+        yield from (step for step in walk.steps(end) if isinstance(step, Step))
+        return
+    start = earliest(log) if start is None else settle(log, start)[0]
+    end = settle(log, end)[0]
+    walk = _begin(log, start, notes, past_corruption)
+    walk.run_to(start)
+    walk.finish(start)
+    yield from (step for step in walk.steps(end) if isinstance(step, Step))
+
+
+def steps_about(
+    log: MetadataLog,
+    found: FoundState,
+    concern: Concern,
+    end: Point = END,
+    on_problem: OnProblem | None = None,
+    *,
+    past_corruption: bool = False,
+    coverage: Coverage | None = None,
+) -> Iterator[Step | Passed]:
+    """As `steps_from`, but what `concern` does not need goes by in columns, many batches at a time. The first
+    step after that has the state after them before it."""
+    start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
+    yield from Walk(log, start, Notes(on_problem, coverage), past_corruption).steps(end, concern)
+
+
+def steps_from(
+    log: MetadataLog,
+    found: FoundState,
+    end: Point = END,
+    on_problem: OnProblem | None = None,
+    *,
+    past_corruption: bool = False,
+    coverage: Coverage | None = None,
+) -> Iterator[Step]:
+    """As `steps`, from a state of the same log that is known already; `found` is not changed."""
+    start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
+    for step in Walk(log, start, Notes(on_problem, coverage), past_corruption).steps(end):
+        if isinstance(step, Step):
+            yield step
+
+
+def nothing_known(offset: int) -> FoundState:
+    """A place where no state is known: what comes there is told by its own records alone."""
+    image = MetadataImage().with_provenance(Provenance(offset, -1, -1))
+    return FoundState(state=ReplayState(image))
+
+
+def steps_alone(
+    log: MetadataLog, start: Point | None, end: Point, on_problem: OnProblem | None, coverage: Coverage
+) -> tuple[FoundState, Iterator[Step]]:
+    """What records alone make, from the log's first one on, of which no snapshot says what was before: the
+    state at `start` (None: at the first record) with nothing in it but what came in the log, and the steps
+    from there to `end`."""
+    notes = Notes(on_problem, coverage)
+    notes.is_alone = True
+    walk = Walk(log, nothing_known(log.start_offset), notes, past_corruption=True)
+    if start is not None:
+        walk.run_to(start)
+    found = FoundState(state=walk.engine.state(), quorum=walk.found.quorum)
+    return found, (step for step in walk.steps(end) if isinstance(step, Step))
+
+
+def earliest(log: MetadataLog) -> Point:
+    """The first place whose state can be known: 0, or the oldest snapshot that the log goes on from."""
+    known = known_from(log)
+    return Point(offset=log.start_offset if known is None else known)
+
+
+def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) -> Walk:
+    """A walk that stands at the nearest snapshot before `start`, or at the log's beginning."""
+    found = _nearest(log, start, notes)
+    base = log.start_offset
+    walk = Walk(log, found, notes, past_corruption)
+    if walk.engine.end_offset >= base or start.offset == walk.engine.end_offset:
+        return walk
+    if not past_corruption:
+        known = known_from(log)
+        if known is not None:
+            raise InspectError(
+                f"{log.path} begins at offset {base}, and its oldest whole snapshot ends at {known}: no state"
+                f" before that is known; ask for {known} or later (what records alone say of earlier places:"
+                " log timeline, log why, log dump)"
+            )
+        raise InspectError(
+            f"{log.path} begins at offset {base} and no snapshot beside it leads there; give a"
+            " directory that has one, use --past-corruption, or ask for what records alone say (log timeline,"
+            " log why, log dump)"
+        )
+    notes.add(f"{log.path} begins at offset {base}: nothing before it is known")
+    walk.engine.builder.offset = base
+    return walk
+
+
+def _nearest(log: MetadataLog, point: Point, notes: Notes) -> FoundState:
+    """The state of the newest whole snapshot between the log's start and the point, or the empty one."""
+    base = log.start_offset
+    snapshots = log.snapshots()
+    limit = point.offset
+    if limit is None and snapshots and not log.is_directory:
+        limit = log.end_offset
+    for position in reversed(snapshots):
+        if limit is not None and position.offset > limit:
+            continue
+        if position.offset < base and position.offset != point.offset:
+            break
+        snapshot = log.snapshot(position)
+        if point.time_ms is not None and snapshot.snapshot_timestamp_ms() > point.time_ms:
+            continue
+        loaded = _checkpoint(snapshot, END, None)
+        if loaded.problems and (base == 0 or position != snapshots[0]):
+            notes.add(f"{snapshot.path} is not whole, an earlier start is used: {loaded.problems[0]}")
+            continue
+        for line in loaded.problems:
+            notes.add(line)
+        notes.unknown += loaded.unknown
+        return FoundState(state=loaded.state, snapshot=loaded.snapshot)
+    return FoundState(state=ReplayState())
+
+
+def _checkpoint(log: MetadataLog, point: Point, on_problem: OnProblem | None) -> FoundState:
+    """The state that a checkpoint file holds. Its name says where in the log it stands."""
+    if not point.is_end:
+        raise InspectError(
+            f"{log.path} is a single state, not a history; leave out --at, or give its directory"
+        )
+    notes = Notes(on_problem)
+    walk = Walk(log, FoundState(state=ReplayState(), snapshot=log.path), notes, past_corruption=True)
+    walk.run_to(END)
+    if not walk.footer and log.size_bytes():
+        notes.add(damage_line(log.missing_footer(walk.engine.end_offset)))
+    found = walk.finish(END)
+    position = log.snapshot_position()
+    if position is not None:
+        for broker_id in walk.engine.builder.brokers:
+            walk.engine.builder.note_registration(broker_id, position.offset - 1)
+        time_ms = -1 if walk.header is None else walk.header.last_contained_log_timestamp
+        provenance = Provenance(position.offset, position.epoch, time_ms)
+        found.state = ReplayState(walk.engine.state().image.with_provenance(provenance))
+    found.quorum = QuorumView(kraft_version=found.quorum.kraft_version, voters=found.quorum.voters)
+    return found

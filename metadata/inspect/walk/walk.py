@@ -1,0 +1,367 @@
+"""Goes through a log once, batch by batch, and replays it; behind `states`.
+
+Owns what happens at damage (stop, or go on past it), at a base offset that was damaged, and at records that
+cannot be applied (skipped, counted, named). Meaning is `metadata.replay`'s alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
+
+from metaquorum.metadata.errors import ReplayError, UnknownRecordError
+from metaquorum.metadata.image import ImageBuilder
+from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_LOOKED_AT, Coverage, Uncovered
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, damage_line
+from metaquorum.metadata.inspect.log.points import Point, ms_hint, utc_text
+from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, pass_over, pieces
+from metaquorum.metadata.inspect.walk.leaps import changed_rows, leap
+from metaquorum.metadata.inspect.walk.rewrite import with_header
+from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, Step
+from metaquorum.metadata.records.batches import DecodedRecord, decode_readable
+from metaquorum.metadata.records.control import (
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    UnknownControlRecord,
+)
+from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
+from metaquorum.storage.errors import BatchError
+from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun
+
+OnProblem = Callable[[str], None]
+"""Takes one line about something damaged, left out or not applied, as it is met."""
+
+
+class Walk:
+    """Goes through a log once, in pieces: `run_to` one place, then `steps` to another."""
+
+    def __init__(self, log: MetadataLog, found: FoundState, notes: Notes, past_corruption: bool) -> None:
+        """Starts where `found` stands."""
+        self._log = log
+        self._past_corruption = past_corruption
+        self._notes = notes
+        self.found = found
+        self.engine = Replayer(found.state, on_error=notes.refused)
+        self._start_offset = self.engine.end_offset
+        self._source: Iterator[RecordBatch | BatchRun | Damage] = log.runs(self.engine.end_offset or None)
+        self._opened: Iterator[RecordBatch | Stretch] = iter(())
+        self._concern: Concern | None = None
+        self._ahead: list[RecordBatch | BatchRun | Stretch | Damage] = []
+        self._pending: RecordBatch | Damage | None = None
+        self._damage: Damage | None = None
+        self._moved = found.snapshot is not None
+        self._reached = False
+        self.header: SnapshotHeaderRecord | None = None
+        self.footer = False
+
+    def run_to(self, limit: Point) -> None:
+        """Applies every batch before `limit`."""
+        while (batch := self._next(limit, whole_runs=True)) is not None:
+            if isinstance(batch, RecordBatch):
+                self._apply(batch)
+
+    def steps(self, limit: Point, concern: Concern | None = None) -> Iterator[Step | Passed]:
+        """Applies every batch before `limit` and gives each with what it did; those that `concern` does not
+        need go by together."""
+        self._concern = concern
+        before: ReplayState | None = None
+        while (batch := self._next(limit)) is not None:
+            if isinstance(batch, Stretch):
+                if concern is not None and concern.leaps and not batch.is_idle:
+                    leapt = self._leap(batch)
+                    if leapt is not None:
+                        yield leapt
+                    before = None
+                    continue
+                before = None
+                self._moved = True
+                pass_over(self.engine, batch)
+                yield Passed(
+                    batches=batch.batches,
+                    next_offset=batch.next_offset,
+                    epoch=batch.epoch,
+                    time_ms=batch.time_ms,
+                )
+                continue
+            before = self.engine.state() if before is None else before
+            quorum = self.found.quorum
+            self._notes.begin_step()
+            unknown = self._notes.unknown
+            self._apply(batch)
+            after = self.engine.state()
+            yield Step(
+                batch=batch,
+                unknown=self._notes.unknown - unknown,
+                state_before=before,
+                state_after=after,
+                quorum_before=quorum,
+                quorum_after=self.found.quorum,
+                problems=self._notes.of_step(),
+            )
+            before = after
+
+    def _leap(self, stretch: Stretch) -> Passed | None:
+        """Applies a stretch of partition changes as one step. Where it cannot be judged as one, its batches
+        come next instead."""
+        before, skipped, unknown = self.engine.state(), self.engine.skipped, self._notes.unknown
+        found = None
+        if before.transaction is None and stretch.batches >= MIN_BATCHES:
+            found = changed_rows(self.engine.builder, stretch)
+        leapt: Passed | None = None
+        if found is not None and len(found[0]):
+            was_alone, self._notes.is_alone = self._notes.is_alone, True
+            pass_over(self.engine, stretch)
+            self._notes.is_alone = was_alone
+            if self.engine.skipped == skipped and self._notes.unknown == unknown:
+                leapt = leap(stretch, before.image, self.engine.state().image, found)
+            if leapt is None:
+                self.engine.builder = ImageBuilder(before.image)
+                self.engine.skipped, self._notes.unknown = skipped, unknown
+        elif found is not None:
+            pass_over(self.engine, stretch)  # all of it is idle
+            leapt = Passed(
+                batches=stretch.batches,
+                next_offset=stretch.next_offset,
+                epoch=stretch.epoch,
+                time_ms=stretch.time_ms,
+            )
+        if leapt is None:
+            concern = replace(self._concern or Concern(), leaps=False)
+            parts = pieces(stretch.part(), concern, self.engine.builder.topics.by_name.get)
+            self._opened = chain(parts, self._opened)
+        else:
+            self._moved = True
+        return leapt
+
+    def finish(self, point: Point) -> FoundState:
+        """The state reached. Raises InspectError for a place that the log does not reach."""
+        found = self.found
+        found.state = self.engine.state()
+        found.problems, found.unknown = self._notes.lines, self._notes.unknown
+        found.coverage = self._notes.coverage
+        if found.stopped is None and self._pending is None:
+            self._check_reaches(point)
+        if point.time_ms is not None and isinstance(self._pending, RecordBatch) and not self._moved:
+            raise InspectError(
+                f"{self._log.path} begins at {utc_text(self._pending.header.max_timestamp_ms)}, after"
+                f" {utc_text(point.time_ms)}; give a later time, or an offset from {found.end_offset} on"
+            )
+        return found
+
+    def _check_reaches(self, point: Point) -> None:
+        """Beyond the log's end an offset is the user's mistake; of a time it is only told."""
+        found = self.found
+        if point.offset is not None and point.offset > found.end_offset and not found.problems:
+            raise InspectError(
+                f"{self._log.path} ends at offset {found.end_offset}, before {point.offset};"
+                f" give {found.end_offset} or less{ms_hint(point.offset)}"
+            )
+        last_ms = self.engine.builder.timestamp_ms
+        if point.time_ms is not None and point.time_ms > last_ms:
+            found.notes.append(
+                f"{self._log.path} ends at {utc_text(last_ms)}, before {utc_text(point.time_ms)};"
+                f" this is the state at its end, offset {found.end_offset}"
+            )
+
+    def _next(self, limit: Point, *, whole_runs: bool = False) -> RecordBatch | Stretch | None:
+        """The next batch to apply; None at the limit, at the end, and where records are missing. With
+        `whole_runs`, runs of batches before the limit are applied on the way; with a concern, a stretch that
+        it does not need comes as one."""
+        while self.found.stopped is None:
+            item = self._take()
+            if item is None:
+                self._tell_lost_end()
+                return None
+            if isinstance(item, BatchRun):
+                self._reached = self._reached or item.next_offset > self._start_offset
+                fits = self._fits(item, limit)
+                if whole_runs and fits:
+                    self._moved = True
+                    self.engine.apply_run(item)
+                elif self._concern is not None and fits:
+                    self._opened = pieces(item, self._concern, self.engine.builder.topics.by_name.get)
+                else:
+                    self._opened = item.batches()
+                continue
+            if isinstance(item, Stretch):
+                return item
+            if isinstance(item, Damage):
+                if limit.offset is None or item.offset < limit.offset:
+                    self._damage = item
+                    self._notes.add(damage_line(item))
+                continue
+            if item.header.next_offset <= self._start_offset and not self._reached:
+                continue
+            self._reached = True
+            if _is_past(item.header, limit):
+                self._pending = item
+                return None
+            if item.header.base_offset == self.engine.end_offset:
+                return item
+            fitting = self._goes_on(item, limit)
+            if fitting is not None:
+                return fitting
+        return None
+
+    def _take(self) -> RecordBatch | BatchRun | Stretch | Damage | None:
+        """What was put back, the next piece of an opened run, or what the log has next."""
+        item: RecordBatch | BatchRun | Stretch | Damage | None = self._pending
+        if item is None and self._ahead:
+            return self._ahead.pop(0)
+        if item is None:
+            item = next(self._opened, None)
+        if item is None:
+            item = next(self._source, None)
+        self._pending = None
+        return item
+
+    def _fits(self, run: BatchRun, limit: Point) -> bool:
+        """Whether a run follows what was replayed and lies before the limit as a whole."""
+        if run.base_offset != self.engine.end_offset:
+            return False
+        if limit.offset is not None:
+            return run.next_offset <= limit.offset
+        return limit.time_ms is None or int(run.timestamps_ms().max()) <= limit.time_ms
+
+    def _goes_on(self, batch: RecordBatch, limit: Point) -> RecordBatch | None:
+        """At a batch that does not follow: it, or what it was before its base offset was damaged, to go on
+        with; None, after stopping the walk, for neither."""
+        expected, base = self.engine.end_offset, batch.header.base_offset
+        if self._follows_at(batch, expected):
+            place = f"{batch.file} at byte {batch.position}"
+            what = f"the base offset {base} of the batch there is damaged, {expected} is the one that fits"
+            if self._past_corruption:
+                self._notes.add(f"{place}: {what}, and it was put back")
+                return with_header(batch, batch.header._replace(base_offset=expected))
+            self.found.stopped = Damage(
+                file=batch.file, position=batch.position, offset=expected, reason=what
+            )
+            self._not_looked_at(expected, limit)
+            self._notes.add(
+                f"stopped at offset {expected}: {place}: {what}; go on with it by --past-corruption, or put"
+                " it right with: metaquorum log repair --past-corruption"
+            )
+            return None
+        lost = _missing(expected, base) if base > expected else "offsets go back"
+        self._lost(expected, base)
+        if not self._past_corruption:
+            self.found.stopped = self._damage or Damage(
+                file=batch.file, position=batch.position, offset=expected, reason=lost
+            )
+            self._not_looked_at(max(base, expected), limit)
+            self._notes.add(
+                f"stopped at offset {expected}: {lost}, the next batch begins at {base}; go on with it by"
+                " --past-corruption"
+            )
+            return None
+        self._notes.add(f"went on at offset {base}: {lost}")
+        self.engine.builder.offset = base
+        return batch
+
+    def _lost(self, start: int, end: int | None) -> None:
+        text = "these records are lost here, and what they did is not in the answer"
+        self._uncovered(start, end, MISSING, text)
+
+    def _not_looked_at(self, start: int, limit: Point) -> None:
+        text = "the answer stops before them; go on behind what is missing by --past-corruption"
+        self._uncovered(start, limit.offset, NOT_LOOKED_AT, text)
+
+    def _tell_lost_end(self) -> None:
+        """Damage behind which nothing could be read."""
+        if self._damage is not None and self._damage.offset >= self.engine.end_offset:
+            self._lost(self.engine.end_offset, None)
+
+    def _uncovered(self, start: int, end: int | None, reason: str, text: str) -> None:
+        self._notes.coverage.add(
+            Uncovered(from_offset=start, to_offset=end, reason=reason, text=text, path=self._log.path)
+        )
+
+    def _follows_at(self, batch: RecordBatch, expected: int) -> bool:
+        """Whether the next batch goes on as if this one began at `expected`: its base offset, which no CRC
+        covers, is damaged then (see `sound_headers`)."""
+        following: list[RecordBatch | BatchRun | Stretch | Damage] = []
+        while (item := self._take()) is not None:
+            following.append(item)
+            if not isinstance(item, Damage):
+                break
+        self._ahead = [*following, *self._ahead]
+        if not following or isinstance(last := following[-1], Damage):
+            return False
+        next_base = last.header.base_offset if isinstance(last, RecordBatch) else last.base_offset
+        return next_base == expected + batch.header.last_offset_delta + 1
+
+    def _apply(self, batch: RecordBatch) -> None:
+        self._moved = True
+        if batch.header.is_control:
+            self._control(batch.header, decode_readable(batch))
+        try:
+            self.engine.apply_batch(batch)
+        except BatchError as error:
+            self._damage = Damage(
+                file=batch.file,
+                position=batch.position,
+                offset=batch.header.base_offset,
+                reason=str(error),
+            )
+            self._notes.add(damage_line(self._damage))
+
+    def _control(self, header: BatchHeader, records: tuple[DecodedRecord, ...]) -> None:
+        self.found.quorum = self.found.quorum.after(header.leader_epoch, records)
+        for decoded in records:
+            match decoded.record:
+                case UnknownControlRecord():
+                    self._notes.unknown += 1
+                case SnapshotHeaderRecord():
+                    self.header = decoded.record
+                case SnapshotFooterRecord():
+                    self.footer = True
+
+
+def _missing(expected: int, found: int) -> str:
+    last = found - 1
+    return f"offset {last} is missing" if last == expected else f"offsets {expected} to {last} are missing"
+
+
+def _is_past(header: BatchHeader, limit: Point) -> bool:
+    if limit.offset is not None:
+        return header.next_offset > limit.offset
+    return limit.time_ms is not None and header.max_timestamp_ms > limit.time_ms
+
+
+class Notes:
+    """Lines about problems: told at once, kept up to a bound; and what was not covered for them."""
+
+    def __init__(self, on_problem: OnProblem | None, coverage: Coverage | None = None) -> None:
+        self.lines: list[str] = []
+        self.coverage = Coverage() if coverage is None else coverage
+        self.unknown = 0
+        self.is_alone = False
+        """Whether nothing says what was before: records that do not fit are no faults then."""
+        self._on_problem = on_problem
+        self._step: list[str] = []
+
+    def add(self, line: str) -> None:
+        if self._on_problem is not None:
+            self._on_problem(line)
+        if len(self._step) < SHOWN_PROBLEMS:
+            self._step.append(line)
+        if len(self.lines) < SHOWN_PROBLEMS:
+            self.lines.append(line)
+        elif len(self.lines) == SHOWN_PROBLEMS:
+            self.lines.append("more problems follow; see them with: metaquorum log dump")
+
+    def begin_step(self) -> None:
+        self._step = []
+
+    def of_step(self) -> tuple[str, ...]:
+        return tuple(self._step)
+
+    def refused(self, error: ReplayError) -> None:
+        """What the replayer hands over: from the future (counted) or not fitting (told)."""
+        if isinstance(error.__cause__, UnknownRecordError):
+            self.unknown += 1
+        elif not self.is_alone:
+            self.add(f"skipped: {error}")

@@ -1,0 +1,485 @@
+"""Why an entity is as it is: the chain of records that made it so, with derived causes.
+
+Owns which records count for an entity (or one field of it), and the wait for a fence that was split over
+several batches. The causes come from `causes`. Reads a log once, from the earliest state that is known to the
+place asked about; memory is that of the state and of the entity's own links.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from metaquorum.metadata.errors import ReplayError
+from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
+from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS
+from metaquorum.metadata.inspect.causes.causes import (
+    Cause,
+    Scene,
+    broker_causes,
+    election_causes,
+    partition_causes,
+    record_causes,
+)
+from metaquorum.metadata.inspect.causes.split_fences import LIKE_A_SPLIT_FENCE, SLICE_MIN
+from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed, broker_of
+from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_who
+from metaquorum.metadata.inspect.entities.suggest import suggestion
+from metaquorum.metadata.inspect.entities.targets import Target
+from metaquorum.metadata.inspect.entities.views import Wanted, config_path, entities_below, scram_path
+from metaquorum.metadata.inspect.log.entities import EntityNamer, is_below
+from metaquorum.metadata.inspect.log.log import InspectError
+from metaquorum.metadata.inspect.log.places import Limits
+from metaquorum.metadata.inspect.timeline.strangers import said_fields
+from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
+from metaquorum.metadata.inspect.walk.decoded_runs import place_of
+from metaquorum.metadata.inspect.walk.states import inside_transaction
+from metaquorum.metadata.records import control
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.text.tree import broker_tree, partition_tree
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.log.runs import BatchRun
+
+_QUORUM_RECORDS = (control.LeaderChangeMessage, control.VotersRecord, control.KRaftVersionRecord)
+
+MAX_LINKS = 100_000
+"""Links that are kept; older ones are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One record of the chain. `changes` are (field, before, after) as plain data; times are Unix ms."""
+
+    offset: int
+    epoch: int
+    time_ms: int
+    type_name: str
+    changes: tuple[tuple[str, Any, Any], ...]
+    causes: tuple[Cause, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Explanation:
+    """The chain, oldest first, and how the target stands at its end. `exists` is False for an entity that was
+    deleted or never was, None where records alone cannot tell; `value` is the field's, or all fields'.
+    `dropped` links were too many to keep; `unknown` records of the log are from the future; `limits` has what
+    the chain does not cover."""
+
+    target: Target
+    end_offset: int
+    exists: bool | None
+    value: Any
+    links: list[Link] = field(default_factory=list)
+    dropped: int = 0
+    unknown: int = 0
+    base_offset: int = 0
+    limits: Limits = field(default_factory=Limits, compare=False)
+
+    @property
+    def last(self) -> Link | None:
+        """The newest link that changed something; the newest where none did."""
+        changed = (link for link in reversed(self.links) if link.causes[0].rule != "changed-nothing")
+        return next(changed, self.links[-1] if self.links else None)
+
+
+class Chain:
+    """Collects the links of one target. Feed it every batch in log order, then ask for the result."""
+
+    def __init__(
+        self,
+        target: Target,
+        image: MetadataImage | None = None,
+        *,
+        is_known: bool = True,
+        names: Mapping[bytes, str] | None = None,
+        secrets: bool = False,
+    ) -> None:
+        """`image` is the state at the log's start; with `is_known` False it is empty, and records tell what
+        they say by themselves until `learn`. `names` are those of topics as a later snapshot tells them. With
+        `secrets`, causes tell the values of secret settings."""
+        self._target = target
+        self._secrets = secrets
+        self._feed = ChangeFeed(image, is_known=is_known, names=names)
+        known = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
+        self._namer = EntityNamer({**(names or {}), **known})
+        self._said: dict[str, Any] = {}
+        self._links: deque[Link] = deque(maxlen=MAX_LINKS)
+        self._visible: tuple[deque[Link], int] | None = None
+        self.limits = Limits()
+        self._count = 0
+        self._unknown = 0
+        self._base_offset = self._end = 0 if image is None else image.provenance.offset
+        self._quorum: dict[str, Any] = {}
+        self._election: tuple[int, int] | None = None
+        self._last_ms: int | None = None
+        self._kind = target.entity.partition("/")[0]
+        self._quorum_before: dict[str, Any] = {}
+        self._settings: set[tuple[str, str]] = set()
+        self._concern = self._concern_of()
+        self._slices: set[int] = set()
+        if image is not None and is_known:
+            self._begin(image)
+
+    def _concern_of(self) -> Concern:
+        """Which batches may hold a link, or a fence that tells of one."""
+        if not self._feed.is_known:
+            return Concern()  # which topic a partition is of is not known
+        if self._kind == "topic":
+            wanted = (self._partition_of() or (self._target.entity.partition("/")[2],))[0]
+            by_name = wanted and self._partition_of() is not None
+            return Concern(topics=frozenset({wanted}) if by_name else None)
+        return Concern(topics=frozenset())
+
+    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
+        """A run that comes next: batches for `batch`, stretches for `pass_over`."""
+        return self._feed.pieces(run, self._concern)
+
+    def is_passed(self, batch: RecordBatch) -> bool:
+        """Whether a batch that comes next is one for `pass_over`."""
+        return self._feed.is_passed(batch, self._concern)
+
+    def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
+        """Batches that are not about the target; which of their records cannot be read."""
+        _, self._end, self._last_ms = place_of(stretch)
+        return self._feed.pass_over(stretch)
+
+    @property
+    def end_offset(self) -> int:
+        """Offset behind the last batch."""
+        return self._end
+
+    def is_whole(self, known: int | None) -> bool:
+        """Whether the chain needs nothing of what a trimmed log does not know before the offset `known`:
+        elections are records of their own, and a topic's chain begins with the topic."""
+        first = self._links[0] if self._links else None
+        created = first is not None and first.type_name in ("TOPIC_RECORD", "PARTITION_RECORD")
+        return self._kind == "quorum" or (
+            created and known is not None and first is not None and first.offset >= known
+        )
+
+    def learn(self, image: MetadataImage) -> None:
+        """A snapshot says what the state is here, which was not known so far."""
+        before = self._now()
+        self._feed.learn(image)
+        for topic in image.topics.all():
+            self._namer.learn(topic.topic_id, topic.name)
+        self._concern = self._concern_of()
+        self._end = max(self._end, image.provenance.offset)
+        now, name = self._now(), self._target.field
+        is_same = before == now if name is None else (before or {}).get(name) == (now or {}).get(name)
+        if not (self._links and is_same) and self._kind != "quorum":
+            self._begin(image)
+
+    def _begin(self, image: MetadataImage) -> None:
+        """Notes that the entity is there from the start on, where a snapshot says so."""
+        if self._now() is None:
+            return
+        if self._kind == "config":
+            found = entities_below(image, Wanted(self._target.entity))
+            self._settings = {(path, key) for path, fields in found for key in fields}
+        place = image.provenance
+        before = "what was before is" if not self._links else "what the records above do not say is"
+        text = f"it is in the snapshot that ends at offset {place.offset}; {before} not in this log"
+        self._add(
+            Link(
+                offset=place.offset,
+                epoch=place.epoch,
+                time_ms=place.timestamp_ms,
+                type_name="SNAPSHOT",
+                changes=(),
+                causes=(Cause(rule="created", text=text),),
+            )
+        )
+
+    def batch(self, epoch: int, time_ms: int, records: Sequence[tuple[int, object]]) -> None:
+        """One batch: `records` are (offset, decoded record)."""
+        changes = self._feed.batch(epoch, time_ms, records)
+        scene = Scene(batch=changes, feed=self._feed)
+        self._transaction(changes)
+        self._fences(changes)
+        self._unknown += sum(
+            isinstance(one, r.UnknownRecord | control.UnknownControlRecord) for _, one in changes.records
+        )
+        match self._kind:
+            case "topic" if self._partition_of() is not None:
+                self._partition_steps(changes, scene)
+            case "broker" if self._target.entity.partition("/")[2].isdigit():
+                self._broker_steps(changes, scene)
+            case _:
+                self._plain(changes)
+        if changes.records:
+            self._end = changes.records[-1][0] + 1
+        self._last_ms = time_ms
+
+    def _transaction(self, changes: BatchChanges) -> None:
+        """Keeps the chain as it was before an open transaction: nothing in one holds before its end."""
+        for _, record in changes.records:
+            match record:
+                case r.BeginTransactionRecord():
+                    self._visible = (self._links.copy(), self._count)
+                case r.AbortTransactionRecord() if self._visible is not None:
+                    (self._links, self._count), self._visible = self._visible, None
+                case r.EndTransactionRecord():
+                    self._visible = None
+
+    def _partition_of(self) -> tuple[str, int] | None:
+        head, _, index = self._target.entity.rpartition("/")
+        if head.startswith("topic/") and index.isdigit():
+            return head.removeprefix("topic/"), int(index)
+        return None
+
+    def _partition_steps(self, changes: BatchChanges, scene: Scene) -> None:
+        wanted = self._partition_of()
+        for step in changes.partitions:
+            if (step.topic, step.index) != wanted:
+                continue
+            if len(changes.partitions) >= SLICE_MIN:
+                self._slices.add(step.offset)
+            before = {} if step.before is None else partition_tree(step.before)
+            after = {} if step.after is None else partition_tree(step.after)
+            if step.before is None:
+                self._links.clear()
+                self._count = 0
+            self._changed(changes, step.offset, step.record, (before, after), partition_causes(step, scene))
+        for offset, record in changes.unplaced:
+            match record:
+                case r.PartitionRecord() | r.PartitionChangeRecord():
+                    own = (self._namer.topic_name(record.topic_id), record.partition_id) == wanted
+                case r.RemoveTopicRecord(topic_id=topic_id):
+                    own = wanted is not None and self._namer.topic_name(topic_id) == wanted[0]
+                case _:
+                    own = False
+            if own:
+                self._alone(changes, offset, record)
+
+    def _alone(self, changes: BatchChanges, offset: int, record: object) -> None:
+        """A record about what was there before the log began: what it says is all that is known."""
+        is_end = isinstance(record, r.RemoveTopicRecord | r.UnregisterBrokerRecord)
+        said = {} if is_end else {**self._said, **said_fields(record)}
+        text = f"what was before offset {self._base_offset} is not known, and so no cause"
+        cause = record_causes(record)[0] if is_end else Cause(rule="unexplained", text=text, certain=False)
+        self._changed(changes, offset, record, (self._said, said), (cause,))
+        self._said = said
+
+    def _broker_steps(self, changes: BatchChanges, scene: Scene) -> None:
+        for step in changes.brokers:
+            if f"broker/{step.broker_id}" != self._target.entity:
+                continue
+            before = {} if step.before is None else broker_tree(step.before)
+            after = {} if step.after is None else broker_tree(step.after)
+            self._changed(changes, step.offset, step.record, (before, after), broker_causes(step, scene))
+        broker_id = int(self._target.entity.partition("/")[2])
+        for offset, record in changes.unplaced:
+            if broker_of(record) == broker_id:
+                self._alone(changes, offset, record)
+
+    def _changed(
+        self,
+        batch: BatchChanges,
+        offset: int,
+        record: object,
+        trees: tuple[dict[str, Any], dict[str, Any]],
+        causes: tuple[Cause, ...],
+    ) -> None:
+        before, after = trees
+        found = tuple(
+            (name, before.get(name), after.get(name))
+            for name in dict.fromkeys((*before, *after))
+            if before.get(name) != after.get(name)
+        )
+        if self._target.field is not None:
+            found = tuple(one for one in found if one[0] == self._target.field)
+            if not found and before and after:
+                return
+        self._add(
+            Link(
+                offset=offset,
+                epoch=batch.epoch,
+                time_ms=batch.time_ms,
+                type_name=getattr(record, "type_name", "?"),
+                changes=found,
+                causes=causes,
+            )
+        )
+
+    def _plain(self, changes: BatchChanges) -> None:
+        """Entities without a history of fields here: each record about them is a link."""
+        refused = {error.offset for error in changes.refused}
+        for offset, record in changes.records:
+            names = (*self._namer.entities(record), *_other_names(record))
+            # Every election is followed, also those of others: the next one's cause is told by them.
+            causes = self._causes_of(changes, record, offset) if isinstance(record, _QUORUM_RECORDS) else None
+            if offset in refused or not self._concerns(record, names):
+                continue
+            if isinstance(record, r.PartitionChangeRecord):
+                continue
+            causes = self._causes_of(changes, record, offset) if causes is None else causes
+            if self._target.field is not None:
+                before = self._quorum_before
+                if before.get(self._target.field) == self._quorum.get(self._target.field):
+                    continue
+                pair = (before.get(self._target.field), self._quorum.get(self._target.field))
+                found: tuple[tuple[str, Any, Any], ...] = ((self._target.field, *pair),)
+            else:
+                found = ()
+            if isinstance(record, r.TopicRecord):
+                self._links.clear()
+                self._count = 0
+            self._note_setting(record)
+            self._add(
+                Link(
+                    offset=offset,
+                    epoch=changes.epoch,
+                    time_ms=changes.time_ms,
+                    type_name=getattr(record, "type_name", "?"),
+                    changes=found,
+                    causes=causes,
+                )
+            )
+
+    def _concerns(self, record: object, names: tuple[str, ...]) -> bool:
+        entity = self._target.entity
+        if any(is_below(name, entity) for name in names):
+            return True
+        if isinstance(record, r.RemoveTopicRecord) and entity.startswith("config/topic/"):
+            topic = entity.split("/")[2]
+            return f"topic/{topic}" in names
+        return False
+
+    def _causes_of(self, changes: BatchChanges, record: object, offset: int) -> tuple[Cause, ...]:
+        self._quorum_before = dict(self._quorum)
+        match record:
+            case control.LeaderChangeMessage():
+                leader, epoch = self._election or (None, None)
+                silence_ms = None if self._last_ms is None else changes.time_ms - self._last_ms
+                level = self._feed.metadata_version
+                found = election_causes(record, changes.epoch, leader, epoch, silence_ms, level)
+                self._election = (record.leader_id, changes.epoch)
+                self._quorum |= {"leader": record.leader_id, "epoch": changes.epoch}
+                self._quorum["voters"] = sorted(voter.voter_id for voter in record.voters)
+                return found
+            case control.VotersRecord(voters=voters):
+                self._quorum["voters"] = sorted(voter.voter_id for voter in voters)
+                return (Cause(rule="set", text=f"the voters are {self._quorum['voters']}"),)
+            case control.KRaftVersionRecord(kraft_version=version):
+                self._quorum["kraftVersion"] = version
+                return (Cause(rule="set", text=f"kraft.version is {version}"),)
+            case r.PartitionRecord(partition_id=index, replicas=replicas):
+                return (Cause(rule="created", text=f"partition {index} on {list(replicas)}"),)
+        found_there = changes.found.get(offset)
+        said = acl_text(found_there) if isinstance(found_there, Acl) else ""
+        is_idle = offset in changes.idle or self._took_nothing(record)
+        return record_causes(record, said=said, is_idle=is_idle, secrets=self._secrets)
+
+    def _took_nothing(self, record: object) -> bool:
+        """Whether a topic's removal found nothing of the settings that were asked about."""
+        if not isinstance(record, r.RemoveTopicRecord) or self._kind != "config":
+            return False
+        name = self._feed.topic_name(record.topic_id)
+        gone = {one for one in self._settings if one[0] == f"config/topic/{name}"}
+        self._settings -= gone
+        return not gone
+
+    def _note_setting(self, record: object) -> None:
+        if isinstance(record, r.ConfigRecord):
+            one = (config_path(ConfigResource(record.resource_type, record.resource_name)), record.name)
+            (self._settings.discard if record.value is None else self._settings.add)(one)
+
+    def _fences(self, changes: BatchChanges) -> None:
+        """Gives links of just before the cause that a split fence (or shutdown) writes last."""
+        gone = {step.broker_id: step for step in changes.brokers if step.was_fenced or step.began_shutdown}
+        if not gone:
+            return
+        for at in range(len(self._links) - 1, -1, -1):
+            link = self._links[at]
+            if changes.time_ms - link.time_ms > SPLIT_MS:
+                return
+            if link.offset not in self._slices:
+                continue
+            told = tuple(
+                _split_fence(cause, gone[cause.broker_id].offset)
+                if cause.broker_id in gone and cause.rule in LIKE_A_SPLIT_FENCE
+                else cause
+                for cause in link.causes
+            )
+            self._links[at] = replace(link, causes=told)
+
+    def _add(self, link: Link) -> None:
+        self._links.append(link)
+        self._count += 1
+
+    def _now(self) -> dict[str, Any] | None:
+        """The target as it stands, as plain data; None if it is not there."""
+        entity = self._target.entity
+        if self._kind == "quorum":
+            return self._quorum or None
+        if self._kind == "transaction":
+            return {}
+        image = self._feed.replayed().image
+        found = dict(entities_below(image, Wanted(entity)))
+        if not found and self._said:
+            return self._said
+        if self._target.field is not None or (len(found) == 1 and entity in found):
+            return found.get(entity)
+        return found or None
+
+    def result(self) -> Explanation:
+        """Raises InspectError if no record was about the target."""
+        if self._visible is not None:
+            self._links, self._count = self._visible
+            self.limits.place(inside_transaction(self._feed.replayed()))
+        now = self._now()
+        if not self._links and not self._feed.is_known:
+            raise InspectError(
+                f"what {self._target} was at offset {self._end} is not known: no record from offset"
+                f" {self._base_offset} on says it, and no snapshot says what was before; ask for a later"
+                " place"
+            )
+        if not self._links:
+            raise InspectError(
+                f"no record below offset {self._end} is about {self._target.entity}{self._hint()}"
+            )
+        value = now if self._target.field is None or now is None else now.get(self._target.field)
+        return Explanation(
+            target=self._target,
+            end_offset=self._end,
+            exists=self._exists(now),
+            value=value,
+            links=list(self._links),
+            dropped=self._count - len(self._links),
+            unknown=self._unknown,
+            base_offset=self._base_offset,
+            limits=self.limits,
+        )
+
+    def _exists(self, now: dict[str, Any] | None) -> bool | None:
+        """Whether it is there. None where records alone cannot tell: what they took away may have been one of
+        several."""
+        if now is None and self._kind == "controller":
+            return None  # one that leads need not have registered: older versions do not
+        if now is not None or self._feed.is_known or self._target.entity.count("/") != 1:
+            return now is not None
+        return None if self._kind in ("config", "quota") else False
+
+    def _hint(self) -> str:
+        image = self._feed.state.freeze()
+        topics = (f"topic/{name}" for name in self._namer.topic_names())
+        brokers = (f"broker/{broker}" for broker in self._feed.stories)
+        return suggestion(self._target.entity, image, (*topics, *brokers))
+
+
+def _other_names(record: object) -> tuple[str, ...]:
+    """Canonical paths of what users and clients have (see `views`), besides those that EntityNamer gives."""
+    match record:
+        case r.ClientQuotaRecord():
+            return (f"quota/{quota_who(record)}",)
+        case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
+            return (scram_path(record.mechanism, record.name),)
+    return ()
+
+
+def _split_fence(cause: Cause, offset: int) -> Cause:
+    text = f"broker {cause.broker_id} was being fenced, its record stands at {offset}"
+    return Cause(rule="broker-fenced", text=text, offset=offset, broker_id=cause.broker_id)

@@ -1,0 +1,108 @@
+"""Answers of a leader to fetches: at once, or later, when there is news for a parked one (KIP-595).
+
+Knows nothing of what a fetch acknowledges; `replication` has counted it before.
+"""
+
+from __future__ import annotations
+
+from metaquorum.raft.effects import Respond, RespondWithRecords
+from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
+from metaquorum.raft.protocol.progress import LeaderView, ParkedFetch, ReplicaKey
+from metaquorum.raft.protocol.state import RaftState
+from metaquorum.storage.types import LogPosition
+
+
+def answer_or_park(
+    state: RaftState, now_ms: int, key: int, request: FetchRequest, replica: ReplicaKey
+) -> None:
+    """Answers a fetch at once when there is news or it does not want to wait; else parks it."""
+    view = state.leader_view()
+    is_voter = _is_other_voter(state, view, request)
+    wait_ms = min(request.max_wait_ms, state.config.observer_fetch_max_wait_ms)
+    full = not is_voter and len(view.parked.observers) >= state.config.parked_fetches_max
+    if wait_ms <= 0 or full or _has_news(state, view, request, is_voter=is_voter):
+        answer(state, key, request)
+        return
+    fetch = ParkedFetch(key=key, request=request, replica=replica, deadline_ms=now_ms + wait_ms)
+    view.parked.park(fetch, is_voter=is_voter)
+
+
+def _is_other_voter(state: RaftState, view: LeaderView, request: FetchRequest) -> bool:
+    known = request.replica_id in view.voters
+    return known and state.is_voter_replica(request.replica_id, request.replica_directory_id)
+
+
+def _has_news(state: RaftState, view: LeaderView, request: FetchRequest, *, is_voter: bool) -> bool:
+    if not is_voter:
+        # Observers are woken for what matters to them: records that are only there to tick do not.
+        return view.observer_wake_offset > min(request.fetch_offset, max(request.high_watermark, 0))
+    if view.reads.asking and request.read_round < view.reads.round:
+        return True
+    return request.fetch_offset < state.log.end_offset or view.announced > request.high_watermark
+
+
+def answer(state: RaftState, key: int, request: FetchRequest, *, with_records: bool = True) -> None:
+    """Answers with what there is: voters read up to the log's end, observers up to the high watermark."""
+    response = response_now(state)
+    is_voter = _is_other_voter(state, state.leader_view(), request)
+    read_to = state.log.end_offset if is_voter else max(0, state.log.high_watermark)
+    if not with_records or read_to <= request.fetch_offset:
+        state.emit(Respond(key=key, response=response, after=state.unpersisted_token))
+        return
+    state.emit(
+        RespondWithRecords(
+            key=key,
+            response=response,
+            read_from=request.fetch_offset,
+            read_to=read_to,
+            max_bytes=min(request.max_bytes, state.config.fetch_max_bytes),
+            after=state.unpersisted_token,
+        )
+    )
+
+
+def redirect_to_snapshot(state: RaftState, key: int) -> None:
+    """Names the newest snapshot to a replica that needs what the log no longer holds (KIP-630)."""
+    snapshot = state.log.latest_snapshot
+    error = RaftError.NONE if snapshot is not None else RaftError.OFFSET_OUT_OF_RANGE
+    response = FetchResponse(
+        error=error,
+        epoch=state.epoch,
+        leader_id=state.node_id,
+        high_watermark=state.log.high_watermark,
+        log_start_offset=state.log.start_offset,
+        snapshot=snapshot,
+        read_round=state.leader_view().reads.round,
+    )
+    state.respond(key, response)
+
+
+def response_now(state: RaftState, *, diverging: LogPosition | None = None) -> FetchResponse:
+    """A response without records, with this leader's offsets as they are now."""
+    return FetchResponse(
+        error=RaftError.NONE,
+        epoch=state.epoch,
+        leader_id=state.node_id,
+        high_watermark=state.log.high_watermark,
+        log_start_offset=state.log.start_offset,
+        diverging=diverging,
+        read_round=state.leader_view().reads.round,
+    )
+
+
+def wake_voters(state: RaftState) -> None:
+    """Answer the voters' parked fetches for which there is news."""
+    view = state.leader_view()
+    for parked in list(view.parked.voters.values()):
+        if _has_news(state, view, parked.request, is_voter=True):
+            view.parked.pop_key(parked.key)
+            answer(state, parked.key, parked.request)
+
+
+def wake_observers(state: RaftState) -> None:
+    """Answer the observers' parked fetches for which there is news."""
+    view = state.leader_view()
+    for parked in list(view.parked.observers.values()):
+        if _has_news(state, view, parked.request, is_voter=False):
+            view.parked.pop_key(parked.key)
+            answer(state, parked.key, parked.request)

@@ -1,0 +1,288 @@
+"""A segment of a partition's log: opened through a pool, and searchable by time.
+
+Owns the running maximum of timestamps, kept as sparsely as the positions, and the index files, with which a
+segment that was full, or that an orderly stop left, begins. Both are only shortcuts: whatever is missing or
+leads astray is found by hopping over the headers. With large batches the headers alone are read.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+from metaquorum.storage.batches.format import (
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    BatchHeader,
+    hop_headers,
+    parse_header,
+)
+from metaquorum.storage.batches.walk import Hop
+from metaquorum.storage.disk.file_pool import FilePool, PooledFile
+from metaquorum.storage.disk.interface import Disk, join, read_file
+from metaquorum.storage.errors import CorruptLogError, FileMissingError
+from metaquorum.storage.log.segment import HOP_WINDOW_BYTES, Segment, segment_name
+from metaquorum.storage.log.segment_index import (
+    INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    decode_index,
+    decode_times,
+    encode_index,
+    encode_times,
+    index_name,
+)
+
+NO_TIMESTAMP = -1
+_TIMESTAMP = struct.Struct(">q")
+_MAX_TIMESTAMP_AT = 35
+_PRODUCER = struct.Struct(">q")
+_PRODUCER_AT = 43
+_LARGE_BATCH_BYTES = 4096
+MAX_HOP_AT_SEAL_BYTES = 64 * 1024 * 1024
+MAX_OFFSETS = 2**31
+"""How many offsets one segment spans at most, for its index holds them in four bytes."""
+
+
+class TimedSegment(Segment):
+    """`sealed_end`: the segment is full and ends there; None: it is the one that is appended to."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        pool: FilePool,
+        *,
+        index_interval_bytes: int,
+        new: bool = False,
+    ) -> None:
+        """`new`: the file is made; else FileMissingError is raised where there is none."""
+        path = join(directory, segment_name(base_offset))
+        self.pooled: PooledFile = pool.file(path, size=0 if new else None)
+        if new:
+            pool.enter(self.pooled)
+            pool.leave(self.pooled)
+        super().__init__(
+            disk, directory, base_offset, index_interval_bytes=index_interval_bytes, file=self.pooled
+        )
+        self._gaps = True
+        self.sealed_end: int | None = None
+        self._disk = disk
+        self._directory = directory
+        self._times = array("q")
+        self._time_offsets = array("q")
+        self._newest_ms = NO_TIMESTAMP - 1
+        self._newest_offset = base_offset
+        self._timed_to = 0
+        self._large = False
+        self._loaded = new
+
+    # --- appending
+
+    def append(self, data: bytes, hops: list[Hop]) -> None:
+        """Writes batches that were checked; `note_appended` must follow."""
+        self.file.append(data)
+
+    def note_appended(self, data: bytes, hops: list[Hop]) -> None:
+        """Takes up the bytes that were just written."""
+        self._load()
+        if self._timed_to == self.size:
+            self._note_times(self.size, data, hops)
+            self._timed_to += len(data)
+        else:
+            self.note(self.size, hops)
+        self.size += len(data)
+
+    def _note_times(self, base_position: int, data: bytes, hops: list[Hop]) -> None:
+        """The newest timestamp so far is noted at every batch that is, or now comes, into the index."""
+        unpack = _TIMESTAMP.unpack_from
+        slot = max(1, bisect_left(self._positions, base_position + hops[0][0]))
+        for position, _, following, _ in hops:
+            at = base_position + position
+            (timestamp,) = unpack(data, position + _MAX_TIMESTAMP_AT)
+            if timestamp > self._newest_ms:
+                self._newest_ms, self._newest_offset = timestamp, following - 1
+            if slot == len(self._positions):
+                if at - self._positions[-1] <= self._interval:
+                    continue
+                self._offsets.append(following - 1)
+                self._positions.append(at)
+            if at >= self._positions[slot]:
+                self._note_newest()
+                slot += 1
+
+    def _note_newest(self) -> None:
+        if self._newest_ms >= NO_TIMESTAMP and (not self._times or self._newest_ms > self._times[-1]):
+            self._times.append(self._newest_ms)
+            self._time_offsets.append(self._newest_offset)
+
+    def cut(self, position: int) -> None:
+        """Truncates the file and what is known of it; the segment is the last one from now on, and its index
+        files, which the caller removes, count no more."""
+        self.sealed_end = None
+        self._loaded = True
+        super().cut(position)
+        self._times, self._time_offsets = array("q"), array("q")
+        self._newest_ms, self._newest_offset = NO_TIMESTAMP - 1, self.base_offset
+        self._timed_to = 0
+
+    # --- index files
+
+    def seal(self, end_offset: int) -> list[tuple[str, bytes]]:
+        """The segment is full: its index files, as `index_files` says. What they hold is forgotten here, and
+        read again when it is asked for."""
+        files = self.index_files()
+        self.sealed_end = end_offset
+        self.forget()
+        return files
+
+    def index_files(self, hop_bytes: int = MAX_HOP_AT_SEAL_BYTES) -> list[tuple[str, bytes]]:
+        """(path, content) of the index files that say what it holds now; none where more than `hop_bytes`
+        would have to be hopped over for that: then whoever searches it hops."""
+        self._load()
+        if self.size - self._timed_to > hop_bytes:
+            return []
+        self._time_through()
+        self._note_newest()
+        return [
+            (
+                join(self._directory, index_name(self.base_offset, INDEX_SUFFIX)),
+                encode_index(self.base_offset, self._offsets[1:], self._positions[1:]),
+            ),
+            (
+                join(self._directory, index_name(self.base_offset, TIME_INDEX_SUFFIX)),
+                encode_times(self.base_offset, self._times, self._time_offsets),
+            ),
+        ]
+
+    def forget(self) -> None:
+        """Drops what index files or the headers tell again."""
+        self._drop()
+        self._loaded = False
+
+    def without_index_files(self) -> None:
+        """There are none, or none that say what it holds now."""
+        self._loaded = True
+
+    @property
+    def untimed_bytes(self) -> int:
+        """What has to be hopped over before it can have index files."""
+        return self.size - self._timed_to
+
+    def _drop(self) -> None:
+        self._offsets, self._positions = array("q", [self.base_offset]), array("q", [0])
+        self._times, self._time_offsets = array("q"), array("q")
+        self._newest_ms, self._newest_offset = NO_TIMESTAMP - 1, self.base_offset
+        self._timed_to = 0
+
+    def _load(self) -> None:
+        """Reads the index files, once; what they do not say is found by hopping."""
+        if self._loaded:
+            return
+        self._loaded = True
+        if not self.size or self._timed_to:
+            return
+        end = self.base_offset + MAX_OFFSETS if self.sealed_end is None else self.sealed_end
+        found = self._read(INDEX_SUFFIX)
+        known = not found or len(self._offsets) > 1
+        index = None if known else decode_index(found, self.base_offset, end_offset=end, size=self.size)
+        for offset, position in zip(*(index or ((), ())), strict=True):
+            if position - self._positions[-1] > self._interval:
+                self._offsets.append(offset)
+                self._positions.append(position)
+        found = self._read(TIME_INDEX_SUFFIX)
+        times = decode_times(found, self.base_offset, end_offset=end) if found else None
+        if times:
+            self._times, self._time_offsets = times
+            self._newest_ms, self._newest_offset = times[0][-1], times[1][-1]
+            self._timed_to = self.size
+
+    def _read(self, suffix: str) -> bytes:
+        try:
+            return read_file(self._disk, join(self._directory, index_name(self.base_offset, suffix)))
+        except FileMissingError:
+            return b""
+
+    # --- finding
+
+    def _read_window(self, position: int) -> bytes:
+        window = HEADER_BYTES if self._large else HOP_WINDOW_BYTES
+        buf = self.file.read_at(position, min(window, self.size - position))
+        if len(buf) >= LENGTH_OVERHEAD_BYTES:
+            self._large = int.from_bytes(buf[8:12], "big") >= _LARGE_BATCH_BYTES
+        return buf
+
+    def _seek(self, offset: int, slot: int) -> tuple[int, int, int | None]:
+        """As of every segment, but the index file is left aside if it leads astray."""
+        try:
+            return super()._seek(offset, slot)
+        except CorruptLogError:
+            if len(self._offsets) == 1:
+                raise
+            self._drop()
+            return super()._seek(offset, 0)
+
+    def locate(self, offset: int) -> tuple[int, int]:
+        """As of every segment, with the help of the index file."""
+        self._load()
+        return super().locate(offset)
+
+    def cut_place(self, offset: int) -> tuple[int, int]:
+        """As of every segment, with the help of the index file."""
+        self._load()
+        return super().cut_place(offset)
+
+    def boundary(self, position: int, limit: int) -> int:
+        """The last start of a batch, or end of the segment, that is not above `limit`, from the batch at
+        `position` on, which stays the answer when it alone reaches beyond. Raises CorruptLogError."""
+        if limit >= self.size:
+            return self.size
+        slot = bisect_right(self._positions, limit) - 1
+        best = max(position, self._positions[slot])
+        for at, _, hops in self._windows(best):
+            if at == best > position and not self._offsets[slot - 1] < hops[0][1] <= self._offsets[slot]:
+                self._drop()  # no batch begins there: the index file leads astray
+                return self.boundary(position, limit)
+            for place, _, _, _ in hops:
+                if at + place > limit:
+                    return best
+                best = at + place
+        return best
+
+    def newest_timestamp_ms(self) -> int:
+        """The highest timestamp of its batches; -1 where none has one. Raises CorruptLogError."""
+        self._load()
+        self._time_through()
+        return max(self._newest_ms, NO_TIMESTAMP)
+
+    def offset_before(self, timestamp_ms: int) -> int:
+        """An offset of this segment that is a batch's first: every batch before it is older than
+        `timestamp_ms`. Call `newest_timestamp_ms` before."""
+        slot = bisect_left(self._times, timestamp_ms)
+        return self._time_offsets[slot - 1] + 1 if slot else self.base_offset
+
+    def _time_through(self) -> None:
+        for position, buf, hops in self._windows(self._timed_to):
+            self._note_times(position, buf, hops)
+        self._timed_to = self.size
+
+    def producer_headers(self, position: int) -> Iterator[BatchHeader]:
+        """The headers, from the batch at `position` on, of those batches that name a producer."""
+        unpack = _PRODUCER.unpack_from
+        for _, buf, hops in self._windows(position):
+            for at, _, _, _ in hops:
+                if unpack(buf, at + _PRODUCER_AT)[0] >= 0:
+                    yield parse_header(buf, at)
+
+    def _windows(self, position: int) -> Iterator[tuple[int, bytes, list[Hop]]]:
+        """(position, bytes, the batches whose headers are in them) up to the segment's end."""
+        while position < self.size:
+            buf = self._read_window(position)
+            hops = hop_headers(buf)
+            if not hops:
+                self._fail(position, self.base_offset, "a batch header")
+            yield position, buf, hops
+            last = hops[-1][0]
+            position += last + int.from_bytes(buf[last + 8 : last + 12], "big") + LENGTH_OVERHEAD_BYTES

@@ -39,7 +39,7 @@ from metaquorum.raft import effects as raft_effects
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import RaftEffect
 from metaquorum.raft.messages import FetchResponse, RaftError
-from metaquorum.storage.errors import CommittedLostError, CorruptLogError
+from metaquorum.storage.errors import CommittedLostError
 
 
 class BrokerNode:
@@ -104,7 +104,7 @@ class BrokerNode:
         if not self._stopped:
             try:
                 self._dispatch(event, now_ms)
-            except (ReplayError, CorruptLogError) as error:
+            except ReplayError as error:
                 reason = f"broker {self._config.node_id} cannot apply its metadata log: {error}"
                 self._lifecycle(self._session.fail(now_ms, reason))
             except CommittedLostError as error:

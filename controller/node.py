@@ -44,8 +44,8 @@ from metaquorum.raft import effects as raft_effects
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import RaftEffect
 from metaquorum.raft.messages import RaftError, RaftResponse
-from metaquorum.storage.batches.batch import iter_batches
-from metaquorum.storage.errors import CommittedLostError, CorruptLogError
+from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.uuids import random_uuid
 
 SHUTDOWN_GRACE_MS = 200
@@ -287,7 +287,7 @@ class ControllerNode:
     def _on_log_read(self, event: LogRead) -> None:
         try:
             self.counters.batches_replayed_bytes += self.replica.apply(event)
-        except (ReplayError, CorruptLogError) as error:
+        except ReplayError as error:
             self._stop(f"committed metadata cannot be replayed, {error}", failed=True)
             return
         self._maybe_snapshot()
@@ -345,25 +345,29 @@ class ControllerNode:
         ledger, raft = self.ledger, self.raft
         state = ledger.newest_state
         base_offset = raft.log_end_offset
-        data = encode_records_batch(
-            records,
-            base_offset=base_offset,
-            epoch=raft.epoch,
-            timestamp_ms=self.wall_ms,
-            metadata_version=state.newest.features.metadata_version,
+        batches = Batches.sealed(
+            encode_records_batch(
+                records,
+                base_offset=base_offset,
+                epoch=raft.epoch,
+                timestamp_ms=self.wall_ms,
+                metadata_version=state.newest.features.metadata_version,
+            )
         )
         if len(records) >= COLUMNS_MIN_RECORDS:
-            after = replay(state, next(iter_batches(data, expected_offset=base_offset)))
+            after = replay(state, next(batches.split()))
         else:
             after = replay_records(
                 state, base_offset=base_offset, epoch=raft.epoch, timestamp_ms=self.wall_ms, records=records
             )
         end_offset = base_offset + len(records)
-        ledger.push(Pending(end_offset=end_offset, state=after, size_bytes=len(data), replies=replies))
+        ledger.push(
+            Pending(end_offset=end_offset, state=after, size_bytes=len(batches.data), replies=replies)
+        )
         self.replica.holds_metadata = True
         self.counters.batches_appended += 1
         self.counters.records_appended += len(records)
-        self.absorb(raft.append(self.now_ms, data, wake_observers))
+        self.absorb(raft.append(self.now_ms, batches, wake_observers))
         return end_offset
 
     def reply(self, key: int, response: ControllerResponse | ApiError) -> None:

@@ -35,7 +35,6 @@ from metaquorum.raft.events import (
     WriteSnapshot,
 )
 from metaquorum.raft.gate import EffectGate
-from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.types import LogPosition
 
@@ -182,25 +181,26 @@ class MetadataReplica:
     def apply(self, event: LogRead) -> int:
         """Replays a slice; its bytes, or 0 for one that a snapshot has overtaken.
 
-        Raises CommittedLostError when the log holds nothing there, CorruptLogError, and ReplayError for a
-        record that does not fit. The state is unchanged then.
+        Raises CommittedLostError when the log holds nothing there, and ReplayError for a record that does not
+        fit. The state is unchanged then.
         """
         if event.from_offset != self._reading_from:
             return 0
         self._reading_from = None
-        if not event.data:
+        batches = event.batches
+        if not batches.headers:
             raise CommittedLostError(
                 f"the log holds nothing at offset {event.from_offset}, which is committed:"
                 " see 'Damaged or lost' in docs/operations.md"
             )
         engine = Replayer(self.state)
         holds_metadata = self.holds_metadata
-        for batch in iter_batches(event.data, file="the metadata log", expected_offset=event.from_offset):
+        for batch in batches.split():
             holds_metadata = holds_metadata or not batch.header.is_control
             engine.apply_batch(batch)
         self.holds_metadata = holds_metadata
-        self.advance(engine.state(), len(event.data))
-        return len(event.data)
+        self.advance(engine.state(), len(batches.data))
+        return len(batches.data)
 
     def advance(self, state: ReplayState, size_bytes: int) -> None:
         """Batches of so many bytes are committed, and `state` is what comes of them: also how the active

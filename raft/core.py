@@ -32,6 +32,7 @@ from metaquorum.raft.protocol import election, fetching, known, reads, replicati
 from metaquorum.raft.protocol.progress import ReplicaState
 from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from metaquorum.raft.protocol.state import EncodeLeaderChange, InFlight, RaftState
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.files.known_committed import CommittedLoss
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
@@ -163,10 +164,10 @@ class RaftCore:
         replication.advance_high_watermark(self.state, now_ms)
         return self._done(now_ms)
 
-    def append(self, now_ms: int, data: bytes, wake_observers: bool = True) -> list[RaftEffect]:
-        """Leader only. `data` is whole batches whose base offset is `log_end_offset` and epoch is `epoch`.
+    def append(self, now_ms: int, batches: Batches, wake_observers: bool = True) -> list[RaftEffect]:
+        """Leader only. `batches` begin at `log_end_offset`, and their epoch is `epoch`.
         Without `wake_observers` (a NoOp) observers get them with the next news, or when their wait ends."""
-        replication.append(self.state, data, wake_observers=wake_observers)
+        replication.append(self.state, batches, wake_observers=wake_observers)
         return self._done(now_ms)
 
     def on_snapshot_written(self, now_ms: int, position: LogPosition) -> list[RaftEffect]:

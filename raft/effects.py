@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metaquorum.raft.messages import RaftRequest, RaftResponse
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
 
 
@@ -28,9 +29,15 @@ class PersistQuorumState:
 class AppendLog:
     """Append whole batches [base_offset, end_offset) to the log and ask for a sync (group commit)."""
 
-    data: bytes
-    base_offset: int
-    end_offset: int
+    batches: Batches
+
+    @property
+    def base_offset(self) -> int:
+        return self.batches.base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches.next_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

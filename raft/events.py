@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from metaquorum.raft.messages import RaftRequest, RaftResponse
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
 
 ImageT_co = TypeVar("ImageT_co", covariant=True)
@@ -68,7 +69,7 @@ class LogRead:
     """The answer to `ReadLog`: whole batches from `from_offset` on."""
 
     from_offset: int
-    data: bytes
+    batches: Batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,8 @@ from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.events import LogTrimmed, TrimLog
 from metaquorum.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
 from metaquorum.raft.protocol.known import check_log
-from metaquorum.storage.batches.batch import hop_headers
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
 from metaquorum.storage.disk.interface import Disk, Lock, join
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError, FileMissingError
 from metaquorum.storage.files.known_committed import KnownCommitted, load_known_committed
@@ -55,6 +56,9 @@ from metaquorum.storage.uuids import ZERO_UUID
 
 TAIL_CACHE_BYTES = 8 * 1024 * 1024
 """Newest batches kept in memory: what followers and the own image ask for is nearly always among them."""
+
+HEADER_MEMORY_BYTES = 300
+"""What a parsed header takes in the cache beside its batch's bytes, about."""
 
 LogEffect = AppendLog | TruncateLog | ResetLog | NoteCommitted | WriteSnapshotChunk | TrimLog
 
@@ -194,9 +198,9 @@ class ReplicaStore:
         another StorageError, after which the process must stop.
         """
         match effect:
-            case AppendLog(data=data, base_offset=base_offset):
-                self.log.append(data)
-                self._tail.append(data, base_offset)
+            case AppendLog(batches=batches):
+                self.log.append_batches(batches)
+                self._tail.append(batches)
             case TruncateLog(end_offset=end_offset):
                 self._tail.clear()
                 self.log.truncate_to(end_offset)
@@ -288,26 +292,21 @@ class ReplicaStore:
 
     # --- reading
 
-    def read_log(self, from_offset: int, to_offset: int, max_bytes: int) -> bytes:
+    def read_log(self, from_offset: int, to_offset: int, max_bytes: int) -> Batches:
         """Whole batches in [from_offset, to_offset), at least one, at most `max_bytes` if there are more."""
         if from_offset >= to_offset:
-            return b""
+            return NO_BATCHES
         cached = self._tail.read(from_offset, to_offset, max_bytes)
         if cached is not None:
             return cached
-        data = self.log.read(from_offset, max_bytes)
-        for position, base, _, _ in hop_headers(data):
-            if base >= to_offset:
-                return data[:position]
-        return data
+        return self.log.read(from_offset, max_bytes).below(to_offset)
 
     def fill_records(self, effect: RespondWithRecords) -> FetchResponse:
         """The response with its records. Raises CorruptLogError or DiskError."""
         if not isinstance(effect.response, FetchResponse):
             raise TypeError(f"records belong into a FetchResponse, not a {type(effect.response).__name__}")
-        return replace(
-            effect.response, records=self.read_log(effect.read_from, effect.read_to, effect.max_bytes)
-        )
+        found = self.read_log(effect.read_from, effect.read_to, effect.max_bytes)
+        return replace(effect.response, records=found.data)
 
     def fill_snapshot_chunk(self, effect: RespondWithSnapshotChunk) -> FetchSnapshotResponse:
         """The response with its chunk, or with the error that says why there is none."""
@@ -430,27 +429,25 @@ def _refuse_forgotten_vote(disk: Disk, replica_directory: str) -> None:
 
 
 class TailCache:
-    """The newest batches of a log, contiguous, up to a number of bytes. Knows no file."""
+    """The newest batches of a log, contiguous, up to a number of bytes with their headers. Knows no file."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bases: list[int] = []
-        self._batches: list[bytes] = []
+        self._batches: list[RecordBatch] = []
         self._size = 0
         self._end_offset = 0
-        self._joined: tuple[int, int, bytes] | None = None
+        self._joined: tuple[int, int, Batches] | None = None
 
-    def append(self, data: bytes, base_offset: int) -> None:
+    def append(self, batches: Batches) -> None:
         """Adds whole batches; what does not follow the newest one starts the cache anew."""
-        if base_offset != self._end_offset:
+        if batches.base_offset != self._end_offset:
             self.clear()
-        hops = hop_headers(data)
-        for number, (position, base, following, _) in enumerate(hops):
-            end = hops[number + 1][0] if number + 1 < len(hops) else len(data)
-            self._bases.append(base)
-            self._batches.append(data if len(hops) == 1 else data[position:end])
-            self._end_offset = following
-        self._size += len(data)
+        for batch in batches.split():
+            self._bases.append(batch.header.base_offset)
+            self._batches.append(batch)
+        self._end_offset = batches.next_offset
+        self._size += len(batches.data) + HEADER_MEMORY_BYTES * len(batches.headers)
         if self._size > self._max_bytes:
             self._shrink()
 
@@ -458,28 +455,26 @@ class TailCache:
         """Down to half at once, so that the cost is spread over many appends."""
         count = 0
         while self._size > self._max_bytes // 2:
-            self._size -= len(self._batches[count])
+            self._size -= len(self._batches[count].data) + HEADER_MEMORY_BYTES
             count += 1
         del self._bases[:count]
         del self._batches[:count]
 
-    def read(self, from_offset: int, to_offset: int, max_bytes: int) -> bytes | None:
+    def read(self, from_offset: int, to_offset: int, max_bytes: int) -> Batches | None:
         """As `ReplicaStore.read_log`; None if the batches are not all here."""
         if not self._bases or from_offset < self._bases[0] or from_offset >= self._end_offset:
             return None
         first = bisect_right(self._bases, from_offset) - 1
-        last, size = first, len(self._batches[first])
+        last, size = first, len(self._batches[first].data)
         for index in range(first + 1, len(self._bases)):
-            size += len(self._batches[index])
+            size += len(self._batches[index].data)
             if self._bases[index] >= to_offset or size > max_bytes:
                 break
             last = index
-        if first == last:
-            return self._batches[first]
         # Hundreds of brokers ask for the same batches at once: one copy for all of them.
         low, high = self._bases[first], self._bases[last]
         if self._joined is None or self._joined[:2] != (low, high):
-            self._joined = (low, high, b"".join(self._batches[first : last + 1]))
+            self._joined = (low, high, Batches.joined(self._batches[first : last + 1]))
         return self._joined[2]
 
     def clear(self) -> None:

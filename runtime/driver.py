@@ -401,8 +401,8 @@ class Driver:
             self.post(trimmed)
 
     def _read_log(self, effect: ReadLog) -> None:
-        data = self._store.read_log(effect.from_offset, effect.to_offset, effect.max_bytes)
-        self.post(LogRead(from_offset=effect.from_offset, data=data))
+        batches = self._store.read_log(effect.from_offset, effect.to_offset, effect.max_bytes)
+        self.post(LogRead(from_offset=effect.from_offset, batches=batches))
 
     def _start_sync(self) -> None:
         ticket = self._store.prepare_sync()

@@ -11,7 +11,7 @@ from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
 from metaquorum.raft.protocol import election, known, replication, snapshots, transitions
 from metaquorum.raft.protocol.roles import Follower, Unattached
 from metaquorum.raft.protocol.state import InFlight, RaftState
-from metaquorum.storage.batches.batch import BatchHeader, hop_headers, iter_batches
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.types import LogPosition
 
@@ -134,54 +134,44 @@ def _append(state: RaftState, now_ms: int, role: Follower, fetch_offset: int, re
     are skipped, the latter are cut where the epochs part. What lies above the answer has not been compared:
     the high watermark must not reach into it.
     """
+    if not records:
+        return fetch_offset
     log = state.log
-    skip, agreed = 0, fetch_offset
-    for position, base_offset, next_offset, epoch in hop_headers(records):
-        skip = position
-        if next_offset > log.end_offset:
-            break
-        if log.epochs.epoch_at(base_offset) != epoch:
-            _truncate_at(state, base_offset)
-            break
-        skip, agreed = len(records), next_offset
-    data = records[skip:]
-    if not data:
-        return agreed
-    if hop_headers(data)[0][1] < log.end_offset:
-        _truncate_at(state, hop_headers(data)[0][1])
     try:
-        headers = [
-            batch.header
-            for batch in iter_batches(
-                data,
-                file=f"fetch from node {role.leader_id}",
-                expected_offset=log.end_offset,
-                min_epoch=log.epochs.last_epoch,
-            )
-        ]
+        batches = Batches.parse(records, file=f"the answer of node {role.leader_id}")
     except StorageError as error:
         _refuse_records(state, now_ms, role, str(error))
+        return fetch_offset
+    skip, agreed = 0, fetch_offset
+    for header in batches.headers:
+        if header.next_offset > log.end_offset:
+            break
+        if log.epochs.epoch_at(header.base_offset) != header.leader_epoch:
+            _truncate_at(state, header.base_offset)
+            break
+        skip, agreed = skip + 1, header.next_offset
+    new = batches.after(skip)
+    if not new.headers:
         return agreed
-    if headers[-1].leader_epoch > state.epoch:
-        _refuse_records(
-            state, now_ms, role, f"a batch of epoch {headers[-1].leader_epoch} in epoch {state.epoch}"
-        )
+    if new.base_offset < log.end_offset:
+        _truncate_at(state, new.base_offset)
+    problem = new.problem_after(log.end_offset, log.epochs.last_epoch)
+    newest_epoch = new.headers[-1].leader_epoch
+    if problem is None and newest_epoch > state.epoch:
+        problem = f"a batch of epoch {newest_epoch} in epoch {state.epoch}"
+    if problem is not None:
+        _refuse_records(state, now_ms, role, problem)
         return agreed
-    _record(state, headers)
-    base, end = headers[0].base_offset, headers[-1].next_offset
-    state.emit(AppendLog(data=data, base_offset=base, end_offset=end))
-    return end
+    for header in new.headers:
+        log.append(header.leader_epoch, header.base_offset, header.next_offset)
+    state.emit(AppendLog(batches=new))
+    return new.next_offset
 
 
 def _truncate_at(state: RaftState, end_offset: int) -> None:
     known.check_cut(state, end_offset)
     state.log.truncate(end_offset)
     state.emit(TruncateLog(end_offset=end_offset))
-
-
-def _record(state: RaftState, headers: list[BatchHeader]) -> None:
-    for header in headers:
-        state.log.append(header.leader_epoch, header.base_offset, header.next_offset)
 
 
 def _refuse_records(state: RaftState, now_ms: int, role: Follower, problem: str) -> None:

@@ -18,7 +18,7 @@ from metaquorum.raft.protocol.progress import (
 )
 from metaquorum.raft.protocol.roles import Leader
 from metaquorum.raft.protocol.state import RaftState
-from metaquorum.storage.batches.batch import hop_headers
+from metaquorum.storage.batches.parsed import Batches
 
 # ---- fetches -------------------------------------------------------------------------------------
 
@@ -106,24 +106,23 @@ def _count(state: RaftState, now_ms: int, progress: ReplicaProgress, request: Fe
 # ---- the log and the high watermark --------------------------------------------------------------
 
 
-def append(state: RaftState, data: bytes, *, wake_observers: bool) -> int:
+def append(state: RaftState, batches: Batches, *, wake_observers: bool) -> int:
     """Append whole batches of this epoch at the log's end; returns the new end. Raises RaftUsageError
     when this node does not lead or the batches do not fit."""
     if not isinstance(state.role, Leader):
         raise RaftUsageError(f"only the leader appends; this node is {state.role.role}")
-    base = state.log.end_offset
-    end = base
-    for _, batch_base, next_offset, epoch in hop_headers(data):
-        if batch_base != end or epoch != state.epoch:
+    end = state.log.end_offset
+    for header in batches.headers:
+        if header.base_offset != end or header.leader_epoch != state.epoch:
             raise RaftUsageError(
-                f"batch at offset {batch_base} of epoch {epoch} was given where offset {end} "
-                f"of epoch {state.epoch} comes next"
+                f"batch at offset {header.base_offset} of epoch {header.leader_epoch} was given where offset"
+                f" {end} of epoch {state.epoch} comes next"
             )
-        end = next_offset
-    if end == base:
+        end = header.next_offset
+    if not batches.headers:
         raise RaftUsageError("an append needs at least one batch")
-    state.log.append(state.epoch, base, end)
-    state.emit(AppendLog(data=data, base_offset=base, end_offset=end))
+    state.log.append(state.epoch, batches.base_offset, end)
+    state.emit(AppendLog(batches=batches))
     if wake_observers:
         state.role.view.wakes.append(end)
     answers.wake_voters(state)

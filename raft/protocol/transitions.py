@@ -20,7 +20,7 @@ from metaquorum.raft.protocol.roles import (
     check_transition,
 )
 from metaquorum.raft.protocol.state import RaftState, Vote
-from metaquorum.storage.batches.batch import parse_header
+from metaquorum.storage.batches.parsed import Batches
 
 
 def become_unattached(state: RaftState, now_ms: int, epoch: int, vote: Vote | None = None) -> None:
@@ -71,7 +71,8 @@ def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
     data = state.encode_leader_change(
         start, state.epoch, state.wall_ms, state.node_id, tuple(sorted(state.voters)), tuple(sorted(granting))
     )
-    end = parse_header(data).next_offset
+    batches = Batches.sealed(data)
+    end = batches.next_offset
     state.election_attempts = 0
     _change(
         state,
@@ -82,7 +83,7 @@ def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
     )
     state.log.append(state.epoch, start, end)
     view.wakes.append(end)
-    state.emit(AppendLog(data=data, base_offset=start, end_offset=end))
+    state.emit(AppendLog(batches=batches))
 
 
 def become_follower(state: RaftState, now_ms: int, epoch: int, leader_id: int) -> None:

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from metaquorum.storage.batches.batch import HEADER_BYTES, BatchHeader, parse_header
-from metaquorum.storage.batches.walk import Hop, walk_batches
+from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
+from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.storage.disk.interface import Disk, Lock, join, parent_of, write_atomically
 from metaquorum.storage.errors import BatchError, LogFailedError, OffsetOutOfRange
 from metaquorum.storage.log.config import METADATA_DIRECTORY, PARTITION_METADATA_FILE, LogConfig, SegmentInfo
@@ -162,38 +164,46 @@ class SegmentedLog:
         """
         self._check_usable()
         walk = walk_batches(batches, expected_offset=self.end_offset, min_epoch=self.last_position.epoch)
-        if walk.problem is not None or not walk.hops:
-            raise BatchError(
-                f"{self.directory} ends at offset {self.end_offset} and takes no such batches "
-                f"(byte {walk.end}): {walk.problem or 'expected at least one batch'}"
-            )
-        self._check_sizes(walk.hops, len(batches))
+        if walk.problem is not None:
+            self._refuse(walk.end, walk.problem)
+        return self.append_batches(Batches.of_hops(batches, walk.hops))
+
+    def append_batches(self, batches: Batches) -> int:
+        """As `append`, for bytes that were checked and parsed where they came in."""
+        self._check_usable()
+        last = self.last_position
+        problem = batches.problem_after(last.offset, last.epoch)
+        if problem is not None:
+            self._refuse(0, problem)
+        for header in batches.headers:
+            if header.size_bytes > self.config.max_batch_bytes:
+                raise BatchError(
+                    f"the batch at offset {header.base_offset} has {header.size_bytes} bytes, the limit is "
+                    f"{self.config.max_batch_bytes}; split the request"
+                )
         try:
-            self._append_checked(batches, walk.hops)
+            self._append_checked(batches)
         except BaseException:
             self._failed = True
             raise
         return self.end_offset
 
-    def _check_sizes(self, hops: list[Hop], total: int) -> None:
-        ends = [hop[0] for hop in hops[1:]] + [total]
-        for (position, base, _, _), end in zip(hops, ends, strict=True):
-            if end - position > self.config.max_batch_bytes:
-                raise BatchError(
-                    f"the batch at offset {base} has {end - position} bytes, the limit is "
-                    f"{self.config.max_batch_bytes}; split the request"
-                )
+    def _refuse(self, position: int, problem: str) -> NoReturn:
+        raise BatchError(
+            f"{self.directory} ends at offset {self.end_offset} and takes no such batches "
+            f"(byte {position}): {problem}"
+        )
 
-    def _append_checked(self, batches: bytes, hops: list[Hop]) -> None:
-        newest = parse_header(batches, hops[-1][0])
-        if self._must_roll(len(batches), parse_header(batches)):
+    def _append_checked(self, batches: Batches) -> None:
+        headers, size = batches.headers, len(batches.data)
+        if self._must_roll(size, headers[0]):
             self._roll()
-        self._segments[-1].append(batches, hops)
-        for _, base, following, epoch in hops:
-            self.epochs = self.epochs.append(epoch, base)
-            self.end_offset = following
-        self._unpointed_bytes += len(batches)
-        self._last_timestamp_ms = newest.max_timestamp_ms
+        self._segments[-1].append(batches.data, batches.hops())
+        for header in headers:
+            self.epochs = self.epochs.append(header.leader_epoch, header.base_offset)
+        self.end_offset = batches.next_offset
+        self._unpointed_bytes += size
+        self._last_timestamp_ms = headers[-1].max_timestamp_ms
 
     def _must_roll(self, incoming: int, first: BatchHeader) -> bool:
         active = self._segments[-1]
@@ -298,7 +308,7 @@ class SegmentedLog:
 
     # --- reading
 
-    def read(self, offset: int, max_bytes: int) -> bytes:
+    def read(self, offset: int, max_bytes: int) -> Batches:
         """Whole batches, checked by CRC, from the one that contains `offset` on; empty at the end offset.
 
         At least one batch, and no more than `max_bytes` if there is more than one; never past a segment's
@@ -308,9 +318,9 @@ class SegmentedLog:
             raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
         segment = self._segment_for(offset)
         if offset == self.end_offset:
-            return b""
+            return NO_BATCHES
         position, base = segment.locate(offset)
-        return segment.read(position, base, max_bytes)[0]
+        return segment.read(position, base, max_bytes)
 
     def _segment_for(self, offset: int) -> Segment:
         for segment in reversed(self._segments):

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from metaquorum.storage.batches.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, hop_headers, parse_header
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.batches.walk import Hop, walk_batches
 from metaquorum.storage.disk.interface import Disk, DiskFile, join
 from metaquorum.storage.errors import BatchError, CorruptLogError
@@ -176,7 +177,7 @@ class Segment:
         while slot < len(self._offsets) and self._offsets[slot] <= self._offsets[slot - 1]:
             del self._offsets[slot], self._positions[slot]
 
-    def read(self, position: int, base_offset: int, max_bytes: int) -> tuple[bytes, list[Hop]]:
+    def read(self, position: int, base_offset: int, max_bytes: int) -> Batches:
         """Whole batches from `position` on, checked by CRC: at least one, together at most `max_bytes` if
         that is more than one. Raises CorruptLogError."""
         want = max(max_bytes, HEADER_BYTES)
@@ -192,7 +193,7 @@ class Segment:
         if not walk.hops or not whole:
             offset = walk.hops[-1][2] if walk.hops else base_offset
             self._fail(position + walk.end, offset, f"a valid batch ({walk.problem})")
-        return buf[: walk.end], walk.hops
+        return Batches.of_hops(buf[: walk.end], walk.hops)
 
     def _is_cut_by_window(self, buf: bytes, position: int, end: int) -> bool:
         """True when what follows the last whole batch is incomplete only because reading stopped there."""

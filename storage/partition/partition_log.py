@@ -16,12 +16,11 @@ Threads: one thread changes the log; `read_range` and `find_offset` may run besi
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import cast
 
-from metaquorum.storage.batches.batch import parse_header
-from metaquorum.storage.batches.walk import Hop, walk_batches
+from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.storage.disk.file_pool import FilePool, PooledFile
 from metaquorum.storage.disk.interface import (
     STAGED_SUFFIX,
@@ -57,8 +56,6 @@ INDEX_INTERVAL_BYTES = 64 * 1024
 MAX_OFFSETS_A_SEGMENT = 2**31 - 1
 # Who stages files, on which thread: the same name may be written by both at once.
 _ROLL, _CHECKPOINT = "roll", "checkpoint"
-_PRODUCER = struct.Struct(">q")
-_PRODUCER_AT = 43
 
 
 class PartitionLog(PooledLog):
@@ -224,35 +221,33 @@ class PartitionLog(PooledLog):
                 f"(byte {walk.end}): {walk.problem or 'expected at least one batch'}"
             )
         try:
-            self._append_checked(batches, walk.hops)
+            self._append_checked(Batches.of_hops(batches, walk.hops))
         except BaseException:
             self._failed = True
             raise
         return self.end_offset
 
-    def _append_checked(self, batches: bytes, hops: list[Hop]) -> None:
-        following, epoch = hops[-1][2:]
+    def _append_checked(self, batches: Batches) -> None:
+        data, headers, hops = batches.data, batches.headers, batches.hops()
         active = self._segments[-1]
-        if self._must_roll(len(batches), parse_header(batches)) or (
-            following - active.base_offset > MAX_OFFSETS_A_SEGMENT and active.size
+        if self._must_roll(len(data), headers[0]) or (
+            batches.next_offset - active.base_offset > MAX_OFFSETS_A_SEGMENT and active.size
         ):
             self._roll()
             active = self._segments[-1]
-        active.append(batches, hops)
+        active.append(data, hops)
         with self._lookup:
-            cast(TimedSegment, active).note_appended(batches, hops)
-            self.end_offset = following
+            cast(TimedSegment, active).note_appended(data, hops)
+            self.end_offset = batches.next_offset
         if active.base_offset not in self._indexes.missing:
             self._indexes.drop(active.base_offset)
-        if epoch != self.epochs.last_epoch or not self.epochs.entries:
-            for _, base, _, its_epoch in hops:
-                self.epochs = self.epochs.append(its_epoch, base)
-        unpack = _PRODUCER.unpack_from
-        for position, _, _, _ in hops:
-            if unpack(batches, position + _PRODUCER_AT)[0] >= 0:
-                header = parse_header(batches, position)
+        if headers[-1].leader_epoch != self.epochs.last_epoch or not self.epochs.entries:
+            for header in headers:
+                self.epochs = self.epochs.append(header.leader_epoch, header.base_offset)
+        for header in headers:
+            if header.producer_id >= 0:
                 self.producers.note(header, seen_ms=header.max_timestamp_ms)
-        self._unpointed_bytes += len(batches)
+        self._unpointed_bytes += len(data)
         self._last_timestamp_ms = None
 
     def _roll(self) -> None:

@@ -26,6 +26,7 @@ from metaquorum.proto.metadata_pb2_grpc import MetadataStub
 from metaquorum.raft.effects import AppendLog, PersistQuorumState
 from metaquorum.raft.store import ReplicaStore
 from metaquorum.storage.batches.batch import hop_headers, iter_batches
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.types import LogPosition
 from tests.bench.bench_replay import log_of, one_record_log, replayed, values
@@ -110,10 +111,7 @@ def with_log(store: ReplicaStore, log: bytes, tail: bytes) -> None:
 
 def append(store: ReplicaStore, data: bytes) -> None:
     for batch in iter_batches(data):
-        header = batch.header
-        store.execute(
-            AppendLog(data=bytes(batch.data), base_offset=header.base_offset, end_offset=header.next_offset)
-        )
+        store.execute(AppendLog(batches=Batches.sealed(bytes(batch.data))))
     ticket = store.prepare_sync()
     ticket.run()
     store.sync_completed(ticket)

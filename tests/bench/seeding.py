@@ -37,6 +37,7 @@ from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.raft.effects import AppendLog, PersistQuorumState
 from metaquorum.raft.store import ReplicaStore
 from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.types import LogPosition
 from tests.bench.quorum import wait_all_caught_up
@@ -180,9 +181,8 @@ def fill(store: ReplicaStore, shape: Shape, *, as_snapshot: bool) -> None:
         store.write_snapshot(position, snapshot_batches(image, position=position))
         store.log.reset_to(position)
     else:
-        for offset, data in log_batches(shape):
-            end = next(iter_batches(data)).header.next_offset
-            store.execute(AppendLog(data=data, base_offset=offset, end_offset=end))
+        for _, data in log_batches(shape):
+            store.execute(AppendLog(batches=Batches.sealed(data)))
         ticket = store.prepare_sync()
         ticket.run()
         store.sync_completed(ticket)

@@ -20,6 +20,7 @@ from metaquorum.raft.gate import EffectGate
 from metaquorum.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_snapshot, check_step
 from metaquorum.raft.protocol.quorum import majority
 from metaquorum.storage.batches.batch import control_key, encode_batch, iter_batches
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.files.known_committed import NOTHING
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
@@ -304,7 +305,7 @@ class World:
             timestamp_ms=1_000_000 + self.now,
             values=[text.encode()],
         )
-        self.input(node_id, lambda core: core.append(self.now, data, wake_observers))
+        self.input(node_id, lambda core: core.append(self.now, Batches.sealed(data), wake_observers))
 
     def read(self, node_id: int, token: int) -> None:
         self.reads[token] = self.acknowledged
@@ -339,9 +340,9 @@ class World:
         match effect:
             case fx.PersistQuorumState():
                 node.persists.append(effect)
-            case fx.AppendLog(data=data, base_offset=base):
+            case fx.AppendLog(batches=batches, base_offset=base):
                 assert base == disk.end
-                disk.append(data)
+                disk.append(batches.data)
                 node.syncs.append(disk.end)
             case fx.TruncateLog(end_offset=end):
                 self.marks.add("truncation")

@@ -74,7 +74,7 @@ class Checks:
         start = max(self._checked_to.get(key, 0), core.log_start_offset)
         end = min(core.high_watermark, core.log_end_offset)
         while start < end:
-            data = process.store.read_log(start, end, COMMITTED_READ_BYTES)
+            data = process.store.read_log(start, end, COMMITTED_READ_BYTES).data
             for batch in iter_batches(data):
                 header = batch.header
                 if header.base_offset < start or header.next_offset > end:

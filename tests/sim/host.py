@@ -282,8 +282,8 @@ class Process:
                     lambda _: self._finish(QuorumStatePersisted(token=effect.token)),
                 )
             case ReadLog():
-                data = self.store.read_log(effect.from_offset, effect.to_offset, effect.max_bytes)
-                self._immediate.append(LogRead(from_offset=effect.from_offset, data=data))
+                batches = self.store.read_log(effect.from_offset, effect.to_offset, effect.max_bytes)
+                self._immediate.append(LogRead(from_offset=effect.from_offset, batches=batches))
             case raft.FinishSnapshot():
                 self._on_disk(lambda: self._load(effect), self._finish)
             case WriteSnapshot():

@@ -220,7 +220,7 @@ def _hard_state(disk: FaultyDisk) -> bytes:
 def _batches(process: ControllerProcess, start: int, end: int) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     while start < end:
-        for batch in iter_batches(process.store.read_log(start, end, 1 << 20)):
+        for batch in iter_batches(process.store.read_log(start, end, 1 << 20).data):
             found[batch.header.base_offset] = bytes(batch.data)
             start = batch.header.next_offset
     return found

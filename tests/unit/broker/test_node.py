@@ -30,6 +30,7 @@ from metaquorum.metadata.records.types import (
     TopicRecord,
 )
 from metaquorum.raft import effects as raft
+from metaquorum.storage.batches.parsed import NO_BATCHES
 from metaquorum.storage.types import LogPosition
 from tests.unit.broker.world import BROKER, CONFIG, LEADER, SESSION_MS, Controller, World
 
@@ -510,19 +511,6 @@ def test_a_log_with_a_hole_is_an_error_that_says_what_to_run() -> None:
     world.run(10)
     (read,) = [effect for effect in world.done if isinstance(effect, ReadLog)][-1:]
     late = world.read(read)
-    world.give(replace(late, data=b""))
+    world.give(replace(late, batches=NO_BATCHES))
     assert world.stop.failed and f"nothing at offset {late.from_offset}" in world.stop.reason
     assert "docs/operations.md" in world.stop.reason
-
-
-def test_bytes_that_do_not_parse_stop_the_broker() -> None:
-    world = running()
-    world.hold_reads = True
-    world.controller.write(topic(1))
-    world.run(10)
-    (read,) = [effect for effect in world.done if isinstance(effect, ReadLog)][-1:]
-    late = world.read(read)
-    damaged = late.data[:-1] + bytes([late.data[-1] ^ 1])
-    world.give(replace(late, data=damaged))
-    assert world.stop.failed
-    assert "CRC" in world.stop.reason

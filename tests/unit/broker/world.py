@@ -60,6 +60,7 @@ from metaquorum.raft import effects as raft
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.core import RaftCore
 from metaquorum.storage.batches.batch import encode_batch, hop_headers, iter_batches
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
 
 CLUSTER = "cluster-a"
@@ -159,8 +160,8 @@ class Controller:
             match effect:
                 case raft.PersistQuorumState(token=token):
                     self.do(self.raft.on_quorum_state_persisted(0, token))
-                case raft.AppendLog(data=data, end_offset=end):
-                    self.log.append(data)
+                case raft.AppendLog(batches=batches, end_offset=end):
+                    self.log.append(batches.data)
                     self.do(self.raft.on_log_synced(0, end))
                 case raft.Respond(key=key, response=response):
                     self.responses.append((key, response))
@@ -175,7 +176,7 @@ class Controller:
     def write(self, *records: Record) -> int:
         """One committed batch; returns its base offset."""
         base = self.raft.log_end_offset
-        self.do(self.raft.append(0, batch_of(records, base, self.raft.epoch)))
+        self.do(self.raft.append(0, Batches.sealed(batch_of(records, base, self.raft.epoch))))
         assert self.raft.high_watermark == self.raft.log_end_offset
         return base
 
@@ -350,8 +351,8 @@ class World:
             match effect:
                 case raft.PersistQuorumState(token=token):
                     self.inbox.append(QuorumStatePersisted(token=token))
-                case raft.AppendLog(data=data, end_offset=end):
-                    self.log.append(data)
+                case raft.AppendLog(batches=batches, end_offset=end):
+                    self.log.append(batches.data)
                     self.inbox.append(LogSynced(end_offset=end))
                 case raft.TruncateLog(end_offset=end):
                     self.log.truncate(end)
@@ -375,7 +376,7 @@ class World:
 
     def read(self, effect: ReadLog) -> LogRead:
         data = self.log.read(effect.from_offset, effect.to_offset, effect.max_bytes)
-        return LogRead(from_offset=effect.from_offset, data=data)
+        return LogRead(from_offset=effect.from_offset, batches=Batches.parse(data))
 
     def _ask_raft(self, effect: raft.SendRequest) -> None:
         if not self.linked:

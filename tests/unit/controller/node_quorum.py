@@ -51,6 +51,7 @@ from metaquorum.raft import effects as raft
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.core import RaftCore
 from metaquorum.storage.batches.batch import iter_batches, parse_header
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
 
 CLUSTER = "test-cluster-0000000000"
@@ -156,8 +157,7 @@ class Machine:
                 self.hard_state = effect
                 inbox.append(QuorumStatePersisted(token=effect.token))
             case raft.AppendLog():
-                base = effect.base_offset
-                for batch in iter_batches(effect.data, expected_offset=base):
+                for batch in effect.batches.split():
                     self.log.append((batch.header.base_offset, batch.header.next_offset, batch.data))
                 assert self.log[-1][1] == effect.end_offset
                 if self.sync:
@@ -189,7 +189,7 @@ class Machine:
                 inbox.append(SnapshotLoaded(position=position, image=image))
             case ReadLog():
                 data = self.read(effect.from_offset, effect.to_offset, effect.max_bytes)
-                inbox.append(LogRead(from_offset=effect.from_offset, data=data))
+                inbox.append(LogRead(from_offset=effect.from_offset, batches=Batches.parse(data)))
             case WriteSnapshot():
                 if not self.hold_snapshots:
                     self.snapshots[effect.position] = effect.image

@@ -22,6 +22,7 @@ from metaquorum.raft.invariants import (
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError, VoteRequest
 from metaquorum.raft.protocol.roles import Follower
 from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import World, directory, encode_leader_change
 
@@ -60,12 +61,12 @@ def test_only_a_leader_appends_and_only_what_fits() -> None:
     follower = make()
     follower.start(0)
     with pytest.raises(RaftUsageError, match="only the leader appends"):
-        follower.append(0, batch(0, 0))
+        follower.append(0, Batches.sealed(batch(0, 0)))
     leader = sole_leader()
     for data in (batch(7, 1), batch(1, 2), b""):
         with pytest.raises(RaftUsageError):
-            leader.append(0, data)
-    effects = leader.append(0, batch(1, 1) + batch(2, 1))
+            leader.append(0, Batches.sealed(data))
+    effects = leader.append(0, Batches.sealed(batch(1, 1) + batch(2, 1)))
     assert [(e.base_offset, e.end_offset) for e in effects if isinstance(e, AppendLog)] == [(1, 3)]
 
 

@@ -25,6 +25,7 @@ from metaquorum.raft.messages import (
     RaftError,
 )
 from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import directory
 from tests.unit.raft.test_core import make
@@ -77,7 +78,7 @@ def test_an_unsynced_tail_of_an_older_epoch_is_replaced() -> None:
     changes = [effect for effect in effects if isinstance(effect, AppendLog | TruncateLog)]
     assert changes == [
         TruncateLog(end_offset=1),
-        AppendLog(data=batches(1, 1, 5), base_offset=1, end_offset=2),
+        AppendLog(batches=Batches.parse(batches(1, 1, 5))),
     ]
     assert (core.high_watermark, core.epochs.entries) == (2, ((4, 0), (5, 1)))
 

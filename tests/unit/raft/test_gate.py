@@ -14,6 +14,7 @@ from metaquorum.raft.effects import (
 )
 from metaquorum.raft.gate import EffectGate
 from metaquorum.raft.messages import FetchResponse, RaftError
+from metaquorum.storage.batches.parsed import NO_BATCHES
 from metaquorum.storage.types import LogPosition
 
 
@@ -38,7 +39,7 @@ def records(key: int, read_to: int, after: int | None) -> RespondWithRecords:
     )
 
 
-APPEND = AppendLog(data=b"", base_offset=0, end_offset=5)
+APPEND = AppendLog(batches=NO_BATCHES)
 
 
 def test_what_depends_on_nothing_passes_in_order() -> None:

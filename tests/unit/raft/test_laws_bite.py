@@ -29,6 +29,7 @@ from metaquorum.raft.protocol.progress import LeaderView
 from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from metaquorum.raft.protocol.state import RaftState, Vote
 from metaquorum.raft.store import TailCache
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import directory
@@ -40,7 +41,7 @@ from tests.unit.raft.test_following import answer, chunk, follower, redirected, 
 
 def leading() -> RaftCore:
     core = sole_leader()
-    core.append(0, batch(1, 1))
+    core.append(0, Batches.sealed(batch(1, 1)))
     core.on_log_synced(0, 2)
     return core
 
@@ -394,11 +395,12 @@ def test_batches_in_memory_are_given_up_to_the_limits_and_at_least_one() -> None
     one = len(batch(0, 1))
     cache = TailCache(one * 100)
     for offset in range(10):
-        cache.append(batch(offset, 1), offset)
+        cache.append(Batches.parse(batch(offset, 1)))
 
     def given(low: int, high: int, max_bytes: int) -> list[int]:
-        data = cache.read(low, high, max_bytes)
-        assert data is not None
+        found = cache.read(low, high, max_bytes)
+        assert found is not None and found == Batches.parse(found.data)
+        data = found.data
         assert data == b"".join(batch(offset, 1) for offset in range(low, low + len(data) // one))
         return [low, low + len(data) // one]
 

@@ -14,6 +14,7 @@ from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotR
 from metaquorum.raft.protocol import fetching, replication, snapshots
 from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from metaquorum.raft.protocol.state import Vote
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.types import LogPosition
 from tests.raft.script import Script
@@ -136,7 +137,7 @@ def test_a_high_watermark_lingers_for_records_to_go_with_it_and_no_longer() -> N
     world, core = leading(options="high_watermark_linger_ms=30")
     assert isinstance(core.state.role, Leader)
     now = world.now + 10
-    core.append(now, batch(1, 1))
+    core.append(now, Batches.sealed(batch(1, 1)))
     core.on_log_synced(now, 2)
     core.on_request(now, 500, fetch_of(2, 2, high_watermark=1, max_wait_ms=100))
     assert core.high_watermark == 2
@@ -162,7 +163,7 @@ def test_only_a_majority_of_others_confirms_reads() -> None:
 
 def test_a_transfer_has_its_deadline_and_is_given_up_then() -> None:
     world, core = leading()
-    core.append(world.now, batch(1, 1))
+    core.append(world.now, Batches.sealed(batch(1, 1)))
     core.transfer_leadership(world.now, 2)
     due = world.now + core.state.config.election_timeout_ms
     assert core.transferring
@@ -378,7 +379,7 @@ def test_a_second_fetch_ends_the_first_one_without_records() -> None:
     world, core = leading()
     fetch = fetch_of(9, 1, high_watermark=1, max_wait_ms=500)
     assert answers(core.on_request(world.now, 500, fetch), 500) == []
-    core.append(world.now, batch(1, 1), wake_observers=False)
+    core.append(world.now, Batches.sealed(batch(1, 1)), wake_observers=False)
     core.on_log_synced(world.now, 2)
     core.on_request(world.now, 501, fetch_of(2, 2, high_watermark=1))
     assert core.high_watermark == 2

@@ -42,6 +42,7 @@ from metaquorum.runtime.driver import SNAPSHOT_PAUSE, SNAPSHOT_PAUSE_MAX_S, Driv
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.replica import SnapshotFiles
 from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
@@ -158,9 +159,7 @@ def batch(base_offset: int, count: int = 1) -> bytes:
 
 
 def append(base_offset: int, count: int = 1) -> raft.AppendLog:
-    return raft.AppendLog(
-        data=batch(base_offset, count), base_offset=base_offset, end_offset=base_offset + count
-    )
+    return raft.AppendLog(batches=Batches.sealed(batch(base_offset, count)))
 
 
 def fetched() -> FetchResponse:
@@ -224,7 +223,7 @@ async def test_a_read_comes_back_in_the_same_step(rig: Rig) -> None:
     ]
     rig.driver.submit(ShutdownRequested())
     await rig.node.until(lambda: len(rig.node.seen) >= 2)
-    assert rig.node.seen[1] == LogRead(from_offset=1, data=batch(1))
+    assert rig.node.seen[1] == LogRead(from_offset=1, batches=Batches.parse(batch(1)))
     assert rig.driver.statistics.steps == 1
 
 

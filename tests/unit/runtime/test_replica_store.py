@@ -19,8 +19,9 @@ from metaquorum.raft.effects import (
 )
 from metaquorum.raft.events import LogTrimmed, TrimLog
 from metaquorum.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
-from metaquorum.raft.store import ReplicaStore, TailCache
+from metaquorum.raft.store import HEADER_MEMORY_BYTES, ReplicaStore, TailCache
 from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import CommittedLostError, CorruptFileError, FileMissingError
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
@@ -53,7 +54,16 @@ def batch(base: int, count: int = 1, epoch: int = 1, timestamp_ms: int = 5, size
 
 
 def append(store: ReplicaStore, data: bytes, base: int, count: int) -> None:
-    store.execute(AppendLog(data=data, base_offset=base, end_offset=base + count))
+    effect = AppendLog(batches=Batches.parse(data))
+    assert (effect.base_offset, effect.end_offset) == (base, base + count)
+    store.execute(effect)
+
+
+def read(store: ReplicaStore, from_offset: int, to_offset: int, max_bytes: int = 1 << 20) -> bytes:
+    """The bytes of what is read, which the headers beside them describe."""
+    found = store.read_log(from_offset, to_offset, max_bytes)
+    assert found == Batches.parse(found.data)
+    return found.data
 
 
 def persist(store: ReplicaStore, epoch: int, voted_id: int | None = None) -> None:
@@ -108,13 +118,13 @@ def test_reads_are_the_same_from_memory_and_from_files(tmp_path: Path, cached: b
         store.close()
         store = opened(tmp_path)
     everything = b"".join(parts.values())
-    assert store.read_log(0, 7, 1 << 20) == everything
-    assert store.read_log(3, 7, 1 << 20) == everything[len(parts[0]) :]
-    assert store.read_log(1, 3, 1 << 20) == parts[0]  # the batch that contains offset 1
-    assert store.read_log(0, 4, 1 << 20) == parts[0] + parts[3]
-    assert store.read_log(3, 7, 1) == parts[3]  # at least one
-    assert store.read_log(3, 7, len(parts[3]) + len(parts[4])) == parts[3] + parts[4]
-    assert store.read_log(7, 7, 1 << 20) == b""
+    assert read(store, 0, 7) == everything
+    assert read(store, 3, 7) == everything[len(parts[0]) :]
+    assert read(store, 1, 3) == parts[0]  # the batch that contains offset 1
+    assert read(store, 0, 4) == parts[0] + parts[3]
+    assert read(store, 3, 7, 1) == parts[3]  # at least one
+    assert read(store, 3, 7, len(parts[3]) + len(parts[4])) == parts[3] + parts[4]
+    assert read(store, 7, 7) == b""
     response = FetchResponse(error=RaftError.NONE, epoch=1, leader_id=1, high_watermark=7)
     filled = store.fill_records(
         RespondWithRecords(key=1, response=response, read_from=4, read_to=7, max_bytes=1 << 20)
@@ -129,25 +139,24 @@ def test_a_cut_log_forgets_what_was_cached(tmp_path: Path) -> None:
     store.execute(TruncateLog(end_offset=1))
     other = batch(1, epoch=9)
     append(store, other, 1, 1)
-    assert store.read_log(0, 2, 1 << 20) == batch(0) + other
+    assert read(store, 0, 2) == batch(0) + other
     store.execute(ResetLog(position=LogPosition(9, 50)))
     append(store, batch(50, epoch=9), 50, 1)
-    assert store.read_log(50, 51, 1 << 20) == batch(50, epoch=9)
+    assert read(store, 50, 51) == batch(50, epoch=9)
     store.close()
 
 
 def test_the_cache_is_bounded_and_keeps_the_newest() -> None:
-    one = len(batch(0))
-    cache = TailCache(one * 10)
+    cache = TailCache((len(batch(0)) + HEADER_MEMORY_BYTES) * 10)
     for offset in range(25):
-        cache.append(batch(offset), offset)
+        cache.append(Batches.parse(batch(offset)))
     assert cache.read(0, 25, 1 << 20) is None
-    assert cache.read(24, 25, 1 << 20) == batch(24)
+    assert cache.read(24, 25, 1 << 20) == Batches.parse(batch(24))
     assert cache.read(25, 26, 1 << 20) is None
     held = [offset for offset in range(25) if cache.read(offset, offset + 1, 1) is not None]
     assert held == list(range(held[0], 25)) and 4 <= len(held) <= 10
-    cache.append(batch(90), 90)  # does not follow: the older ones are no help any more
-    assert cache.read(24, 25, 1) is None and cache.read(90, 91, 1) == batch(90)
+    cache.append(Batches.parse(batch(90)))  # does not follow: the older ones are no help any more
+    assert cache.read(24, 25, 1) is None and cache.read(90, 91, 1) == Batches.parse(batch(90))
 
 
 def test_a_snapshot_is_received_in_chunks_and_counts_only_when_it_is_finished(tmp_path: Path) -> None:

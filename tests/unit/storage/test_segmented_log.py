@@ -75,7 +75,7 @@ def test_a_new_log_is_empty_and_named_as_kafka_names_it(bench: Bench) -> None:
     log = bench.open()
     assert (log.start_offset, log.end_offset, log.synced_offset) == (0, 0, 0)
     assert log.last_position == LogPosition(0, 0)
-    assert log.read(0, 1000) == b""
+    assert log.read(0, 1000).data == b""
     assert "00000000000000000000.log" in bench.disk.list_directory(DIRECTORY)
     metadata = read_file(bench.disk, join(DIRECTORY, "partition.metadata"))
     assert metadata == b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
@@ -91,9 +91,9 @@ def test_append_rolls_and_reads_back_from_every_offset(bench: Bench) -> None:
     assert (log.end_offset, log.synced_offset, log.last_position) == (60, 60, LogPosition(6, 60))
     assert log.epochs.entries == tuple((1 + n, n * 10) for n in range(6))
     for offset in range(60):
-        first = next(iter_batches(log.read(offset, 1)))
+        first = next(iter_batches(log.read(offset, 1).data))
         assert first.header.base_offset == offset
-        assert len(log.read(offset, 1)) == first.header.size_bytes
+        assert len(log.read(offset, 1).data) == first.header.size_bytes
     assert offsets(log) == list(range(60))
 
 
@@ -102,12 +102,12 @@ def test_read_gives_the_batch_that_contains_the_offset_and_respects_the_limit(be
     log = bench.open()
     log.append(batch(0, records=5) + batch(5, records=5))
     log.append(batch(10, records=5))
-    size = parse_header(log.read(0, 1)).size_bytes
+    size = parse_header(log.read(0, 1).data).size_bytes
     assert [one.header.base_offset for one in window(log, 7, size)] == [5]
     assert [one.header.base_offset for one in window(log, 3, 2 * size)] == [0, 5]
     assert [one.header.base_offset for one in window(log, 3, 2 * size + 60)] == [0, 5]
     assert [one.position for one in window(log, 0, 10**6)] == [0, size, 2 * size]
-    assert log.read(15, 100) == b""
+    assert log.read(15, 100).data == b""
     for wrong in (-1, 16):
         with pytest.raises(OffsetOutOfRange):
             log.read(wrong, 100)
@@ -119,7 +119,7 @@ def test_the_same_after_reopening_with_an_index_built_from_nothing(bench: Bench)
     order = list(range(60))
     random.Random(4).shuffle(order)
     for offset in order:
-        assert parse_header(log.read(offset, 1)).base_offset == offset
+        assert parse_header(log.read(offset, 1).data).base_offset == offset
     assert log.epochs.entries == tuple((1 + n, n * 10) for n in range(6))
 
 
@@ -131,7 +131,7 @@ def test_a_batch_larger_than_every_window(bench: Bench) -> None:
     log.append(batch(2))
     log.close()
     log = bench.open()
-    assert len(log.read(1, 10)) > 3_000_000
+    assert len(log.read(1, 10).data) > 3_000_000
     assert offsets(log) == [0, 1, 2] and bench.warnings == []
 
 

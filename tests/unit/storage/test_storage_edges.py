@@ -258,7 +258,7 @@ def test_a_cut_to_the_start_keeps_the_epoch_before_it(disk: Any, start: int) -> 
 def test_a_read_gives_whole_batches_up_to_its_limit_and_at_least_one(disk: Any, limit: int) -> None:
     log = filled(disk, 9)
     size = len(batch(0))
-    data = log.read(2, limit)
+    data = log.read(2, limit).data
     assert len(data) % size == 0
     count = len(data) // size
     assert count == max(1, min(limit // size, 9 - 2)) or len(log.segments()) > 1

@@ -174,7 +174,7 @@ def test_a_read_that_is_cut_by_its_limit_is_no_damage(disk: Any) -> None:
     size = len(batch(0))
     for start in range(6):
         for limit in range(size * 6 + 2):
-            data = log.read(start, limit)
+            data = log.read(start, limit).data
             assert len(data) == size * max(1, min(limit // size, 6 - start)), (start, limit)
     log.close()
 

@@ -10,7 +10,7 @@ from metaquorum.storage.log.log import SegmentedLog
 
 def window(log: SegmentedLog, offset: int, max_bytes: int) -> list[RecordBatch]:
     """The batches of one read. Their positions count from the first of them."""
-    return list(iter_batches(log.read(offset, max_bytes)))
+    return list(iter_batches(log.read(offset, max_bytes).data))
 
 
 def whole(log: SegmentedLog, window_bytes: int = 1 << 20) -> Iterator[RecordBatch]:

@@ -1,0 +1,107 @@
+"""Record batches that travel together: their bytes, and their headers, parsed once.
+
+Owns the door through which bytes become batches of a log: from an append, from the answer to a fetch, from a
+read. Behind it nobody looks at a header's bytes again. Knows no file, no log and no record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from metaquorum.storage.batches.batch import RecordBatch, iter_batches, parse_header
+from metaquorum.storage.batches.format import BatchHeader, header_problems
+from metaquorum.storage.batches.walk import Hop
+
+
+class Batches(NamedTuple):
+    """`data` is whole batches and nothing else, each with offsets that follow those of the one before;
+    `headers` are theirs, in order. Make one with `parse` or `sealed`."""
+
+    data: bytes
+    headers: tuple[BatchHeader, ...]
+
+    @staticmethod
+    def parse(data: bytes, *, file: str = "<bytes>") -> Batches:
+        """Bytes that come from elsewhere. Checks what `iter_batches` checks, CRCs included; raises
+        CorruptLogError."""
+        return Batches(data, tuple([batch.header for batch in iter_batches(data, file=file)]))
+
+    @staticmethod
+    def sealed(data: bytes) -> Batches:
+        """Bytes that this process has just encoded: parsed, not checked. Raises BatchError for what cannot
+        be a batch."""
+        headers: list[BatchHeader] = []
+        position = 0
+        while position < len(data):
+            headers.append(parse_header(data, position))
+            position += headers[-1].size_bytes
+        return Batches(data, tuple(headers))
+
+    @staticmethod
+    def of_hops(data: bytes, hops: Iterable[Hop]) -> Batches:
+        """Bytes that `walk_batches` has just checked."""
+        return Batches(data, tuple([parse_header(data, hop[0]) for hop in hops]))
+
+    @staticmethod
+    def joined(batches: Sequence[RecordBatch]) -> Batches:
+        """Batches that follow one another, at least one."""
+        if len(batches) == 1:
+            return Batches(batches[0].data, (batches[0].header,))
+        return Batches(
+            b"".join([batch.data for batch in batches]), tuple([batch.header for batch in batches])
+        )
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first record. There must be one."""
+        return self.headers[0].base_offset
+
+    @property
+    def next_offset(self) -> int:
+        """Offset after the last record. There must be one."""
+        return self.headers[-1].next_offset
+
+    def problem_after(self, end_offset: int, epoch: int) -> str | None:
+        """Why these cannot follow a log that ends at `end_offset` in `epoch`; None: they can."""
+        if not self.headers:
+            return "expected at least one batch"
+        return next(iter(header_problems(self.headers[0], end_offset, epoch)), None)
+
+    def after(self, count: int) -> Batches:
+        """Without the first `count` batches."""
+        if not count:
+            return self
+        start = sum([header.size_bytes for header in self.headers[:count]])
+        return Batches(self.data[start:], self.headers[count:])
+
+    def below(self, offset: int) -> Batches:
+        """Without the batches that begin at or above `offset`."""
+        headers = self.headers
+        if not headers or headers[-1].base_offset < offset:
+            return self
+        kept = tuple([header for header in headers if header.base_offset < offset])
+        return Batches(self.data[: sum([header.size_bytes for header in kept])], kept)
+
+    def hops(self) -> list[Hop]:
+        """Where each batch lies, as a walk over the bytes would find them."""
+        hops: list[Hop] = []
+        position = 0
+        for header in self.headers:
+            hops.append((position, header.base_offset, header.next_offset, header.leader_epoch))
+            position += header.size_bytes
+        return hops
+
+    def split(self) -> Iterator[RecordBatch]:
+        """One by one."""
+        if len(self.headers) == 1:
+            yield RecordBatch(self.headers[0], self.data)
+            return
+        position = 0
+        for header in self.headers:
+            end = position + header.size_bytes
+            yield RecordBatch(header, self.data[position:end], position)
+            position = end
+
+
+NO_BATCHES = Batches(b"", ())

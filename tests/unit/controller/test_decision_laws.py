@@ -1,0 +1,312 @@
+"""Laws of the controller that mistakes broke unnoticed: what changes a registration, who is a voter, which
+reassignments go on, the last block of producer ids, and a check of the node that must itself bite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace as Fake
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+
+from metaquorum.controller.brokers.brokers import decide_registration
+from metaquorum.controller.invariants import check_node
+from metaquorum.controller.partitions import elections
+from metaquorum.controller.partitions.effective import rules_of
+from metaquorum.controller.partitions.elections import decide_elections
+from metaquorum.controller.partitions.reassignments import ongoing_reassignments
+from metaquorum.controller.queries import describe_quorum, furthest_voter, not_controller
+from metaquorum.controller.result import ControllerResult
+from metaquorum.controller.settings.producer_ids import decide_allocate_producer_ids
+from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import (
+    BrokerEndpoint,
+    BrokerFeature,
+    PartitionRecord,
+    ProducerIdsRecord,
+    TopicRecord,
+)
+from metaquorum.metadata.requests.common import ReplicaStatus
+from metaquorum.metadata.requests.partitions import ElectLeadersRequest, ElectLeadersResponse
+from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from metaquorum.raft.protocol.progress import ReplicaState
+from tests.unit.controller.node_quorum import CLUSTER, image_of, registration
+from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
+
+# ---- what changes a registration -------------------------------------------------------------------
+
+ENDPOINT = BrokerEndpoint("DATA", "m", 500, 1)
+FEATURES = (BrokerFeature("metadata.version", 1, 25), BrokerFeature("transaction.version", 0, 2))
+DIRECTORIES = (b"d" * 16, b"e" * 16)
+SAID = {"endpoints": (ENDPOINT,), "features": FEATURES, "rack": "m", "directories": DIRECTORIES}
+
+
+def registered(**changes: object) -> MetadataImage:
+    return image_of(*_again(image_of(level=25), {**SAID, **changes}).records, level=25)
+
+
+OTHER: list[dict[str, object]] = [
+    {"endpoints": (msgspec.structs.replace(ENDPOINT, **{name: value}),)}
+    for name, value in [
+        *(("name", "A"), ("name", "Z"), ("host", "a"), ("host", "z")),
+        *(("port", 1), ("port", 999), ("security_protocol", 0), ("security_protocol", 3)),
+    ]
+]
+OTHER += [{"endpoints": (ENDPOINT, msgspec.structs.replace(ENDPOINT, name="B"))}]
+OTHER += [
+    {"features": (BrokerFeature("metadata.version", *both), FEATURES[1])} for both in ((1, 26), (2, 25))
+]
+OTHER += [{"features": (*FEATURES, BrokerFeature("group.version", 0, 1))}]
+OTHER += [{"rack": rack} for rack in ("a", "z", None)]
+OTHER += [{"directories": held} for held in ((*DIRECTORIES, b"f" * 16), (*DIRECTORIES, b"a" * 16))]
+
+
+@pytest.mark.parametrize("other", OTHER, ids=str)
+@pytest.mark.parametrize("forth", [True, False])
+def test_whatever_a_registration_says_anew_is_written(other: dict[str, object], forth: bool) -> None:
+    """The same process says something else, in either direction; said again, it is not written again."""
+    before, after = ({}, other) if forth else (other, {})
+    image = registered(**before)
+    for said, count in ((after, 1), (before, 0)):
+        result = _again(image, {**SAID, **said})
+        assert not isinstance(result.response, ApiError), result.response
+        assert len(result.records) == count
+
+
+def test_the_order_of_listeners_features_and_directories_says_nothing() -> None:
+    """Said again as it was said, too: the image has them in another order."""
+    both = (ENDPOINT, msgspec.structs.replace(ENDPOINT, name="A"))
+    turned = {"endpoints": both[::-1], "features": FEATURES[::-1], "directories": DIRECTORIES[::-1]}
+    for said in ({"endpoints": both}, turned):
+        assert _again(registered(endpoints=both), {**SAID, **said}).records == ()
+
+
+def _again(image: MetadataImage, said: dict[str, object]) -> ControllerResult:
+    return decide_registration(
+        image,
+        registration(1, **said),
+        cluster_id=CLUSTER,
+        next_offset=50,
+        session_remaining_ms=0,
+        session_timeout_ms=9_000,
+    )
+
+
+# ---- who is a voter --------------------------------------------------------------------------------
+
+
+def state(node_id: int, end: int, *, voter: bool = True) -> ReplicaState:
+    return ReplicaState(
+        node_id=node_id,
+        directory_id=bytes([node_id]) * 16,
+        is_voter=voter,
+        log_end_offset=end,
+        last_fetch_ms=node_id + 100,
+        last_caught_up_ms=node_id + 200,
+    )
+
+
+def fake_node(*replicas: ReplicaState, leader: int | None = 2) -> Any:
+    raft = Fake(
+        describe=lambda now_ms: list(replicas) if now_ms == 77 else [],
+        epoch=6,
+        high_watermark=40,
+        losses=(),
+        log_end_offset=50,
+        leader_id=leader,
+    )
+    return Fake(raft=raft, now_ms=77, config=Fake(cluster_id="c", node_id=2))
+
+
+def shown(node_id: int, end: int, lag: int, status: str) -> ReplicaStatus:
+    return ReplicaStatus(
+        node_id=node_id,
+        directory_id=bytes([node_id]) * 16,
+        log_end_offset=end,
+        lag=lag,
+        last_fetch_ms=node_id + 100,
+        last_caught_up_ms=node_id + 200,
+        status=status,
+    )
+
+
+def test_the_quorum_is_told_by_voters_and_observers() -> None:
+    node = fake_node(
+        state(2, 50), state(1, 45), state(3, -1), state(4, 50, voter=False), state(5, 51, voter=False)
+    )
+    said = describe_quorum(node)
+    assert said.voters == (
+        shown(2, 50, 0, "Leader"),
+        shown(1, 45, 5, "Follower"),
+        shown(3, -1, 50, "Follower"),
+    )
+    assert said.observers == (shown(4, 50, 0, "Observer"), shown(5, 51, 0, "Observer"))
+    assert (said.cluster_id, said.leader_id, said.leader_epoch, said.high_watermark) == ("c", 2, 6, 40)
+
+
+@pytest.mark.parametrize(
+    ("others", "furthest"),
+    [
+        ([], None),
+        ([state(4, 99, voter=False)], None),
+        ([state(1, 5), state(3, 6)], 3),
+        ([state(3, 6), state(1, 6), state(4, 99, voter=False)], 1),
+    ],
+)
+def test_leadership_goes_to_the_other_voter_whose_log_is_longest(
+    others: list[ReplicaState], furthest: int | None
+) -> None:
+    assert furthest_voter(fake_node(state(2, 1000), *others)) == furthest
+
+
+@pytest.mark.parametrize(("leader", "hint"), [(None, None), (2, None), (3, 3)])
+def test_who_is_not_the_active_controller_names_the_one_that_is(leader: int | None, hint: int | None) -> None:
+    error = not_controller(fake_node(leader=leader))
+    assert (error.code, error.leader_hint) == (ErrorCode.NOT_CONTROLLER, hint)
+
+
+# ---- partitions ------------------------------------------------------------------------------------
+
+
+def moving(index: int, *, adding: tuple[int, ...] = (), removing: tuple[int, ...] = ()) -> PartitionRecord:
+    made = partition(index, (1, 2, 3), (1, 2), 1)
+    return msgspec.structs.replace(made, adding_replicas=adding, removing_replicas=removing)
+
+
+def test_a_reassignment_goes_on_while_anything_is_added_or_removed() -> None:
+    image = image_of(
+        *(broker(at) for at in (1, 2, 3)),
+        TopicRecord("t", TOPIC),
+        moving(0),
+        moving(1, adding=(3,)),
+        moving(2, removing=(2,)),
+        moving(3, adding=(3,), removing=(2,)),
+    )
+    found = list(ongoing_reassignments(image))
+    assert [(each.topic, each.partition, each.adding, each.removing) for each in found] == [
+        ("t", 1, (3,), ()),
+        ("t", 2, (), (2,)),
+        ("t", 3, (3,), (2,)),
+    ]
+    assert [(each.replicas, each.isr) for each in found] == [((1, 2, 3), (1, 2))] * 3
+    assert [each.partition for each in ongoing_reassignments(image, [("t", 3), ("t", 0), ("u", 1)])] == [3]
+
+
+@pytest.mark.parametrize("told", [0, 1, 2, 3])
+def test_so_many_refusals_of_elections_are_told_and_every_success(told: int) -> None:
+    led_by_two = [partition(at, (1, 2), (2,), 2) for at in range(3)]
+    electable = [partition(at, (3, 2), (3, 2), 2) for at in range(3, 5)]
+    image = image_of(
+        *(broker(at) for at in (1, 2, 3)), TopicRecord("t", TOPIC), *led_by_two, *electable, level=25
+    )
+    rules = rules_of(image, image.brokers.is_active)
+    with mock.patch.object(elections, "REFUSALS_TOLD_MAX", told):
+        result = decide_elections(image, ElectLeadersRequest(unclean=False), rules, records_max=1000)
+        one = decide_elections(image, ElectLeadersRequest(unclean=False), rules, records_max=1)
+    assert isinstance(result.response, ElectLeadersResponse) and isinstance(
+        one.response, ElectLeadersResponse
+    )
+    codes = [each.error for each in result.response.results]
+    assert codes.count(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE) == told
+    assert codes.count(ErrorCode.NONE) == len(result.records) == 2
+    assert not result.response.more
+    assert len(one.records) == 1 and one.response.more
+
+
+# ---- producer ids ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("handed_out", "first"),
+    [(None, 0), (0, 0), (7, 7), (2**63 - 1001, 2**63 - 1001), (2**63 - 1000, None), (2**63 - 1, None)],
+)
+def test_the_last_block_of_producer_ids_is_whole(handed_out: int | None, first: int | None) -> None:
+    known = [] if handed_out is None else [ProducerIdsRecord(1, 10, handed_out)]
+    image = image_of(broker(1), *known)
+    result = decide_allocate_producer_ids(image, AllocateProducerIdsRequest(broker_id=1, broker_epoch=10))
+    if first is None:
+        assert isinstance(result.response, ApiError) and result.records == ()
+        return
+    assert result.response == AllocateProducerIdsResponse(first_id=first, count=1000)
+    assert result.records == (ProducerIdsRecord(broker_id=1, broker_epoch=10, next_producer_id=first + 1000),)
+
+
+# ---- the check of the node -------------------------------------------------------------------------
+
+
+def batch(end: int, replies: int = 0, ends: int | None = None) -> Fake:
+    return Fake(
+        end_offset=end, state=Fake(end_offset=end if ends is None else ends), replies=[None] * replies
+    )
+
+
+def sound_node() -> Any:
+    """Active, with two batches on their way, one of which fences a broker."""
+    return Fake(
+        ledger=Fake(
+            committed_offset=10,
+            pending=[batch(12, replies=2), batch(15)],
+            replies_waiting=2,
+            newest_state=Fake(end_offset=15),
+            newest=Fake(brokers={1: None}),
+        ),
+        raft=Fake(high_watermark=10, is_leader=True, log_end_offset=15),
+        replica=Fake(snapshots=Fake(last_offset=0), is_reading=False),
+        sessions=Fake(fencing={1: 5}),
+        active=Fake(work={0: Fake(broker_id=2), 1: Fake(broker_id=1)}),
+        config=Fake(answers_max=2, waiting_requests_max=1),
+        stopped=None,
+    )
+
+
+def stand_by(node: Any) -> None:
+    node.active, node.ledger.pending, node.ledger.replies_waiting = None, [], 0
+    node.sessions.fencing = {}
+
+
+BREAKS: dict[str, Callable[[Any], object]] = {
+    "above the high watermark": lambda node: setattr(node.ledger, "committed_offset", 11),
+    "must ascend": lambda node: node.ledger.pending.append(batch(15)),
+    "must end where its batch ends": lambda node: node.ledger.pending.__setitem__(1, batch(15, ends=14)),
+    "is committed and still pending": lambda node: setattr(node.raft, "high_watermark", 12),
+    "miscounted": lambda node: setattr(node.ledger, "replies_waiting", 1),
+    "must not replay others'": lambda node: setattr(node.replica, "is_reading", True),
+    "has nothing pending": lambda node: setattr(node, "active", None),
+    "fences nobody": lambda node: (stand_by(node), node.sessions.fencing.update({1: 5})),
+    "an active controller leads": lambda node: setattr(node.raft, "is_leader", False),
+    "the newest state ends at": lambda node: setattr(node.raft, "log_end_offset", 16),
+    "nobody works on it": lambda node: node.active.work.pop(1),
+    "answers are not bounded": lambda node: (
+        node.ledger.pending.__setitem__(1, batch(15, replies=2)),
+        setattr(node.ledger, "replies_waiting", 4),
+    ),
+    "work is not bounded": lambda node: node.active.work.update(
+        {at: Fake(broker_id=at) for at in range(2, 11)}
+    ),
+}
+
+
+@pytest.mark.parametrize("law", BREAKS)
+def test_each_law_of_a_node_bites(law: str) -> None:
+    node = sound_node()
+    check_node(node)
+    BREAKS[law](node)
+    with pytest.raises(InvariantViolation, match=law):
+        check_node(node)
+
+
+def test_what_the_laws_of_a_node_allow() -> None:
+    node = sound_node()
+    node.active.work = {at: Fake(broker_id=at) for at in range(1, 11)}
+    node.ledger.pending[1] = batch(15, replies=1)
+    node.ledger.replies_waiting = 3
+    check_node(node)
+    node.ledger.committed_offset, node.replica.snapshots.last_offset = 11, 11
+    check_node(node)
+    stand_by(node)
+    check_node(node)
+    node.replica.is_reading = True
+    check_node(node)

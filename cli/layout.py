@@ -21,7 +21,6 @@ from pathlib import Path
 import msgspec
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.formatting.format import FormatPlan, apply_plan, existing_cluster_id
 from metaquorum.storage.disk.private import make_private_directory, private_file
 from metaquorum.storage.uuids import random_uuid, uuid_from_text, uuid_to_text
 
@@ -165,6 +164,8 @@ def open_layout(directory: Path) -> Layout:
             f"{path} has version {manifest.version}, and this release supports {MANIFEST_VERSION}; use a "
             "newer release"
         )
+    from metaquorum.cli.formatted import existing_cluster_id
+
     layout = Layout(directory=directory.resolve(), manifest=manifest)
     for node in layout.nodes:
         found = existing_cluster_id(layout.data(node))
@@ -224,6 +225,8 @@ def create(
         directory=directory.resolve(),
         manifest=Manifest(version=MANIFEST_VERSION, cluster_id=chosen, nodes=nodes),
     )
+    from metaquorum.cli.formatting.format import FormatPlan, apply_plan
+
     for node in layout.nodes:
         make_private_directory(layout.home(node))
         private_file(layout.config(node)).write_text(

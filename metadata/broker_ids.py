@@ -17,14 +17,17 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import msgspec
 
-from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource, MetadataImage
+from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource
 from metaquorum.metadata.records.types import ConfigRecord
 from metaquorum.storage.uuids import uuid_from_text, uuid_to_text
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage
 
 BINDING_PREFIX = "broker.id.binding."
 CURRENT_PREFIX = "broker.id.current."

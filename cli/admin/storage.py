@@ -11,8 +11,9 @@ import random
 import click
 
 from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.formatted import identity_of
 from metaquorum.cli.formatting.configured import NodeConfig, read_node_config
-from metaquorum.cli.formatting.format import FormatPlan, apply_plan, identity_of
+from metaquorum.cli.formatting.format import FormatPlan, apply_plan
 from metaquorum.cli.formatting.releases import DEFAULT_RELEASE
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.metadata.features import KNOWN_FEATURES, METADATA_VERSION

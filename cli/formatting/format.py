@@ -22,7 +22,6 @@ from metaquorum.metadata.records.types import FeatureLevelRecord
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join, parent_of, write_atomically
 from metaquorum.storage.disk.posix import PosixDisk
-from metaquorum.storage.errors import CorruptFileError, FileMissingError
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
 from metaquorum.storage.files.meta_properties import (
     MetaProperties,
@@ -177,26 +176,3 @@ def _batch(base_offset: int, timestamp_ms: int, values: list[bytes], keys: list[
         keys=keys,
         is_control=keys is not None,
     )
-
-
-def existing_cluster_id(directory: Path) -> str | None:
-    """The cluster that a directory belongs to, None where it has no identity. Raises CorruptFileError."""
-    try:
-        if not (directory / META_PROPERTIES).exists():
-            return None
-        return load_meta_properties(PosixDisk(), str(directory)).cluster_id
-    except FileMissingError:
-        return None
-
-
-def identity_of(directory: str) -> tuple[str, MetaProperties | None, str | None]:
-    """(directory, identity or None, problem or None); a bad directory raises nothing."""
-    disk = PosixDisk()
-    if not disk.is_directory(directory):
-        return directory, None, "is a file" if disk.exists(directory) else "does not exist"
-    try:
-        return directory, load_meta_properties(disk, directory), None
-    except CorruptFileError as error:
-        if not disk.exists(join(directory, META_PROPERTIES)):
-            return directory, None, "is not formatted"
-        return directory, None, error.reason

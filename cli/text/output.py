@@ -9,13 +9,11 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
-from rich.console import Console
 
 from metaquorum.metadata.inspect.log.points import utc_text
 from metaquorum.metadata.secrets import REDACTED, Redacted
 
 __all__ = [
-    "console",
     "echo_json",
     "echo_table",
     "fits_well",
@@ -51,11 +49,6 @@ def table_options(command: F) -> F:
         help="Cut nothing, however long the lines are. In a pipe nothing is cut anyway.",
     )
     return json_option(wide(command))
-
-
-def console() -> Console:
-    """A console on standard output as it is now (tests replace it)."""
-    return Console(highlight=False, soft_wrap=True)
 
 
 def terminal_width() -> int | None:

@@ -24,7 +24,8 @@ from metaquorum.metadata.image.columns import (
     PADDING,
     PARTITION_EPOCH,
 )
-from metaquorum.metadata.image.directories import MIGRATING, DirectoryTable
+from metaquorum.metadata.image.directories import DirectoryTable
+from metaquorum.metadata.image.types import MIGRATING
 
 IntArray = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]

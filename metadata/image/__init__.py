@@ -1,27 +1,23 @@
-"""The immutable image of a cluster's metadata, its parts, and the builder that makes the next one."""
+"""The immutable image of a cluster's metadata, its parts, and the builder that makes the next one.
 
-from metaquorum.metadata.image.builder import ImageBuilder
-from metaquorum.metadata.image.cluster import BrokersImage
-from metaquorum.metadata.image.columns import CHUNK_ROWS
-from metaquorum.metadata.image.compare import PartitionChanges, PartitionKey, partition_changes
-from metaquorum.metadata.image.directories import LOST, MIGRATING, UNASSIGNED
-from metaquorum.metadata.image.image import (
-    METADATA_VERSION,
-    FeaturesImage,
-    MetadataImage,
-    differing_parts,
-    images_equal,
-)
-from metaquorum.metadata.image.maps import ShardedMap
-from metaquorum.metadata.image.topics import TopicsImage
+What rows and columns are made of is loaded when it is first asked for: a client needs the values alone, and
+numpy takes longer to load than such a client to do its work.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from metaquorum.metadata.image.types import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
+    LOST,
+    MIGRATING,
     NO_LEADER,
     RECOVERED,
     RECOVERING,
     TOPIC_RESOURCE,
+    UNASSIGNED,
     Acl,
     BrokerRegistration,
     ConfigResource,
@@ -37,6 +33,45 @@ from metaquorum.metadata.image.types import (
     TopicInfo,
     quota_sort_key,
 )
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image.builder import ImageBuilder
+    from metaquorum.metadata.image.cluster import BrokersImage
+    from metaquorum.metadata.image.columns import CHUNK_ROWS
+    from metaquorum.metadata.image.compare import PartitionChanges, PartitionKey, partition_changes
+    from metaquorum.metadata.image.image import (
+        METADATA_VERSION,
+        FeaturesImage,
+        MetadataImage,
+        differing_parts,
+        images_equal,
+    )
+    from metaquorum.metadata.image.maps import ShardedMap
+    from metaquorum.metadata.image.topics import TopicsImage
+
+_HOMES = {
+    "ImageBuilder": "builder",
+    "BrokersImage": "cluster",
+    "CHUNK_ROWS": "columns",
+    "PartitionChanges": "compare",
+    "PartitionKey": "compare",
+    "partition_changes": "compare",
+    "METADATA_VERSION": "image",
+    "FeaturesImage": "image",
+    "MetadataImage": "image",
+    "differing_parts": "image",
+    "images_equal": "image",
+    "ShardedMap": "maps",
+    "TopicsImage": "topics",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return value
+
 
 __all__ = [
     "BROKER_LOGGER_RESOURCE",

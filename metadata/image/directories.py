@@ -12,12 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-MIGRATING = bytes(16)
-"""Directory id of a replica whose placement was never recorded (KIP-858)."""
-UNASSIGNED = bytes(15) + b"\x01"
-"""Directory id of a replica that no broker has placed yet (KIP-858)."""
-LOST = bytes(15) + b"\x02"
-"""Directory id of a replica in an offline directory that nobody names (KIP-858)."""
+from metaquorum.metadata.image.types import LOST, MIGRATING, UNASSIGNED
 
 IntArray = npt.NDArray[np.int32]
 

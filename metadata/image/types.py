@@ -7,6 +7,12 @@ import msgspec
 NO_LEADER = -1
 RECOVERED = 0
 RECOVERING = 1
+MIGRATING = bytes(16)
+"""Directory id of a replica whose placement was never recorded (KIP-858)."""
+UNASSIGNED = bytes(15) + b"\x01"
+"""Directory id of a replica that no broker has placed yet (KIP-858)."""
+LOST = bytes(15) + b"\x02"
+"""Directory id of a replica in an offline directory that nobody names (KIP-858)."""
 
 
 class Provenance(msgspec.Struct, frozen=True, order=True):

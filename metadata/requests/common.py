@@ -7,15 +7,18 @@ A request that fails as a whole is answered with an `ApiError` instead of a resp
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdResponse, BrokerIdRequest
 from metaquorum.metadata.requests.partitions import PartitionsRequest, PartitionsResponse
 from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, AlterReassignmentsResponse
 from metaquorum.metadata.requests.settings import SettingsAnswer, SettingsRequest
 from metaquorum.storage.files.known_committed import CommittedLoss
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from metaquorum.metadata.image import Acl, MetadataImage
+from metaquorum.metadata.image import Acl
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage
 
 WILDCARD = "*"
 CLUSTER_NAME = "kafka-cluster"

@@ -9,14 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from metaquorum.metadata.image import (
-    BROKER_RESOURCE,
-    CLIENT_METRICS_RESOURCE,
-    TOPIC_RESOURCE,
-    ConfigResource,
-    MetadataImage,
-)
+from metaquorum.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metaquorum.metadata.settings.broker_keys import (
     BROKER_KEYS,
     BROKER_SYNONYMS,
@@ -30,6 +25,9 @@ from metaquorum.metadata.settings.effects import note_on
 from metaquorum.metadata.settings.keys import ConfigKey, ConfigValueError, Kind
 from metaquorum.metadata.settings.metrics_keys import METRICS_KEYS, check_metrics_values
 from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS, check_topic_values
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage
 
 BROKER_DEFAULT = ConfigResource(BROKER_RESOURCE, "")
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
+from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage
 
 CLUSTER_DEFAULT = ConfigResource(BROKER_RESOURCE, "")
 

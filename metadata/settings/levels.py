@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION, METADATA_VERSION, MIN_METADATA_VERSION
-from metaquorum.metadata.image import MetadataImage
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage
 
 _CHANGES_METADATA = frozenset({1, 3, 5, 6, 7, 8, 11, 13, 14, 15, 17, 22, 23, 24, 25})
 """Levels of metadata.version that brought a record, or a version of one, which the level before cannot carry

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
-from metaquorum.metadata.image import MetadataImage, QuotaEntity, quota_sort_key
+from metaquorum.metadata.image import QuotaEntity, quota_sort_key
 from metaquorum.metadata.settings.keys import MAX_INT, MAX_LONG
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage
 
 USER = "user"
 CLIENT_ID = "client-id"

@@ -10,8 +10,11 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from metaquorum.metadata.image import MetadataImage
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage
+
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16384

@@ -6,14 +6,16 @@ Owns the mapping and the view of an image that operators get. Decides nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from metaquorum.controller.brokers.broker_ids import garbage_bindings, missing_ids
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
 from metaquorum.proto import broker_ids_pb2 as pb
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,9 @@ def allocated_from_pb(response: pb.AllocateBrokerIdResponse) -> AllocateBrokerId
 
 
 def listing_to_pb(image: MetadataImage) -> pb.ListBrokerIdsResponse:
-    """What an image says of ids, without `read`."""
+    """What an image says of ids, without `read`. Only nodes do: they have loaded the controller's rules."""
+    from metaquorum.controller.brokers.broker_ids import garbage_bindings, missing_ids
+
     entries = ids.remembered(image)
     garbage = {binding.key for binding in garbage_bindings(image)}
     current = ids.current_keys(entries)

@@ -16,6 +16,9 @@ from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto import settings_pb2 as pb
 from metaquorum.runtime.api.api import Hints, error_from_pb, error_to_pb
 
+RESOURCES_PER_ANSWER_MAX = 500
+"""Configurations of one answer, well below the largest message; a client asks in parts."""
+
 
 def results_to_pb(response: api.SettingsResponse, hints: Hints) -> pb.SettingsResponse:
     return pb.SettingsResponse(

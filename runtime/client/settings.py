@@ -24,8 +24,8 @@ from metaquorum.proto import settings_pb2 as pb
 from metaquorum.proto.settings_pb2_grpc import SettingsStub, SettingsViewStub
 from metaquorum.runtime.api import settings as codec
 from metaquorum.runtime.api.api import error_from_pb
+from metaquorum.runtime.api.settings import RESOURCES_PER_ANSWER_MAX
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.rpc.settings_view import RESOURCES_PER_ANSWER_MAX
 
 ANONYMOUS = "User:ANONYMOUS"
 """Whom Kafka takes a caller for whom nobody authenticated."""

@@ -28,13 +28,16 @@ from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto import settings_pb2 as pb
 from metaquorum.proto.settings_pb2_grpc import SettingsViewServicer
 from metaquorum.runtime.api.api import Hints, error_to_pb
-from metaquorum.runtime.api.settings import acl_to_pb, entity_to_pb, filter_from_pb, resource_from_pb
+from metaquorum.runtime.api.settings import (
+    RESOURCES_PER_ANSWER_MAX,
+    acl_to_pb,
+    entity_to_pb,
+    filter_from_pb,
+    resource_from_pb,
+)
 from metaquorum.runtime.rpc.image_service import ImageRead, ImageSource
 
 MAX_BROKER_ID = 2**31 - 1
-
-RESOURCES_PER_ANSWER_MAX = 500
-"""Configurations of one answer, well below the largest message; a client asks in parts."""
 
 
 class SettingsViewService(SettingsViewServicer):

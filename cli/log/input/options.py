@@ -14,8 +14,8 @@ from metaquorum.cli.log.input.select import entity_path, record_type
 from metaquorum.cli.log.input.source import MetadataLog, Progress, ReadBatch
 from metaquorum.cli.text.output import json_line
 from metaquorum.metadata.inspect.entities.suggest import suggestion
+from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import Coverage, offsets_text
-from metaquorum.metadata.inspect.log.log import InspectError
 from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.inspect.log.points import parse_point, parse_time_ms
 from metaquorum.metadata.inspect.walk.states import state_at

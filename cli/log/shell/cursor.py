@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog
+from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.log.quorum import QuorumView, quorum_at
 from metaquorum.metadata.inspect.walk.states import (

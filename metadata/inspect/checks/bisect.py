@@ -15,8 +15,9 @@ from metaquorum.metadata.image import Provenance
 from metaquorum.metadata.inspect.checks.checks import Check
 from metaquorum.metadata.inspect.checks.predicate import Place, Predicate, Verdict
 from metaquorum.metadata.inspect.entities.diff import EntityChange, changes_between
+from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import before_the_log, before_the_state, known_from
-from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, damage_line
+from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.walk.states import (

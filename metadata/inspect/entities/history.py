@@ -12,8 +12,9 @@ from typing import TypedDict
 
 from metaquorum.metadata.inspect.entities.diff import Cause, all_touched
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, Fields, Wanted, entities_below, fields_of
+from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log, before_the_state, known_from
-from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog
+from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.log.quorum import quorum_at

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import cast
 
 from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
 from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord
@@ -32,10 +33,6 @@ from metaquorum.storage.types import LogPosition
 
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex", ".snapshot")
 """Files that stand beside a segment and mean nothing without it."""
-
-
-class InspectError(Exception):
-    """A question that a log cannot answer; the text says what is wrong and what to ask instead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.checks.check import LogReport, check_log, state_differences
 from metaquorum.metadata.inspect.entities.views import touched
-from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, require_one_cluster
+from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.log import MetadataLog, require_one_cluster
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.nodes.lost import LostCommitted, find_losses, holding
 from metaquorum.metadata.inspect.walk.states import OnProblem, state_at

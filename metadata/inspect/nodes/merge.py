@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog
+from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.nodes.lost import known_committed
 from metaquorum.metadata.inspect.nodes.nodes import short_names
 from metaquorum.metadata.inspect.nodes.stream import NodeStream

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
-from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog
+from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.repair.log_copy import stored_epochs
 from metaquorum.metadata.inspect.walk.sound_headers import sound_headers

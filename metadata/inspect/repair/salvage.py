@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.log.log import INDEX_SUFFIXES, InspectError, damage_line
+from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.log import INDEX_SUFFIXES, damage_line
 from metaquorum.metadata.inspect.log.points import utc_text
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot

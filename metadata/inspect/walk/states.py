@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from metaquorum.metadata.image import MetadataImage, Provenance
+from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.coverage import Coverage, known_from
-from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, damage_line
+from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.places import TRANSACTION, ShownAs, behind_batch, inside_batch
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point, utc_text
 from metaquorum.metadata.inspect.log.quorum import QuorumView

@@ -12,8 +12,9 @@ from itertools import chain
 
 from metaquorum.metadata.errors import ReplayError, UnknownRecordError
 from metaquorum.metadata.image import ImageBuilder
+from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_LOOKED_AT, Coverage, Uncovered
-from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, damage_line
+from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.points import Point, ms_hint, utc_text
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, pass_over, pieces
 from metaquorum.metadata.inspect.walk.leaps import changed_rows, leap

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from metaquorum.metadata.inspect.entities.targets import Target
+from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import NOT_LOOKED_AT, Uncovered, before_the_state, known_from
-from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, ReadBatch, damage_line
+from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point, utc_text
 from metaquorum.metadata.inspect.walk.concern import Stretch
 from metaquorum.metadata.inspect.walk.decoded_runs import decoded_runs, place_of

@@ -29,8 +29,8 @@ from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_who
 from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.entities.targets import Target
 from metaquorum.metadata.inspect.entities.views import Wanted, config_path, entities_below, scram_path
+from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.entities import EntityNamer, is_below
-from metaquorum.metadata.inspect.log.log import InspectError
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.timeline.strangers import said_fields
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch

@@ -9,7 +9,8 @@ import pytest
 from metaquorum.metadata.inspect.checks.bisect import BINARY, HEADERS, SCAN, Bisection, bisect
 from metaquorum.metadata.inspect.checks.checks import HEALTH, STEP_RULES, named_check, predicate_check
 from metaquorum.metadata.inspect.checks.predicate import IMAGE_RULES, PredicateError, compile_predicate
-from metaquorum.metadata.inspect.log.log import InspectError, open_log
+from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.interface import join, read_file

@@ -17,7 +17,8 @@ from metaquorum.metadata.inspect.entities.diff import (
 )
 from metaquorum.metadata.inspect.entities.history import history
 from metaquorum.metadata.inspect.entities.views import Wanted, aliases, entities_below, resolved
-from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, open_log
+from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records import types as r

@@ -22,7 +22,8 @@ from metaquorum.metadata.inspect.checks.predicate import compile_predicate
 from metaquorum.metadata.inspect.entities.history import history
 from metaquorum.metadata.inspect.entities.targets import parse_target
 from metaquorum.metadata.inspect.entities.views import Wanted
-from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, ReadBatch, open_log
+from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, open_log
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.timeline import Timeline, TimelineEvent

@@ -7,13 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.metadata.inspect.log.log import (
-    InspectError,
-    MetadataLog,
-    damage_line,
-    open_log,
-    require_one_cluster,
-)
+from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line, open_log, require_one_cluster
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point, utc_text
 from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.walk.states import SHOWN_PROBLEMS, state_at, steps

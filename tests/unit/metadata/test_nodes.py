@@ -9,7 +9,8 @@ import pytest
 
 from metaquorum.cli.log.input.nodes import nodes_lines
 from metaquorum.metadata.image import images_equal
-from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, open_log
+from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.nodes.merge import BYTES, EPOCHS, Departure, Lost, NodesReport, compare_nodes
 from metaquorum.metadata.inspect.nodes.merged_log import MergedLog
 from metaquorum.metadata.inspect.nodes.nodes import find_logs, most_complete, require_one_quorum, short_names

@@ -10,7 +10,8 @@ import pytest
 
 from metaquorum.metadata.inspect.causes.cause_rules import RULES
 from metaquorum.metadata.inspect.entities.targets import Target, parse_target
-from metaquorum.metadata.inspect.log.log import InspectError, open_log
+from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.inspect.why.why import Chain, Explanation

@@ -210,7 +210,7 @@ def test_a_watch_leaves_a_cluster_alone_that_it_did_not_start(cluster: Path) -> 
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
-    (line,) = [line for line in out.splitlines() if line.startswith("left alone")]
+    (line,) = [line for line in out.splitlines() if line.startswith("still running")]
     assert all(name in line for name in before) and "metaquorum local down -d" in line
     assert "stopp" not in out
     assert pids(cluster) == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -37,6 +38,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Scripts (tests/raft, tests/scripts) and stories (tests/stories) hold recorded output."""
     parser.addoption("--rewrite", action="store_true", help="write the recorded output of tests/*/*.txt anew")
 
+
+# Tests start hundreds of processes: without bytecode on disk each of them compiles the same modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

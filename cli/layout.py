@@ -13,6 +13,7 @@ A broker's `data/` holds the metadata log only, so that any directory of partiti
 from __future__ import annotations
 
 import random
+import shlex
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -151,7 +152,8 @@ def open_layout(directory: Path) -> Layout:
     path = directory / MANIFEST
     if not path.is_file():
         raise Failure(
-            f"{directory} holds no local cluster; start one with: metaquorum local up --directory {directory}"
+            f"{directory} holds no local cluster; start one with: metaquorum local up --directory "
+            f"{shlex.quote(str(directory))}"
         )
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)

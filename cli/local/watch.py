@@ -7,6 +7,7 @@ elsewhere it is plain lines, one for each change.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import threading
 from collections import deque
@@ -141,7 +142,7 @@ def _farewell(cluster: LocalCluster) -> str:
         return stopping
     left = (
         f"still running, because this command did not start them: {', '.join(others)}; stop them with: "
-        f"metaquorum local down -d {cluster.layout.directory}"
+        f"metaquorum local down -d {shlex.quote(str(cluster.layout.directory))}"
     )
     return f"{left}\n{stopping}" if mine else left
 

@@ -7,6 +7,7 @@ directory.
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -162,7 +163,7 @@ def _show(report: RepairReport, changes: list[EntityChange], target: str | None)
         click.echo(f"wrote {target}: {end}, {snapshots}")
         click.echo(
             "every controller needs this log: repair each controller's directory in the same way, or "
-            f"create new ones with metaquorum log salvage {target}"
+            f"create new ones with metaquorum log salvage {shlex.quote(str(target))}"
         )
         click.echo("remove __cluster_metadata-0 from every broker: it is the old log")
 

@@ -6,6 +6,7 @@ Owns options, the screen and exit codes; what is summed up is `metadata.inspect.
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -218,7 +219,8 @@ def _screen(found: _Found, place: str, show_all: bool) -> Iterator[str]:
         yield trimmed(f"  {line}", width)
     worst = _worst_row(found.sections)
     if worst is not None:
-        yield f"next: metaquorum log why {place} {worst.entity} --at {worst.offset}+"
+        why = ("metaquorum", "log", "why", str(place), worst.entity, "--at", f"{worst.offset}+")
+        yield f"next: {shlex.join(why)}"
     if hidden:
         yield "      use --all to show all rows"
 

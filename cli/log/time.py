@@ -6,6 +6,7 @@ Owns arguments, output and exit codes. Finding and comparing is `metadata.inspec
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -340,7 +341,8 @@ def history(
     if not shown and not complain.count and entity is not None and not limits.coverage:
         if start is not None or end is not None:
             raise Failure(f"{log.path} has no row for {entity} between --from and --to; give other places")
-        hint = suggestion_from(log, entity) or f"; list what it holds with: metaquorum log state {path}"
+        place = shlex.quote(str(path))
+        hint = suggestion_from(log, entity) or f"; list what it holds with: metaquorum log state {place}"
         raise Failure(f"{log.path} never holds {entity}{hint}")
     tell_unknown(limits.unknown)
     return log_exit_code(

@@ -6,6 +6,7 @@ Owns options, progress and the summary; what a fleet is lies in `pipeline.fleet`
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -116,4 +117,4 @@ def _show(fleet: dict[str, Any], out: Path) -> None:
     if len(clusters) > _SHOWN:
         click.echo(f"... and {len(clusters) - _SHOWN} more; all are in {out / 'truth' / 'fleet.json'}")
     click.echo(f"{fleet['records']} records, {fleet['bytes']} bytes of log in {len(clusters)} clusters")
-    click.echo(f"next: metaquorum pipeline ingest {out / 'clusters'} --out TABLES")
+    click.echo(f"next: metaquorum pipeline ingest {shlex.quote(str(out / 'clusters'))} --out TABLES")

@@ -6,6 +6,7 @@ is absent. Knows no rules.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ class TableSource:
         if "broker_sessions" not in self.present and "quorum_epochs" not in self.present:
             raise TablesError(
                 f"{root} holds no tables of the pipeline; "
-                f"write them with: metaquorum pipeline ingest LOGS --out {root}"
+                f"write them with: metaquorum pipeline ingest LOGS --out {shlex.quote(str(root))}"
             )
 
     def _dataset(self, name: str) -> ds.Dataset:

@@ -9,6 +9,7 @@ only, so its end is a lower bound of what was committed. Knows no records but th
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -190,7 +191,8 @@ def _damage_lines(one: Survivor) -> list[str]:
     home = one.files.home
     return [
         f"{home}: nothing behind offset {one.end.offset} counts: {damage_line(one.damage)}; if more can be"
-        f" read behind it, keep that first with: metaquorum log repair {home} --past-corruption --to NEW"
+        f" read behind it, keep that first with: metaquorum log repair {shlex.quote(home)}"
+        " --past-corruption --to NEW"
     ]
 
 

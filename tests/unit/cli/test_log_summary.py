@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import click
@@ -52,12 +53,12 @@ def test_the_recorded_scenario_fits_on_one_screen() -> None:
     rows = [line for line in told if re.match(r"  \d\d:\d\d:\d\d\.\d{3} +\d+  \S", line)]
     assert len(rows) == 17
     assert "  03:14:35.365      1921  topic/unclean/0: 2 leads after 14.4 s, not in the ISR" in rows
-    assert lines[-2] == f"next: metaquorum log why {GOLDEN} topic/unclean/0 --at 1921+"
+    assert lines[-2] == f"next: metaquorum log why {shlex.quote(str(GOLDEN))} topic/unclean/0 --at 1921+"
 
 
 @pytest.mark.usefixtures("shared_data")
 def test_the_next_command_answers() -> None:
-    command = run(GOLDEN).stdout.splitlines()[-2].split()[2:]
+    command = shlex.split(run(GOLDEN).stdout.splitlines()[-2])[2:]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0, result.stderr
     assert "unclean-election" in result.stdout
@@ -177,12 +178,12 @@ def test_logs_of_other_people(shared_data: Path, name: str, code: int, sections:
 
 def test_the_next_command_names_one_log(tmp_path: Path) -> None:
     story = [*CALM, (1, [r.PartitionChangeRecord(0, ORDERS, leader=-1)])]
-    paths = [made(tmp_path / f"c{at}", story[: 27 + at], node_id=3000 + at) for at in range(2)]
+    paths = [made(tmp_path / f"c {at}", story[: 27 + at], node_id=3000 + at) for at in range(2)]
     both = run(*paths).stdout.splitlines()
     assert both[0] == f"2 nodes in {paths[0]}, {paths[1]}"
     (command,) = [line.removeprefix("next: metaquorum ") for line in both if line.startswith("next:")]
-    assert command == f"log why {paths[1]}/__cluster_metadata-0 topic/orders/0 --at 31+"
-    result = CliRunner().invoke(main, command.split())
+    assert command == f"log why '{paths[1]}/__cluster_metadata-0' topic/orders/0 --at 31+"
+    result = CliRunner().invoke(main, shlex.split(command))
     assert result.exit_code == 0, result.stderr
 
 

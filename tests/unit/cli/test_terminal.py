@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import struct
 import subprocess
 import sys
@@ -226,7 +227,7 @@ def completed(*words: object) -> list[str]:
         prog_name="metaquorum",
         env={
             "_METAQUORUM_COMPLETE": "bash_complete",
-            "COMP_WORDS": " ".join(["metaquorum", *map(str, words)]),
+            "COMP_WORDS": shlex.join(["metaquorum", *map(str, words)]),
             "COMP_CWORD": str(len(words)),
         },
     )

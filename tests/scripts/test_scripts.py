@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.scripts.controller_player import ControllerPlayer
+from tests.scripts.directory_player import DirectoryPlayer
 from tests.scripts.player import Player, play
 from tests.scripts.replicas_player import ReplicasPlayer
 from tests.scripts.session_player import SessionPlayer
 
 PLAYERS: dict[str, Callable[[], Player]] = {
     "controller": ControllerPlayer,
+    "directory": DirectoryPlayer,
     "replicas": ReplicasPlayer,
     "session": SessionPlayer,
 }

@@ -114,7 +114,7 @@ class MetadataReplica:
         """What Raft wants done and may be done now, in order."""
         return self._gate.push(effects)
 
-    def handle(self, event: RaftEvent, now_ms: int) -> Sequence[RaftEffect | TrimLog]:
+    def handle(self, event: RaftEvent, now_ms: int) -> Sequence[RaftEffect | TrimLog]:  # noqa: PLR0911
         """One input, in the order of arrival; what may be done now, in order."""
         raft, push = self.raft, self._gate.push
         match event:

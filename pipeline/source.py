@@ -249,7 +249,7 @@ class MetadataLogReader(DataSourceReader):
             if self._options.type == DAMAGE or not self._take(one):
                 yield one
 
-    def _take(self, one: Filter) -> bool:
+    def _take(self, one: Filter) -> bool:  # noqa: PLR0911
         """Whether the reader does all that the filter asks for."""
         match one:
             case EqualTo(attribute=("type",), value=str(name)) if self._options.type == ALL:

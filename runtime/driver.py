@@ -114,7 +114,7 @@ class Driver:
     """See the module. `on_effect` gets what is not the replica's; `after_step` runs behind every step;
     `load` says how many clients wait for an answer; `watch` counts for metrics, None: nobody looks."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         node: Node,
         store: ReplicaStore,

@@ -59,6 +59,5 @@ def random_uuid(rng: random.Random) -> bytes:
             return bytes(value)
 
 
-# The shorter names that the layers above storage use.
+# The shorter name that the layers above storage use.
 uuid_text = uuid_to_text
-parse_uuid = uuid_from_text

@@ -271,7 +271,7 @@ class ReplicaManager:
 
     # ---- events ----------------------------------------------------------------------------------
 
-    def _dispatch(self, event: DataEvent, serving: bool) -> None:
+    def _dispatch(self, event: DataEvent, serving: bool) -> None:  # noqa: C901, PLR0912
         now_ms, out = self._now_ms, self._out
         match event:
             case DataRequestArrived(key=key, request=request):

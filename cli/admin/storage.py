@@ -66,7 +66,7 @@ def storage() -> None:
 )
 @click.option("--ignore-formatted", "-g", is_flag=True, help="Skip directories that are already formatted.")
 @json_option
-def format_(
+def format_(  # noqa: PLR0913
     config: str | None,
     cluster_id: str,
     directories: tuple[str, ...],

@@ -127,7 +127,7 @@ class StartType(click.ParamType):  # type: ignore[type-arg]
 )
 @progress_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-def consume(
+def consume(  # noqa: PLR0913
     options: ClientOptions,
     topic: str,
     start: Start,

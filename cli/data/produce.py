@@ -133,7 +133,7 @@ class Account:
 )
 @progress_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def produce(
+def produce(  # noqa: PLR0913
     options: ClientOptions,
     topic: str,
     partition: int | None,

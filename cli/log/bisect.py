@@ -62,7 +62,7 @@ CHECK = Checked("check", str, log_complete.checks)
 @past_corruption_option
 @secrets_option
 @json_option
-def bisect_command(
+def bisect_command(  # noqa: PLR0913
     path: str | None,
     check_name: str | None,
     predicate: str | None,

@@ -116,7 +116,7 @@ class ForgetEligible:
 Work = RemoveBroker | MoveLeaders | ElectLeaders | FailDirectories | BalanceLeaders | ForgetEligible
 
 
-def next_slice(work: Work, image: MetadataImage, rules: Rules, at_most: int) -> Slice:
+def next_slice(work: Work, image: MetadataImage, rules: Rules, at_most: int) -> Slice:  # noqa: C901, PLR0911, PLR0912
     """The next batch of `work` on `image`; an empty one that is done where there is nothing left to do."""
     match work:
         case RemoveBroker(broker_id=broker_id, epoch=epoch):

@@ -43,7 +43,7 @@ class Surroundings:
     new_id: Callable[[], bytes]
 
 
-def decide_settings(image: MetadataImage, request: SettingsRequest, around: Surroundings) -> ControllerResult:
+def decide_settings(image: MetadataImage, request: SettingsRequest, around: Surroundings) -> ControllerResult:  # noqa: PLR0911
     """The decision on one request."""
     config = around.config
     match request:

@@ -41,8 +41,6 @@ FLAGS = 7
 LISTS = 8
 """First list column: replicas, then directories (same width), then ISR."""
 
-NO_TOPIC = -1
-"""TOPIC of a row that holds no partition."""
 PADDING = -1
 
 _COUNTED_DIRECTLY_BELOW = 1 << 14

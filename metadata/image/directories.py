@@ -54,9 +54,6 @@ class DirectoryTable:
         """The code of `directory_id`, or None if it was never seen."""
         return self._codes.get(directory_id)
 
-    def id_of(self, code: int) -> bytes:
-        return self._ids[code]
-
     def ids(self, codes: list[int]) -> tuple[bytes, ...]:
         known = self._ids
         return tuple([known[code] for code in codes])

@@ -114,7 +114,7 @@ def _kafka_name(name: str) -> str:
     return head + "".join(part.capitalize() for part in tail)
 
 
-def _f(
+def _f(  # noqa: PLR0913
     name: str,
     type_: str,
     *,

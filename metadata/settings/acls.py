@@ -103,7 +103,7 @@ class AclFilter:
         return self.resource_name.startswith(acl.resource_name)
 
 
-def acl_problem(acl: Acl) -> str | None:
+def acl_problem(acl: Acl) -> str | None:  # noqa: PLR0911
     """Why an entry cannot be added; None: it can."""
     if acl.resource_type not in set(ResourceType) - {ResourceType.ANY}:
         return f"an entry cannot be for resource type {_name(ResourceType, acl.resource_type)}: name one type"

@@ -11,7 +11,6 @@ from enum import Enum
 
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
-MAX_DOUBLE = 1.7976931348623157e308
 JAVA_MAX_DOUBLE = "1.7976931348623157E308"
 
 _SEPARATOR = re.compile(r"\s*,\s*")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,12 +38,6 @@ def uuid_column(words: npt.NDArray[np.uint64]) -> pa.Array:
     data = distinct.tobytes()
     texts = pa.array([uuid_text(data[at : at + 16]) for at in range(0, len(data), 16)], pa.string())
     return texts.take(pa.array(places.ravel()))
-
-
-@lru_cache(maxsize=65_536)
-def uuid_texts(values: tuple[bytes, ...]) -> tuple[str, ...]:
-    """Texts of a list of uuids; the same lists come again and again."""
-    return tuple(uuid_text(value) for value in values)
 
 
 def fixed_lists(values: npt.NDArray[np.int32]) -> pa.Array:

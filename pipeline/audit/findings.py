@@ -53,7 +53,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 Rule = Callable[[ClusterFacts, Limits], Iterator[Finding]]
 
 
-def _finding(
+def _finding(  # noqa: PLR0913
     one: ClusterFacts,
     severity: str,
     kind: str,

@@ -121,10 +121,6 @@ class TableSource:
         midnight = np.datetime64(date, "ms").astype(np.int64)
         return int(midnight if latest == NO_TIME else latest)
 
-    def bytes_of(self, name: str) -> int:
-        """Size of a table's files."""
-        return sum(path.stat().st_size for path in (self.root / name).rglob("*.parquet"))
-
 
 def time_column(batch: pa.RecordBatch, name: str) -> Times:
     """A column of timestamps as ms since 1970, NO_TIME for null."""

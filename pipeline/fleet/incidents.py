@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from metaquorum.metadata.records.types import BrokerRegistrationChangeRecord, PartitionChangeRecord
-from metaquorum.pipeline.fleet.cluster import ACTIVE, Cluster
+from metaquorum.pipeline.fleet.cluster import Cluster
 from metaquorum.pipeline.fleet.partitions import NO_BROKER, Change, Ints, Rows
 
 SECOND_MS = 1000
@@ -373,8 +373,3 @@ INCIDENTS: dict[str, Incident] = {
     "quorum_failover": quorum_failover,
     "broken_invariant": broken_invariant,
 }
-
-
-def all_active(cluster: Cluster) -> bool:
-    """True between incidents."""
-    return all(broker.state == ACTIVE for broker in cluster.brokers.values())

@@ -123,7 +123,7 @@ class Reasons:
         return found
 
 
-def tls_problem(host: str, port: int, tls: TlsMaterial | None) -> str:
+def tls_problem(host: str, port: int, tls: TlsMaterial | None) -> str:  # noqa: PLR0911
     """Which side does not like the other's certificate, or does not speak TLS; empty: that is not it.
     Connects as a client with `tls` does; takes up to LOOK_S, without TLS twice that."""
     if tls is None:

@@ -26,7 +26,7 @@ _PREFIX = struct.Struct(">qiibI")
 _CONTROL_KEY = struct.Struct(">hh")
 
 
-def encode_batch(
+def encode_batch(  # noqa: PLR0913
     *,
     base_offset: int,
     leader_epoch: int,

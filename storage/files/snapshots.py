@@ -16,7 +16,6 @@ from metaquorum.storage.types import LogPosition
 
 SUFFIX = ".checkpoint"
 PARTIAL_SUFFIX = ".checkpoint.part"
-DELETED_SUFFIX = ".checkpoint.deleted"
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _TEMPORARY = re.compile(r"\d{20}-\d{10}.*\.checkpoint\.(part|deleted)")

@@ -43,7 +43,7 @@ from metaquorum.storage.partition.replica_directory import (
 )
 
 
-def open_directory(
+def open_directory(  # noqa: PLR0913
     disk: Disk,
     path: str,
     expected: ExpectedIdentity,

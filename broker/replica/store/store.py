@@ -80,7 +80,7 @@ class DirectoryStore:
         self._abandoned = False
 
     @staticmethod
-    def open(
+    def open(  # noqa: PLR0913
         disk: Disk,
         path: str,
         expected: ExpectedIdentity,
@@ -124,7 +124,7 @@ class DirectoryStore:
         with missing_is_bad(self.path):
             return self._execute(work)
 
-    def _execute(self, work: DiskWork) -> list[DataEvent]:
+    def _execute(self, work: DiskWork) -> list[DataEvent]:  # noqa: C901, PLR0911
         match work:
             case AppendPartition():
                 return self._append(work)

@@ -27,8 +27,6 @@ KINDS = (
     "token",
     "migration",
 )
-LEAVES = ("quorum", "producer-ids", "migration")
-"""Kinds that are one entity themselves."""
 
 
 @dataclass(frozen=True, slots=True)

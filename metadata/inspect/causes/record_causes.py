@@ -22,7 +22,7 @@ def record_causes(
     return (Cause(rule=rule, text=text),)
 
 
-def _cause(record: object, said: str, secrets: bool) -> tuple[str, str]:
+def _cause(record: object, said: str, secrets: bool) -> tuple[str, str]:  # noqa: C901, PLR0911
     match record:
         case r.ConfigRecord(value=None, name=name):
             return "removed", f"{name} was removed"

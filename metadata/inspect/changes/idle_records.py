@@ -17,7 +17,7 @@ NOT_JUDGED = object()
 """Of records that always say something: registrations, topics, the quorum's own."""
 
 
-def subject_key(record: object) -> tuple[str, Hashable, str] | None:
+def subject_key(record: object) -> tuple[str, Hashable, str] | None:  # noqa: PLR0911
     """What the record sets or removes: (kind, which one, key of it); None if it is not judged."""
     match record:
         case r.ConfigRecord():

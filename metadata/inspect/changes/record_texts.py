@@ -7,7 +7,6 @@ from metaquorum.metadata.meaning import quota_entity
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType, protocol_name
 from metaquorum.metadata.text.tree import SCRAM_MECHANISMS, plain_number, quota_path
-from metaquorum.storage.uuids import uuid_to_text
 
 
 def quota_who(record: r.ClientQuotaRecord) -> str:
@@ -27,10 +26,6 @@ def acl_text(acl: r.AccessControlEntryRecord | Acl) -> str:
     pattern = f"{acl.resource_name} ({protocol_name(PatternType, acl.pattern_type)})"
     where = f"{protocol_name(ResourceType, acl.resource_type)} {pattern}"
     return f"{what} on {where} to {acl.principal} from host {acl.host}"
-
-
-def acl_id_text(record: r.AccessControlEntryRecord | r.RemoveAccessControlEntryRecord) -> str:
-    return uuid_to_text(record.id)
 
 
 def scram_text(record: r.UserScramCredentialRecord | r.RemoveUserScramCredentialRecord) -> str:

@@ -346,7 +346,7 @@ def _topic_name(topic_id: bytes, before: MetadataImage, after: MetadataImage) ->
     return None if topic is None else topic.name
 
 
-def _touched_one(record: object) -> tuple[str, ...]:
+def _touched_one(record: object) -> tuple[str, ...]:  # noqa: PLR0911
     match record:
         case r.BrokerRecord() | r.UnregisterBrokerRecord() | r.BrokerRegistrationChangeRecord():
             return (f"broker/{record.broker_id}",)

@@ -114,7 +114,7 @@ def _config_entities(record: r.ConfigRecord) -> tuple[str, ...]:
     return (f"{kind}/{name}", f"config/{kind}/{name}/{record.name}")
 
 
-def _plain_entities(record: object) -> tuple[str, ...]:
+def _plain_entities(record: object) -> tuple[str, ...]:  # noqa: C901, PLR0911
     match record:
         case r.BrokerRecord() | r.UnregisterBrokerRecord() | r.BrokerRegistrationChangeRecord():
             return (f"broker/{record.broker_id}",)

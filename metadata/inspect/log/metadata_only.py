@@ -94,7 +94,7 @@ def _batches(log: MetadataLog, start_offset: int | None) -> Iterator[RecordBatch
             yield item
 
 
-def _judged(batch: RecordBatch) -> str | None:
+def _judged(batch: RecordBatch) -> str | None:  # noqa: PLR0911
     """What speaks against a batch of a metadata log; "" where it speaks for one, None for neither."""
     header = batch.header
     if header.producer_id >= 0 or header.is_transactional:

@@ -90,7 +90,7 @@ class Summary:
         self._silence_ms = 0
         self.sections: list[Section] = []
 
-    def take(self, event: TimelineEvent) -> None:
+    def take(self, event: TimelineEvent) -> None:  # noqa: C901, PLR0912
         if not self._in_range and _reaches(event, self._start):
             time_ms = None if self._start is None else self._start.time_ms
             self._in_range = True

@@ -265,7 +265,7 @@ def config_path(resource: ConfigResource) -> str:
     return f"config/{config_kind(resource)}/{resource.name or DEFAULT_ENTITY}"
 
 
-def security_event(record: object, entity: str, gone: object = None) -> tuple[str, str, str] | None:
+def security_event(record: object, entity: str, gone: object = None) -> tuple[str, str, str] | None:  # noqa: PLR0911
     """(kind, text, severity) for users, quotas, ACLs, tokens, producer ids and the migration. `gone` is what
     a removal took away."""
     name = entity.partition("/")[2]

@@ -183,7 +183,7 @@ class _Story:
     def _reaches(self, offset: int) -> bool:
         return self._end.offset is None or offset <= self._end.offset
 
-    def _told(
+    def _told(  # noqa: C901
         self, timeline: Timeline, first: int, limit: int | None
     ) -> Generator[TimelineEvent, None, tuple[int, int] | None]:
         """The events of the batches from `first` up to `limit` (an offset), or to the end. Where records are

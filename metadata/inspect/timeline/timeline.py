@@ -398,7 +398,7 @@ class Timeline:
             text = f"{error.reason}" + (f", and {more} more" if more else "")
             self._tell(error.offset, "record does not fit", "quorum", text, severity=WARNING)
 
-    def _single(self, offset: int, record: object) -> None:
+    def _single(self, offset: int, record: object) -> None:  # noqa: C901
         if isinstance(record, r.PartitionChangeRecord | r.PartitionRecord | r.NoOpRecord):
             return  # most records: told by what they changed
         names = self._namer.entities(record)

@@ -167,7 +167,7 @@ class Walk:
                 f" this is the state at its end, offset {found.end_offset}"
             )
 
-    def _next(self, limit: Point, *, whole_runs: bool = False) -> RecordBatch | Stretch | None:
+    def _next(self, limit: Point, *, whole_runs: bool = False) -> RecordBatch | Stretch | None:  # noqa: C901
         """The next batch to apply; None at the limit, at the end, and where records are missing. With
         `whole_runs`, runs of batches before the limit are applied on the way; with a concern, a stretch that
         it does not need comes as one."""

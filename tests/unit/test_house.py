@@ -1,0 +1,254 @@
+"""What every file of the package keeps to: its size, its docstring, names that somebody uses.
+
+The tables of exceptions only shrink: an entry that is no longer needed, or that allows more than there is,
+fails as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDERS = sorted(path.name for path in (REPOSITORY / "metaquorum").iterdir() if path.is_symlink())
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+SLACK = 20
+"""An exception may be a little larger than what it allows, so that not every small edit has to touch it."""
+MAX_FILES_IN_A_ROOM = 14
+"""A dozen and a few; `__init__` is not counted."""
+
+LONG_FILES: dict[str, int] = {
+    "broker/replica/events.py": 415,
+    "broker/replica/manager.py": 526,
+    "broker/replica/partition/partition.py": 449,
+    "broker/replica/placement/placement.py": 453,
+    "broker/replica/requests/fetches.py": 445,
+    "broker/replica/store/store.py": 431,
+    "broker/session.py": 582,
+    "cli/local/demo.py": 404,
+    "controller/node.py": 411,
+    "metadata/image/columns.py": 425,
+    "metadata/inspect/changes/changes.py": 414,
+    "metadata/inspect/checks/bisect.py": 429,
+    "metadata/inspect/checks/predicate.py": 468,
+    "metadata/inspect/summary/summary.py": 405,
+    "metadata/inspect/timeline/timeline.py": 463,
+    "metadata/inspect/why/why.py": 485,
+    "metadata/meaning.py": 453,
+    "metadata/records/types.py": 445,
+    "pipeline/intervals/cluster.py": 419,
+    "pipeline/source.py": 412,
+    "raft/store.py": 490,
+    "runtime/config/keys.py": 455,
+    "runtime/config/node.py": 476,
+    "runtime/driver.py": 557,
+    "runtime/metrics/catalogue.py": 558,
+    "storage/log/log.py": 499,
+    "storage/partition/partition_log.py": 462,
+    "testing/faulty_disk.py": 609,
+}
+LONG_FUNCTIONS: dict[str, int] = {
+    "broker/server/main.py __init__": 70,
+    "cli/layout.py create": 65,
+    "controller/server/main.py __init__": 61,
+}
+FULL_ROOMS: dict[str, int] = {
+    "cli/admin": 15,
+    "pipeline/intervals": 16,
+    "runtime": 16,
+    "runtime/data_client": 15,
+}
+
+NOQA = re.compile(r"C901|PLR09\d\d")
+COMPLEX_FUNCTIONS: dict[str, int] = {
+    "C901": 9,
+    "PLR0911": 13,
+    "PLR0912": 3,
+    "PLR0913": 10,
+}
+"""How many functions carry a noqa, by ruff's rule: most are one `match` over every kind of a thing."""
+
+CALLED_BY_A_LIBRARY = (
+    "Heartbeat",  # the unary call of the gRPC service
+    "visit_",  # ast.NodeVisitor
+    "intercept_service",  # grpc
+    "shell_complete",  # click
+    "format_commands",  # click
+    "streamReader",  # Spark's data source
+    "pushFilters",
+    "initialOffset",
+    "latestOffset",
+)
+FOR_TESTS_AND_USERS = {
+    # laws that tests and the simulator check after every input
+    "check_cluster",
+    "check_node",
+    # one chunk of a snapshot, as the simulator serves it
+    "fill_snapshot_chunk",
+    # the faulty disk's handles
+    "inject",
+    "heal",
+    "flip_bit",
+    # documented for users of the library (docs/clients.md, docs/pipeline.md)
+    "send_batch",
+    "spark_schema",
+    # pages that a test keeps equal to their table
+    "render_document",
+    "RECORD_RULES",
+    # what a test has to see of a state that no answer shows
+    "buffered_bytes",
+    "good_directories",
+    "recovery_point",
+    "synced_end",
+    "tail_problem",
+    "written_end",
+    # the plain way that the fast one is compared with
+    "UNCHANGED",
+    "replay_all",
+    # Kafka's reserved ids, by name
+    "LOST_DIRECTORY",
+    "METADATA_TOPIC_UUID",
+    "MIGRATING_DIRECTORY",
+    "UNASSIGNED_DIRECTORY",
+}
+
+
+def files() -> list[Path]:
+    found = [REPOSITORY / "metaquorum" / "__init__.py"]
+    for folder in FOLDERS:
+        found += sorted(path for path in (REPOSITORY / folder).rglob("*.py") if "_pb2" not in path.name)
+    return found
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def only_shrinks(allowed: dict[str, int], found: dict[str, int], limit: int, slack: int = 0) -> list[str]:
+    """What is over the limit without an exception, and exceptions that allow more than is needed."""
+    over = {name: size for name, size in found.items() if size > limit}
+    wrong = [
+        f"{name}: {size} lines or files, {allowed.get(name, limit)} are allowed: split it by concept"
+        for name, size in over.items()
+        if size > allowed.get(name, limit)
+    ]
+    return wrong + [
+        f"{name}: the exception allows {size}, {over.get(name, limit)} are enough: lower or remove it"
+        for name, size in allowed.items()
+        if size > over.get(name, 0) + slack
+    ]
+
+
+def test_exceptions_only_shrink() -> None:
+    assert only_shrinks({}, {"a": 400}, 400) == []
+    assert "split it" in only_shrinks({}, {"a": 401}, 400)[0]
+    assert only_shrinks({"a": 500}, {"a": 500}, 400) == []
+    assert only_shrinks({"a": 500}, {"a": 480}, 400, 20) == []
+    assert "lower or remove" in only_shrinks({"a": 500}, {"a": 479}, 400, 20)[0]
+    assert "lower or remove" in only_shrinks({"a": 500}, {"a": 300}, 400)[0]
+    assert "lower or remove" in only_shrinks({"gone": 500}, {}, 400)[0]
+
+
+def test_files_are_short() -> None:
+    sizes = {name_of(path): len(path.read_text("utf-8").splitlines()) for path in files()}
+    assert only_shrinks(LONG_FILES, sizes, MAX_FILE_LINES, SLACK) == []
+
+
+def test_functions_are_short() -> None:
+    sizes: dict[str, int] = {}
+    for path in files():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                key = f"{name_of(path)} {node.name}"
+                sizes[key] = max(sizes.get(key, 0), node.end_lineno - node.lineno + 1)
+    assert only_shrinks(LONG_FUNCTIONS, sizes, MAX_FUNCTION_LINES) == []
+
+
+def test_complex_functions_do_not_become_more() -> None:
+    found = Counter(
+        rule
+        for path in files()
+        for line in path.read_text("utf-8").splitlines()
+        if "# noqa:" in line
+        for rule in NOQA.findall(line.partition("# noqa:")[2])
+    )
+    assert only_shrinks(COMPLEX_FUNCTIONS, dict(found), 0) == []
+
+
+def test_rooms_have_about_a_dozen_files() -> None:
+    sizes = Counter(name_of(path.parent) for path in files() if path.name != "__init__.py")
+    assert only_shrinks(FULL_ROOMS, dict(sizes), MAX_FILES_IN_A_ROOM) == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_module_says_what_it_is(folder: str) -> None:
+    silent = []
+    for path in files():
+        if name_of(path).split("/")[0] != folder:
+            continue
+        text = ast.get_docstring(tree_of(path)) or ""
+        first = text.partition("\n\n")[0].strip()
+        if len(first.split()) < 4 or not first.endswith((".", ":", "`")):
+            silent.append(name_of(path))
+    assert silent == [], "say in one sentence what the module owns, and what it must not know"
+
+
+def public_definitions(module: ast.Module) -> Iterator[tuple[str, int]]:
+    """Public names of a module and public methods of its classes, with their lines. Without what a decorator
+    takes: that is in use."""
+    for node in module.body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                if not node.decorator_list:
+                    yield node.name, node.lineno
+            case ast.ClassDef():
+                yield node.name, node.lineno
+                for inner in node.body:
+                    if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                        yield inner.name, inner.lineno
+            case ast.Assign(targets=targets):
+                yield from ((at.id, node.lineno) for at in targets if isinstance(at, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name, node.lineno
+
+
+def used_names() -> set[str]:
+    """Every name that some code of the package reads, by itself, as an attribute or in a string."""
+    found: set[str] = set()
+    for path in files():
+        for node in ast.walk(tree_of(path)):
+            match node:
+                case ast.Name(id=name, ctx=ast.Load()):
+                    found.add(name)
+                case ast.Attribute(attr=name):
+                    found.add(name)
+                case ast.keyword(arg=str(name)):
+                    found.add(name)
+                case ast.Constant(value=str(text)) if text.replace(".", "").replace(":", "").isidentifier():
+                    found.update(text.replace(":", ".").split("."))
+    return found
+
+
+def test_every_public_name_is_used() -> None:
+    used = used_names()
+    unused = [
+        f"{name_of(path)}:{line}: {name}"
+        for path in files()
+        for name, line in public_definitions(tree_of(path))
+        if not name.startswith("_") and name not in used and not name.startswith(CALLED_BY_A_LIBRARY)
+    ]
+    names = {entry.rpartition(" ")[2] for entry in unused}
+    assert [entry for entry in unused if entry.rpartition(" ")[2] not in FOR_TESTS_AND_USERS] == []
+    assert FOR_TESTS_AND_USERS - names == set(), "these are used by now, or gone: remove them here"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from metaquorum.controller.encoding import encode_records_batch
 from metaquorum.controller.partitions import elections
-from metaquorum.controller.partitions.columns import slices
+from metaquorum.controller.partitions.columns import elections as column_elections
+from metaquorum.controller.partitions.columns import electorate, slices
 from metaquorum.controller.partitions.columns.scan import Scan, listing_rare, naming
 from metaquorum.controller.partitions.effective import elr_enabled, rules_of
 from metaquorum.controller.partitions.elections import decide_elections
@@ -142,8 +143,13 @@ def one_by_one(decide: Decide, image: MetadataImage, live: frozenset[int]) -> Sl
         return decide(image, live.__contains__, 1 << 20)
 
 
-def in_columns(decide: Decide, image: MetadataImage, live: frozenset[int]) -> Slice:
-    with mock.patch.object(slices, "MIN_ROWS", 1):
+def in_columns(decide: Decide, image: MetadataImage, live: frozenset[int], dense: int = 1 << 20) -> Slice:
+    """`dense`: broker ids from here on have no place in the tables."""
+    with (
+        mock.patch.object(slices, "MIN_ROWS", 1),
+        mock.patch.object(electorate, "DENSE_IDS_MAX", dense),
+        mock.patch.object(column_elections, "DENSE_IDS_MAX", dense),
+    ):
         return decide(image, live.__contains__, 1 << 20)
 
 
@@ -172,10 +178,14 @@ DECISIONS = (removal, unclean_removal, failed_directory, election, any_election,
 
 
 @settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 1 << 32), decide=st.sampled_from(DECISIONS))
-def test_columns_decide_what_is_decided_one_by_one(seed: int, decide: Decide) -> None:
+@given(
+    seed=st.integers(0, 1 << 32),
+    decide=st.sampled_from(DECISIONS),
+    dense=st.sampled_from((1 << 20, BROKERS - 2)),
+)
+def test_columns_decide_what_is_decided_one_by_one(seed: int, decide: Decide, dense: int) -> None:
     state, live = cluster(seed)
-    plain, fast = one_by_one(decide, state.newest, live), in_columns(decide, state.newest, live)
+    plain, fast = one_by_one(decide, state.newest, live), in_columns(decide, state.newest, live, dense)
     assert plain.done and fast.done
     assert as_set(plain.records) == as_set(fast.records)
     assert len(plain.records) == len(fast.records)

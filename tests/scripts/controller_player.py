@@ -211,6 +211,13 @@ class ControllerPlayer(Player):
         topic = requests.NewTopic(name=name, assignments=tuple(numbers(each) for each in lists))
         self.request(f"create {name}", requests.CreateTopicsRequest(topics=(topic,)))
 
+    def do_status(self) -> None:
+        """All that the node says of itself, and when the active controller has something to do next."""
+        node, now_ms = self.quorum.leader.node, self.quorum.now_ms
+        due_ms = node.active.next_deadline_ms(now_ms) if node.active else None
+        self.say(show(node.status()))
+        self.say(f"due: {'-' if due_ms is None else f'+{due_ms - now_ms}'}")
+
     def do_partition(self, name: str, index: str = "0") -> None:
         found = self.image.topics.topic_named(name)
         assert found is not None

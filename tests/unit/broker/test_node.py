@@ -411,6 +411,22 @@ def test_a_registration_that_goes_unheard_is_sent_again(refusals: int) -> None:
     assert served(world)[0].brokers[BROKER].is_active
 
 
+def test_what_the_log_says_of_another_process_of_its_id_is_not_its_own() -> None:
+    world = running()
+    controller = world.controller
+    other = BrokerRecord(
+        broker_id=BROKER,
+        incarnation_id=b"o" * 16,
+        broker_epoch=controller.raft.log_end_offset,
+        fenced=False,
+        in_controlled_shutdown=True,
+    )
+    controller.write(other)
+    world.run(300)
+    assert controller.registrations == 1
+    assert not [warn for warn in world.of(raft.Warn) if "registers again" in str(warn)]
+
+
 def test_a_broker_that_does_stop_does_not_register_again() -> None:
     world = running()
     world.controller.grants_shutdown = False

@@ -16,6 +16,7 @@ from metaquorum.controller.invariants import check_node
 from metaquorum.controller.partitions import elections
 from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.elections import decide_elections
+from metaquorum.controller.partitions.partition_change import Target, build_change
 from metaquorum.controller.partitions.reassignments import ongoing_reassignments
 from metaquorum.controller.queries import describe_quorum, furthest_voter, not_controller
 from metaquorum.controller.result import ControllerResult
@@ -25,13 +26,17 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import (
     BrokerEndpoint,
     BrokerFeature,
+    FeatureLevelRecord,
     PartitionRecord,
     ProducerIdsRecord,
     TopicRecord,
 )
 from metaquorum.metadata.requests.common import ReplicaStatus
 from metaquorum.metadata.requests.partitions import ElectLeadersRequest, ElectLeadersResponse
-from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from metaquorum.metadata.requests.settings import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
 from metaquorum.raft.protocol.progress import ReplicaState
 from tests.unit.controller.node_quorum import CLUSTER, image_of, registration
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
@@ -214,6 +219,38 @@ def test_so_many_refusals_of_elections_are_told_and_every_success(told: int) -> 
     assert codes.count(ErrorCode.NONE) == len(result.records) == 2
     assert not result.response.more
     assert len(one.records) == 1 and one.response.more
+
+
+ELR = FeatureLevelRecord("eligible.leader.replicas.version", 1)
+
+
+@pytest.mark.parametrize(
+    ("last", "replicas", "elected"), [(3, (1, 2, 3), 3), (3, (1, 2), -1), (1, (1, 2), -1)]
+)
+def test_the_last_known_leader_leads_again_while_it_is_a_replica(
+    last: int, replicas: tuple[int, ...], elected: int
+) -> None:
+    """Of a partition that nobody in sync can lead; broker 1 is fenced."""
+    lost = msgspec.structs.replace(
+        partition(0, replicas, (), -1), directories=tuple(b"%dddddddddddddddd" % at for at in replicas)
+    )
+    brokers = [
+        msgspec.structs.replace(broker(at, fenced=at == 1), log_dirs=(b"%dddddddddddddddd" % at,))
+        for at in (1, 2, 3)
+    ]
+    image = image_of(
+        *brokers,
+        ELR,
+        TopicRecord("t", TOPIC),
+        msgspec.structs.replace(lost, last_known_elr=(last,)),
+        level=25,
+    )
+    info = image.topics.partition(TOPIC, 0)
+    assert info is not None and info.last_known_elr == (last,)
+    change = build_change(info, Target(), rules_of(image, image.brokers.is_active))
+    assert (-1 if change is None else change.leader) == elected
+    if change is not None:
+        assert change.isr == (elected,)
 
 
 # ---- producer ids ----------------------------------------------------------------------------------

@@ -1,0 +1,66 @@
+"""From which level on controllers register, when metadata.version stays, and what is so unless it is set."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from metaquorum.controller.brokers.registrations import decide_register_controller
+from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.settings.feature_levels import decide_update_features
+from metaquorum.metadata.records.types import ZkMigrationStateRecord
+from metaquorum.metadata.requests.common import Done
+from metaquorum.metadata.requests.settings import (
+    FeatureUpdate,
+    RegisterControllerRequest,
+    UpdateFeaturesRequest,
+)
+from tests.unit.controller.node_quorum import image_of
+
+
+@pytest.mark.parametrize(("level", "allowed"), [(14, False), (15, True), (16, True)])
+def test_controllers_register_from_the_level_on_that_can_carry_them(level: int, allowed: bool) -> None:
+    request = RegisterControllerRequest(controller_id=3, incarnation_id=b"i" * 16, endpoints=(), features=())
+    result = decide_register_controller(image_of(level=level), request, voters=frozenset({3}))
+    assert (result.response == Done()) == allowed == bool(result.records)
+
+
+@pytest.mark.parametrize(("state", "allowed"), [(0, True), (1, False), (2, False), (3, True)])
+def test_metadata_version_stays_while_a_migration_goes_on(state: int, allowed: bool) -> None:
+    image = image_of(ZkMigrationStateRecord(zk_migration_state=state), level=14)
+    update = UpdateFeaturesRequest(updates=(FeatureUpdate(name="metadata.version", level=15),))
+    result = decide_update_features(image, update, node_id=1, voters=frozenset({1}))
+    assert bool(result.records) == allowed
+
+
+DEFAULTS = {
+    "broker_session_timeout_ms": 9_000,
+    "broker_metadata_lag_timeout_ms": 30_000,
+    "metadata_max_idle_interval_ms": 500,
+    "delegation_token_max_lifetime_ms": 604_800_000,
+    "delegation_token_expiry_time_ms": 86_400_000,
+    "delegation_token_expiry_check_interval_ms": 3_600_000,
+    "reserved_broker_max_id": 1_000,
+    "broker_id_reuse_grace_ms": 300_000,
+    "broker_id_gc_interval_ms": 60_000,
+    "num_partitions": 1,
+    "default_replication_factor": 1,
+    "auto_leader_rebalance_enable": True,
+    "leader_imbalance_check_interval_ms": 300_000,
+    "unclean_leader_election_enable": False,
+    "records_per_request_max": 50_000,
+    "records_per_slice_max": 5_000,
+    "answers_max": 10_000,
+    "waiting_requests_max": 1_000,
+}
+
+
+def test_defaults_of_a_controller() -> None:
+    config = ControllerConfig(cluster_id="c", node_id=0)
+    numbers = {
+        each.name: value
+        for each in fields(config)
+        if isinstance(value := getattr(config, each.name), int) and each.name != "node_id"
+    }
+    assert numbers == DEFAULTS, "a new setting: say its default here"

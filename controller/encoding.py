@@ -1,16 +1,20 @@
-"""Records to the bytes of one batch, in the versions that the metadata.version level asks for."""
+"""Records to the bytes of one batch, in the versions that the metadata.version level asks for, and to the
+state after it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from metaquorum.metadata.columnar import MIN_RECORDS as COLUMNS_MIN_RECORDS
 from metaquorum.metadata.columnar.bulk import RecordPieces
 from metaquorum.metadata.features import write_version
 from metaquorum.metadata.image import METADATA_VERSION
 from metaquorum.metadata.records.codec import encode, encode_control
 from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter
 from metaquorum.metadata.records.types import FeatureLevelRecord, Record
+from metaquorum.metadata.replay import ReplayState, replay, replay_records
 from metaquorum.storage.batches.batch import encode_batch, plain_header, seal_batch
+from metaquorum.storage.batches.parsed import Batches
 
 
 def encode_records_batch(
@@ -31,6 +35,26 @@ def encode_records_batch(
             level = record.feature_level
     values = [encode(record, write_version(record, level)) for record in records]
     return encode_batch(base_offset=base_offset, leader_epoch=epoch, timestamp_ms=timestamp_ms, values=values)
+
+
+def encode_and_replay(
+    records: Sequence[Record], state: ReplayState, *, base_offset: int, epoch: int, timestamp_ms: int
+) -> tuple[Batches, ReplayState]:
+    """One batch that follows `state`, and the state after it. Raises BatchError and RecordEncodeError for
+    what cannot be written, and ReplayError for a decision that does not fit its own image."""
+    data = encode_records_batch(
+        records,
+        base_offset=base_offset,
+        epoch=epoch,
+        timestamp_ms=timestamp_ms,
+        metadata_version=state.newest.features.metadata_version,
+    )
+    batches = Batches.sealed(data)
+    if len(records) >= COLUMNS_MIN_RECORDS:
+        return batches, replay(state, next(batches.split()))
+    return batches, replay_records(
+        state, base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms, records=records
+    )
 
 
 def encode_leader_change(

@@ -55,7 +55,7 @@ def _check_office(node: ControllerNode) -> None:
         )
         for broker_id in node.sessions.fencing:
             _require(
-                any(work.broker_id == broker_id for work in node.active.work.values()),
+                any(work.broker_id == broker_id for work in node.active.work),
                 f"broker {broker_id} is marked as being fenced and nobody works on it",
             )
 

@@ -7,13 +7,18 @@ decisions and no Raft: what is committed comes as an offset. Everything is bound
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from metaquorum.controller.encoding import encode_and_replay
+from metaquorum.controller.result import ControllerAnswer
 from metaquorum.metadata.errors import ApiError, InvariantViolation
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.replay import ReplayState
 from metaquorum.metadata.replica import MetadataReplica
 from metaquorum.metadata.requests.common import ControllerResponse
+from metaquorum.storage.batches.parsed import Batches
 
 Reply = tuple[int, ControllerResponse | ApiError]
 """(request key, what to answer)."""
@@ -57,20 +62,48 @@ class Ledger:
         """The image that the next decision is made on."""
         return self.newest_state.newest
 
-    def push(self, entry: Pending) -> None:
-        """An appended batch. Raises InvariantViolation when it does not follow the newest."""
-        end = self.newest_state.end_offset
-        if entry.end_offset <= end or entry.state.end_offset != entry.end_offset:
-            raise InvariantViolation(
-                f"a batch that ends at {entry.end_offset} cannot follow one that ends at {end}"
-            )
-        self.pending.append(entry)
-        self.replies_waiting += len(entry.replies)
+    def append(
+        self, records: Sequence[Record], *, base_offset: int, epoch: int, timestamp_ms: int
+    ) -> Batches:
+        """One batch, which is pending from now on: to be appended to the log at `base_offset`.
 
-    def wait(self, reply: Reply) -> None:
-        """The reply is true once everything appended so far is committed. Something must be pending."""
-        self.pending[-1].replies.append(reply)
-        self.replies_waiting += 1
+        Raises BatchError and RecordEncodeError for what cannot be written, ReplayError for what does not
+        replay, and InvariantViolation when it does not follow the newest batch; nothing is pending then.
+        """
+        end = self.newest_state.end_offset
+        if base_offset != end:
+            raise InvariantViolation(
+                f"a batch that begins at {base_offset} cannot follow one that ends at {end}"
+            )
+        batches, state = encode_and_replay(
+            records, self.newest_state, base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms
+        )
+        self._replica.holds_metadata = True
+        self.pending.append(Pending(end_offset=state.end_offset, state=state, size_bytes=len(batches.data)))
+        return batches
+
+    def _holds(self, answer: ControllerAnswer) -> bool:
+        """Whether everything that the answer was read from is committed."""
+        if not self.pending or not answer.depends_on_image:
+            return True
+        broker_id = answer.depends_on_broker
+        if broker_id is None:
+            return False
+        newest, committed = self.newest.brokers, self.committed.image.brokers
+        return newest.get(broker_id) == committed.get(broker_id) and newest.registration_offset(
+            broker_id
+        ) == committed.registration_offset(broker_id)
+
+    def settle(self, answers: Iterable[ControllerAnswer]) -> list[Reply]:
+        """Those that are true now; the others wait for everything that was appended so far."""
+        now: list[Reply] = []
+        for answer in answers:
+            if self._holds(answer):
+                now.append((answer.key, answer.response))
+            else:
+                self.pending[-1].replies.append((answer.key, answer.response))
+                self.replies_waiting += 1
+        return now
 
     def commit(self, high_watermark: int) -> list[Reply]:
         """Everything that ends at or below the high watermark is committed; its replies, oldest first."""

@@ -1,21 +1,25 @@
 """A controller node as one pure state machine: events in, an ordered list of effects out (DESIGN 7).
 
 Owns the order between Raft, the replay of what is committed, the active controller's decisions and the
-answers; every effect that leaves may be executed at once. Knows no clock, no files and no network. Raft
-knows no metadata and the active controller no log: this is where they meet.
+answers; every effect that leaves may be executed at once. Knows no clock, no files and no network. Raft knows
+no metadata and the active controller no log: both return what they want done, and one loop carries it out.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from random import Random
 from typing import assert_never
 
 from metaquorum.controller.active.active import ActiveController
+from metaquorum.controller.active.outcome import NOTHING, Batch, Outcome, Turn
+from metaquorum.controller.active.read_queue import ReadQueue
+from metaquorum.controller.active.steps import FIRST_STEPS, TIMED_STEPS
+from metaquorum.controller.active.turns import TurnQueue
+from metaquorum.controller.answers import describe_quorum, image_response, not_controller, transfer_target
 from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.config import ControllerConfig
-from metaquorum.controller.encoding import encode_records_batch
 from metaquorum.controller.events import (
     Answer,
     Effect,
@@ -29,23 +33,17 @@ from metaquorum.controller.events import (
     Stop,
     TrimLog,
 )
-from metaquorum.controller.ledger import Ledger, Pending, Reply
-from metaquorum.controller.queries import node_status, not_controller
-from metaquorum.controller.reception import Reception
-from metaquorum.controller.status import Counters, NodeStatus
-from metaquorum.metadata.columnar import MIN_RECORDS as COLUMNS_MIN_RECORDS
-from metaquorum.metadata.errors import ApiError, InvariantViolation, ReplayError
+from metaquorum.controller.foreign import ForeignVoters
+from metaquorum.controller.ledger import Ledger
+from metaquorum.controller.status import Counters
+from metaquorum.metadata.errors import ApiError, InvariantViolation, RecordEncodeError, ReplayError, busy
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.types import Record
-from metaquorum.metadata.replay import replay, replay_records
-from metaquorum.metadata.replica import MetadataReplica, RaftEvent
-from metaquorum.metadata.requests.common import ControllerResponse
-from metaquorum.raft import effects as raft_effects
+from metaquorum.metadata.replica import MetadataReplica
+from metaquorum.metadata.requests import common as api
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.effects import RaftEffect
-from metaquorum.raft.messages import RaftError, RaftResponse
-from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.errors import CommittedLostError
+from metaquorum.raft.effects import HighWatermarkChanged, RaftEffect, ReadFailed, ReadReady, RoleChanged, Warn
+from metaquorum.raft.outbox import Outbox
+from metaquorum.storage.errors import BatchError, CommittedLostError
 from metaquorum.storage.uuids import random_uuid
 
 SHUTDOWN_GRACE_MS = 200
@@ -58,12 +56,7 @@ Not sooner: what waits in the inbox must not pay a slice of long work each."""
 NOT_YET = 2**62
 """Later than any time: no deadline is armed."""
 
-_Notice = (
-    raft_effects.HighWatermarkChanged
-    | raft_effects.RoleChanged
-    | raft_effects.ReadReady
-    | raft_effects.ReadFailed
-)
+_Notice = HighWatermarkChanged | RoleChanged | ReadReady | ReadFailed
 
 
 class ControllerNode:
@@ -76,12 +69,7 @@ class ControllerNode:
     """
 
     def __init__(
-        self,
-        config: ControllerConfig,
-        raft: RaftCore,
-        image: MetadataImage,
-        rng: Random,
-        now_ms: int,
+        self, config: ControllerConfig, raft: RaftCore, image: MetadataImage, rng: Random, now_ms: int
     ) -> None:
         self.config = config
         self.raft = raft
@@ -95,57 +83,32 @@ class ControllerNode:
         self.wall_ms = 0
         self.incarnation_id = random_uuid(rng)
         self._rng = rng
-        self._out: list[Effect] = []
+        self._out: Outbox[Effect] = Outbox()
         self._notices: deque[_Notice] = deque()
         self._epoch_start: int | None = None
-        self._reception = Reception(self)
+        self._turns = TurnQueue(config.waiting_requests_max)
+        self._reads = ReadQueue()
         self._armed_ms = NOT_YET
         self._stop_at_ms: int | None = None
-        self._foreign: set[int] = set()
+        self._foreign = ForeignVoters(config.cluster_id, raft.state.voters)
 
     # ---- inputs
 
     def start(self, now_ms: int, wall_ms: int) -> list[Effect]:
         """The first input."""
         self._begin(now_ms, wall_ms)
-        self.absorb(self.raft.start(now_ms))
+        self._absorb(self.raft.start(now_ms))
+        self._run()
         self._maybe_read()
-        return self._end()
+        return self._out.take()
 
     def handle(self, event: Event, *, now_ms: int, wall_ms: int) -> list[Effect]:
         """One input, in the order of arrival."""
-        if self.stopped:
-            return []
-        self._begin(now_ms, wall_ms)
-        try:
-            if type(event) is RequestArrived:
-                self._reception.take(event)
-            else:
-                self._on_event(event)
-            if now_ms >= self._armed_ms + OVERDUE_MS:
-                # A full inbox must not keep timers from running.
-                self._on_time(drained=False)
-                self.next_deadline_ms()
-        except ReplayError as error:
-            self._stop_on_bug(error)
-        except CommittedLostError as error:
-            self._stop(str(error), failed=True)
-        if self._stop_at_ms is not None:
-            self._maybe_stop()
-        return self._end()
+        return self._guarded(event, now_ms, wall_ms, drained=False)
 
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Effect]:
         """Time passed. `drained`: everything that had arrived was handled before."""
-        if self.stopped:
-            return []
-        self._begin(now_ms, wall_ms)
-        try:
-            self._on_time(drained=drained)
-        except ReplayError as error:
-            self._stop_on_bug(error)
-        except CommittedLostError as error:
-            self._stop(str(error), failed=True)
-        return self._end()
+        return self._guarded(None, now_ms, wall_ms, drained=drained)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the latest; never in the past of the last input."""
@@ -156,15 +119,6 @@ class ControllerNode:
         self._armed_ms = NOT_YET if due is None else due
         return due if due is None else max(due, self.now_ms)
 
-    def status(self) -> NodeStatus:
-        """What this node knows of itself and of the brokers, as of the last input."""
-        return node_status(self)
-
-    @property
-    def is_in_office(self) -> bool:
-        """This node leads and is active, or will be as soon as everything before it is applied."""
-        return self._epoch_start is not None
-
     # ---- the frame around every input
 
     def _begin(self, now_ms: int, wall_ms: int) -> None:
@@ -173,97 +127,103 @@ class ControllerNode:
         self.raft.wall_ms = wall_ms
         self.sessions.note_input(now_ms)
 
-    def _end(self) -> list[Effect]:
-        out, self._out = self._out, []
-        return out
+    def _guarded(self, event: Event | None, now_ms: int, wall_ms: int, *, drained: bool) -> list[Effect]:
+        """What follows from `event`, or (None) from time that passed; Stop where this node cannot go on."""
+        if self.stopped:
+            return []
+        self._begin(now_ms, wall_ms)
+        try:
+            if event is not None:
+                self._on_event(event)
+                self._run()
+            if event is None or now_ms >= self._armed_ms + OVERDUE_MS:
+                # A full inbox must not keep timers from running.
+                self._on_time(drained=drained)
+                self.next_deadline_ms()
+        except ReplayError as error:
+            self._stop(f"a decision of this controller does not replay, which is a bug: {error}", failed=True)
+        except CommittedLostError as error:
+            self._stop(str(error), failed=True)
+        stop_at_ms = self._stop_at_ms
+        if stop_at_ms is not None and (now_ms >= stop_at_ms or not self.raft.resignation_pending):
+            self._stop("stopped as asked", failed=False)
+        return self._out.take()
 
     def _on_time(self, *, drained: bool) -> None:
-        now_ms = self.now_ms
         if drained:
-            self.sessions.note_drained(now_ms)
+            self.sessions.note_drained(self.now_ms)
         # Raft first: a leader that was paused for long must lose its office before it judges brokers.
-        self.absorb(self.raft.tick(now_ms))
-        active = self.active
-        if active is not None and not self.raft.transferring:
-            self._reception.serve_waiting()
-            active.expire(now_ms)
+        self._absorb(self.raft.tick(self.now_ms))
+        self._run()
+        if self.active is not None and not self.raft.transferring:
+            self._turns.add_waiting()
+            self._turns.add(*TIMED_STEPS)
+            self._run()
             self.counters.timed_out_heartbeats = self.sessions.expired_count
-            active.step(now_ms)
-            active.write_no_op(now_ms)
-        self._maybe_snapshot()
-        if self._stop_at_ms is not None:
-            self._maybe_stop()
+        self._out.offer(self.replica.snapshot_due(self.now_ms))
 
     def _on_event(self, event: Event) -> None:
         match event:
+            case RequestArrived():
+                self._on_request(event)
+                return
             case LogRead():
                 self._on_log_read(event)
+                return
             case ShutdownRequested():
-                self._on_shutdown()
-            case RequestArrived():
-                self._reception.take(event)
-            case _:
-                self._on_raft_event(event)
-
-    def _on_raft_event(self, event: RaftEvent) -> None:
-        match event:
+                self._shut_down()
+                return
             case RaftResponseArrived(source=source, response=response):
-                self._note_cluster(source, response)
+                foreign = self._foreign.heard(source, response.error)
+                if foreign is not None:
+                    self._stop(foreign, failed=True)
             case SnapshotWritten():
                 self.counters.snapshots_written += 1
             case SnapshotLoaded():
                 self.counters.snapshots_loaded += 1
-            case _:
-                pass
         self._release(self.replica.handle(event, self.now_ms))
 
-    # ---- raft's effects
+    # ---- the loop
 
-    def absorb(self, effects: list[RaftEffect]) -> None:
+    def _absorb(self, effects: list[RaftEffect]) -> None:
         """What Raft wants done after an input that it was given."""
         self._release(self.replica.release(effects))
 
     def _release(self, effects: Iterable[RaftEffect | TrimLog]) -> None:
-        """What goes out goes out in Raft's order; what this node is told is handled after that, in order."""
-        idle = not self._notices
+        """What goes out goes out in Raft's order; what this node is told waits for its loop."""
         for effect in effects:
-            match effect:
-                case (
-                    raft_effects.HighWatermarkChanged()
-                    | raft_effects.RoleChanged()
-                    | raft_effects.ReadReady()
-                    | raft_effects.ReadFailed()
-                ):
-                    self._notices.append(effect)
-                case _:
-                    self._out.append(effect)
-        if not idle:
-            return  # an outer call is working through the notices
-        while self._notices:
-            self._on_notice(self._notices[0])
-            self._notices.popleft()
+            if isinstance(effect, _Notice):
+                self._notices.append(effect)
+            else:
+                self._out.append(effect)
+
+    def _run(self) -> None:
+        """What Raft has told this node comes first, then one turn of the active controller after another."""
+        while self._notices or self._turns:
+            if self._notices:
+                self._on_notice(self._notices.popleft())
+            else:
+                self._on_turn(self._turns.take())
 
     def _on_notice(self, notice: _Notice) -> None:
         match notice:
-            case raft_effects.HighWatermarkChanged():
+            case HighWatermarkChanged():
                 self._on_high_watermark()
-            case raft_effects.RoleChanged():
-                self._on_role(notice)
-            case raft_effects.ReadReady(token=token, offset=offset):
-                self._reception.confirm_read(token, offset)
-            case raft_effects.ReadFailed(token=token):
-                self._reception.fail_read(token)
+            case RoleChanged(role=role, epoch_start=epoch_start):
+                self._on_role(epoch_start if role == "leader" else None)
+            case ReadReady(token=token, offset=offset):
+                self._reads.confirm(token, offset)
+                self._serve_reads()
+            case ReadFailed(token=token):
+                self._answer(self._reads.fail(token), self._not_controller())
             case _:
                 assert_never(notice)
 
-    def _on_role(self, notice: raft_effects.RoleChanged) -> None:
-        epoch_start = notice.epoch_start if notice.role == "leader" else None
-        if epoch_start == self._epoch_start:
-            return
-        if self._epoch_start is not None:
-            self._lose_leadership()
-        self._epoch_start = epoch_start
-        if epoch_start is not None:
+    def _on_role(self, epoch_start: int | None) -> None:
+        if epoch_start != self._epoch_start:
+            if self._epoch_start is not None:
+                self._lose_leadership()
+            self._epoch_start = epoch_start
             self._maybe_activate()
 
     # ---- what is committed
@@ -272,17 +232,15 @@ class ControllerNode:
         ledger = self.ledger
         if ledger.pending:
             for key, response in ledger.commit(self.raft.high_watermark):
-                self._out.append(Answer(key=key, response=response))
-            self._reception.serve_reads()
-            self._maybe_snapshot()
+                self._answer(key, response)
+            self._serve_reads()
+            self._out.offer(self.replica.snapshot_due(self.now_ms))
         else:
             self._maybe_read()
 
     def _maybe_read(self) -> None:
         """Committed batches that this node has not replayed are read, one bounded slice at a time."""
-        effect = None if self.ledger.pending else self.replica.next_read()
-        if effect is not None:
-            self._out.append(effect)
+        self._out.offer(None if self.ledger.pending else self.replica.next_read())
 
     def _on_log_read(self, event: LogRead) -> None:
         try:
@@ -290,14 +248,9 @@ class ControllerNode:
         except ReplayError as error:
             self._stop(f"committed metadata cannot be replayed, {error}", failed=True)
             return
-        self._maybe_snapshot()
+        self._out.offer(self.replica.snapshot_due(self.now_ms))
         self._maybe_activate()
         self._maybe_read()
-
-    def _maybe_snapshot(self) -> None:
-        effect = self.replica.snapshot_due(self.now_ms)
-        if effect is not None:
-            self._out.append(effect)
 
     # ---- leadership
 
@@ -311,105 +264,136 @@ class ControllerNode:
             raise InvariantViolation("something was appended in this leadership before it was active")
         self.sessions.clear()
         self.counters.activations += 1
-        self.active = ActiveController(self.config, self.ledger, self.sessions, self._rng, self)
-        self.active.activate(self.now_ms, log_is_empty=not self.replica.holds_metadata)
-        self._reception.serve_waiting()
+        self.active = ActiveController(
+            self.config,
+            self.ledger,
+            self.sessions,
+            self._rng,
+            voters=frozenset(self.raft.state.voters),
+            incarnation_id=self.incarnation_id,
+            now_ms=self.now_ms,
+            log_is_empty=not self.replica.holds_metadata,
+        )
+        self._turns.add(*FIRST_STEPS)
+        self._turns.add_waiting()
 
     def _lose_leadership(self) -> None:
         """Everything uncommitted is dropped. What was pending may or may not come to be: the answer is
         Kafka's retriable NOT_CONTROLLER, and a client finds out by asking again (its retry may meet its own
         success)."""
-        error = not_controller(self)
+        error = self._not_controller()
         keys = self.ledger.drop()
         if self.active is not None:
             self.counters.leaderships_lost += 1
             keys += self.active.parked_keys()
-        keys += self._reception.drop()
+        keys += self._turns.drop() + self._reads.drop_ready()
         self.active = None
         self.sessions.clear()
         self.counters.answers_dropped += len(keys)
         for key in keys:
-            self._out.append(Answer(key=key, response=error))
+            self._answer(key, error)
         self._maybe_read()
 
-    # ---- the active controller's port
+    # ---- requests
 
-    @property
-    def voters(self) -> frozenset[int]:
-        """The ids of all controllers."""
-        return frozenset(self.raft.state.voters)
+    def _on_request(self, arrived: RequestArrived) -> None:
+        """What needs the active controller is a turn; the rest is answered now."""
+        self.counters.requests += 1
+        self.sessions.note_arrival(arrived.arrived_ms)
+        key, raft = arrived.key, self.raft
+        match arrived.request:
+            case api.BrokerHeartbeatRequest():
+                self.counters.heartbeats += 1
+                self._turns.add(arrived)
+            case api.ReadImageRequest(linearizable=False):
+                self._answer(key, image_response(self.ledger.committed.image, raft))
+            case api.DescribeQuorumRequest():
+                self._answer(key, describe_quorum(raft, self.now_ms))
+            case api.TransferLeadershipRequest(target_id=target_id):
+                target = transfer_target(raft, target_id, self.now_ms)
+                self._answer(key, target if isinstance(target, ApiError) else api.Done())
+                if not isinstance(target, ApiError):
+                    self._absorb(raft.transfer_leadership(self.now_ms, target))
+            case _:
+                self._turns.add(arrived)
 
-    def append(self, records: Sequence[Record], replies: list[Reply], *, wake_observers: bool = True) -> int:
-        """Appends only what replays (DESIGN 6). Raises BatchError and RecordEncodeError before anything
-        happened, and ReplayError for a decision that does not fit its own image: a bug."""
-        ledger, raft = self.ledger, self.raft
-        state = ledger.newest_state
-        base_offset = raft.log_end_offset
-        batches = Batches.sealed(
-            encode_records_batch(
-                records,
-                base_offset=base_offset,
-                epoch=raft.epoch,
-                timestamp_ms=self.wall_ms,
-                metadata_version=state.newest.features.metadata_version,
-            )
-        )
-        if len(records) >= COLUMNS_MIN_RECORDS:
-            after = replay(state, next(batches.split()))
-        else:
-            after = replay_records(
-                state, base_offset=base_offset, epoch=raft.epoch, timestamp_ms=self.wall_ms, records=records
-            )
-        end_offset = base_offset + len(records)
-        ledger.push(
-            Pending(end_offset=end_offset, state=after, size_bytes=len(batches.data), replies=replies)
-        )
-        self.replica.holds_metadata = True
-        self.counters.batches_appended += 1
-        self.counters.records_appended += len(records)
-        self.absorb(raft.append(self.now_ms, batches, wake_observers))
-        return end_offset
+    def _serve_reads(self) -> None:
+        """Reads whose round is over and whose offset is applied; the others stay in order."""
+        for key in self._reads.take(self.ledger.committed_offset):
+            self._answer(key, image_response(self.ledger.committed.image, self.raft))
 
-    def reply(self, key: int, response: ControllerResponse | ApiError) -> None:
+    def _answer(self, key: int, response: api.ControllerResponse | ApiError) -> None:
         self._out.append(Answer(key=key, response=response))
 
-    def warn(self, message: str) -> None:
-        self._out.append(raft_effects.Warn(message=message))
+    def _not_controller(self) -> ApiError:
+        return not_controller(self.config.node_id, self.raft.leader_id)
+
+    # ---- turns of the active controller
+
+    def _on_turn(self, turn: Turn) -> None:
+        """Decides, appends, remembers, answers: one turn, and what it says is to follow it comes next."""
+        if type(turn) is RequestArrived and not self._lets_through(turn):
+            return
+        if self.active is None:
+            raise InvariantViolation(f"nobody is active to take the turn {turn}")
+        outcome = self.active.decide(turn, now_ms=self.now_ms, wall_ms=self.wall_ms)
+        if outcome is not NOTHING:
+            self._carry_out(self.active, turn, outcome)
+
+    def _lets_through(self, arrived: RequestArrived) -> bool:
+        """Whether the request is decided now: it may have to wait, is refused, or is a read."""
+        is_read = type(arrived.request) is api.ReadImageRequest
+        # What is appended during a transfer would only keep the successor from catching up.
+        if self.active is None or (self.raft.transferring and not is_read):
+            if self._epoch_start is None:
+                self._answer(arrived.key, self._not_controller())
+            elif not self._turns.postpone(arrived):
+                self._refuse_busy(arrived.key)
+            return False
+        waiting = len(self._reads) if is_read else self.ledger.replies_waiting
+        if waiting >= self.config.answers_max:
+            self._refuse_busy(arrived.key)
+        elif is_read:
+            self._absorb(self.raft.request_read(self.now_ms, self._reads.begin(arrived.key)))
+        else:
+            return True
+        return False
+
+    def _carry_out(self, active: ActiveController, turn: Turn, outcome: Outcome) -> None:
+        self._out += [Warn(message=message) for message in outcome.warnings]
+        if outcome.batch is not None:
+            try:
+                self._append(outcome.batch)
+            except (BatchError, RecordEncodeError) as error:
+                outcome = active.unwritable(turn, error)
+        active.take_up(outcome, self.now_ms)
+        for key, response in self.ledger.settle(outcome.answers):
+            self._answer(key, response)
+        self._turns.add_first(outcome.then)
+
+    def _append(self, batch: Batch) -> None:
+        """Appends only what replays (DESIGN 6). Raises BatchError and RecordEncodeError before anything
+        happened, and ReplayError for a decision that does not fit its own image: a bug."""
+        raft = self.raft
+        batches = self.ledger.append(
+            batch.records, base_offset=raft.log_end_offset, epoch=raft.epoch, timestamp_ms=self.wall_ms
+        )
+        self.counters.note_appended(len(batch.records))
+        self._absorb(raft.append(self.now_ms, batches, batch.wake_observers))
+
+    def _refuse_busy(self, key: int) -> None:
+        self.counters.refused_busy += 1
+        self._answer(key, busy("too many requests wait for a commit"))
 
     # ---- the end
 
-    def _on_shutdown(self) -> None:
+    def _shut_down(self) -> None:
         """A leader names its successors, and stays until they have heard it or the grace is over."""
         if self._stop_at_ms is None:
             self._stop_at_ms = self.now_ms + SHUTDOWN_GRACE_MS
-            self.absorb(self.raft.resign(self.now_ms))
-
-    def _note_cluster(self, source: int, response: RaftResponse) -> None:
-        """One voter of another cluster is at a wrong address. When so many are that the others make no
-        majority, it is this directory that is foreign, and waiting helps nobody."""
-        if response.error is not RaftError.INCONSISTENT_CLUSTER_ID:
-            self._foreign.discard(source)
-            return
-        self._foreign.add(source)
-        voters = self.raft.state.voters.keys()
-        if 2 * len(voters - self._foreign) <= len(voters):
-            others = ", ".join(str(node_id) for node_id in sorted(self._foreign))
-            self._stop(
-                f"belongs to cluster {self.config.cluster_id}, and a majority of the voters ({others}) to "
-                "another one: give it its own cluster's directory, or correct controller.quorum.voters",
-                failed=True,
-            )
-
-    def _maybe_stop(self) -> None:
-        if not self.raft.resignation_pending or (
-            self._stop_at_ms is not None and self.now_ms >= self._stop_at_ms
-        ):
-            self._stop("stopped as asked", failed=False)
+            self._absorb(self.raft.resign(self.now_ms))
 
     def _stop(self, reason: str, *, failed: bool) -> None:
         if not self.stopped:
             self.stopped = True
             self._out.append(Stop(reason=reason, failed=failed))
-
-    def _stop_on_bug(self, error: ReplayError) -> None:
-        self._stop(f"a decision of this controller does not replay, which is a bug: {error}", failed=True)

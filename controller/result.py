@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.requests.common import ControllerResponse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerResult:
+class ControllerResult(msgspec.Struct, frozen=True, kw_only=True):
     """`records` are one atomic batch; `response` is true once they are committed (DESIGN 6).
 
     A result without records says what it was read from, so that it can be told as soon as that much is
@@ -24,8 +24,17 @@ class ControllerResult:
     depends_on_broker: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class ControllerAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What to answer the request `key`, as soon as what it was read from is committed: the newest image (with
+    the outcome's batch), only the registration of `depends_on_broker`, or nothing at all (DESIGN 6)."""
+
+    key: int
+    response: ControllerResponse | ApiError
+    depends_on_image: bool = True
+    depends_on_broker: int | None = None
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """One bounded batch of a longer piece of work, valid alone. `done`: nothing is left after it."""
 
     records: Sequence[Record]

@@ -25,6 +25,11 @@ class Counters:
     snapshots_written: int = 0
     snapshots_loaded: int = 0
 
+    def note_appended(self, records: int) -> None:
+        """The active controller appended one batch."""
+        self.batches_appended += 1
+        self.records_appended += records
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStatus:

@@ -248,3 +248,9 @@ class ReplayError(Exception):
 
 class InvariantViolation(Exception):
     """A bug in this program: stop the process before it spreads."""
+
+
+def busy(what: str) -> ApiError:
+    """The request was not looked at. Kafka's retriable code whose meaning is 'later', and which never leaves
+    open whether the request was carried out (REQUEST_TIMED_OUT would)."""
+    return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"the controller is busy: {what}; retry in a moment")

@@ -10,9 +10,8 @@ import itertools
 import time
 from collections.abc import Callable
 
-from metaquorum.controller.active.workbench import busy
 from metaquorum.controller.events import Answer, RequestArrived
-from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.errors import ApiError, busy
 from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.metrics.statistics import RequestStatistics

@@ -8,8 +8,10 @@ for once, and so are eligible leaders that are left from before the feature was 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import assert_never
+
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.controller.brokers.brokers import directories_record, fence_record, unregister_record
 from metaquorum.controller.events import RequestArrived
@@ -31,11 +33,15 @@ ELECTIONS_PER_IMBALANCE_MAX = 1_000
 """Preferred leaders elected in one batch of the balancer (K17's MAX_ELECTIONS_PER_IMBALANCE)."""
 
 
-@dataclass(slots=True, kw_only=True)
-class RemoveBroker:
+BROKERS_TOLD_MS = 100
+"""While a broker is being removed in slices, the others are told of what is committed so often, and with the
+last slice: hundreds of answers for each slice would take longer than the slices."""
+
+
+class RemoveBroker(msgspec.Struct, frozen=True, kw_only=True):
     """Take a broker out of leaderships and ISRs, then fence it or remove its registration.
 
-    `parked`: requests to be decided when it is done (a new incarnation registers after the old one failed).
+    `parked`: registrations to be decided when it is done (a new incarnation starts after the old one failed).
     `unregister_keys`: requests that the last batch answers.
     `unclean`: what it had may be lost, so that it is no eligible leader any more either (K8, KIP-966).
     `told_ms`: when the other brokers were last told of a slice; at first, when the work began.
@@ -44,129 +50,153 @@ class RemoveBroker:
     broker_id: int
     epoch: int
     unregister: bool = False
-    unregister_keys: list[int] = field(default_factory=list)
-    parked: list[RequestArrived] = field(default_factory=list)
-    unclean: bool = field(init=False, default=False)
-    told_ms: int | None = field(init=False, default=None)
-    scan: Scan = field(init=False, compare=False, repr=False)
+    unregister_keys: tuple[int, ...] = ()
+    parked: tuple[RequestArrived, ...] = ()
+    unclean: bool = False
+    told_ms: int | None = None
 
-    def __post_init__(self) -> None:
-        self.scan = Scan(naming(self.broker_id))
+    @property
+    def from_eligible(self) -> bool:
+        """Whether it leaves the eligible leaders too."""
+        return self.unclean or self.unregister
 
-    def make_unclean(self) -> None:
-        """From the next slice on, and for what was done already too."""
-        if not self.unclean:
-            self.unclean = True
-            self.scan = Scan(counting_on(self.broker_id))
+    def after_batch(self, now_ms: int, *, is_last: bool) -> tuple[RemoveBroker, bool]:
+        """The work once one more batch is written, and whether the other brokers are told of it at once."""
+        told_ms = now_ms if self.told_ms is None else self.told_ms
+        tells = is_last or now_ms - told_ms >= BROKERS_TOLD_MS
+        return replace(self, told_ms=now_ms if tells else told_ms), tells
 
 
-@dataclass(slots=True, kw_only=True)
-class MoveLeaders:
+class MoveLeaders(msgspec.Struct, frozen=True, kw_only=True):
     """Take a broker in controlled shutdown out of leaderships and ISRs."""
 
     broker_id: int
     epoch: int
-    scan: Scan = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.scan = Scan(naming(self.broker_id))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeaders:
+class ElectLeaders(msgspec.Struct, frozen=True, kw_only=True):
     """Give leaderless partitions a leader: those with `broker_id` in sync, or all (None)."""
 
     broker_id: int | None
 
 
-@dataclass(slots=True, kw_only=True)
-class FailDirectories:
+class FailDirectories(msgspec.Struct, frozen=True, kw_only=True):
     """Take a broker's replicas in dead directories out of leaderships and ISRs, then say in its registration
     which directories are left."""
 
     broker_id: int
     epoch: int
     directories: frozenset[bytes]
-    scan: Scan | None = field(init=False, default=None, compare=False, repr=False)
-
-    def add(self, directories: frozenset[bytes]) -> None:
-        """More of them died: what was looked at for the others is looked at again."""
-        self.directories |= directories
-        self.scan = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BalanceLeaders:
+class BalanceLeaders(msgspec.Struct, frozen=True, kw_only=True):
     """Give partitions back to their preferred leaders, as far as these may lead."""
 
     broker_id: None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class ForgetEligible:
+class ForgetEligible(msgspec.Struct, frozen=True, kw_only=True):
     """Take the eligible leader replicas out of partitions after the feature was switched off."""
 
     broker_id: None = None
-    scan: Scan = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.scan = Scan(listing_rare)
 
 
 Work = RemoveBroker | MoveLeaders | ElectLeaders | FailDirectories | BalanceLeaders | ForgetEligible
 
+WorkKey = tuple[type[Work], int | None]
 
-def next_slice(work: Work, image: MetadataImage, rules: Rules, at_most: int) -> Slice:  # noqa: C901, PLR0911, PLR0912
+
+def key_of(work: Work) -> WorkKey:
+    """There is at most one piece of work of a kind for a broker."""
+    return type(work), work.broker_id
+
+
+class Scans:
+    """What the slices of each piece of work have found settled. A cache: without it a slice looks at every
+    chunk again, and finds the same."""
+
+    def __init__(self) -> None:
+        self._kept: dict[WorkKey, tuple[object, Scan]] = {}
+
+    def of(self, work: Work, image: MetadataImage) -> Scan | None:
+        """The scan for the next slice; None: this kind of work keeps none."""
+        sought: object
+        match work:
+            case RemoveBroker(broker_id=broker_id, from_eligible=from_eligible):
+                sought, find = from_eligible, counting_on(broker_id) if from_eligible else naming(broker_id)
+            case MoveLeaders(broker_id=broker_id):
+                sought, find = None, naming(broker_id)
+            case FailDirectories(broker_id=broker_id, epoch=epoch):
+                known = _registered(image, broker_id, epoch)
+                dead = frozenset[bytes]() if known is None else work.directories & {*known.directories}
+                sought, find = dead, lying_in(image, broker_id, dead)
+            case ForgetEligible():
+                sought, find = None, listing_rare
+            case ElectLeaders() | BalanceLeaders():
+                return None
+            case _:
+                assert_never(work)
+        kept = self._kept.get(key_of(work))
+        if kept is None or kept[0] != sought:
+            kept = self._kept[key_of(work)] = sought, Scan(find)
+        return kept[1]
+
+    def forget(self, key: WorkKey) -> None:
+        """The work has ended."""
+        self._kept.pop(key, None)
+
+
+def next_slice(
+    work: Work, image: MetadataImage, rules: Rules, at_most: int, *, scan: Scan | None = None
+) -> Slice:
     """The next batch of `work` on `image`; an empty one that is done where there is nothing left to do."""
     match work:
-        case RemoveBroker(broker_id=broker_id, epoch=epoch):
-            known = _registered(image, broker_id, epoch)
-            if known is None:
-                return Slice(records=(), done=True)
-            goes_on = work.unregister or work.unclean or not known.fenced or leads_any(image, broker_id)
-            if not goes_on:
-                return Slice(records=(), done=True)
-            final = None if known.fenced else fence_record(broker_id, epoch)
-            if work.unregister:
-                work.make_unclean()
-                final = unregister_record(broker_id, epoch)
-            return removal_slice(
-                image, broker_id, rules, at_most, final=final, scan=work.scan, unclean=work.unclean
-            )
+        case RemoveBroker():
+            return _removing_slice(work, image, rules, at_most, scan)
         case MoveLeaders(broker_id=broker_id, epoch=epoch):
             known = _registered(image, broker_id, epoch)
             if known is None or known.fenced or not known.in_controlled_shutdown:
                 return Slice(records=(), done=True)
-            return removal_slice(image, broker_id, rules, at_most, scan=work.scan)
+            return removal_slice(image, broker_id, rules, at_most, scan=scan)
         case ElectLeaders(broker_id=broker_id):
             return election_slice(image, broker_id, rules, at_most)
-        case FailDirectories(broker_id=broker_id, epoch=epoch):
-            known = _registered(image, broker_id, epoch)
-            dead = [] if known is None else [each for each in known.directories if each in work.directories]
-            if known is None or not dead:
-                return Slice(records=(), done=True)
-            left = tuple([each for each in known.directories if each not in work.directories])
-            if not left:
-                return Slice(records=(), done=True)  # re-registered meanwhile: its heartbeat fences it
-            if work.scan is None:
-                work.scan = Scan(lying_in(image, broker_id, dead))
-            return failed_directories_slice(
-                image,
-                broker_id,
-                dead,
-                rules,
-                at_most,
-                final=directories_record(broker_id, epoch, left),
-                scan=work.scan,
-            )
+        case FailDirectories():
+            return _failing_slice(work, image, rules, at_most, scan)
         case ForgetEligible():
             if elr_enabled(image):
                 return Slice(records=(), done=True)
-            return forgetting_slice(image, rules, at_most, scan=work.scan)
+            return forgetting_slice(image, rules, at_most, scan=scan)
         case BalanceLeaders():
             return preferred_slice(image, rules, min(at_most, ELECTIONS_PER_IMBALANCE_MAX))
         case _:
             assert_never(work)
+
+
+def _removing_slice(
+    work: RemoveBroker, image: MetadataImage, rules: Rules, at_most: int, scan: Scan | None
+) -> Slice:
+    broker_id, epoch, unclean = work.broker_id, work.epoch, work.from_eligible
+    known = _registered(image, broker_id, epoch)
+    if known is None or not (unclean or not known.fenced or leads_any(image, broker_id)):
+        return Slice(records=(), done=True)
+    final = None if known.fenced else fence_record(broker_id, epoch)
+    if work.unregister:
+        final = unregister_record(broker_id, epoch)
+    return removal_slice(image, broker_id, rules, at_most, final=final, scan=scan, unclean=unclean)
+
+
+def _failing_slice(
+    work: FailDirectories, image: MetadataImage, rules: Rules, at_most: int, scan: Scan | None
+) -> Slice:
+    known = _registered(image, work.broker_id, work.epoch)
+    dead = [] if known is None else [each for each in known.directories if each in work.directories]
+    if known is None or not dead:
+        return Slice(records=(), done=True)
+    left = tuple([each for each in known.directories if each not in work.directories])
+    if not left:
+        return Slice(records=(), done=True)  # re-registered meanwhile: its heartbeat fences it
+    final = directories_record(work.broker_id, work.epoch, left)
+    return failed_directories_slice(image, work.broker_id, dead, rules, at_most, final=final, scan=scan)
 
 
 def _registered(image: MetadataImage, broker_id: int, epoch: int) -> BrokerRegistration | None:

@@ -7,7 +7,9 @@ session may be called expired. Knows no image, no records and no clock of its ow
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
 
 LOOP_GAP_MS = 200
 """Longer than this between two inputs, and the loop was paused or busy: heartbeats may be waiting unread."""
@@ -18,8 +20,7 @@ ARRIVAL_DRAIN_MS = 250
 UNKNOWN_OFFSET = -1
 
 
-@dataclass(slots=True, kw_only=True)
-class Session:
+class Session(msgspec.Struct, frozen=True, kw_only=True):
     """One broker's lease. Times are monotonic ms; offsets are exclusive (all below is applied).
 
     `unfence_from_offset`: it must have applied everything below before it may be unfenced: the record that
@@ -36,6 +37,19 @@ class Session:
     moves_end_offset: int | None = None
     expires: bool = True
     told_to_stop: bool = False
+
+    def closed(self) -> Session:
+        """The lease is given up: another incarnation may register at once. Offsets are kept."""
+        return replace(self, expires=False) if self.expires else self
+
+    def with_applied(self, applied_offset: int, committed_offset: int, arrived_ms: int) -> Session:
+        """What a heartbeat says of the broker's progress (S2.21)."""
+        if applied_offset > self.applied_offset:
+            return replace(self, applied_offset=applied_offset, standing_since_ms=None)
+        since_ms = None
+        if applied_offset < committed_offset:
+            since_ms = arrived_ms if self.standing_since_ms is None else self.standing_since_ms
+        return self if since_ms == self.standing_since_ms else replace(self, standing_since_ms=since_ms)
 
 
 class Sessions:
@@ -82,24 +96,22 @@ class Sessions:
         self.failing.clear()
         self.begun_anew.clear()
 
-    def open(self, broker_id: int, broker_epoch: int, now_ms: int) -> Session:
-        """A fresh session; an earlier one of the same broker is forgotten."""
-        deadline_ms = now_ms + self.session_timeout_ms
-        session = Session(broker_epoch=broker_epoch, contact_ms=now_ms, deadline_ms=deadline_ms)
+    def fresh(self, broker_epoch: int, now_ms: int) -> Session:
+        """A session that begins now; `put` makes it known."""
+        return Session(
+            broker_epoch=broker_epoch, contact_ms=now_ms, deadline_ms=now_ms + self.session_timeout_ms
+        )
+
+    def put(self, broker_id: int, session: Session) -> None:
+        """From now on this is the broker's session."""
         self._sessions[broker_id] = session
-        self._queue(broker_id, deadline_ms)
-        return session
+        if session.expires:
+            self._queue(broker_id, session.deadline_ms)
 
     def _queue(self, broker_id: int, deadline_ms: int) -> None:
         if broker_id not in self._queued:
             self._queued.add(broker_id)
             heapq.heappush(self._heap, (deadline_ms, broker_id))
-
-    def close(self, broker_id: int) -> None:
-        """The lease is given up: another incarnation may register at once. Offsets are kept."""
-        session = self._sessions.get(broker_id)
-        if session is not None:
-            session.expires = False
 
     def forget(self, broker_id: int) -> None:
         """The broker is no longer registered, or as another incarnation."""
@@ -115,35 +127,26 @@ class Sessions:
             return 0
         return max(0, session.deadline_ms - now_ms)
 
-    def touch(self, broker_id: int, broker_epoch: int, arrived_ms: int) -> Session:
-        """A heartbeat or registration arrived: the lease runs anew from its arrival."""
+    def touched(self, broker_id: int, broker_epoch: int, arrived_ms: int) -> Session:
+        """The session as a heartbeat or registration that arrived then makes it: the lease runs anew."""
         session = self._sessions.get(broker_id)
-        if session is None or session.broker_epoch != broker_epoch or not session.expires:
-            kept = session if session is not None and session.broker_epoch == broker_epoch else None
-            session = self.open(broker_id, broker_epoch, arrived_ms)
-            if kept is not None:
-                session.unfence_from_offset = kept.unfence_from_offset
-                session.applied_offset = kept.applied_offset
-                session.standing_since_ms = kept.standing_since_ms
+        if session is None or session.broker_epoch != broker_epoch:
+            return self.fresh(broker_epoch, arrived_ms)
+        deadline_ms = arrived_ms + self.session_timeout_ms
+        if not session.expires:
+            return Session(
+                broker_epoch=broker_epoch,
+                contact_ms=arrived_ms,
+                deadline_ms=deadline_ms,
+                unfence_from_offset=session.unfence_from_offset,
+                applied_offset=session.applied_offset,
+                standing_since_ms=session.standing_since_ms,
+            )
+        if arrived_ms <= session.contact_ms:
             return session
-        if arrived_ms > session.contact_ms:
-            session.contact_ms = arrived_ms
-            session.deadline_ms = arrived_ms + self.session_timeout_ms
-        return session
+        return replace(session, contact_ms=arrived_ms, deadline_ms=deadline_ms)
 
     # ---- how far it is
-
-    def note_applied(
-        self, session: Session, applied_offset: int, committed_offset: int, arrived_ms: int
-    ) -> None:
-        """What a heartbeat says of the broker's progress (S2.21)."""
-        if applied_offset > session.applied_offset:
-            session.applied_offset = applied_offset
-            session.standing_since_ms = None
-        elif applied_offset >= committed_offset:
-            session.standing_since_ms = None
-        elif session.standing_since_ms is None:
-            session.standing_since_ms = arrived_ms
 
     def stands_still(self, session: Session, arrived_ms: int) -> bool:
         """Behind, and without progress for the lag timeout."""
@@ -191,7 +194,7 @@ class Sessions:
             if session.deadline_ms > limit:
                 self._queue(broker_id, session.deadline_ms)
                 continue
-            session.expires = False
+            self._sessions[broker_id] = session.closed()
             due.append(broker_id)
         return due
 

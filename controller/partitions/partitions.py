@@ -41,6 +41,7 @@ __all__ = [
     "preferred_slice",
     "removal_slice",
     "rows_without_preferred_leader",
+    "with_broker",
     "without_broker",
 ]
 
@@ -63,6 +64,12 @@ def without_broker(
 def _without(rules: Rules, broker_id: int) -> Rules:
     may_lead = rules.may_lead
     return replace(rules, may_lead=lambda replica: replica != broker_id and may_lead(replica))
+
+
+def with_broker(rules: Rules, broker_id: int) -> Rules:
+    """The same, and the broker may lead too."""
+    may_lead = rules.may_lead
+    return replace(rules, may_lead=lambda replica: replica == broker_id or may_lead(replica))
 
 
 def leaders_of(image: MetadataImage) -> frozenset[int]:

@@ -14,6 +14,7 @@ import grpc.aio
 from metaquorum.controller.encoding import encode_leader_change
 from metaquorum.controller.events import Answer
 from metaquorum.controller.node import ControllerNode
+from metaquorum.controller.node_status import node_status
 from metaquorum.controller.server.broker_ids_service import BrokerIdsService
 from metaquorum.controller.server.metrics import ControllerFigures
 from metaquorum.controller.server.partitions_service import PartitionsService
@@ -211,7 +212,7 @@ class ControllerProcess:
         return await open_endpoint(self._metrics, (figures,), self._clock)
 
     def _report(self) -> NodeReport:
-        return NodeReport(status=self.node.status(), loop=self.driver.statistics)
+        return NodeReport(status=node_status(self.node), loop=self.driver.statistics)
 
     # --- what the driver hands over
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import assert_never
 
 from metaquorum.controller.brokers.registrations import decide_register_controller
@@ -33,26 +32,23 @@ from metaquorum.metadata.requests.settings import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What decisions need beside the image. `wall_ms` is Unix time, `voters` the ids of all controllers."""
-
-    config: ControllerConfig
-    voters: frozenset[int]
-    wall_ms: int
-    new_id: Callable[[], bytes]
-
-
-def decide_settings(image: MetadataImage, request: SettingsRequest, around: Surroundings) -> ControllerResult:  # noqa: PLR0911
-    """The decision on one request."""
-    config = around.config
+def decide_settings(  # noqa: PLR0911
+    image: MetadataImage,
+    request: SettingsRequest,
+    config: ControllerConfig,
+    *,
+    voters: frozenset[int],
+    wall_ms: int,
+    new_id: Callable[[], bytes],
+) -> ControllerResult:
+    """The decision on one request. `wall_ms` is Unix time, `voters` are the ids of all controllers."""
     match request:
         case AlterConfigsRequest():
-            return decide_alter_configs(image, request, config, voters=around.voters)
+            return decide_alter_configs(image, request, config, voters=voters)
         case UpdateFeaturesRequest():
-            return decide_update_features(image, request, node_id=config.node_id, voters=around.voters)
+            return decide_update_features(image, request, node_id=config.node_id, voters=voters)
         case CreateAclsRequest():
-            return decide_create_acls(image, request, config, new_id=around.new_id)
+            return decide_create_acls(image, request, config, new_id=new_id)
         case DeleteAclsRequest():
             return decide_delete_acls(image, request, config)
         case AlterScramRequest():
@@ -60,14 +56,14 @@ def decide_settings(image: MetadataImage, request: SettingsRequest, around: Surr
         case AlterQuotasRequest():
             return decide_alter_quotas(image, request, config)
         case CreateTokenRequest():
-            return decide_create_token(image, request, config, new_id=around.new_id(), wall_ms=around.wall_ms)
+            return decide_create_token(image, request, config, new_id=new_id(), wall_ms=wall_ms)
         case RenewTokenRequest():
-            return decide_renew_token(image, request, config, wall_ms=around.wall_ms)
+            return decide_renew_token(image, request, config, wall_ms=wall_ms)
         case ExpireTokenRequest():
-            return decide_expire_token(image, request, config, wall_ms=around.wall_ms)
+            return decide_expire_token(image, request, config, wall_ms=wall_ms)
         case AllocateProducerIdsRequest():
             return decide_allocate_producer_ids(image, request)
         case RegisterControllerRequest():
-            return decide_register_controller(image, request, voters=around.voters)
+            return decide_register_controller(image, request, voters=voters)
         case _:
             assert_never(request)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from metaquorum.controller.brokers.lifecycle import TRANSITIONS, BrokerState
 from metaquorum.controller.config import ControllerConfig
-from metaquorum.controller.queries import state_of
+from metaquorum.controller.node_status import state_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.replay import Replayer

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.node_status import node_status
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
 from metaquorum.metadata.records import types as records
 from metaquorum.metadata.records.types import TopicRecord
@@ -106,13 +107,13 @@ class ControllerPlayer(Player):
 
     def _say_state(self) -> None:
         node = self.quorum.leader.node
-        status = node.status()
+        status = node_status(node)
         facts = {
             f"broker {each.broker_id}": f"{each.state.name} epoch={each.epoch}"
             f" applied={show(each.applied_offset)} lease={show(each.lease_remaining_ms)}"
             for each in status.brokers
         }
-        work = ", ".join(type(each).__name__ for each in node.active.work.values()) if node.active else ""
+        work = ", ".join(type(each).__name__ for each in node.active.work) if node.active else ""
         facts |= {"work": work or "-", "waiting": f"{len(self.waiting)}"}
         for name, fact in facts.items():
             if self._known.get(name, "-") != fact and (name, fact) != ("waiting", "0"):
@@ -215,7 +216,7 @@ class ControllerPlayer(Player):
         """All that the node says of itself, and when the active controller has something to do next."""
         node, now_ms = self.quorum.leader.node, self.quorum.now_ms
         due_ms = node.active.next_deadline_ms(now_ms) if node.active else None
-        self.say(show(node.status()))
+        self.say(show(node_status(node)))
         self.say(f"due: {'-' if due_ms is None else f'+{due_ms - now_ms}'}")
 
     def do_partition(self, name: str, index: str = "0") -> None:

@@ -88,7 +88,7 @@ class LoadedController(ControllerProcess):
             return
         before = self._image_before.topics
         current = {}
-        for work in active.work.values():
+        for work in active.work:
             if isinstance(work, RemoveBroker):
                 held = int(before.rows_with_isr(work.broker_id).size)
                 current[work.broker_id] = max(held, self._removals.get(work.broker_id, 0))

@@ -33,7 +33,6 @@ LONG_FILES: dict[str, int] = {
     "broker/replica/store/store.py": 431,
     "broker/session.py": 582,
     "cli/local/demo.py": 404,
-    "controller/node.py": 411,
     "metadata/image/columns.py": 425,
     "metadata/inspect/changes/changes.py": 414,
     "metadata/inspect/checks/bisect.py": 429,
@@ -68,9 +67,9 @@ FULL_ROOMS: dict[str, int] = {
 
 NOQA = re.compile(r"C901|PLR09\d\d")
 COMPLEX_FUNCTIONS: dict[str, int] = {
-    "C901": 9,
-    "PLR0911": 13,
-    "PLR0912": 3,
+    "C901": 8,
+    "PLR0911": 12,
+    "PLR0912": 2,
     "PLR0913": 10,
 }
 """How many functions carry a noqa, by ruff's rule: most are one `match` over every kind of a thing."""

@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import replace
 from random import Random
 
+from metaquorum.controller.active.outcome import Batch
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.encoding import encode_leader_change
 from metaquorum.controller.events import (
@@ -36,7 +37,13 @@ from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage, PartitionInfo
 from metaquorum.metadata.records.batches import decode_batch
-from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature, FeatureLevelRecord, NoOpRecord
+from metaquorum.metadata.records.types import (
+    BrokerEndpoint,
+    BrokerFeature,
+    FeatureLevelRecord,
+    NoOpRecord,
+    Record,
+)
 from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
@@ -135,6 +142,17 @@ class Machine:
             self.execute(
                 self.node.tick(now_ms=self.quorum.now_ms, wall_ms=self.quorum.wall_ms, drained=drained)
             )
+
+    def write(self, *records: Record) -> None:
+        """Writes to the log as the active controller, without a decision."""
+        self.node._append(Batch(records=records))
+        self.execute(self.node._out.take())
+
+    def end_lease(self, broker_id: int) -> None:
+        """The broker's lease is over, and its expiry was not looked at yet."""
+        session = self.node.sessions.get(broker_id)
+        assert session is not None
+        self.node.sessions.put(broker_id, session.closed())
 
     def resume_sync(self) -> None:
         """The disk works again: what was written meanwhile is synced now."""

@@ -187,8 +187,8 @@ def test_configurations_are_of_brokers_with_possible_ids(name: str, fits: bool) 
 
 def test_a_broker_that_is_forgotten_is_being_fenced_no_more() -> None:
     sessions = Sessions(9_000, 30_000)
-    sessions.open(1, 5, 0)
-    sessions.open(2, 5, 0)
+    sessions.put(1, sessions.fresh(5, 0))
+    sessions.put(2, sessions.fresh(5, 0))
     sessions.fencing[1] = 5
     sessions.fencing[2] = 5
     sessions.begun_anew[(TOPIC, 0, 1)] = b"d" * 16

@@ -11,6 +11,7 @@ from unittest import mock
 import msgspec
 import pytest
 
+from metaquorum.controller.answers import describe_quorum, not_controller, transfer_target
 from metaquorum.controller.brokers.brokers import decide_registration
 from metaquorum.controller.invariants import check_node
 from metaquorum.controller.partitions import elections
@@ -18,7 +19,6 @@ from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.partition_change import Target, build_change
 from metaquorum.controller.partitions.reassignments import ongoing_reassignments
-from metaquorum.controller.queries import describe_quorum, furthest_voter, not_controller
 from metaquorum.controller.result import ControllerResult
 from metaquorum.controller.settings.producer_ids import decide_allocate_producer_ids
 from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
@@ -31,7 +31,7 @@ from metaquorum.metadata.records.types import (
     ProducerIdsRecord,
     TopicRecord,
 )
-from metaquorum.metadata.requests.common import ReplicaStatus
+from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
 from metaquorum.metadata.requests.partitions import ElectLeadersRequest, ElectLeadersResponse
 from metaquorum.metadata.requests.settings import (
     AllocateProducerIdsRequest,
@@ -114,16 +114,20 @@ def state(node_id: int, end: int, *, voter: bool = True) -> ReplicaState:
     )
 
 
-def fake_node(*replicas: ReplicaState, leader: int | None = 2) -> Any:
-    raft = Fake(
+def leading(*replicas: ReplicaState) -> Any:
+    """The Raft core of node 2, which leads, at 77 ms."""
+    return Fake(
         describe=lambda now_ms: list(replicas) if now_ms == 77 else [],
+        state=Fake(identity=Fake(cluster_id="c")),
+        node_id=2,
+        is_leader=True,
         epoch=6,
         high_watermark=40,
         losses=(),
         log_end_offset=50,
-        leader_id=leader,
+        leader_id=2,
+        transfer_refusal=lambda target: None,
     )
-    return Fake(raft=raft, now_ms=77, config=Fake(cluster_id="c", node_id=2))
 
 
 def shown(node_id: int, end: int, lag: int, status: str) -> ReplicaStatus:
@@ -139,10 +143,11 @@ def shown(node_id: int, end: int, lag: int, status: str) -> ReplicaStatus:
 
 
 def test_the_quorum_is_told_by_voters_and_observers() -> None:
-    node = fake_node(
+    raft = leading(
         state(2, 50), state(1, 45), state(3, -1), state(4, 50, voter=False), state(5, 51, voter=False)
     )
-    said = describe_quorum(node)
+    said = describe_quorum(raft, 77)
+    assert isinstance(said, DescribeQuorumResponse)
     assert said.voters == (
         shown(2, 50, 0, "Leader"),
         shown(1, 45, 5, "Follower"),
@@ -153,7 +158,7 @@ def test_the_quorum_is_told_by_voters_and_observers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "furthest"),
+    ("others", "target"),
     [
         ([], None),
         ([state(4, 99, voter=False)], None),
@@ -162,14 +167,18 @@ def test_the_quorum_is_told_by_voters_and_observers() -> None:
     ],
 )
 def test_leadership_goes_to_the_other_voter_whose_log_is_longest(
-    others: list[ReplicaState], furthest: int | None
+    others: list[ReplicaState], target: int | None
 ) -> None:
-    assert furthest_voter(fake_node(state(2, 1000), *others)) == furthest
+    found = transfer_target(leading(state(2, 1000), *others), None, 77)
+    if target is None:
+        assert isinstance(found, ApiError) and "there is no other voter" in str(found)
+    else:
+        assert found == target
 
 
 @pytest.mark.parametrize(("leader", "hint"), [(None, None), (2, None), (3, 3)])
 def test_who_is_not_the_active_controller_names_the_one_that_is(leader: int | None, hint: int | None) -> None:
-    error = not_controller(fake_node(leader=leader))
+    error = not_controller(2, leader)
     assert (error.code, error.leader_hint) == (ErrorCode.NOT_CONTROLLER, hint)
 
 
@@ -293,7 +302,7 @@ def sound_node() -> Any:
         raft=Fake(high_watermark=10, is_leader=True, log_end_offset=15),
         replica=Fake(snapshots=Fake(last_offset=0), is_reading=False),
         sessions=Fake(fencing={1: 5}),
-        active=Fake(work={0: Fake(broker_id=2), 1: Fake(broker_id=1)}),
+        active=Fake(work=[Fake(broker_id=2), Fake(broker_id=1)]),
         config=Fake(answers_max=2, waiting_requests_max=1),
         stopped=None,
     )
@@ -320,9 +329,7 @@ BREAKS: dict[str, Callable[[Any], object]] = {
         node.ledger.pending.__setitem__(1, batch(15, replies=2)),
         setattr(node.ledger, "replies_waiting", 4),
     ),
-    "work is not bounded": lambda node: node.active.work.update(
-        {at: Fake(broker_id=at) for at in range(2, 11)}
-    ),
+    "work is not bounded": lambda node: node.active.work.extend([Fake(broker_id=at) for at in range(2, 11)]),
 }
 
 
@@ -337,7 +344,7 @@ def test_each_law_of_a_node_bites(law: str) -> None:
 
 def test_what_the_laws_of_a_node_allow() -> None:
     node = sound_node()
-    node.active.work = {at: Fake(broker_id=at) for at in range(1, 11)}
+    node.active.work = [Fake(broker_id=at) for at in range(1, 11)]
     node.ledger.pending[1] = batch(15, replies=1)
     node.ledger.replies_waiting = 3
     check_node(node)

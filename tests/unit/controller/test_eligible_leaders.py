@@ -368,7 +368,7 @@ def test_a_downgrade_removes_them_and_no_partition_is_lost(failover: bool) -> No
         quorum.request(request)
         leader.step()  # decided and appended; the slices that follow are another controller's
         work = leader.node.active
-        assert work is not None and (ForgetEligible, None) in work.work
+        assert work is not None and ForgetEligible() in work.work
         quorum.settle()
         quorum.leader.kill()
         quorum.elect()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from metaquorum.controller.active.id_keeper import CLAIM_MS
+from metaquorum.controller.active.broker_id_presence import CLAIM_MS
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource

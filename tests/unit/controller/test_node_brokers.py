@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from metaquorum.controller.active.workbench import BROKERS_TOLD_MS, PENDING_BATCHES_MAX
+from metaquorum.controller.active.outcome import Batch
+from metaquorum.controller.active.steps import PENDING_BATCHES_MAX
+from metaquorum.controller.active.work import BROKERS_TOLD_MS
 from metaquorum.controller.brokers.lifecycle import BrokerState
 from metaquorum.controller.brokers.sessions import ARRIVAL_DRAIN_MS
 from metaquorum.controller.config import ControllerConfig
-from metaquorum.controller.ledger import Reply
+from metaquorum.controller.node_status import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MIGRATING, BrokerRegistration
 from metaquorum.metadata.records.types import (
@@ -20,7 +20,6 @@ from metaquorum.metadata.records.types import (
     FenceBrokerRecord,
     PartitionChangeRecord,
     PartitionRecord,
-    Record,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
@@ -72,7 +71,7 @@ def known(quorum: Quorum, broker_id: int) -> BrokerRegistration:
 
 
 def state(quorum: Quorum, broker_id: int) -> BrokerState:
-    return next(b.state for b in quorum.leader.node.status().brokers if b.broker_id == broker_id)
+    return next(b.state for b in node_status(quorum.leader.node).brokers if b.broker_id == broker_id)
 
 
 def kinds(records: list[object]) -> list[type]:
@@ -171,8 +170,8 @@ def test_silence_fences_leaders_move_and_the_fence_is_last() -> None:
             FenceBrokerRecord(id=1, epoch=epochs[1]),
         ]
     ]
-    assert quorum.leader.node.counters is quorum.leader.node.status().counters
-    assert quorum.leader.node.status().counters.timed_out_heartbeats == 1
+    assert quorum.leader.node.counters is node_status(quorum.leader.node).counters
+    assert node_status(quorum.leader.node).counters.timed_out_heartbeats == 1
     (warning,) = [line for line in quorum.leader.warnings if "broker 1 " in line]
     assert warning.startswith("broker 1 sent no heartbeat for 9") and "is being fenced" in warning
     # It returns: unfenced first, then the leadership that this makes possible.
@@ -232,13 +231,13 @@ def test_brokers_are_told_of_a_long_fencing_in_intervals_and_at_its_end(
     quorum.start_broker(2)
     quorum.create("t", *[(1, 2)] * 9)
     node = quorum.leader.node
-    append, told = node.append, []
+    append, told = node._append, []
 
-    def noted(records: Sequence[Record], replies: list[Reply], *, wake_observers: bool = True) -> int:
-        told.append((len(records), wake_observers))
-        return append(records, replies, wake_observers=wake_observers)
+    def noted(batch: Batch) -> None:
+        told.append((len(batch.records), batch.wake_observers))
+        append(batch)
 
-    monkeypatch.setattr(node, "append", noted)
+    monkeypatch.setattr(node, "_append", noted)
     quorum.request(quorum.heartbeat_request(1, want_fence=True))
     quorum.leader.step()
     quorum.leader.tick()
@@ -647,7 +646,7 @@ def test_a_bounce_whose_failure_takes_several_batches_registers_after_the_last()
     quorum.start_broker(2)
     quorum.create("t", *[(2, 1)] * 7)
     leader = quorum.leader
-    leader.node.sessions.close(1)  # the lease is over and its expiry was not looked at yet
+    leader.end_lease(1)  # the lease is over and its expiry was not looked at yet
     start = leader.end_offset
     key = quorum.request(registration(1, 2))
     repeated = quorum.request(registration(1, 2))

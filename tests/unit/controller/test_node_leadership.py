@@ -10,6 +10,7 @@ import pytest
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.events import Answer, LogRead, RequestArrived
 from metaquorum.controller.ledger import Ledger
+from metaquorum.controller.node_status import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BrokersImage, MetadataImage
 from metaquorum.metadata.records.types import (
@@ -211,7 +212,7 @@ def test_no_answer_before_the_commit() -> None:
     key = quorum.request(create("a"))
     duplicate = quorum.request(create("a"))
     quorum.settle()
-    assert leader.node.status().pending_batches == 1
+    assert node_status(leader.node).pending_batches == 1
     assert key not in leader.answers
     # The refusal was read from an uncommitted image: it must not be known before that is committed.
     assert duplicate not in leader.answers
@@ -294,7 +295,7 @@ def test_a_transaction_that_nobody_ended_is_aborted_by_the_next_leader() -> None
     old = quorum.elect()
     quorum.start_broker(1)
     begun = [BeginTransactionRecord(name="half"), TopicRecord(name="inside", topic_id=b"i" * 16)]
-    old.execute(_append(old, begun))
+    old.write(*begun)
     quorum.advance(300)
     shown = old.node.ledger.committed
     assert shown.transaction is not None and shown.image.topics.topic_named("inside") is None
@@ -307,12 +308,6 @@ def test_a_transaction_that_nobody_ended_is_aborted_by_the_next_leader() -> None
     assert quorum.image().topics.topic_named("inside") is None
     assert quorum.create("after", (1,))
     assert_same_images(quorum)
-
-
-def _append(machine: object, records: list[object]) -> list[object]:
-    node = machine.node  # type: ignore[attr-defined]
-    node.append(records, [])
-    return node._end()
 
 
 # ---- handing over and stopping
@@ -421,9 +416,7 @@ def test_a_decision_that_does_not_replay_stops_the_node_before_it_is_appended(
     leader = quorum.elect()
     quorum.start_broker(1)
     end = leader.end_offset
-    active = leader.node.active
-    assert active is not None
-    image = active.ledger.newest
+    image = leader.node.ledger.newest
     # Decide on an image that has a broker which the log has not.
     nine = msgspec.structs.replace(image.brokers[1], broker_id=9)
     other = replace(image, brokers=BrokersImage({9: nine}, {9: 1}))

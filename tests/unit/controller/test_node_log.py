@@ -8,6 +8,7 @@ import pytest
 
 from metaquorum.controller.config import VOTER_REPLICA, ControllerConfig
 from metaquorum.controller.events import ReadLog, SnapshotLoaded, SnapshotRejected, TrimLog, WriteSnapshot
+from metaquorum.controller.node_status import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
 from metaquorum.metadata.image import MetadataImage, Provenance
 from metaquorum.metadata.records.types import (
@@ -174,22 +175,17 @@ def test_no_snapshot_shows_the_inside_of_a_transaction() -> None:
     leader = quorum.leader
     quorum.advance(2_000)
     written = len(snapshots_of(leader))
-    _append(leader, [BeginTransactionRecord(name="long")])
+    leader.write(BeginTransactionRecord(name="long"))
     for n in range(10):
-        _append(leader, [TopicRecord(name=f"t{n}", topic_id=bytes([n + 1]) * 16)])
+        leader.write(TopicRecord(name=f"t{n}", topic_id=bytes([n + 1]) * 16))
     quorum.settle()
     assert leader.node.ledger.committed.transaction is not None
     assert len(snapshots_of(leader)) == written
-    _append(leader, [EndTransactionRecord()])
+    leader.write(EndTransactionRecord())
     quorum.settle()
     assert len(snapshots_of(leader)) == written + 1
     assert snapshots_of(leader)[-1].position.offset == leader.end_offset
     assert len(snapshots_of(leader)[-1].image.topics) == 10
-
-
-def _append(machine: Machine, records: list[object]) -> None:
-    machine.node.append(records, [])
-    machine.execute(machine.node._end())
 
 
 def test_a_node_far_behind_takes_the_snapshot_and_goes_on_from_its_end() -> None:
@@ -250,13 +246,13 @@ def test_a_snapshot_that_is_due_inside_a_transaction_waits_without_a_busy_loop()
     every_5_s = following(metadata_log_max_snapshot_interval_ms=5_000)
     quorum = quorum_of(every_5_s, metadata_max_idle_interval_ms=0)
     leader = quorum.leader
-    _append(leader, [BeginTransactionRecord(name="long")])
+    leader.write(BeginTransactionRecord(name="long"))
     quorum.settle()
     quorum.advance(7_000)
     assert snapshots_of(leader) == []
     due = leader.node.next_deadline_ms()
     assert due is not None and due > quorum.now_ms
-    _append(leader, [EndTransactionRecord()])
+    leader.write(EndTransactionRecord())
     quorum.advance(2_000)
     assert len(snapshots_of(leader)) == 1
 
@@ -310,12 +306,12 @@ def test_a_fetched_snapshot_whose_image_ends_elsewhere_is_refused() -> None:
 def test_status_tells_what_people_look_for() -> None:
     quorum = quorum_of()
     quorum.start_broker(1)
-    status = quorum.leader.node.status()
+    status = node_status(quorum.leader.node)
     assert (status.role, status.is_active, status.metadata_version) == ("leader", True, 19)
     assert status.high_watermark == status.committed_offset == status.log_end_offset
     (broker,) = status.brokers
     assert (broker.broker_id, broker.state.value, broker.lease_remaining_ms) == (1, "active", 9_000)
-    follower = quorum.followers[0].node.status()
+    follower = node_status(quorum.followers[0].node)
     assert (follower.role, follower.is_active, follower.brokers[0].lease_remaining_ms) == (
         "follower",
         False,

@@ -259,11 +259,9 @@ def without_its_only_replica_in_sync(quorum: Quorum) -> bytes:
     quorum.start_broker(1)
     topic = quorum.create("t", (1,))
     quorum.start_broker(2)
-    active = quorum.leader.node.active
-    assert active is not None
     (one,), (two,) = (quorum.image().brokers[n].directories for n in (1, 2))
     grown = PartitionChangeRecord(partition_id=0, topic_id=topic, replicas=(1, 2), directories=(one, two))
-    active._bench.append((grown,), [], quorum.now_ms)
+    quorum.leader.write(grown)
     quorum.settle()
     quorum.beat_for(12_000, 2)
     return topic
@@ -279,13 +277,11 @@ def test_unclean_elections_may_be_allowed_by_the_controllers_files(allowed: bool
 def test_an_unclean_election_that_is_allowed_later_happens_with_the_next_look() -> None:
     quorum = quorum_of(interval_ms=30_000)
     topic = without_its_only_replica_in_sync(quorum)
-    active = quorum.leader.node.active
-    assert active is not None
     assert quorum.partition(topic).leader == -1
     allowed = ConfigRecord(
         resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true"
     )
-    active._bench.append((allowed,), [], quorum.now_ms)
+    quorum.leader.write(allowed)
     quorum.beat_for(31_000, 2)
     found = quorum.partition(topic)
     assert (found.leader, found.isr, found.leader_recovery_state) == (2, (2,), 1)

@@ -13,7 +13,7 @@ import pytest
 
 from metaquorum.controller.brokers.registrations import controller_record, own_registration
 from metaquorum.controller.config import ControllerConfig
-from metaquorum.controller.settings.settings import Surroundings, decide_settings
+from metaquorum.controller.settings.settings import decide_settings
 from metaquorum.controller.settings.tokens import expired_tokens
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
@@ -89,7 +89,7 @@ def decide(image, request, **changes):
         "wall_ms": NOW,
         "new_id": lambda: bytes(15) + bytes([next(ids)]),
     }
-    return decide_settings(image, request, Surroundings(**{**fields, **changes}))
+    return decide_settings(image, request, **{**fields, **changes})
 
 
 def errors(result):

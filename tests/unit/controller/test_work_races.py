@@ -96,7 +96,7 @@ def test_a_topic_that_is_deleted_between_two_slices_is_gone() -> None:
 def test_a_lease_that_ends_during_a_removal_begins_no_second_one() -> None:
     quorum, _ = loaded()
     start = quorum.leader.end_offset
-    quorum.leader.node.sessions.close(1)
+    quorum.leader.end_lease(1)
     removal = quorum.request(UnregisterBrokerRequest(broker_id=1))
     quorum.beat_for(30_000, 2)
     assert quorum.leader.answers[removal] == Done()

@@ -1,0 +1,124 @@
+"""What the active controller has seen of broker ids: who asked when, and who has been away for how long.
+
+Owns the facts behind the decisions of `broker_ids` (its `Presence`). All of it is lost with leadership, and
+every wait then begins anew: that makes a newcomer wait longer and never gives away an id earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from metaquorum.controller.active.state import ActiveState
+from metaquorum.metadata import broker_ids as ids
+from metaquorum.metadata.image import BrokersImage
+
+CLAIM_MS = 30_000
+"""An id that was handed out is kept so long for its start to register."""
+
+ASKED_MAX = 1_000
+"""Requests whose first arrival is remembered; the oldest are forgotten and wait anew."""
+
+
+class BrokerIdPresence:
+    """Times are monotonic ms. Nothing that came before `now_ms` is known."""
+
+    def __init__(self, state: ActiveState, now_ms: int) -> None:
+        self._state = state
+        self._began_ms = now_ms
+        self._asked: dict[bytes, int] = {}
+        self._seen_brokers: BrokersImage | None = None
+        self._present: frozenset[int] = frozenset()
+        self._away_since: dict[int, int] = {}
+        self._seen_entries: Mapping[str, str] | None = None
+        self._claims: dict[int, tuple[str, int]] = {}
+
+    def look(self, now_ms: int) -> None:
+        """Notes who came and went. O(brokers), and only when brokers or their configuration changed since the
+        last look."""
+        image = self._state.image
+        if image.brokers is not self._seen_brokers:
+            self._seen_brokers = image.brokers
+            present = frozenset(broker_id for broker_id, known in image.brokers.items() if not known.fenced)
+            for broker_id in self._present - present:
+                self._away_since[broker_id] = now_ms
+            self._present = present
+        entries = ids.remembered(image)
+        if entries is not self._seen_entries:
+            self._seen_entries = entries
+            before, self._claims = self._claims, {}
+            for broker_id, value in ids.claimed_values(entries).items():
+                known_value, since_ms = before.get(broker_id, ("", now_ms))
+                self._claims[broker_id] = (value, since_ms if known_value == value else now_ms)
+                self._away_since[broker_id] = max(
+                    self._away_since.get(broker_id, 0), self._claims[broker_id][1]
+                )
+
+    def at(self, request_id: bytes, arrived_ms: int) -> _AtRequest:
+        """As of the arrival of a request, whose first arrival is noted."""
+        asked_ms = self._asked.setdefault(request_id, arrived_ms)
+        if len(self._asked) > ASKED_MAX:
+            del self._asked[next(iter(self._asked))]
+        return _AtRequest(self, arrived_ms, asked_ms)
+
+    def lapsed_claims(self, now_ms: int) -> list[int]:
+        """Ids that were handed out, and whose start did not register in time."""
+        return [broker_id for broker_id in self._claims if self.claim_ms(broker_id, now_ms) == 0]
+
+    # ---- what is known of an id
+
+    @property
+    def voters(self) -> frozenset[int]:
+        return self._state.voters
+
+    def lease_ms(self, broker_id: int, now_ms: int) -> int:
+        """Also a broker that was fenced when this leadership began and has not been heard of yet may live:
+        it has one session's time to say so."""
+        sessions = self._state.sessions
+        known = self._state.image.brokers.get(broker_id)
+        if known is None:
+            return 0
+        if sessions.get(broker_id) is None and broker_id not in sessions.fencing:
+            return max(0, self._began_ms + sessions.session_timeout_ms - now_ms)
+        return sessions.remaining_ms(broker_id, now_ms)
+
+    def heard_ms(self, broker_id: int) -> int | None:
+        """When the id's holder was last heard of in this leadership."""
+        session = self._state.sessions.get(broker_id)
+        return None if session is None else session.contact_ms
+
+    def claim_ms(self, broker_id: int, now_ms: int) -> int:
+        claim = self._claims.get(broker_id)
+        return 0 if claim is None else max(0, claim[1] + CLAIM_MS - now_ms)
+
+    def absent_ms(self, broker_id: int, now_ms: int) -> int:
+        if broker_id in self._present:
+            return 0
+        since_ms = max(self._began_ms, self._away_since.get(broker_id, 0), self.heard_ms(broker_id) or 0)
+        return max(0, now_ms - since_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _AtRequest:
+    """`broker_ids.Presence` for one request."""
+
+    _seen: BrokerIdPresence
+    _arrived_ms: int
+    _asked_ms: int
+
+    @property
+    def voters(self) -> frozenset[int]:
+        return self._seen.voters
+
+    def lease_ms(self, broker_id: int) -> int:
+        return self._seen.lease_ms(broker_id, self._arrived_ms)
+
+    def heard_since_asked(self, broker_id: int) -> bool:
+        heard_ms = self._seen.heard_ms(broker_id)
+        return heard_ms is not None and heard_ms > self._asked_ms
+
+    def claim_ms(self, broker_id: int) -> int:
+        return self._seen.claim_ms(broker_id, self._arrived_ms)
+
+    def absent_ms(self, broker_id: int) -> int:
+        return self._seen.absent_ms(broker_id, self._arrived_ms)

@@ -1,0 +1,223 @@
+"""What the active controller does without being asked: when its leadership begins, and when time has passed.
+
+Each step is decided like a request and changes nothing but its own clock: one that is due once an interval
+notes, when it is taken, that it was. Owns when there is something to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metaquorum.controller.active.bootstrap import abort_record, first_records
+from metaquorum.controller.active.broker_id_presence import BrokerIdPresence
+from metaquorum.controller.active.outcome import NOTHING, Batch, Outcome, Step
+from metaquorum.controller.active.state import ActiveState
+from metaquorum.controller.active.work import BalanceLeaders, ElectLeaders, ForgetEligible, Work
+from metaquorum.controller.brokers import broker_ids
+from metaquorum.controller.brokers.registrations import controller_record, own_registration
+from metaquorum.controller.brokers.sessions import Session
+from metaquorum.controller.features import LEVEL_NO_OP
+from metaquorum.controller.partitions.effective import elr_enabled
+from metaquorum.controller.partitions.partitions import eligible_anywhere, leaders_of
+from metaquorum.controller.settings.tokens import expired_tokens
+from metaquorum.metadata import broker_ids as ids
+from metaquorum.metadata.records.types import NoOpRecord, Record
+
+EXPIRIES_PER_STEP_MAX = 100
+"""Sessions that one step may call expired; their work is sliced further."""
+
+PENDING_BATCHES_MAX = 16
+"""Work in slices waits while so many batches are uncommitted."""
+
+FIRST_STEPS = (
+    Step.END_TRANSACTION,
+    Step.BOOTSTRAP,
+    Step.REGISTER_CONTROLLER,
+    Step.OPEN_SESSIONS,
+    Step.FORGET_ELIGIBLE,
+    Step.ELECT_LEADERS,
+)
+"""Everything before this leadership is applied: end what is open, and begin the soft state (K11)."""
+
+TIMED_STEPS = (
+    Step.REMOVE_TOKENS,
+    Step.EXPIRE_SESSIONS,
+    Step.COLLECT_BROKER_IDS,
+    Step.BALANCE_LEADERS,
+    Step.WORK,
+    Step.NO_OP,
+)
+"""Time has passed: each does what is due by now, if anything is."""
+
+
+class Steps:
+    """`log_is_empty`: nobody has ever written to this cluster. Times are monotonic ms."""
+
+    def __init__(
+        self, state: ActiveState, broker_ids_seen: BrokerIdPresence, now_ms: int, *, log_is_empty: bool
+    ) -> None:
+        self._state = state
+        self._config = state.config
+        self._broker_ids = broker_ids_seen
+        self._log_is_empty = log_is_empty
+        self._now_ms, self._wall_ms = now_ms, 0
+        self._collect_at_ms = now_ms + state.config.broker_id_gc_interval_ms
+        self._sweep_at_ms = 0
+        interval_ms = state.config.leader_imbalance_check_interval_ms
+        # One interval from now, when brokers have come back (S4.13).
+        self._balance_at_ms = now_ms + interval_ms if interval_ms > 0 else None
+        self._steps: dict[Step, Callable[[], Outcome]] = {
+            Step.END_TRANSACTION: self._end_transaction,
+            Step.BOOTSTRAP: self._bootstrap,
+            Step.REGISTER_CONTROLLER: self._register_controller,
+            Step.OPEN_SESSIONS: self._open_sessions,
+            Step.FORGET_ELIGIBLE: self._forget_eligible,
+            Step.ELECT_LEADERS: self._elect_leaders,
+            Step.REMOVE_TOKENS: self._remove_tokens,
+            Step.EXPIRE_SESSIONS: self._expire_sessions,
+            Step.COLLECT_BROKER_IDS: self._collect_broker_ids,
+            Step.BALANCE_LEADERS: self._balance_leaders,
+            Step.WORK: self._work,
+            Step.NO_OP: self._no_op,
+        }
+
+    def take(self, step: Step, *, now_ms: int, wall_ms: int) -> Outcome:
+        """What follows from one step; NOTHING where it is not due. `wall_ms` is Unix time."""
+        self._now_ms, self._wall_ms = now_ms, wall_ms
+        return self._steps[step]()
+
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """When a timed step has something to do."""
+        if self._may_slice():
+            return now_ms
+        config, image = self._config, self._state.image
+        waits = [self._state.sessions.next_deadline_ms(), self._balance_at_ms]
+        if config.broker_id_gc_interval_ms > 0 and ids.remembered(image):
+            waits.append(self._collect_at_ms)
+        if len(image.delegation_tokens):
+            waits.append(self._sweep_at_ms)
+        if config.metadata_max_idle_interval_ms > 0:
+            waits.append(self._state.appended_ms + config.metadata_max_idle_interval_ms)
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    # ---- a leadership begins
+
+    def _end_transaction(self) -> Outcome:
+        transaction = self._state.ledger.newest_state.transaction
+        return NOTHING if transaction is None else _written(abort_record(transaction))
+
+    def _bootstrap(self) -> Outcome:
+        return _written(*first_records(self._config.bootstrap)) if self._log_is_empty else NOTHING
+
+    def _register_controller(self) -> Outcome:
+        """As soon as the log can carry it, it says which levels this controller can work at (KIP-919)."""
+        state = self._state
+        registration = own_registration(state.image, self._config, state.incarnation_id)
+        return NOTHING if registration is None else _written(controller_record(registration))
+
+    def _open_sessions(self) -> Outcome:
+        image = self._state.image
+        leading = leaders_of(image)
+        opened: list[tuple[int, Session]] = []
+        removals: list[Work] = []
+        for broker_id, registration in image.brokers.items():
+            if not registration.fenced:
+                opened.append((broker_id, self._state.sessions.fresh(registration.epoch, self._now_ms)))
+            elif broker_id in leading:
+                # Never in a log of ours (S4.16), but Kafka's may say so: a broker that was killed and came
+                # back before its session ended is fenced by its registration, and leads until it is moved.
+                removals.append(self._state.removal(broker_id, registration.epoch))
+        return Outcome(sessions=tuple(opened), work=tuple(removals))
+
+    def _forget_eligible(self) -> Outcome:
+        """Eligible leader replicas that are left when the feature is off are removed in slices."""
+        image = self._state.image
+        if elr_enabled(image) or not eligible_anywhere(image):
+            return NOTHING
+        return Outcome(work=self._state.new_work(ForgetEligible()))
+
+    def _elect_leaders(self) -> Outcome:
+        """Leaderless partitions are looked at: an election may have become possible meanwhile."""
+        if not self._state.image.topics.rows_without_leader().size:
+            return NOTHING
+        return Outcome(work=self._state.new_work(ElectLeaders(broker_id=None)))
+
+    # ---- time has passed
+
+    def _remove_tokens(self) -> Outcome:
+        """Tokens that are over, once an interval, and at once where one batch was not enough."""
+        if self._now_ms < self._sweep_at_ms:
+            return NOTHING
+        limit = self._config.records_per_slice_max
+        records = expired_tokens(self._state.image, self._wall_ms, limit)
+        rest_ms = 0 if len(records) == limit else self._config.delegation_token_expiry_check_interval_ms
+        self._sweep_at_ms = self._now_ms + rest_ms
+        return Outcome(batch=Batch(records=records)) if records else NOTHING
+
+    def _expire_sessions(self) -> Outcome:
+        """Brokers whose lease ran out are being fenced from now on."""
+        brokers, sessions = self._state.image.brokers, self._state.sessions
+        due = sessions.expired(self._now_ms, EXPIRIES_PER_STEP_MAX)
+        if not due:
+            return NOTHING
+        warnings: list[str] = []
+        removals: list[Work] = []
+        for broker_id in due:
+            known = brokers.get(broker_id)
+            if known is None or known.fenced or broker_id in sessions.fencing:
+                continue
+            sessions.expired_count += 1
+            session = sessions.get(broker_id)
+            silent_ms = self._now_ms - session.contact_ms if session is not None else 0
+            warnings.append(
+                f"broker {broker_id} sent no heartbeat for {silent_ms} ms and is being fenced: "
+                "look at its log, and at the network between it and the controllers"
+            )
+            removals.append(self._state.removal(broker_id, known.epoch))
+        return Outcome(warnings=tuple(warnings), work=tuple(removals))
+
+    def _collect_broker_ids(self) -> Outcome:
+        """Once an interval: what is remembered of broker ids and has become garbage."""
+        self._broker_ids.look(self._now_ms)
+        interval_ms = self._config.broker_id_gc_interval_ms
+        if interval_ms <= 0 or self._now_ms < self._collect_at_ms:
+            return NOTHING
+        self._collect_at_ms = self._now_ms + interval_ms
+        records = broker_ids.collect(self._state.image, self._broker_ids.lapsed_claims(self._now_ms))
+        return Outcome(batch=Batch(records=records)) if records else NOTHING
+
+    def _balance_leaders(self) -> Outcome:
+        """Once an interval: leaderless partitions are looked at again (an unclean election may have been
+        allowed meanwhile), and leadership goes back to preferred replicas that can take it (K17)."""
+        if self._balance_at_ms is None or self._now_ms < self._balance_at_ms:
+            return NOTHING
+        self._balance_at_ms = self._now_ms + self._config.leader_imbalance_check_interval_ms
+        outcome = self._elect_leaders()
+        if not self._config.auto_leader_rebalance_enable:
+            return outcome
+        return Outcome(work=(*outcome.work, *self._state.new_work(BalanceLeaders())))
+
+    def _work(self) -> Outcome:
+        """One slice of the oldest work."""
+        if not self._may_slice():
+            return NOTHING
+        return self._state.next_slice(next(iter(self._state.work.values())), self._now_ms)
+
+    def _may_slice(self) -> bool:
+        """Whether there is work, and what was written gets committed: slices must not outrun the quorum."""
+        return bool(self._state.work) and len(self._state.ledger.pending) < PENDING_BATCHES_MAX
+
+    def _no_op(self) -> Outcome:
+        """Keeps the log moving when nothing happens (KIP-835). Observers need not be woken for it."""
+        interval_ms = self._config.metadata_max_idle_interval_ms
+        if interval_ms <= 0 or self._now_ms - self._state.appended_ms < interval_ms:
+            return NOTHING
+        self._state.appended_ms = self._now_ms
+        if self._state.image.features.metadata_version < LEVEL_NO_OP:
+            return NOTHING
+        return Outcome(batch=Batch(records=(NoOpRecord(),), wake_observers=False))
+
+
+def _written(*records: Record) -> Outcome:
+    """One batch that nobody asked for."""
+    return Outcome(batch=Batch(records=records))

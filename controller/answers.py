@@ -1,0 +1,71 @@
+"""Answers that need no decision: the quorum, the committed image, and who the active controller is.
+
+Pure: from what a node has at hand to a response. Knows no node.
+"""
+
+from __future__ import annotations
+
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReadImageResponse, ReplicaStatus
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.protocol.progress import ReplicaState
+
+
+def describe_quorum(raft: RaftCore, now_ms: int) -> DescribeQuorumResponse | ApiError:
+    """KIP-836, as the leader sees it, itself first; no other node can tell."""
+    if not raft.is_leader:
+        return not_controller(raft.node_id, raft.leader_id)
+    replicas = raft.describe(now_ms)
+    return DescribeQuorumResponse(
+        cluster_id=raft.state.identity.cluster_id,
+        leader_id=raft.node_id,
+        leader_epoch=raft.epoch,
+        high_watermark=raft.high_watermark,
+        voters=tuple([_replica(raft, replica) for replica in replicas if replica.is_voter]),
+        observers=tuple([_replica(raft, replica) for replica in replicas if not replica.is_voter]),
+        losses=raft.losses,
+    )
+
+
+def _replica(raft: RaftCore, replica: ReplicaState) -> ReplicaStatus:
+    leads = replica.node_id == raft.node_id
+    known = max(replica.log_end_offset, 0)
+    return ReplicaStatus(
+        node_id=replica.node_id,
+        directory_id=replica.directory_id,
+        log_end_offset=replica.log_end_offset,
+        lag=max(0, raft.log_end_offset - known),
+        last_fetch_ms=replica.last_fetch_ms,
+        last_caught_up_ms=replica.last_caught_up_ms,
+        status="Leader" if leads else "Follower" if replica.is_voter else "Observer",
+    )
+
+
+def not_controller(node_id: int, leader_id: int | None) -> ApiError:
+    """For everybody who asks a node that is not the active controller. `leader_id`: who leads, if known."""
+    if leader_id is None or leader_id == node_id:
+        text = f"controller {node_id} is not the active one: no leader is known, retry with any controller"
+        return ApiError(ErrorCode.NOT_CONTROLLER, text)
+    text = f"controller {node_id} is not the active one: ask node {leader_id}"
+    return ApiError(ErrorCode.NOT_CONTROLLER, text, leader_id)
+
+
+def image_response(image: MetadataImage, raft: RaftCore) -> ReadImageResponse:
+    """The committed image as this node has it, and how far it goes."""
+    return ReadImageResponse(
+        image=image, offset=image.provenance.offset, leader_id=raft.leader_id, epoch=raft.epoch
+    )
+
+
+def transfer_target(raft: RaftCore, wanted: int | None, now_ms: int) -> int | ApiError:
+    """Who is to lead instead of this node: `wanted`, or the most caught-up of the other voters."""
+    if not raft.is_leader:
+        return not_controller(raft.node_id, raft.leader_id)
+    others = [each for each in raft.describe(now_ms) if each.is_voter and each.node_id != raft.node_id]
+    best = max(others, key=lambda replica: (replica.log_end_offset, -replica.node_id), default=None)
+    target = wanted if wanted is not None or best is None else best.node_id
+    refusal = "there is no other voter" if target is None else raft.transfer_refusal(target)
+    if target is None or refusal is not None:
+        return ApiError(ErrorCode.INVALID_REQUEST, f"leadership stays here: {refusal}")
+    return target

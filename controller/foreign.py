@@ -1,0 +1,34 @@
+"""Voters that say they belong to another cluster: whose directory is the wrong one, theirs or this node's.
+
+One voter of another cluster is at a wrong address. When so many are that the others make no majority, it is
+this directory that is foreign, and waiting helps nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from metaquorum.raft.messages import RaftError
+
+
+class ForeignVoters:
+    """`cluster_id` is what this node's directory was formatted for."""
+
+    def __init__(self, cluster_id: str, voters: Collection[int]) -> None:
+        self._cluster_id = cluster_id
+        self._voters = frozenset(voters)
+        self._foreign: set[int] = set()
+
+    def heard(self, source: int, error: RaftError) -> str | None:
+        """A voter answered. Not None: why this node has to stop."""
+        if error is not RaftError.INCONSISTENT_CLUSTER_ID:
+            self._foreign.discard(source)
+            return None
+        self._foreign.add(source)
+        if 2 * len(self._voters - self._foreign) > len(self._voters):
+            return None
+        others = ", ".join(str(node_id) for node_id in sorted(self._foreign))
+        return (
+            f"belongs to cluster {self._cluster_id}, and a majority of the voters ({others}) to "
+            "another one: give it its own cluster's directory, or correct controller.quorum.voters"
+        )

@@ -1,0 +1,73 @@
+"""What a controller node tells of itself, for operators.
+
+Reads a node between two of its inputs; changes nothing.
+"""
+
+from __future__ import annotations
+
+from metaquorum.controller.brokers.brokers import broker_state
+from metaquorum.controller.brokers.lifecycle import BrokerState
+from metaquorum.controller.node import ControllerNode
+from metaquorum.controller.status import BrokerStatus, NodeStatus
+from metaquorum.metadata.image import BrokerRegistration
+
+
+def node_status(node: ControllerNode) -> NodeStatus:
+    """As of the node's last input; brokers as the committed image has them."""
+    raft, ledger, active = node.raft, node.ledger, node.active
+    image = ledger.committed.image
+    return NodeStatus(
+        node_id=node.config.node_id,
+        cluster_id=node.config.cluster_id,
+        role=raft.role,
+        epoch=raft.epoch,
+        leader_id=raft.leader_id,
+        voted_id=raft.voted_id,
+        is_observer=raft.is_observer,
+        is_active=active is not None,
+        high_watermark=raft.high_watermark,
+        log_start_offset=raft.log_start_offset,
+        log_end_offset=raft.log_end_offset,
+        synced_offset=raft.synced_offset,
+        committed_offset=ledger.committed_offset,
+        applied_offset=ledger.newest_state.end_offset,
+        last_snapshot_offset=node.replica.snapshots.last_offset,
+        metadata_version=image.features.metadata_version,
+        pending_batches=len(ledger.pending),
+        answers_waiting=ledger.replies_waiting,
+        work=() if active is None else tuple([str(work) for work in active.work]),
+        topics=len(image.topics),
+        partitions=image.topics.partition_count,
+        sessions=len(node.sessions),
+        brokers=tuple([_broker(node, broker_id, known) for broker_id, known in image.brokers.items()]),
+        losses=raft.losses,
+        counters=node.counters,
+    )
+
+
+def _broker(node: ControllerNode, broker_id: int, known: BrokerRegistration) -> BrokerStatus:
+    sessions = node.sessions
+    session = sessions.get(broker_id)
+    leads = node.active is not None
+    return BrokerStatus(
+        broker_id=broker_id,
+        epoch=known.epoch,
+        state=state_of(node, broker_id),
+        rack=known.rack,
+        listeners=tuple(
+            [f"{endpoint.name}://{endpoint.host}:{endpoint.port}" for endpoint in known.endpoints]
+        ),
+        lease_remaining_ms=sessions.remaining_ms(broker_id, node.now_ms) if leads else None,
+        applied_offset=session.applied_offset if leads and session is not None else None,
+    )
+
+
+def state_of(node: ControllerNode, broker_id: int) -> BrokerState:
+    """A broker's state, as committed, with what this node knows of it if it is active."""
+    session = node.sessions.get(broker_id)
+    return broker_state(
+        node.ledger.committed.image.brokers,
+        broker_id,
+        fencing=broker_id in node.sessions.fencing,
+        told_to_stop=session is not None and session.told_to_stop,
+    )

@@ -31,8 +31,9 @@ from metaquorum.cli.log.input.options import (
 from metaquorum.cli.log.input.source import MetadataLog
 from metaquorum.cli.text.output import echo_json, json_option, terminal_width, trimmed, utc_text
 from metaquorum.metadata.features import metadata_version_name
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.clock import clock_of
-from metaquorum.metadata.inspect.log.coverage import before_the_log
+from metaquorum.metadata.inspect.log.coverage import before_the_log, known_from
 from metaquorum.metadata.inspect.log.places import batch_at
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
@@ -164,6 +165,8 @@ class _Found:
             self.summary.take(event)
         self.sections = self.summary.sections = self.summary.finish()
         self.at_end: FoundState = state_at(log, end, past_corruption=True)
+        known = known_from(log)
+        self.is_end_known = known is not None and known <= self.at_end.end_offset
         place = self.at_end.image.provenance
         self.to_ms = self._time_ms(place.offset - 1, place.timestamp_ms)
         self.from_offset, self.from_ms = self._begins()
@@ -248,14 +251,17 @@ def _head(found: _Found, place: str) -> Iterator[str]:
     ended = ended[11:] if begun[:11] == ended[:11] else ended
     image = state.image
     level = image.features.metadata_version
-    version = f", {metadata_version_name(level)}" if level is not None else ""
+    version = f", {metadata_version_name(level)}" if found.is_end_known and level is not None else ""
     yield f"{begun} to {ended} ({duration(max(0, found.to_ms - found.from_ms))}){version}"
     unfenced = sum(not one.fenced for one in image.brokers.values())
     leader = found.summary.leader
+    leads = f"{leader} leads, " if leader is not None else ""
+    if not found.is_end_known:
+        yield f"at the end: {leads}what brokers and topics there were is not known"
+        return
     yield (
-        f"at the end: {f'{leader} leads, ' if leader is not None else ''}"
-        f"{unfenced} of {count(len(image.brokers), 'broker')} unfenced, {count(len(image.topics), 'topic')},"
-        f" {count(image.topics.partition_count, 'partition')}"
+        f"at the end: {leads}{unfenced} of {count(len(image.brokers), 'broker')} unfenced,"
+        f" {count(len(image.topics), 'topic')}, {count(image.topics.partition_count, 'partition')}"
     )
 
 
@@ -324,11 +330,7 @@ def _json(found: _Found) -> dict[str, Any]:
         "atEnd": {
             "offset": found.at_end.end_offset,
             "leader": found.summary.leader,
-            "brokers": len(image.brokers),
-            "unfencedBrokers": sum(not one.fenced for one in image.brokers.values()),
-            "topics": len(image.topics),
-            "partitions": image.topics.partition_count,
-            "metadataVersion": image.features.metadata_version,
+            **(_state_json(image) if found.is_end_known else dict.fromkeys(_state_json(image))),
         },
         "sections": [
             {
@@ -345,6 +347,16 @@ def _json(found: _Found) -> dict[str, Any]:
         "nodes": None if found.nodes is None else nodes_json(found.nodes),
         "unknownRecords": seen.limits.unknown,
         **limits_json(seen.limits.coverage, seen.limits.shown),
+    }
+
+
+def _state_json(image: MetadataImage) -> dict[str, Any]:
+    return {
+        "brokers": len(image.brokers),
+        "unfencedBrokers": sum(not one.fenced for one in image.brokers.values()),
+        "topics": len(image.topics),
+        "partitions": image.topics.partition_count,
+        "metadataVersion": image.features.metadata_version,
     }
 
 

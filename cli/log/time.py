@@ -46,8 +46,7 @@ from metaquorum.metadata.inspect.entities.views import NO_QUORUM, Wanted, entiti
 from metaquorum.metadata.inspect.log.log import require_one_cluster
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import Point, parse_point
-from metaquorum.metadata.inspect.log.quorum import quorum_at
-from metaquorum.metadata.inspect.walk.states import FoundState, state_at
+from metaquorum.metadata.inspect.walk.states import FoundState, quorum_state_at, state_at
 from metaquorum.metadata.records.types import TopicRecord
 from metaquorum.metadata.text.tree import image_branch, render_tree
 from metaquorum.metadata.text.tree_json import image_json, topics_json
@@ -95,9 +94,8 @@ def state(
     """
     log = open_path(path)
     try:
-        found = state_at(log, at or Point(), Complaints(), past_corruption=past_corruption)
-        if (entity or below) == "quorum":
-            found.quorum = quorum_at(log, found.end_offset, found.quorum)
+        find = quorum_state_at if (entity or below) == "quorum" else state_at
+        found = find(log, at or Point(), Complaints(), past_corruption=past_corruption)
     finally:
         clear_progress(log)
     for line in found.notes:

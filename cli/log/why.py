@@ -100,7 +100,8 @@ def explanation_lines(found: Explanation, links: list[Link]) -> list[str]:
     hidden = len(found.links) - len(links) + found.dropped
     for link in links:
         place = f"{link.offset:>8}  {utc_text(link.time_ms)}  epoch {link.epoch:<3} {link.type_name}"
-        lines.append(f"{place}  {_changes(link)}".rstrip())
+        stamped = "" if link.stamp_ms is None else f" (stamped {utc_text(link.stamp_ms)})"
+        lines.append(f"{place}{stamped}  {_changes(link)}".rstrip())
         lines += [f"{'':10}{cause.rule}: {cause.text}" for cause in link.causes]
     if hidden:
         lines.append(f"{count(hidden, 'earlier record')} {'is' if hidden == 1 else 'are'} not shown")
@@ -150,6 +151,7 @@ def _link_json(link: Link) -> dict[str, Any]:
         "offset": link.offset,
         "leaderEpoch": link.epoch,
         "createTime": link.time_ms,
+        **({} if link.stamp_ms is None else {"stampedTime": link.stamp_ms}),
         "type": link.type_name,
         "changes": [{"field": name, "before": old, "after": new} for name, old, new in link.changes],
         "causes": [

@@ -46,7 +46,7 @@ class Records:
     def values(self, text: str, offset: int) -> list[bytes]:
         """The encoded values of one batch; `text` is one expression or several between commas."""
         self._next = offset
-        made = eval(f"[{text}]", {"__builtins__": {"range": range, "float": float}}, self._names)
+        made = eval(f"[{text}]", {"__builtins__": {"range": range}, **self._names})
         return [_encoded(one) for one in _flat(made)]
 
     def leader_change(self, node_id: int, votes: str | None) -> tuple[list[bytes], list[bytes]]:
@@ -59,7 +59,7 @@ class Records:
         return [key], [value]
 
     def control(self, text: str) -> tuple[list[bytes], list[bytes]]:
-        made = eval(f"[{text}]", {"__builtins__": {}}, {**vars(control), "uuid": uuid})
+        made = eval(f"[{text}]", {**vars(control), "__builtins__": {}, "uuid": uuid})
         pairs = [encode_control(one) for one in made]
         return [key for key, _ in pairs], [value for _, value in pairs]
 

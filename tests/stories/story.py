@@ -132,6 +132,10 @@ class Story:
         keys, values = self._records.control(rest)
         self._write(values, keys)
 
+    def do_future(self, rest: str) -> None:
+        """future TYPE: a batch with a control record of a type from the future."""
+        self._write([b"\x00\x00"], [(0).to_bytes(2, "big") + int(rest).to_bytes(2, "big")])
+
     def do_idle(self, rest: str) -> None:
         """idle N [MS]: batches with a NoOpRecord, 500 ms apart or as given."""
         words = rest.split()
@@ -179,14 +183,14 @@ class Story:
 
     def do_flip(self, rest: str) -> None:
         """flip OFFSET: the batch that begins there is damaged in its last byte."""
-        path, content, batch = self._found(int(rest))
-        content[batch.position + len(batch.data) - 1] ^= 0xFF
+        path, content, _, end = self._found(int(rest))
+        content[end - 1] ^= 0xFF
         path.write_bytes(content)
 
     def do_lose(self, rest: str) -> None:
         """lose OFFSET: the batch that begins there is cut out of its file."""
-        path, content, batch = self._found(int(rest))
-        del content[batch.position : batch.position + len(batch.data)]
+        path, content, start, end = self._found(int(rest))
+        del content[start:end]
         path.write_bytes(content)
 
     def do_cut(self, rest: str) -> None:
@@ -221,10 +225,16 @@ class Story:
             ]
         return found
 
-    def _found(self, offset: int) -> tuple[Path, bytearray, RecordBatch]:
-        (batch,) = (one for one in self._batches() if one.header.base_offset == offset)
-        path = Path(batch.file)
-        return path, bytearray(path.read_bytes()), batch
+    def _found(self, offset: int) -> tuple[Path, bytearray, int, int]:
+        """The file with the batch that begins at an offset, and where in it; other batches may be damaged."""
+        for path in self._directory.glob("*.log"):
+            content, start = bytearray(path.read_bytes()), 0
+            while start < len(content):
+                end = start + 12 + int.from_bytes(content[start + 8 : start + 12], "big")
+                if int.from_bytes(content[start : start + 8], "big") == offset:
+                    return path, content, start, end
+                start = end
+        raise ValueError(f"no batch begins at offset {offset}")
 
     # ---- what is asked ---------------------------------------------------------------------------
 

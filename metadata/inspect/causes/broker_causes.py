@@ -64,6 +64,9 @@ def _registration(step: BrokerStep, scene: Scene) -> Cause:
     if before is None or after is None:
         story = scene.feed.stories.get(broker)
         gone = scene.since(story.unregistered if story else None)
+        if not (gone or scene.feed.is_known):
+            text = f"broker {broker} registered; whether it was registered before is not known here"
+            return Cause(rule="registered", text=text, broker_id=broker, certain=False)
         text = f"broker {broker} registered" + (f"; it was unregistered at {gone}" if gone else "")
         return Cause(rule="registered", text=text, broker_id=broker)
     if before.incarnation_id == after.incarnation_id:

@@ -23,7 +23,8 @@ def election_causes(
     metadata_version: int = NOOP_LEVEL,
 ) -> tuple[Cause, ...]:
     """Why the quorum has this leader. The first record of an epoch says who voted for it (KIP-595);
-    `silence_ms` is the time since the batch before it, None where that is not known."""
+    `silence_ms` is the time since the batch before it, None where that is not known, below 0 where the clocks
+    of the two do not tell."""
     granting = [voter.voter_id for voter in record.granting_voters]
     votes = f" by {ids(granting)}" if granting else ""
     found = [Cause(rule="leader-elected", text=f"controller {record.leader_id} was elected{votes}")]
@@ -57,7 +58,7 @@ def _leader_gone(leader: int, voted: bool, silence_ms: int | None, metadata_vers
     if silence_ms is None:
         why = "; what it wrote last is not known"
     elif not silent:
-        why = ", and the clock of its successor is behind its own"
+        why = ", and its successor's clock does not agree with its own"
     elif voted:
         why = ", was silent, and voted for its successor"
     else:

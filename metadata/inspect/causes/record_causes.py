@@ -40,10 +40,6 @@ def _cause(record: object, said: str, secrets: bool) -> tuple[str, str]:  # noqa
             return "deleted", "the topic was deleted"
         case r.ControllerRecord(controller_id=node):
             return "set", f"controller {node} registered"
-        case r.ProducerIdsRecord(broker_id=broker, next_producer_id=following):
-            return "set", f"broker {broker} was given ids below {following}"
-        case r.ZkMigrationStateRecord(zk_migration_state=state):
-            return "set", f"ZooKeeper migration state {state}"
         case r.UserScramCredentialRecord(iterations=iterations):
             return "set", f"{scram_text(record)} set, {iterations} iterations"
         case r.RemoveUserScramCredentialRecord():
@@ -52,4 +48,15 @@ def _cause(record: object, said: str, secrets: bool) -> tuple[str, str]:  # noqa
             return "set", f"the token of {owner} was set"
         case r.RemoveAccessControlEntryRecord() | r.RemoveDelegationTokenRecord():
             return "removed", f"it was removed{f': {said}' if said else ''}"
+    return _of_nodes(record)
+
+
+def _of_nodes(record: object) -> tuple[str, str]:
+    match record:
+        case r.UnregisterBrokerRecord(broker_id=broker):
+            return "broker-unregistered", f"broker {broker} was unregistered"
+        case r.ProducerIdsRecord(broker_id=broker, next_producer_id=following):
+            return "set", f"broker {broker} was given ids below {following}"
+        case r.ZkMigrationStateRecord(zk_migration_state=state):
+            return "set", f"ZooKeeper migration state {state}"
     return "set", "the record says so"

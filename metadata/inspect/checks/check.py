@@ -166,8 +166,8 @@ class _Checker:
     def run(self) -> None:
         report = self._report
         last: Step | Leap | None = None
-        for fault in clock_faults(clock_of(self._log)):
-            self._faults((fault,), -1, -1)
+        for fault, time_ms in clock_faults(clock_of(self._log)):
+            self._faults((fault,), -1, time_ms)
         known = known_from(self._log)
         self._without_state(known)
         if known is None:

@@ -147,8 +147,8 @@ def _key(record: object) -> object:
     return subject_key(record)
 
 
-def clock_faults(clock: LogClock) -> Iterator[Fault]:
-    """Where the log's clock jumps, either way."""
+def clock_faults(clock: LogClock) -> Iterator[tuple[Fault, int]]:
+    """Where the log's clock jumps, either way, each with the time that it was (Unix ms)."""
     for jump in clock.jumps():
         many = jump.batches > 1
         what = f"offsets {jump.first} to {jump.last}, {jump.batches} batches, are" if many else "the batch is"
@@ -157,10 +157,10 @@ def clock_faults(clock: LogClock) -> Iterator[Fault]:
             f"{what} stamped {utc_text(jump.stamp_ms)}, {duration(abs(jump.off_ms))} {way}:"
             f" counted as {utc_text(jump.time_ms)}"
         )
-        yield Fault("clock-does-not-jump", WARNING, jump.first, "log", text)
+        yield Fault("clock-does-not-jump", WARNING, jump.first, "log", text), jump.time_ms
     for offset, before_ms, now_ms in clock.leaps(LEAP_MS):
         text = (
             f"the time goes {duration(now_ms - before_ms)} ahead, from {utc_text(before_ms)} to"
             f" {utc_text(now_ms)}: the clock was set, or nothing was written"
         )
-        yield Fault("clock-does-not-jump", WARNING, offset, "log", text)
+        yield Fault("clock-does-not-jump", WARNING, offset, "log", text), now_ms

@@ -6,13 +6,15 @@ to the batch that made it different. Knows no terminal. Memory is that of an ima
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypedDict
 
 from metaquorum.metadata.inspect.entities.diff import Cause, all_touched
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, Fields, Wanted, entities_below, fields_of
 from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock, clock_of
 from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log, before_the_state, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import Limits
@@ -87,12 +89,13 @@ def history(
     found = state_at(log, Point(offset=known) if first is None else first, on_problem, **options)
     if wanted.has("quorum"):
         found.quorum = quorum_at(log, found.end_offset, found.quorum)
-    follower = _Follower(wanted, found)
+    follower = _Follower(wanted, found, partial(clock_of, log))
     if before is not None:
         follower.take_over(before)
     last: Step | None = None
     for step in steps_about(log, found, concern_of(wanted), end, on_problem, **options):
         if isinstance(step, Passed):
+            follower.clock.time_ms(step.next_offset - 1, step.time_ms)
             continue
         last = step
         limits.unknown += step.unknown
@@ -114,7 +117,7 @@ def _alone(
     if known is not None and end.time_ms is None:
         limit = Point(offset=known if end.offset is None else min(known, end.offset))
     found, steps = steps_alone(log, start, limit, on_problem, limits.coverage)
-    follower = _Follower(wanted, found, is_alone=True)
+    follower = _Follower(wanted, found, partial(clock_of, log), is_alone=True)
     reached = found.end_offset
     for step in steps:
         if known is not None and step.next_offset > known:
@@ -158,8 +161,13 @@ def concern_of(wanted: Wanted) -> Concern:
 class _Follower:
     """Knows the rows that are open; begins with those that hold in a state."""
 
-    def __init__(self, wanted: Wanted, found: FoundState, *, is_alone: bool = False) -> None:
-        """`is_alone`: nothing says what was before, so a resource of which a key was set may have others."""
+    def __init__(
+        self, wanted: Wanted, found: FoundState, clock: Callable[[], LogClock], *, is_alone: bool = False
+    ) -> None:
+        """`is_alone`: nothing says what was before, so a resource of which a key was set may have others.
+        `clock` reads the log's clock, where its stamps jump."""
+        self.clock = RunningClock(clock)
+        self._now_ms = -1
         self._wanted = wanted
         self._is_alone = is_alone
         self.is_over = False
@@ -195,6 +203,7 @@ class _Follower:
 
     def step(self, step: Step) -> Iterator[Span]:
         """Rows that the batch ended."""
+        self._now_ms = self.clock.time_ms(step.offset, step.time_ms)
         for path, decoded in all_touched(step):
             if self._wanted.has(path) and not self._is_partial(path) and not self._is_other(path, decoded):
                 self._waiting[path] = Cause.of(step, decoded)
@@ -215,8 +224,8 @@ class _Follower:
             self.open.pop(path, None)
         else:
             self.open[path] = Span(
-                entity=path, fields=now, from_offset=step.offset, from_ms=step.time_ms, cause=cause
+                entity=path, fields=now, from_offset=step.offset, from_ms=self._now_ms, cause=cause
             )
         if old is None or old.from_offset == step.offset:
             return None  # it never held: the walk begins with the batch that changed it
-        return replace(old, to_offset=step.offset, to_ms=step.time_ms, ended_by=cause)
+        return replace(old, to_offset=step.offset, to_ms=self._now_ms, ended_by=cause)

@@ -90,7 +90,7 @@ class Strangers:
 
     def _partitions(self, batch: BatchChanges) -> Iterator[Grouped]:
         added: dict[bytes, list[int]] = {}
-        moved: dict[tuple[str, str, str], list[tuple[int, str, int]]] = {}
+        moved: dict[tuple[str, str, str, int | None], list[tuple[int, str, int]]] = {}
         for offset, record in batch.unplaced:
             if isinstance(record, r.PartitionRecord):
                 added.setdefault(record.topic_id, []).append(offset)
@@ -99,15 +99,16 @@ class Strangers:
                 said = self._said(offset, record, batch.time_ms)
                 if said is not None:
                     place = (offset, self._name(record.topic_id), record.partition_id)
-                    moved.setdefault(said, []).append(place)
+                    moved.setdefault((*said, record.leader), []).append(place)
         for topic_id, offsets in added.items():
             name = self._name(topic_id)
             path, text = f"topic/{name}", f"{name}, {len(offsets)} more"
             yield Grouped(offsets[0], "partitions added", path, text, "info", None, (path,))
-        for (kind, severity, text), places in moved.items():
+        for (kind, severity, text, leader), places in moved.items():
             paths = tuple(f"topic/{name}/{index}" for _, name, index in places)
             which = listed([f"{name}-{index}" for _, name, index in places])
-            yield Grouped(places[0][0], kind, paths[0], f"{which}: {text}", severity, None, paths)
+            entity = paths[0] if leader is None or leader == NO_LEADER else f"broker/{leader}"
+            yield Grouped(places[0][0], kind, entity, f"{which}: {text}", severity, None, paths)
 
     def _said(
         self, offset: int, record: r.PartitionChangeRecord, time_ms: int

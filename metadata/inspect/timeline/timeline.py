@@ -106,6 +106,7 @@ class Timeline:
         self._clock = RunningClock(clock)
         self._stamp_ms: int | None = None
         self._is_odd = False
+        self._is_silence_sure = True
         self._last_ms: int | None = None
         if image is not None and is_known:
             self._last_ms = image.provenance.timestamp_ms
@@ -298,6 +299,7 @@ class Timeline:
         self._stamp_ms = stamp_ms
         off_ms = stamp_ms - changes.time_ms
         was_odd, self._is_odd = self._is_odd, abs(off_ms) >= JUMP_MS
+        self._is_silence_sure = not (was_odd or self._is_odd)
         if self._is_odd and not was_odd:
             self._tell_jump(changes.base_offset, stamp_ms, off_ms)
         last, now, offset = self._last_ms, changes.time_ms, changes.base_offset
@@ -442,8 +444,10 @@ class Timeline:
         if self._epoch is None and self._is_trimmed and self._end[0]:
             self._epoch = self._end[1]  # that of the batch before
         ids = ",".join(str(voter.voter_id) for voter in record.voters)
-        level = self._feed.metadata_version
-        causes = election_causes(record, epoch, self._leader, self._epoch, self._silence_ms, level)
+        level, silence_ms = self._feed.metadata_version, self._silence_ms
+        if silence_ms is not None and not self._is_silence_sure:
+            silence_ms = -1
+        causes = election_causes(record, epoch, self._leader, self._epoch, silence_ms, level)
         rules = [cause.rule for cause in causes]
         extra = "; ".join(cause.text for cause in causes[1:])
         text = f"controller {leader} leads (voters {ids})" + (f"; {extra}" if extra else "")
@@ -458,6 +462,6 @@ class Timeline:
             severity=severity,
             rule=rule,
             entities=entities,
-            span_ms=self._silence_ms,
+            span_ms=None if silence_ms == -1 else silence_ms,
         )
         self._leader, self._epoch = leader, epoch

@@ -15,7 +15,7 @@ from metaquorum.metadata.inspect.log.coverage import Coverage, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.places import TRANSACTION, ShownAs, behind_batch, inside_batch
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point, utc_text
-from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.inspect.log.quorum import QuorumView, quorum_at
 from metaquorum.metadata.inspect.walk.concern import Concern
 from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, Step
 from metaquorum.metadata.inspect.walk.walk import Notes, OnProblem, Walk
@@ -33,6 +33,7 @@ __all__ = [
     "inside_transaction",
     "nothing_known",
     "parse_point",
+    "quorum_state_at",
     "settle",
     "state_at",
     "steps",
@@ -64,6 +65,30 @@ def state_at(
     walk.run_to(place)
     found = walk.finish(place)
     found.shown = inside_transaction(found.state) or shown
+    return found
+
+
+def quorum_state_at(
+    log: MetadataLog,
+    point: Point = END,
+    on_problem: OnProblem | None = None,
+    *,
+    past_corruption: bool = False,
+) -> FoundState:
+    """As `state_at`, for who asks about the quorum alone: an election needs no state before it, so a place
+    before a trimmed log's oldest snapshot is answered, too, with an empty image."""
+    place, shown = (point, None) if log.is_checkpoint else settle(log, point)
+    offset = place.offset
+    if place.time_ms is not None and log.start_offset and not log.is_checkpoint:
+        offset = clock_of(log).place(place.time_ms)[0].offset
+    known = known_from(log)
+    is_before = offset is not None and log.start_offset <= offset and (known is None or offset < known)
+    if offset is not None and is_before and offset <= log.end_offset:
+        found = nothing_known(offset)
+        found.shown = shown
+    else:
+        found = state_at(log, point, on_problem, past_corruption=past_corruption)
+    found.quorum = quorum_at(log, found.end_offset, found.quorum)
     return found
 
 

@@ -7,10 +7,18 @@ that what records say by themselves. The chain is `why`'s. Reads a log once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from metaquorum.metadata.inspect.entities.targets import Target
 from metaquorum.metadata.inspect.errors import InspectError
-from metaquorum.metadata.inspect.log.coverage import NOT_LOOKED_AT, Uncovered, before_the_state, known_from
+from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.coverage import (
+    MISSING,
+    NOT_LOOKED_AT,
+    Uncovered,
+    before_the_state,
+    known_from,
+)
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point, utc_text
 from metaquorum.metadata.inspect.walk.concern import Stretch
@@ -47,14 +55,17 @@ def explain(
             f" give {base} or more"
         )
     walk = _Walk(log, point, on_problem, past_corruption)
+    clock = None if log.is_checkpoint else partial(clock_of, log)
     if known == base:
         image = None
         if base and not log.is_checkpoint:
             image = state_at(log, Point(offset=base), on_problem, past_corruption=past_corruption).image
-        chain = Chain(target, image, secrets=secrets)
+        chain = Chain(target, image, secrets=secrets, clock=clock)
     else:
         names = log.namer().names()
-        chain = Chain(target, nothing_known(base).image, is_known=False, names=names, secrets=secrets)
+        chain = Chain(
+            target, nothing_known(base).image, is_known=False, names=names, secrets=secrets, clock=clock
+        )
         walk.feed(chain, base, known)
         if known is not None and not walk.is_over:
             chain.learn(state_at(log, Point(offset=known), past_corruption=True).image)
@@ -125,6 +136,8 @@ class _Walk:
                 )
                 chain.limits.coverage.add(_not_looked_at(log, expected, base_offset, limit or point.offset))
                 return
+            if base_offset > expected:
+                chain.limits.coverage.add(_missing(log, expected, base_offset))
             expected = next_offset
             yield item
         if limit is None and point.offset is not None and point.offset > expected and not damaged:
@@ -143,6 +156,11 @@ class _Walk:
     def _tell(self, line: str) -> None:
         if self._on_problem is not None:
             self._on_problem(line)
+
+
+def _missing(log: MetadataLog, start: int, found: int) -> Uncovered:
+    text = "these records are lost here, and what they did is not in the answer"
+    return Uncovered(from_offset=start, to_offset=found, reason=MISSING, text=text, path=log.path)
 
 
 def _not_looked_at(log: MetadataLog, start: int, found: int, end: int | None) -> Uncovered:

@@ -8,7 +8,7 @@ place asked about; memory is that of the state and of the entity's own links.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.entities.targets import Target
 from metaquorum.metadata.inspect.entities.views import Wanted, config_path, entities_below, scram_path
 from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.clock import JUMP_MS, LogClock, RunningClock
 from metaquorum.metadata.inspect.log.entities import EntityNamer, is_below
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.timeline.strangers import said_fields
@@ -44,13 +45,17 @@ from metaquorum.storage.log.runs import BatchRun
 
 _QUORUM_RECORDS = (control.LeaderChangeMessage, control.VotersRecord, control.KRaftVersionRecord)
 
+SNAPSHOT = "SNAPSHOT"
+"""In place of a record type: the entity is there from the start on, a snapshot says so."""
+
 MAX_LINKS = 100_000
 """Links that are kept; older ones are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One record of the chain. `changes` are (field, before, after) as plain data; times are Unix ms."""
+    """One record of the chain. `changes` are (field, before, after) as plain data; times are Unix ms;
+    `stamp_ms`, its batch's stamp where that is not the time it was (see `clock`)."""
 
     offset: int
     epoch: int
@@ -58,6 +63,7 @@ class Link:
     type_name: str
     changes: tuple[tuple[str, Any, Any], ...]
     causes: tuple[Cause, ...]
+    stamp_ms: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,9 +85,11 @@ class Explanation:
 
     @property
     def last(self) -> Link | None:
-        """The newest link that changed something; the newest where none did."""
-        changed = (link for link in reversed(self.links) if link.causes[0].rule != "changed-nothing")
-        return next(changed, self.links[-1] if self.links else None)
+        """The newest link that changed something; the newest where none did. A snapshot says what was before
+        the log's records: it changes nothing where there are some."""
+        told = [link for link in self.links if link.type_name != SNAPSHOT] or self.links
+        changed = (link for link in reversed(told) if link.causes[0].rule != "changed-nothing")
+        return next(changed, told[-1] if told else None)
 
 
 class Chain:
@@ -95,12 +103,18 @@ class Chain:
         is_known: bool = True,
         names: Mapping[bytes, str] | None = None,
         secrets: bool = False,
+        clock: Callable[[], LogClock] | None = None,
     ) -> None:
         """`image` is the state at the log's start; with `is_known` False it is empty, and records tell what
         they say by themselves until `learn`. `names` are those of topics as a later snapshot tells them. With
-        `secrets`, causes tell the values of secret settings."""
+        `secrets`, causes tell the values of secret settings. `clock` reads the log's clock, where its stamps
+        jump."""
         self._target = target
         self._secrets = secrets
+        self._clock = RunningClock(clock)
+        self._stamp_ms: int | None = None
+        self._is_odd = False
+        self._is_silence_sure = True
         self._feed = ChangeFeed(image, is_known=is_known, names=names)
         known = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
         self._namer = EntityNamer({**(names or {}), **known})
@@ -142,7 +156,9 @@ class Chain:
 
     def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
         """Batches that are not about the target; which of their records cannot be read."""
-        _, self._end, self._last_ms = place_of(stretch)
+        _, self._end, stamp_ms = place_of(stretch)
+        self._last_ms = self._clock.time_ms(self._end - 1, stamp_ms)
+        self._is_odd = abs(stamp_ms - self._last_ms) >= JUMP_MS
         return self._feed.pass_over(stretch)
 
     @property
@@ -187,7 +203,7 @@ class Chain:
                 offset=place.offset,
                 epoch=place.epoch,
                 time_ms=place.timestamp_ms,
-                type_name="SNAPSHOT",
+                type_name=SNAPSHOT,
                 changes=(),
                 causes=(Cause(rule="created", text=text),),
             )
@@ -195,6 +211,10 @@ class Chain:
 
     def batch(self, epoch: int, time_ms: int, records: Sequence[tuple[int, object]]) -> None:
         """One batch: `records` are (offset, decoded record)."""
+        stamp_ms, time_ms = time_ms, self._clock.time_ms(records[0][0], time_ms) if records else time_ms
+        self._stamp_ms = None if stamp_ms == time_ms else stamp_ms
+        was_odd, self._is_odd = self._is_odd, abs(stamp_ms - time_ms) >= JUMP_MS
+        self._is_silence_sure = not (was_odd or self._is_odd)
         changes = self._feed.batch(epoch, time_ms, records)
         scene = Scene(batch=changes, feed=self._feed)
         self._transaction(changes)
@@ -301,6 +321,7 @@ class Chain:
                 type_name=getattr(record, "type_name", "?"),
                 changes=found,
                 causes=causes,
+                stamp_ms=self._stamp_ms,
             )
         )
 
@@ -336,6 +357,7 @@ class Chain:
                     type_name=getattr(record, "type_name", "?"),
                     changes=found,
                     causes=causes,
+                    stamp_ms=self._stamp_ms,
                 )
             )
 
@@ -354,6 +376,8 @@ class Chain:
             case control.LeaderChangeMessage():
                 leader, epoch = self._election or (None, None)
                 silence_ms = None if self._last_ms is None else changes.time_ms - self._last_ms
+                if silence_ms is not None and not self._is_silence_sure:
+                    silence_ms = -1
                 level = self._feed.metadata_version
                 found = election_causes(record, changes.epoch, leader, epoch, silence_ms, level)
                 self._election = (record.leader_id, changes.epoch)

@@ -6,6 +6,8 @@ is what `metaquorum log` prints, its JSON as `key=value` so that a reviewer can 
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import re
 import shlex
@@ -22,6 +24,9 @@ from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import StorageError
+from metaquorum.storage.files.known_committed import FILE_NAME as KNOWN_COMMITTED
+from metaquorum.storage.files.known_committed import encode as encode_known
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.files.quorum_state import QuorumState, store_quorum_state
 from metaquorum.storage.files.snapshots import snapshot_name
@@ -68,9 +73,8 @@ class Story:
         name, _, rest = command.partition(" ")
         if name == "log":
             return self._ask(shlex.split(rest))
-        method: Callable[[str], None] = getattr(self, f"do_{name}")
-        method(rest.strip())
-        return []
+        method: Callable[[str], list[str] | None] = getattr(self, f"do_{name}")
+        return method(rest.strip()) or []
 
     # ---- what is written -------------------------------------------------------------------------
 
@@ -102,9 +106,12 @@ class Story:
     def do_to(self, rest: str) -> None:
         """to NAME: go on with the log of that node, at its end."""
         self._name = rest
-        batches = self._batches()
-        self._segment = max(int(path.stem) for path in self._directory.glob("*.log"))
-        self._offset, self._epoch = batches[-1].header.next_offset, batches[-1].header.leader_epoch
+        for path, content, start, _ in self._frames():
+            head = content[start : start + 61]
+            self._segment = int(path.stem)
+            self._offset = int.from_bytes(head[:8], "big") + int.from_bytes(head[23:27], "big") + 1
+            self._epoch = int.from_bytes(head[12:16], "big", signed=True)
+            self._time_ms = int.from_bytes(head[35:43], "big") + STEP_MS
 
     def do_add(self, rest: str) -> None:
         """add RECORDS: one batch (see `records_of`)."""
@@ -193,6 +200,31 @@ class Story:
         del content[start:end]
         path.write_bytes(content)
 
+    def do_ends(self, rest: str) -> None:
+        """ends OFFSET: what the log has from there on is gone; the next batch is written there."""
+        for path in sorted(self._directory.glob("*.log"), reverse=True):
+            if int(path.stem) >= int(rest):
+                path.unlink()
+                continue
+            self._segment = int(path.stem)
+            _, content, start, _ = self._found(int(rest))
+            path.write_bytes(content[:start])
+            break
+        self.do_to(self._name)
+
+    def do_epoch(self, rest: str) -> None:
+        """epoch OFFSET N: the leader epoch in the header of the batch that begins there is another."""
+        offset, number = rest.split()
+        path, content, start, _ = self._found(int(offset))
+        content[start + 12 : start + 16] = int(number).to_bytes(4, "big", signed=True)
+        path.write_bytes(content)
+
+    def do_tells(self, rest: str) -> None:
+        """tells OFFSET EPOCH: up to there the node knew records to be committed."""
+        offset, epoch = rest.split()
+        path = self._directory / KNOWN_COMMITTED
+        path.write_bytes(encode_known(LogPosition(int(epoch), int(offset))))
+
     def do_cut(self, rest: str) -> None:
         """cut N: the last N bytes of the last segment are gone."""
         path = self._directory / segment_name(self._segment)
@@ -217,24 +249,41 @@ class Story:
         self._offset += len(values)
         self._time_ms += STEP_MS
 
-    def _batches(self) -> list[RecordBatch]:
-        found: list[RecordBatch] = []
-        for path in sorted(self._directory.glob("*.log")):
-            found += [
-                one for one in iter_batches(path.read_bytes(), file=str(path)) if isinstance(one, RecordBatch)
-            ]
-        return found
+    def _batches(self) -> Iterator[RecordBatch]:
+        """Those before the first damage."""
+        with contextlib.suppress(StorageError):
+            for path in sorted(self._directory.glob("*.log")):
+                yield from iter_batches(path.read_bytes(), file=str(path))
 
-    def _found(self, offset: int) -> tuple[Path, bytearray, int, int]:
-        """The file with the batch that begins at an offset, and where in it; other batches may be damaged."""
-        for path in self._directory.glob("*.log"):
+    def _frames(self) -> Iterator[tuple[Path, bytearray, int, int]]:
+        """The file of each batch, what is in it, and where the batch begins and ends; sound or not."""
+        for path in sorted(self._directory.glob("*.log")):
             content, start = bytearray(path.read_bytes()), 0
             while start < len(content):
                 end = start + 12 + int.from_bytes(content[start + 8 : start + 12], "big")
-                if int.from_bytes(content[start : start + 8], "big") == offset:
-                    return path, content, start, end
+                yield path, content, start, end
                 start = end
+
+    def _found(self, offset: int) -> tuple[Path, bytearray, int, int]:
+        for path, content, start, end in self._frames():
+            if int.from_bytes(content[start : start + 8], "big") == offset:
+                return path, content, start, end
         raise ValueError(f"no batch begins at offset {offset}")
+
+    def do_drop(self, rest: str) -> None:
+        """drop NAME: a file of the node's log directory, or of the node's, is gone."""
+        at = self._directory / rest
+        (at if at.exists() else self._directory.parent / rest).unlink()
+
+    def do_files(self, rest: str) -> list[str]:
+        """files DIRECTORY: what was written there, with the sums of what is in it."""
+        root = self._home / rest
+        lines = []
+        for path in sorted(path for path in root.rglob("*") if path.is_file()):
+            content = path.read_bytes()
+            sum_ = hashlib.sha256(content).hexdigest()[:8]
+            lines.append(f"  {path.relative_to(self._home)} {len(content)} {sum_}")
+        return lines
 
     # ---- what is asked ---------------------------------------------------------------------------
 
@@ -252,8 +301,10 @@ class Story:
         return [f"  {line.replace(f'{self._home}/', '')}".rstrip() for line in lines]
 
     def _placed(self, word: str, names: set[str]) -> str:
+        """Words that are a node, or a path in it or beside it (`./new`), are below the story's directory."""
         name, at, place = word.partition("@")
-        return f"{self._home / name}{at}{place}" if name in names else word
+        first = name.partition("/")[0]
+        return f"{self._home / name}{at}{place}" if first in names or first == "." else word
 
 
 def _shown(line: str) -> list[str]:

@@ -164,9 +164,8 @@ class _Printer:
 
     def dump(self, log: MetadataLog, follow: bool) -> None:
         path = log.path
-        if not follow:
-            self._selection, shown = self._asked.settled(log)
-            self._places += shown
+        self._selection, shown = self._asked.settled(log, grows=follow)
+        self._places += shown
         selection = self._selection
         self._namer = log.namer()
         start = None if selection.needs_names else selection.from_offset

@@ -25,6 +25,7 @@ from metaquorum.cli.log.input.options import (
     clear_progress,
     limits_json,
     offsets_text,
+    refuse_swapped,
     tell_limits,
     tell_unknown,
 )
@@ -38,6 +39,8 @@ from metaquorum.metadata.inspect.log.places import batch_at
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
 from metaquorum.metadata.inspect.summary.limits import cannot_tell, gap_ms, idle_interval_ms, last_time_ms
+from metaquorum.metadata.inspect.summary.losses import NAME as NAME_OF_LOST
+from metaquorum.metadata.inspect.summary.losses import lost_section
 from metaquorum.metadata.inspect.summary.spans import Place
 from metaquorum.metadata.inspect.summary.summary import Row, Section, Summary
 from metaquorum.metadata.inspect.timeline.event_groups import count, duration
@@ -91,6 +94,7 @@ def summary(
     """
     if last_ms is not None and start is not None:
         raise click.UsageError("give --last or --from, not both")
+    refuse_swapped(start, end)
     complaints = Complaints()
     log, nodes = open_merged(paths)
     if log.is_checkpoint:
@@ -150,7 +154,7 @@ class _Found:
         self.unsaid: list[str] = []
 
     def read(self, start: Point | None, end: Point) -> None:
-        log, seen = self.log, self.seen
+        log, seen, asked = self.log, self.seen, start
         if start is not None:
             start, shown_as = settle(log, start, first=True)
             seen.limits.place(shown_as)
@@ -163,7 +167,13 @@ class _Found:
         )
         for event in told:
             self.summary.take(event)
+        if asked is not None and start is not None and end.is_end:
+            seen.note_behind(log, asked, start)
         self.sections = self.summary.sections = self.summary.finish()
+        lost = lost_section(log, self.nodes, log.end_offset, self._time_at)
+        if lost is not None:
+            self.sections.insert(0, lost)
+            self.summary.severity = CRITICAL
         self.at_end: FoundState = state_at(log, end, past_corruption=True)
         known = known_from(log)
         self.is_end_known = known is not None and known <= self.at_end.end_offset
@@ -177,6 +187,12 @@ class _Found:
             gaps=self.summary.counts["gap in time"],
             nodes=1 if self.nodes is None else len(self.nodes.nodes),
         )
+
+    def _time_at(self, offset: int) -> int:
+        found = batch_at(self.log, offset)
+        if found is None:
+            return self.seen.last_ms or 0
+        return self._time_ms(found.header.base_offset, found.header.max_timestamp_ms)
 
     def _begins(self) -> Place:
         """Where what is told begins: the range that was asked for, or the log."""
@@ -221,7 +237,10 @@ def _screen(found: _Found, place: str, show_all: bool) -> Iterator[str]:
     for line in found.unsaid:
         yield trimmed(f"  {line}", width)
     worst = _worst_row(found.sections)
-    if worst is not None:
+    if found.sections[0].name == NAME_OF_LOST:
+        nodes = [node.path for node in found.nodes.nodes] if found.nodes is not None else [str(place)]
+        yield f"next: {shlex.join(('metaquorum', 'log', 'check', *nodes))}"
+    elif worst is not None:
         why = ("metaquorum", "log", "why", str(place), worst.entity, "--at", f"{worst.offset}+")
         yield f"next: {shlex.join(why)}"
     if hidden:
@@ -266,7 +285,7 @@ def _head(found: _Found, place: str) -> Iterator[str]:
 
 
 _TOLD = {
-    CRITICAL: ("unclean elections", "total outages", "leaderless"),
+    CRITICAL: (NAME_OF_LOST, "unclean elections", "total outages", "leaderless"),
     WARNING_SEVERITY: ("gaps in time", "directories failed", "under min isr", "quorum", "brokers"),
 }
 """Sections that the verdict names first, by the severity that it has."""
@@ -302,7 +321,7 @@ def _row_line(row: Row, times: _Times) -> str:
     return f"  {times.text(row.time_ms):{times.width}}  {row.offset:>8}  {row.text}"
 
 
-_FIRST = ("unclean elections", "total outages", "leaderless")
+_FIRST = (NAME_OF_LOST, "unclean elections", "total outages", "leaderless")
 
 
 def _worst_row(sections: list[Section]) -> Row | None:

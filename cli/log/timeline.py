@@ -22,6 +22,7 @@ from metaquorum.cli.log.input.options import (
     POINT,
     Complaints,
     clear_progress,
+    refuse_swapped,
     suggestion_from,
     tell_limits,
     tell_unknown,
@@ -89,6 +90,7 @@ def timeline(
     The logs of several nodes (several PATHs, a directory of nodes, an archive) are compared and merged into
     one.
     """
+    refuse_swapped(start, end)
     complaints = Complaints()
     log, nodes = open_merged(paths)
     if nodes is not None:
@@ -114,7 +116,7 @@ def timeline(
     reached = [
         line for point in (start, end) if point is not None and (line := seen.outside(log.path, point))
     ]
-    if not told and not reached and not complaints.count:
+    if not told and not (reached or complaints.count or seen.is_behind):
         about = f" about {' or '.join(entities)}" if entities else ""
         where = "" if start is None and end is None else " in that range"
         hints = "".join(suggestion_from(log, one) for one in entities)

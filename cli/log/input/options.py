@@ -17,7 +17,7 @@ from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import Coverage, offsets_text
 from metaquorum.metadata.inspect.log.places import ShownAs
-from metaquorum.metadata.inspect.log.points import parse_point, parse_time_ms
+from metaquorum.metadata.inspect.log.points import Point, parse_point, parse_time_ms
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records.types import TopicRecord
 
@@ -121,6 +121,15 @@ def tell_unknown(count: int, what: str = "changed nothing here") -> None:
             f"{what}",
             err=True,
         )
+
+
+def refuse_swapped(start: Point | None, end: Point | None) -> None:
+    """Raises UsageError for a range that ends before it begins."""
+    if start is None or end is None:
+        return
+    swapped = None not in (start.offset, end.offset) and (start.offset or 0) > (end.offset or 0)
+    if swapped or (None not in (start.time_ms, end.time_ms) and (start.time_ms or 0) > (end.time_ms or 0)):
+        raise click.UsageError("--from is past --to; swap them")
 
 
 def tell_limits(

@@ -39,6 +39,8 @@ class Selection:
     to_offset: int | None = None
     from_ms: int | None = None
     to_ms: int | None = None
+    told_below: int = 0
+    """Below this offset the log's clock has said which records are in time; stamps count from there on."""
 
     def wants(self, decoded: DecodedRecord, entities: Iterable[str]) -> bool:
         """Whether a record is to be shown."""
@@ -47,15 +49,16 @@ class Selection:
             and (self.from_offset is None or decoded.offset >= self.from_offset)
             and (self.to_offset is None or decoded.offset <= self.to_offset)
             and (self.from_ms is None or decoded.timestamp_ms >= self.from_ms)
-            and (self.to_ms is None or decoded.timestamp_ms <= self.to_ms)
+            and (self.to_ms is None or decoded.offset < self.told_below or decoded.timestamp_ms <= self.to_ms)
             and (
                 not self.entities
                 or any(is_below(one, wanted) for one in entities for wanted in self.entities)
             )
         )
 
-    def settled(self, log: MetadataLog) -> tuple[Selection, list[ShownAs]]:
-        """The same by offsets, where the log's clock jumps, and what to say of that."""
+    def settled(self, log: MetadataLog, *, grows: bool = False) -> tuple[Selection, list[ShownAs]]:
+        """The same by offsets, where the log's clock jumps, and what to say of that. Of a log that `grows`,
+        what comes later is in time by its stamp."""
         if log.is_checkpoint or (self.from_ms is None and self.to_ms is None) or clock_of(log).is_steady:
             return self, []
         settled, told = replace(self, from_ms=None, to_ms=None), []
@@ -66,9 +69,12 @@ class Selection:
         if self.to_ms is not None:
             place, shown = clock_of(log).place(self.to_ms)
             last = (place.offset or 0) - 1
-            settled = replace(
-                settled, to_offset=last if self.to_offset is None else min(last, self.to_offset)
-            )
+            if grows and last + 1 == clock_of(log).end_offset:
+                settled = replace(settled, to_ms=self.to_ms, told_below=last + 1)
+            else:
+                settled = replace(
+                    settled, to_offset=last if self.to_offset is None else min(last, self.to_offset)
+                )
             told.append(shown)
         return settled, [one for one in told if one is not None]
 

@@ -147,6 +147,16 @@ class LogClock:
         """When the log begins; None for one without a batch."""
         return int(self._times[0]) if len(self._times) else None
 
+    @property
+    def last_ms(self) -> int | None:
+        """When the log ends; None for one without a batch."""
+        return int(self._times[-1]) if len(self._times) else None
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last batch."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
     def jumps(self) -> Iterator[Jump]:
         """Odd batches that are off by JUMP_MS and more, those in a row together."""
         off = self._off

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.metadata.inspect.nodes.lost import known_committed
+from metaquorum.metadata.inspect.nodes.lost import LostCommitted, find_losses, holding, known_committed
 from metaquorum.metadata.inspect.nodes.nodes import short_names
 from metaquorum.metadata.inspect.nodes.stream import NodeStream
 from metaquorum.storage.log.runs import BatchRun
@@ -81,12 +81,14 @@ class NodeView:
 
 @dataclass(slots=True, kw_only=True)
 class NodesReport:
-    """All nodes, the pieces that make one log, and the ranges (`start`, `end`) that nobody has. `compared`
-    counts the offsets that two nodes or more have."""
+    """All nodes, the pieces that make one log, and the ranges (`start`, `end`) that nobody has. `losses`
+    are committed records that are lost for certain; `compared` counts the offsets that two nodes or more
+    have."""
 
     nodes: list[NodeView]
     pieces: list[Piece] = field(default_factory=list)
     holes: list[tuple[int, int]] = field(default_factory=list)
+    losses: list[LostCommitted] = field(default_factory=list)
     compared: int = 0
 
     @property
@@ -235,6 +237,12 @@ class _Comparison:
             nodes=[self._view(stream) for stream in self._streams],
             pieces=self._pieces,
             holes=self._holes,
+            losses=find_losses(
+                [
+                    holding(log, stream.end_offset, stream.epochs)
+                    for log, stream in zip(self._logs, self._streams, strict=True)
+                ]
+            ),
             compared=self._compared,
         )
         for node in report.nodes:

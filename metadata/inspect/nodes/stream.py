@@ -13,6 +13,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.walk.sound_headers import put_right
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.batches.format import parse_header
+from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.runs import BatchRun
 
@@ -29,6 +30,7 @@ class NodeStream:
         self.missing: list[tuple[int, int]] = []
         self.start_offset = self.end_offset = log.start_offset
         self.last_epoch = 0
+        self.epochs = EpochTable()
         self.was_put_right = False
         self._source: Iterator[RecordBatch | BatchRun | Damage] = log.runs()
         self._ahead: deque[Content] = deque()
@@ -76,6 +78,8 @@ class NodeStream:
 
     def advance(self) -> None:
         """Behind what is current; what lies between it and what comes next is missing here."""
+        if self.epoch != self.last_epoch or not self.epochs.entries:
+            self.epochs = self.epochs.append(self.epoch, self.base)
         self.last_epoch = self.epoch
         self.end_offset = max(self.end_offset, self.next_offset)
         self._take()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.coverage import offsets_text
 from metaquorum.metadata.inspect.log.log import INDEX_SUFFIXES, damage_line
 from metaquorum.metadata.inspect.log.points import utc_text
 from metaquorum.metadata.inspect.log.quorum import QuorumView
@@ -93,9 +94,15 @@ class Ranking:
         return [voter for voter in self.voters if voter in there]
 
     @property
+    def damaged_voters(self) -> list[int]:
+        """Those of them that hold damage: what they had behind it is not known."""
+        damaged = {one.node_id for one in self.survivors if one.damage is not None}
+        return [voter for voter in self.found_voters if voter in damaged]
+
+    @property
     def has_majority(self) -> bool:
         """Whether the survivors must hold every committed record between them."""
-        return 2 * len(self.found_voters) > len(self.voters)
+        return 2 * (len(self.found_voters) - len(self.damaged_voters)) > len(self.voters)
 
     @property
     def first_epoch(self) -> int:
@@ -212,14 +219,14 @@ def _parting(best: Survivor, other: Survivor) -> list[str]:
         return []
     if known > common:
         return [
-            f"{other.files.home} has offsets {common} to {other.end.offset - 1} of epoch {other.end.epoch}"
+            f"{other.files.home} has {offsets_text(common, other.end.offset)} of epoch {other.end.epoch}"
             f" that the best log has not, and what lies below {known} of them were committed: a controller's"
             f" directory was replaced by an older copy or emptied, and what the best log has from {common} on"
             f" was written without them; decide which to keep: to keep these, salvage from"
             f" {other.files.home} alone"
         ]
     return [
-        f"{other.files.home} has offsets {common} to {other.end.offset - 1} of epoch {other.end.epoch}"
+        f"{other.files.home} has {offsets_text(common, other.end.offset)} of epoch {other.end.epoch}"
         " that the best log has not; a later leader did not have them, so they were never committed"
     ]
 
@@ -234,11 +241,19 @@ def what_is_missing(ranking: Ranking) -> list[str]:
     elif ranking.losses:
         lines.append("what the warnings above say: what a node knew to be committed is not with all of them")
     elif ranking.has_majority:
+        whole = len(found) - len(ranking.damaged_voters)
+        how = "" if whole == len(found) else " and whole"
         lines.append(
-            f"nothing that was committed: {len(found)} of the {len(voters)} voters are here, a majority"
+            f"nothing that was committed: {whole} of the {len(voters)} voters are here{how}, a majority"
         )
         if best.damage is None:
             lines.append("this quorum can be started as it is; salvage only for another voter set")
+    elif 2 * len(found) > len(voters):
+        damaged = ", ".join(map(str, ranking.damaged_voters))
+        lines.append(
+            f"whatever was committed from offset {best.end.offset} on: a majority of the voters is here, but"
+            f" what {damaged} held behind the damage is not known"
+        )
     else:
         gone = ", ".join(str(voter) for voter in voters if voter not in found)
         lines.append(
@@ -250,7 +265,7 @@ def what_is_missing(ranking: Ranking) -> list[str]:
                 f"the newest record here is of {utc_text(best.time_ms)}; changes after it may be lost"
             )
     highest = max(one.epoch for one in ranking.survivors)
-    if highest > best.end.epoch:
+    if highest > best.end.epoch and not ranking.has_majority:
         lines.append(
             f"the survivors know of epoch {highest}, and the best log ends in epoch {best.end.epoch}:"
             " a leader of an epoch in between may have committed records that are in no directory here"

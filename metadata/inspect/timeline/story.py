@@ -15,6 +15,7 @@ from metaquorum.metadata.inspect.changes.creations import may_create
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.coverage import (
     MISSING,
+    NOT_IN_LOG,
     Uncovered,
     before_the_log,
     before_the_state,
@@ -49,6 +50,10 @@ class Seen:
     limits: Limits = field(default_factory=Limits)
     taken_for_offsets: set[int] = field(default_factory=set)
     """Times that the log reaches, though its clock jumps."""
+    is_over: bool = False
+    """Reading stopped at the end of the range, before that of the log."""
+    is_behind: bool = False
+    """The range begins behind the log's end."""
 
     def settled(self, log: MetadataLog, point: Point, *, first: bool = False) -> Point:
         """A place as it can be shown; notes where that is another one."""
@@ -69,9 +74,32 @@ class Seen:
         self.last_ms = max(stretch.time_ms, self.last_ms or 0)
         self.end_offset = max(stretch.next_offset, self.end_offset)
 
+    def note_behind(self, log: MetadataLog, asked: Point, start: Point) -> None:
+        """Notes that a range begins behind the log's end, where all was read: `asked`, shown as `start`."""
+        last_ms = self.last_ms
+        if asked.time_ms is not None and start.offset is not None:
+            clock_ends = clock_of(log).last_ms
+            last_ms = clock_ends if start.offset >= self.end_offset else None
+        behind = None if last_ms is None or asked.time_ms is None else asked.time_ms > last_ms
+        if behind and last_ms is not None and asked.time_ms is not None:
+            text = f"the log ends at {utc_text(last_ms)}, before {utc_text(asked.time_ms)}"
+        elif asked.offset is not None and asked.offset > self.end_offset:
+            hint = ms_hint(asked.offset)
+            text = f"the log ends at offset {self.end_offset}, before {asked.offset}{hint}"
+        else:
+            return
+        self.is_behind = True
+        self.limits.coverage.add(
+            Uncovered(
+                from_offset=self.end_offset, to_offset=None, reason=NOT_IN_LOG, text=text, path=log.path
+            )
+        )
+
     def outside(self, path: str, point: Point) -> str | None:
-        """Why the log does not reach `point`; None where it does."""
-        if point.offset is not None and point.offset > self.end_offset:
+        """Why the log does not reach `point`; None where it does, and where that is noted as not covered."""
+        if self.is_behind:
+            return None
+        if point.offset is not None and point.offset > self.end_offset and not self.is_over:
             return f"{path} ends at offset {self.end_offset}, before {point.offset}{ms_hint(point.offset)}"
         if point.time_ms is None or self.first_ms is None or point.time_ms in self.taken_for_offsets:
             return None
@@ -95,12 +123,16 @@ def events(
     """Every event of a log from `start` up to `end`, in order, of the severities `shown`. Lines about what
     could not be read go to `on_problem`, and reading goes on behind it."""
     seen = Seen() if seen is None else seen
+    asked = start
     if start is not None:
         start = seen.settled(log, start, first=True)
     story = _Story(log, on_problem, seen.settled(log, end), seen)
     for event in story.run(start, gap_ms, shown):
         if start is None or not _is_before(event, start):
             yield event
+    seen.is_over = story.is_over
+    if asked is not None and start is not None and not story.is_over:
+        seen.note_behind(log, asked, start)
 
 
 def _is_before(event: TimelineEvent, start: Point) -> bool:
@@ -130,7 +162,7 @@ class _Story:
         self._end = end
         self._seen = seen
         self._expected: int | None = None
-        self._is_over = False
+        self.is_over = False
 
     def run(self, start: Point | None, gap_ms: int, shown: frozenset[str]) -> Iterator[TimelineEvent]:
         """The events, stretch by stretch: a snapshot is taken in where it says what was not known."""
@@ -147,7 +179,7 @@ class _Story:
             if is_alone:
                 self._tell_alone(start)
                 is_alone = False
-            if learn_at is None or self._is_over or not self._reaches(learn_at):
+            if learn_at is None or self.is_over or not self._reaches(learn_at):
                 break
             timeline.learn(state_at(self._log, Point(offset=learn_at), past_corruption=True).image)
             place, learn_at = learn_at, None
@@ -176,7 +208,7 @@ class _Story:
     def _tell_alone(self, start: Point | None) -> None:
         """Notes the stretch before the first known state."""
         reached = self._end
-        if self._is_over and reached.offset is None:
+        if self.is_over and reached.offset is None:
             reached = Point(offset=self._expected)
         self._seen.limits.coverage.add(before_the_state(self._log, start, reached, ALONE))
 
@@ -215,7 +247,7 @@ class _Story:
                 return None
             seen.take(header)
             if self._is_past(header):
-                self._is_over = True
+                self.is_over = True
                 return None
             cure = self._follow(header.base_offset, header.next_offset, limit)
             if cure is not None:

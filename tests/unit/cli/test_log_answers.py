@@ -65,8 +65,8 @@ def flip(maker: Maker, batch: int) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "parts"),
     [
-        (["timeline", "LOG", "--from", "99"], 0, ["ends at offset 8, before 99"]),
-        (["timeline", "LOG", "--from", END], 0, ["ends at 2026-", f"before {END[:-1]}.000Z"]),
+        (["timeline", "LOG", "--from", "99"], 4, ["ends at offset 8, before 99"]),
+        (["timeline", "LOG", "--from", END], 4, ["ends at 2026-", f"before {END[:-1]}.000Z"]),
         (["timeline", "LOG", "--to", BEFORE], 0, ["begins at 2026-", "after 1999-01-01"]),
         (["timeline", "LOG", "--severity", "critical"], 0, ["no event of severity critical or above"]),
         (["timeline", "LOG", "--entity", "topic/nope"], 0, ["or above about topic/nope"]),

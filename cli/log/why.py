@@ -35,7 +35,7 @@ from metaquorum.metadata.inspect.entities.targets import Target, parse_target
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.why.explain import explain
-from metaquorum.metadata.inspect.why.why import Explanation, Link
+from metaquorum.metadata.inspect.why.explanation import Explanation, Link
 from metaquorum.metadata.secrets import Redacted
 
 TARGET = Checked("entity", parse_target, log_complete.targets)

@@ -298,7 +298,8 @@ class Story:
         lines += [f"! {line}" for line in result.stderr.splitlines()]
         if result.exit_code:
             lines.append(f"exit code {result.exit_code}")
-        return [f"  {line.replace(f'{self._home}/', '')}".rstrip() for line in lines]
+        shown = (f"  {line.replace(f'{self._home}/', '')}".rstrip() for line in lines)
+        return [line for line in shown if line]  # blank lines are the story's own
 
     def _placed(self, word: str, names: set[str]) -> str:
         """Words that are a node, or a path in it or beside it (`./new`), are below the story's directory."""

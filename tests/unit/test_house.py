@@ -39,7 +39,7 @@ LONG_FILES: dict[str, int] = {
     "metadata/inspect/checks/predicate.py": 468,
     "metadata/inspect/summary/summary.py": 405,
     "metadata/inspect/timeline/timeline.py": 463,
-    "metadata/inspect/why/why.py": 485,
+    "metadata/inspect/why/why.py": 467,
     "metadata/meaning.py": 453,
     "metadata/records/types.py": 445,
     "pipeline/intervals/cluster.py": 419,

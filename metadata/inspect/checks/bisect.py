@@ -20,7 +20,6 @@ from metaquorum.metadata.inspect.log.coverage import before_the_log, before_the_
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     OnProblem,
@@ -31,6 +30,7 @@ from metaquorum.metadata.inspect.walk.states import (
     state_at,
     steps_about,
     steps_from,
+    with_quorum,
 )
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.control import UnknownControlRecord
@@ -171,14 +171,9 @@ class _Search:
 
     def state_at(self, point: Point) -> FoundState:
         """The state at a place, what it does not cover taken in."""
-        found = state_at(
-            self._log,
-            point,
-            self._on_problem,
-            past_corruption=self._past_corruption,
-            coverage=self._limits.coverage,
-        )
-        return self._with_quorum(found)
+        coverage, past = self._limits.coverage, self._past_corruption
+        found = state_at(self._log, point, self._on_problem, past_corruption=past, coverage=coverage)
+        return with_quorum(self._log, found)
 
     def _asked(self, found: FoundState) -> Verdict:
         if self._check.image is None:
@@ -283,12 +278,7 @@ class _Search:
         if found.problems:
             self._tell(f"{snapshot.path} is not used: {found.problems[0]}")
             return None
-        return self._with_quorum(found)
-
-    def _with_quorum(self, found: FoundState) -> FoundState:
-        """Snapshots hold no elections; the log does."""
-        found.quorum = quorum_at(self._log, found.end_offset, found.quorum)
-        return found
+        return with_quorum(self._log, found)
 
     def _between(self, good: FoundState, bad: LogPosition | None, reason: str) -> Bisection:
         good = self._nearer(good)
@@ -400,7 +390,7 @@ class _Search:
             found = nothing_known(base_offset)
         else:
             found = state_at(self._log, Point(offset=base_offset), past_corruption=self._past_corruption)
-        found = self._with_quorum(found)
+        found = with_quorum(self._log, found)
         return next(steps_from(self._log, found, past_corruption=self._past_corruption))
 
     def _turned(self, result: Bisection, step: Step) -> Bisection:

@@ -19,7 +19,6 @@ from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log, b
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.walk.concern import Concern
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
@@ -31,6 +30,7 @@ from metaquorum.metadata.inspect.walk.states import (
     state_at,
     steps_about,
     steps_alone,
+    with_quorum,
 )
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
@@ -88,7 +88,7 @@ def history(
     options = _Options(past_corruption=past_corruption, coverage=limits.coverage)
     found = state_at(log, Point(offset=known) if first is None else first, on_problem, **options)
     if wanted.has("quorum"):
-        found.quorum = quorum_at(log, found.end_offset, found.quorum)
+        found = with_quorum(log, found)
     follower = _Follower(wanted, found, partial(clock_of, log))
     if before is not None:
         follower.take_over(before)

@@ -106,7 +106,6 @@ class Timeline:
         self._clock = RunningClock(clock)
         self._stamp_ms: int | None = None
         self._is_odd = False
-        self._is_silence_sure = True
         self._last_ms: int | None = None
         if image is not None and is_known:
             self._last_ms = image.provenance.timestamp_ms
@@ -299,11 +298,11 @@ class Timeline:
         self._stamp_ms = stamp_ms
         off_ms = stamp_ms - changes.time_ms
         was_odd, self._is_odd = self._is_odd, abs(off_ms) >= JUMP_MS
-        self._is_silence_sure = not (was_odd or self._is_odd)
         if self._is_odd and not was_odd:
             self._tell_jump(changes.base_offset, stamp_ms, off_ms)
         last, now, offset = self._last_ms, changes.time_ms, changes.base_offset
-        self._silence_ms = None if last is None else now - last
+        tells = not (was_odd or self._is_odd)  # or the clocks of two leaders do not tell
+        self._silence_ms = None if last is None else now - last if tells else -1
         if last is not None and last >= 0 and now >= 0:
             if self._idle_records and now - last > self._gap_ms:
                 text = (
@@ -444,16 +443,13 @@ class Timeline:
         if self._epoch is None and self._is_trimmed and self._end[0]:
             self._epoch = self._end[1]  # that of the batch before
         ids = ",".join(str(voter.voter_id) for voter in record.voters)
-        level, silence_ms = self._feed.metadata_version, self._silence_ms
-        if silence_ms is not None and not self._is_silence_sure:
-            silence_ms = -1
-        causes = election_causes(record, epoch, self._leader, self._epoch, silence_ms, level)
+        level, silent_ms = self._feed.metadata_version, self._silence_ms
+        causes = election_causes(record, epoch, self._leader, self._epoch, silent_ms, level)
         rules = [cause.rule for cause in causes]
         extra = "; ".join(cause.text for cause in causes[1:])
         text = f"controller {leader} leads (voters {ids})" + (f"; {extra}" if extra else "")
         severity = WARNING if "leader-lost" in rules else INFO
         rule = rules[1] if len(rules) > 1 else rules[0]
-        entities = ("quorum", f"controller/{leader}")
         self._tell(
             offset,
             "election",
@@ -461,7 +457,7 @@ class Timeline:
             text,
             severity=severity,
             rule=rule,
-            entities=entities,
-            span_ms=None if silence_ms == -1 else silence_ms,
+            entities=("quorum",),
+            span_ms=None if silent_ms == -1 else silent_ms,
         )
         self._leader, self._epoch = leader, epoch

@@ -40,6 +40,7 @@ __all__ = [
     "steps_about",
     "steps_alone",
     "steps_from",
+    "with_quorum",
 ]
 
 
@@ -88,6 +89,11 @@ def quorum_state_at(
         found.shown = shown
     else:
         found = state_at(log, point, on_problem, past_corruption=past_corruption)
+    return with_quorum(log, found)
+
+
+def with_quorum(log: MetadataLog, found: FoundState) -> FoundState:
+    """`found` with the newest election below it: a snapshot that it was begun at holds none, the log may."""
     found.quorum = quorum_at(log, found.end_offset, found.quorum)
     return found
 

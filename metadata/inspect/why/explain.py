@@ -24,7 +24,8 @@ from metaquorum.metadata.inspect.log.points import END, Point, utc_text
 from metaquorum.metadata.inspect.walk.concern import Stretch
 from metaquorum.metadata.inspect.walk.decoded_runs import decoded_runs, place_of
 from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at
-from metaquorum.metadata.inspect.why.why import Chain, Explanation
+from metaquorum.metadata.inspect.why.explanation import Explanation
+from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
 

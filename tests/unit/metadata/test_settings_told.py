@@ -12,7 +12,8 @@ from metaquorum.metadata.inspect.entities.diff import changes_between
 from metaquorum.metadata.inspect.entities.targets import parse_target
 from metaquorum.metadata.inspect.entities.views import fields_of
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
-from metaquorum.metadata.inspect.why.why import Chain, Explanation
+from metaquorum.metadata.inspect.why.explanation import Explanation
+from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.text.tree import image_tree, plain_number

@@ -14,7 +14,8 @@ from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.why.explain import explain
-from metaquorum.metadata.inspect.why.why import Chain, Explanation
+from metaquorum.metadata.inspect.why.explanation import Explanation
+from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY, shared_data_path

@@ -1,0 +1,56 @@
+"""The answer of `why`: the chain of records that made an entity so, and how it stands at the end.
+
+Owns what a link is and which one counts as the last. Knows no log and no rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from metaquorum.metadata.inspect.causes.cause_types import Cause
+from metaquorum.metadata.inspect.entities.targets import Target
+from metaquorum.metadata.inspect.log.places import Limits
+
+SNAPSHOT = "SNAPSHOT"
+"""In place of a record type: the entity is there from the start on, a snapshot says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One record of the chain. `changes` are (field, before, after) as plain data; times are Unix ms;
+    `stamp_ms`, its batch's stamp where that is not the time it was (see `clock`)."""
+
+    offset: int
+    epoch: int
+    time_ms: int
+    type_name: str
+    changes: tuple[tuple[str, Any, Any], ...]
+    causes: tuple[Cause, ...]
+    stamp_ms: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Explanation:
+    """The chain, oldest first, and how the target stands at its end. `exists` is False for an entity that was
+    deleted or never was, None where records alone cannot tell; `value` is the field's, or all fields'.
+    `dropped` links were too many to keep; `unknown` records of the log are from the future; `limits` has what
+    the chain does not cover."""
+
+    target: Target
+    end_offset: int
+    exists: bool | None
+    value: Any
+    links: list[Link] = field(default_factory=list)
+    dropped: int = 0
+    unknown: int = 0
+    base_offset: int = 0
+    limits: Limits = field(default_factory=Limits, compare=False)
+
+    @property
+    def last(self) -> Link | None:
+        """The newest link that changed something; the newest where none did. A snapshot says what was before
+        the log's records: it changes nothing where there are some."""
+        told = [link for link in self.links if link.type_name != SNAPSHOT] or self.links
+        changed = (link for link in reversed(told) if link.causes[0].rule != "changed-nothing")
+        return next(changed, told[-1] if told else None)

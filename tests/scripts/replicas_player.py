@@ -43,7 +43,13 @@ from metaquorum.broker.replica.messages import (
     ProduceRequest,
 )
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import BROKER_RESOURCE, METADATA_VERSION, TOPIC_RESOURCE, ConfigResource
+from metaquorum.metadata.image import (
+    BROKER_RESOURCE,
+    METADATA_VERSION,
+    TOPIC_RESOURCE,
+    ConfigResource,
+    ProducerIds,
+)
 from tests.scripts.player import Player, show
 from tests.scripts.replicas_words import accepted, batches, fetched, key, numbers, place_of, position
 from tests.unit.broker.manager_world import Cluster, Host, key_of, topic_id
@@ -108,13 +114,13 @@ class ReplicasPlayer(Player):
     def _say_state(self) -> None:
         """What is other than it was when it was said last."""
         manager = self.host.manager
-        status = show(manager.status()).removeprefix("ReplicaStatus ")
         facts = {f"{show(each)}": self._partition(each) for each in manager.partitions}
         facts |= {f"offline {show(at)}": show(why) for at, why in manager._placement.offline.items()}
         good, bad = show(manager.good_directories), show(manager.offline_directories)
-        facts |= {"status": status, "directories": f"good {good} bad {bad}"}
-        due = manager.next_deadline_ms()
-        facts["due"] = "-" if due is None else f"+{due - self.host.now_ms}"
+        facts["status"] = show(manager.status()).removeprefix("ReplicaStatus ")
+        facts["directories"] = f"good {good} bad {bad}"
+        due_ms = manager.next_deadline_ms()
+        facts["due"] = "-" if due_ms is None else f"+{due_ms - self.host.now_ms}"
         for name, fact in facts.items():
             if self._known.get(name) != fact:
                 self.say(f". {name}: {fact}")
@@ -184,11 +190,8 @@ class ReplicasPlayer(Player):
 
     def do_change(self, partition: str, **options: str) -> None:
         """change x-0 leader=2 isr=1,2 replicas=1,2 place=b recovery=1"""
-        fields: dict[str, Any] = {
-            name: numbers(options[name])
-            for name in ("isr", "replicas", "adding", "removing")
-            if name in options
-        }
+        lists = {"isr", "replicas", "adding", "removing"} & options.keys()
+        fields: dict[str, Any] = {name: numbers(options[name]) for name in sorted(lists)}
         if "leader" in options:
             fields["leader"] = int(options["leader"])
         if "recovery" in options:
@@ -206,6 +209,9 @@ class ReplicasPlayer(Player):
 
     def do_level(self, level: str) -> None:
         self.cluster._builder.set_feature(METADATA_VERSION, int(level))
+
+    def do_producers(self, given_below: str) -> None:
+        self.cluster._builder.producer_ids = ProducerIds(next_producer_id=int(given_below))
 
     def do_configure(self, kind: str, name: str, setting: str, value: str) -> None:
         """configure topic x retention.ms 5; configure broker 1 ... (`-`: of all); `-` as value: remove it."""
@@ -377,8 +383,7 @@ class ReplicasPlayer(Player):
         """What it answers to the oldest question: accepts [and leaves out x-0], each=<code>, isr=1,2 epoch=3
         first=100; or refuses=<code> hint=2, or `confused`: an answer of another kind."""
         if not self.asked:
-            self.say("nothing was asked")
-            return
+            return self.say("nothing was asked")
         asked = self.asked.popleft()
         response: Any
         if word == "refuses":

@@ -180,14 +180,12 @@ class LocalLog:
         self.epochs = self.epochs.truncate_start(self.start)
         self.high_watermark = max(self.high_watermark, self.start)
 
-    def raise_high_watermark(self, to: int) -> bool:
+    def raise_high_watermark(self, to: int) -> None:
         """Never lowers it, and never puts it above the end."""
         to = min(to, self.end)
-        if to <= self.high_watermark:
-            return False
-        self.high_watermark = to
-        self.changes |= Changes.HIGH_WATERMARK
-        return True
+        if to > self.high_watermark:
+            self.high_watermark = to
+            self.changes |= Changes.HIGH_WATERMARK
 
     def _wrote_to(self, end: int) -> None:
         end = min(end, self.end)

@@ -161,6 +161,8 @@ def test_a_request_writes_up_to_its_limit_and_nothing_above(
     assert len(result.records) == (count if count <= 3 else 0)
     errors = [each.error for each in result.response.results]
     assert errors == [ErrorCode.NONE if count <= 3 else ErrorCode.POLICY_VIOLATION] * count
+    # What is refused for its size waits for no commit: it says nothing of the image.
+    assert result.depends_on_image == (count <= 3)
 
 
 @pytest.mark.parametrize(

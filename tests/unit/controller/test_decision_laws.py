@@ -100,6 +100,28 @@ def _again(image: MetadataImage, said: dict[str, object]) -> ControllerResult:
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        ({}, False),
+        ({"incarnation_id": b"i" * 15}, True),
+        ({"incarnation_id": b"i" * 17}, True),
+        ({"incarnation_id": bytes(16)}, True),
+        ({"endpoints": ()}, True),
+        ({"directories": ()}, True),
+        ({"directories": (b"d" * 15,)}, True),
+        ({"directories": (bytes(15) + b"\x01",)}, True),
+        ({"directories": (bytes(14) + b"\x01\x00",)}, False),
+        ({"directories": (b"d" * 16, b"d" * 16)}, True),
+    ],
+)
+def test_a_registration_names_what_it_must(said: dict[str, object], refused: bool) -> None:
+    result = _again(image_of(level=25), {**SAID, **said})
+    code = result.response.code if isinstance(result.response, ApiError) else None
+    assert code == (ErrorCode.INVALID_REGISTRATION if refused else None)
+    assert bool(result.records) != refused
+
+
 # ---- who is a voter --------------------------------------------------------------------------------
 
 
@@ -228,6 +250,16 @@ def test_so_many_refusals_of_elections_are_told_and_every_success(told: int) -> 
     assert codes.count(ErrorCode.NONE) == len(result.records) == 2
     assert not result.response.more
     assert len(one.records) == 1 and one.response.more
+
+
+@pytest.mark.parametrize(("most", "refused"), [(2, False), (1, True)])
+def test_so_many_elections_may_be_named_at_once(most: int, refused: bool) -> None:
+    """Each counts once; the answer to too many says nothing of the image, and waits for no commit."""
+    image = image_of(TopicRecord("t", TOPIC), partition(0, (1,), (1,), 1), partition(1, (1,), (1,), 1))
+    request = ElectLeadersRequest(unclean=False, partitions=(("t", 0), ("t", 1), ("t", 0)))
+    result = decide_elections(image, request, rules_of(image, image.brokers.is_active), records_max=most)
+    assert isinstance(result.response, ApiError) == refused
+    assert result.depends_on_image != refused
 
 
 ELR = FeatureLevelRecord("eligible.leader.replicas.version", 1)

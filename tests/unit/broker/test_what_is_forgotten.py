@@ -1,0 +1,158 @@
+"""Small memories of a broker's replicas: what is gone is forgotten, counters come round, limits are whole.
+
+And what a message leaves out means nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from unittest import mock
+
+import pytest
+
+from metaquorum.broker.replica import events, messages
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, Session
+from metaquorum.broker.replica.partition import leader
+from metaquorum.metadata.errors import ErrorCode
+from tests.unit.broker.manager_world import Host, answer_to, key_of
+from tests.unit.broker.replica_world import Replica, batch, info
+from tests.unit.broker.test_manager_requests import at, fetch, leading
+
+
+def kept(host: Host) -> dict[str, int]:
+    """How much the leader's side of fetches remembers of each thing."""
+    fetches = host.manager._fetches
+    names = ("_watchers", "_by_key", "_by_session", "_reads", "_woken")
+    return {name: len(getattr(fetches, name)) for name in names}
+
+
+def test_nothing_is_remembered_of_fetches_and_sessions_that_are_over() -> None:
+    _, host = leading("x", "y")
+    x, y = key_of("x"), key_of("y")
+    empty = kept(host)
+    assert set(empty.values()) == {0}
+    response = answer_to(host.ask(fetch(at(x, 0), at(y, 0), session=(0, 0), wait_ms=0)))
+    session = response.session_id
+    assert kept(host)["_watchers"] == 2
+    host.ask(fetch(session=(session, 1), wait_ms=0, forgotten=(x,)))
+    assert kept(host)["_watchers"] == 1
+    host.ask(fetch(at(x, 0), session=(session, -1), wait_ms=0), "last")
+    assert kept(host) == empty
+    for number, (wait_ms, key) in enumerate([(500, x), (500, y), (0, x)]):
+        host.ask(fetch(at(key, 0), wait_ms=wait_ms), number)
+    assert kept(host)["_by_key"] == kept(host)["_watchers"] == 2
+    host.manager._fetches.cancel(0)
+    host.tick(500)
+    assert kept(host) == empty
+
+
+@pytest.mark.parametrize(("epoch", "following"), [(1, 2), (LAST_EPOCH - 1, LAST_EPOCH), (LAST_EPOCH, 1)])
+def test_epochs_of_a_session_come_round_to_one(epoch: int, following: int) -> None:
+    assert LAST_EPOCH == 2**31 - 1
+    session = Session(5, 2, 0)
+    session.next_epoch = epoch
+    session.advance()
+    assert session.next_epoch == following
+
+
+@pytest.mark.parametrize(("room", "fits"), [(0, True), (-1, False)])
+def test_what_waits_for_the_disk_has_a_whole_limit(room: int, fits: bool) -> None:
+    """Two batches wait; the third fills the limit to the byte, or is a byte too much."""
+    replica = Replica()
+    replica.lead(info(isr=(1,), replicas=(1,)))
+    size = len(batch(b"v"))
+    with mock.patch.object(leader, "UNWRITTEN_LIMIT_BYTES", 3 * size + room):
+        tickets = [replica.send(batch(b"v")) for _ in range(3)]
+        refused = [each.result.error for each in tickets if each.results]
+        assert refused == ([] if fits else [ErrorCode.REQUEST_TIMED_OUT])
+        replica.settle()
+        assert replica.send(batch(b"v")).results == []
+
+
+@pytest.mark.parametrize(
+    ("failures", "longest", "shortest"),
+    [(0, 50, 25), (1, 50, 25), (2, 100, 50), (3, 200, 100), (5, 800, 400), (6, 1000, 500), (20, 1000, 500)],
+)
+def test_waits_grow_with_the_failures_in_a_row(failures: int, longest: int, shortest: int) -> None:
+    for drawn, wait_ms in ((lambda below: 0, longest), (lambda below: below - 1, shortest)):
+        rng = random.Random()
+        with mock.patch.object(rng, "randrange", drawn):
+            call = ControllerCall(rng, 1_000)
+            call.failures = failures
+            call.back_off(10_000)
+        assert call.next_deadline_ms(waits=True) == 10_000 + wait_ms
+        assert not call.is_ready(10_000 + wait_ms - 1) and call.is_ready(10_000 + wait_ms)
+
+
+# ---- defaults --------------------------------------------------------------------------------------
+
+CONFIG = {
+    "log_flush_before_ack": True,
+    "replica_lag_time_max_ms": 30_000,
+    "replica_fetch_max_bytes": 1_048_576,
+    "replica_fetch_response_max_bytes": 10_485_760,
+    "replica_fetch_min_bytes": 1,
+    "replica_fetch_wait_max_ms": 500,
+    "replica_fetch_backoff_ms": 1_000,
+    "replica_high_watermark_checkpoint_interval_ms": 5_000,
+    "replica_request_timeout_ms": 30_000,
+    "log_retention_check_interval_ms": 300_000,
+    "log_dir_assignment_timeout_ms": 30_000,
+    "controller_request_timeout_ms": 1_000,
+    "fetch_max_bytes": 57_671_680,
+    "max_incremental_fetch_session_cache_slots": 1_000,
+    "producer_id_expiration_ms": 86_400_000,
+    "produce_purgatory_max_requests": 10_000,
+    "fetch_purgatory_max_requests": 10_000,
+    "log_tail_cache_max_bytes": 33_554_432,
+}
+MESSAGES = {
+    "ProduceResult": {
+        "base_offset": -1,
+        "log_append_time_ms": -1,
+        "log_start_offset": -1,
+        "leader_epoch": -1,
+    },
+    "FetchPartition": {"current_leader_epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1},
+    "FetchRequest": {"replica_id": -1, "replica_epoch": -1, "session_id": 0, "session_epoch": -1},
+    "FetchedPartition": {"high_watermark": -1, "log_start_offset": -1, "leader_epoch": -1},
+    "ListOffsetsPartition": {"current_leader_epoch": -1},
+    "ListedOffset": {"offset": -1, "timestamp_ms": -1, "leader_epoch": -1},
+    "InitProducerIdRequest": {"producer_id": -1, "producer_epoch": -1},
+}
+EVENTS = {
+    "ReplicaLog": {"start_offset": 0, "end_offset": 0, "high_watermark": 0, "size_bytes": 0},
+    "FoundDirectory": {"total_bytes": -1, "usable_bytes": -1},
+    "CutPartition": {"start_over": False},
+    "LogSettings": {
+        "segment_bytes": 1_073_741_824,
+        "segment_ms": 604_800_000,
+        "retention_bytes": -1,
+        "retention_ms": 604_800_000,
+        "file_delete_delay_ms": 60_000,
+        "deletes": True,
+    },
+}
+
+
+def numbers_of(module: object) -> dict[str, dict[str, int]]:
+    """Numbers that the values of a module have where nothing is said, by class and field."""
+    found: dict[str, dict[str, int]] = {}
+    for name, value in vars(module).items():
+        if dataclasses.is_dataclass(value) and value.__module__ == module.__name__:  # type: ignore[attr-defined]
+            for each in dataclasses.fields(value):
+                if type(each.default) in (int, bool):
+                    found.setdefault(name, {})[each.name] = each.default
+    return found
+
+
+def test_what_is_left_out_of_a_message_or_a_configuration() -> None:
+    assert numbers_of(messages) == MESSAGES
+    assert numbers_of(events) == EVENTS
+    known = {
+        each.name: each.default for each in dataclasses.fields(ReplicaConfig) if isinstance(each.default, int)
+    }
+    assert known == CONFIG, "a new setting: say its default here"

@@ -199,7 +199,7 @@ class ReplicaStore:
         """
         match effect:
             case AppendLog(batches=batches):
-                self.log.append_batches(batches)
+                self.log.append(batches)
                 self._tail.append(batches)
             case TruncateLog(end_offset=end_offset):
                 self._tail.clear()

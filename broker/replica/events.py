@@ -28,6 +28,7 @@ from metaquorum.metadata.requests.partitions import (
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.producers import ProducerTable
 
@@ -293,7 +294,7 @@ class AppendPartition:
     directory_id: bytes
     key: PartitionKey
     incarnation: int
-    data: bytes
+    batches: Batches
     sync: bool
 
 

@@ -12,11 +12,13 @@ from typing import NamedTuple
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches, parse_header
 from metaquorum.storage.batches.format import BatchHeader, header_problems
 from metaquorum.storage.batches.walk import Hop
+from metaquorum.storage.errors import BatchError
 
 
 class Batches(NamedTuple):
-    """`data` is whole batches and nothing else, each with offsets that follow those of the one before;
-    `headers` are theirs, in order. Make one with `parse` or `sealed`."""
+    """`data` is whole batches and nothing else, each with offsets that follow those of the one before (in a
+    partition's log some may be missing); `headers` are theirs, in order. Make one with `parse`, `sealed` or
+    `of_hops`."""
 
     data: bytes
     headers: tuple[BatchHeader, ...]
@@ -36,6 +38,10 @@ class Batches(NamedTuple):
         while position < len(data):
             headers.append(parse_header(data, position))
             position += headers[-1].size_bytes
+        if position > len(data):
+            raise BatchError(
+                f"the last of these batches ends {position - len(data)} bytes behind what is there"
+            )
         return Batches(data, tuple(headers))
 
     @staticmethod
@@ -62,11 +68,12 @@ class Batches(NamedTuple):
         """Offset after the last record. There must be one."""
         return self.headers[-1].next_offset
 
-    def problem_after(self, end_offset: int, epoch: int) -> str | None:
-        """Why these cannot follow a log that ends at `end_offset` in `epoch`; None: they can."""
+    def problem_after(self, end_offset: int, epoch: int, *, gaps: bool = False) -> str | None:
+        """Why these cannot follow a log that ends at `end_offset` in `epoch`; None: they can. With `gaps`
+        offsets may be missing between them and the log."""
         if not self.headers:
             return "expected at least one batch"
-        return next(iter(header_problems(self.headers[0], end_offset, epoch)), None)
+        return next(iter(header_problems(self.headers[0], end_offset, epoch, gaps=gaps)), None)
 
     def after(self, count: int) -> Batches:
         """Without the first `count` batches."""

@@ -17,11 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
 
 from metaquorum.storage.batches.batch import HEADER_BYTES, BatchHeader, parse_header
 from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
-from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.storage.disk.interface import Disk, Lock, join, parent_of, write_atomically
 from metaquorum.storage.errors import BatchError, LogFailedError, OffsetOutOfRange
 from metaquorum.storage.log.config import METADATA_DIRECTORY, PARTITION_METADATA_FILE, LogConfig, SegmentInfo
@@ -155,32 +153,19 @@ class SegmentedLog:
 
     # --- writing
 
-    def append(self, batches: bytes) -> int:
+    def append(self, batches: Batches) -> int:
         """Adds whole batches at the end and returns the new end offset. Not durable before a sync.
 
-        Raises BatchError, with nothing written, when the first base offset is not the end offset, offsets
-        are not contiguous, an epoch falls, a CRC is wrong or a batch is over the limit. Raises DiskError when
-        the disk refuses; the log then accepts no more writes.
+        Their bytes were checked where they came in. Raises BatchError, with nothing written, when they do not
+        follow the log's end or one is over the limit. Raises DiskError when the disk refuses; the log then
+        accepts no more writes.
         """
         self._check_usable()
-        walk = walk_batches(batches, expected_offset=self.end_offset, min_epoch=self.last_position.epoch)
-        if walk.problem is not None:
-            self._refuse(walk.end, walk.problem)
-        return self.append_batches(Batches.of_hops(batches, walk.hops))
-
-    def append_batches(self, batches: Batches) -> int:
-        """As `append`, for bytes that were checked and parsed where they came in."""
-        self._check_usable()
-        last = self.last_position
-        problem = batches.problem_after(last.offset, last.epoch)
+        problem = self._problem(batches)
         if problem is not None:
-            self._refuse(0, problem)
-        for header in batches.headers:
-            if header.size_bytes > self.config.max_batch_bytes:
-                raise BatchError(
-                    f"the batch at offset {header.base_offset} has {header.size_bytes} bytes, the limit is "
-                    f"{self.config.max_batch_bytes}; split the request"
-                )
+            raise BatchError(
+                f"{self.directory} ends at offset {self.end_offset} and takes no such batches: {problem}"
+            )
         try:
             self._append_checked(batches)
         except BaseException:
@@ -188,11 +173,17 @@ class SegmentedLog:
             raise
         return self.end_offset
 
-    def _refuse(self, position: int, problem: str) -> NoReturn:
-        raise BatchError(
-            f"{self.directory} ends at offset {self.end_offset} and takes no such batches "
-            f"(byte {position}): {problem}"
-        )
+    def _problem(self, batches: Batches) -> str | None:
+        last = self.last_position
+        problem = batches.problem_after(last.offset, last.epoch)
+        limit = self.config.max_batch_bytes
+        for header in batches.headers:
+            if problem is None and header.size_bytes > limit:
+                problem = (
+                    f"the batch at offset {header.base_offset} has {header.size_bytes} bytes, the limit is "
+                    f"{limit}; split the request"
+                )
+        return problem
 
     def _append_checked(self, batches: Batches) -> None:
         headers, size = batches.headers, len(batches.data)

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import cast
 
 from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.storage.disk.file_pool import FilePool, PooledFile
 from metaquorum.storage.disk.interface import (
     STAGED_SUFFIX,
@@ -31,7 +30,7 @@ from metaquorum.storage.disk.interface import (
     place_staged,
     remove_if_present,
 )
-from metaquorum.storage.errors import BatchError, CorruptFileError, FileMissingError, OffsetOutOfRange
+from metaquorum.storage.errors import CorruptFileError, FileMissingError, OffsetOutOfRange
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
 from metaquorum.storage.log.epochs import EpochTable
@@ -205,27 +204,10 @@ class PartitionLog(PooledLog):
 
     # --- writing
 
-    def append(self, batches: bytes) -> int:
-        """As of every log, but for the CRCs, which the caller has checked."""
-        self._check_usable()
-        walk = walk_batches(
-            batches,
-            expected_offset=self.end_offset,
-            min_epoch=self.last_position.epoch,
-            verify_crc=False,
-            gaps=True,
-        )
-        if walk.problem is not None or not walk.hops:
-            raise BatchError(
-                f"{self.directory} ends at offset {self.end_offset} and takes no such batches "
-                f"(byte {walk.end}): {walk.problem or 'expected at least one batch'}"
-            )
-        try:
-            self._append_checked(Batches.of_hops(batches, walk.hops))
-        except BaseException:
-            self._failed = True
-            raise
-        return self.end_offset
+    def _problem(self, batches: Batches) -> str | None:
+        """A cleaner leaves gaps; how large a batch may be is judged when a producer sends it."""
+        last = self.last_position
+        return batches.problem_after(last.offset, last.epoch, gaps=True)
 
     def _append_checked(self, batches: Batches) -> None:
         data, headers, hops = batches.data, batches.headers, batches.hops()

@@ -26,6 +26,7 @@ from metaquorum.broker.replica.events import (
 from metaquorum.broker.replica.store.parts import ExpectedIdentity
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.storage.batches.batch import encode_batch, hop_headers
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from tests.bench.figures import Figure
@@ -144,10 +145,10 @@ def many(path: str, count: int) -> list[Figure]:
 
 def fill(store: DirectoryStore, keys: list[Any], incarnations: dict[Any, int], base: int) -> None:
     for number, key in enumerate(keys):
-        batches = b"".join(data(base + each, 4096, number) for each in range(4))
+        batches = Batches.sealed(b"".join(data(base + each, 4096, number) for each in range(4)))
         store.execute(
             AppendPartition(
-                directory_id=DIRECTORY_ID, key=key, incarnation=incarnations[key], data=batches, sync=True
+                directory_id=DIRECTORY_ID, key=key, incarnation=incarnations[key], batches=batches, sync=True
             )
         )
 
@@ -160,7 +161,10 @@ def one_log(path: str, megabytes: int) -> list[Figure]:
     settings = LogSettings(segment_bytes=256 * 1024 * 1024)
     store.execute(CreateReplica(**where, topic="large", settings=settings))
     count = megabytes * 1024 * 1024 // BATCH_BYTES
-    works = [AppendPartition(**where, data=data(base, BATCH_BYTES, 1), sync=True) for base in range(count)]
+    works = [
+        AppendPartition(**where, batches=Batches.sealed(data(base, BATCH_BYTES, 1)), sync=True)
+        for base in range(count)
+    ]
     took_s = timed(store, list(works))
     del works
     figures = [Figure(name="append 64 KiB, mean", value=took_s / count * 1e6, unit="us")]

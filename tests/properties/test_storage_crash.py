@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import CorruptLogError
 from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state, store_quorum_state
@@ -70,7 +71,7 @@ class Run:
         data = encode_batch(base_offset=model.end, leader_epoch=model.epoch, timestamp_ms=5, values=values)
         model.batches[model.end] = data
         model.end += records
-        log.append(data)
+        log.append(Batches.parse(data))
 
     def sync(self) -> None:
         self.opened().sync()

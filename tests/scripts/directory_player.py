@@ -29,6 +29,7 @@ from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.scripts.player import Player, show
 from tests.scripts.replicas_words import batches, key
+from tests.unit.broker.directory_bench import walked
 
 PATH = "/data/d"
 DIRECTORY_ID = b"d" * 16
@@ -155,8 +156,9 @@ class DirectoryPlayer(Player):
     def do_append(
         self, partition: str, log: str, base: str = "0", incarnation: str = "-", sync: str = "yes"
     ) -> None:
+        given = walked(batches(log, int(base)))
         where = self.where(partition, incarnation)
-        self.take(self.at.execute(AppendPartition(**where, data=batches(log, int(base)), sync=sync == "yes")))
+        self.take(self.at.execute(AppendPartition(**where, batches=given, sync=sync == "yes")))
 
     def do_read(
         self, partition: str, start: str, end: str, most: str = "10000", incarnation: str = "-"

@@ -16,6 +16,7 @@ import msgspec
 
 from metaquorum.metadata.errors import ApiError
 from metaquorum.storage.batches.format import hop_headers
+from metaquorum.storage.batches.parsed import Batches
 
 BATCH_HEADER_BYTES = 61
 MAGIC_AT, MAGIC = 16, 2
@@ -72,6 +73,8 @@ def show(value: object) -> str:
             return value.name
         case bytes():
             return _bytes(value)
+        case Batches():
+            return _bytes(value.data)
         case (bytes() as topic, int() as index) if len(topic) == 16:
             return f"{_bytes(topic)}-{index}"
         case tuple() | list():

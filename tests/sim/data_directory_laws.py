@@ -26,7 +26,7 @@ from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.image import LOST, MetadataImage
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
-from metaquorum.storage.batches.batch import hop_headers, iter_batches, parse_header
+from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.partition.producers import ProducerTable
 from tests.sim.data_disks import DataDirectory
 from tests.sim.data_generations import Generations
@@ -116,8 +116,8 @@ class DirectoryLaws(Generations):
 
     def _appends(self, process: DataBroker, work: AppendPartition) -> None:
         """Raft's log matching, for whoever appends it: one offset and one epoch are one batch."""
-        for position, _, _, _ in hop_headers(work.data):
-            header = parse_header(work.data, position)
+        for batch in iter_batches(work.batches.data):
+            header = batch.header
             at = (work.key, header.leader_epoch, header.base_offset)
             what = (header.crc, header.last_offset_delta)
             before = self._written.setdefault(at, (*what, process.host.name))

@@ -12,8 +12,8 @@ from metaquorum.broker.replica.messages import FetchedPartition, FetchPartition
 from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.values import Changes, FollowerOutcome, FollowerStep
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.storage.batches.format import parse_header
-from metaquorum.storage.batches.walk import Hop, walk_batches
+from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 
@@ -114,16 +114,9 @@ class Following:
                 return FollowerOutcome(
                     step=FollowerStep.BACK_OFF, error=ErrorCode.CORRUPT_MESSAGE, message=text
                 )
-            self._append(part.records, walk.hops, wall_ms, out)
+            log.append(Batches.of_hops(part.records, walk.hops), wall_ms, out)
             step = FollowerStep.APPENDED
         self.leader_high_watermark = part.high_watermark
         log.raise_high_watermark(part.high_watermark)
         log.trim_to(min(part.log_start_offset, log.end), out)
         return FollowerOutcome(step=step)
-
-    def _append(self, records: bytes, hops: list[Hop], wall_ms: int, out: list[DataEffect]) -> None:
-        log = self._log
-        for position, base, _, epoch in hops:
-            log.epochs = log.epochs.append(epoch, base)
-            log.producers.note(parse_header(records, position), seen_ms=wall_ms)
-        log.append(records, hops[-1][2], out)

@@ -125,17 +125,15 @@ class Leading:
         self, records: bytes, header: BatchHeader, wall_ms: int, out: list[DataEffect]
     ) -> BatchHeader:
         log = self._log
-        data, placed = stored_batch(
+        placed = stored_batch(
             records,
             header,
             base_offset=log.end,
             leader_epoch=self.epoch,
             append_time_ms=wall_ms if self.settings.log_append_time else None,
         )
-        log.epochs = log.epochs.append(self.epoch, log.end)
-        log.producers.note(placed, seen_ms=wall_ms)
-        log.append(data, placed.next_offset, out)
-        return placed
+        log.append(placed, wall_ms, out)
+        return placed.headers[0]
 
     def _wait(self, waiting: Waiting, acks: int) -> ProduceResult | None:
         """acks=1 asks for what is written here; a duplicate may be further already."""

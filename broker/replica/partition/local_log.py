@@ -22,6 +22,7 @@ from metaquorum.broker.replica.events import (
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.values import Changes
 from metaquorum.raft.effects import Warn
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.producers import ProducerTable
 
@@ -98,17 +99,20 @@ class LocalLog:
 
     # ---- work for the disk -------------------------------------------------------------------
 
-    def append(self, data: bytes, end: int, out: list[DataEffect]) -> None:
-        """Accepts batches that begin at `end`; the caller has noted their epochs and producers."""
-        self.end = end
-        self._unwritten.append((end, len(data)))
-        self.unwritten_bytes += len(data)
+    def append(self, batches: Batches, wall_ms: int, out: list[DataEffect]) -> None:
+        """Accepts batches that follow `end`, their epochs and their producers."""
+        for header in batches.headers:
+            self.epochs = self.epochs.append(header.leader_epoch, header.base_offset)
+            self.producers.note(header, seen_ms=wall_ms)
+        self.end = batches.next_offset
+        self._unwritten.append((self.end, len(batches.data)))
+        self.unwritten_bytes += len(batches.data)
         out.append(
             AppendPartition(
                 directory_id=self.directory_id,
                 key=self.key,
                 incarnation=self.incarnation,
-                data=data,
+                batches=batches,
                 sync=self.counts_synced,
             )
         )

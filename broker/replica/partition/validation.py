@@ -23,6 +23,7 @@ from metaquorum.storage.batches.format import (
     BatchHeader,
     Compression,
 )
+from metaquorum.storage.batches.parsed import Batches
 
 _KNOWN_ATTRIBUTES = 0x3F
 _MAGIC_AT = 16
@@ -56,8 +57,8 @@ def check_batch(records: bytes, settings: TopicSettings, *, wall_ms: int) -> Bat
 
 def stored_batch(
     records: bytes, header: BatchHeader, *, base_offset: int, leader_epoch: int, append_time_ms: int | None
-) -> tuple[bytes, BatchHeader]:
-    """The batch with its place in the log, and its header. Offset and epoch lie outside the checksum; with
+) -> Batches:
+    """The batch with its place in the log. Offset and epoch lie outside the checksum; with
     `append_time_ms` (LogAppendTime) attributes, maximum timestamp and checksum change too."""
     header = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
     if append_time_ms is not None:
@@ -68,7 +69,7 @@ def stored_batch(
         payload = memoryview(records)[HEADER_BYTES:]
         header = header._replace(crc=crc32c(payload, crc32c(checked)))
     payload = memoryview(records)[HEADER_BYTES:]
-    return b"".join((HEADER_STRUCT.pack(*header), payload)), header
+    return Batches(b"".join((HEADER_STRUCT.pack(*header), payload)), (header,))
 
 
 def _frame(records: bytes, settings: TopicSettings) -> BatchHeader | Refusal:

@@ -131,7 +131,7 @@ class Produces:
     def _note_tail(self, partition: Partition, base_offset: int, out: list[DataEffect]) -> None:
         for effect in reversed(out):
             if isinstance(effect, AppendPartition) and effect.key == partition.key:
-                self._tail.note(partition.key, base_offset, partition.end_offset, effect.data)
+                self._tail.note(partition.key, base_offset, partition.end_offset, effect.batches.data)
                 return
 
     def _settle(self, waiting: Waiting, at: int, result: ProduceResult) -> None:

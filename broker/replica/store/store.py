@@ -184,9 +184,9 @@ class DirectoryStore:
         replica = self._replica(work)
         if replica is None:
             return []
-        end = replica.log.append(work.data)
-        replica.size_bytes += len(work.data)
-        self._appended_bytes += len(work.data)
+        end = replica.log.append(work.batches)
+        replica.size_bytes += len(work.batches.data)
+        self._appended_bytes += len(work.batches.data)
         self._changed[work.key] = replica
         if work.sync:
             self._dirty[work.key] = replica

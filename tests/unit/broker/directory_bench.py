@@ -32,6 +32,8 @@ from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.storage.batches.batch import BatchHeader, encode_batch, iter_batches, parse_header
+from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.storage.disk.interface import Disk, DiskFile, FileSystem, join, read_file
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.log.segment import list_segments, segment_name
@@ -50,6 +52,13 @@ OPTIONS = StoreOptions(max_open_files=3, index_interval_bytes=100)
 def key_of(number: int) -> PartitionKey:
     """Topic ids from numbers; partition 0."""
     return (number.to_bytes(16, "big"), 0)
+
+
+def walked(data: bytes) -> Batches:
+    """Batches among which offsets may be missing."""
+    walk = walk_batches(data, expected_offset=parse_header(data).base_offset, min_epoch=0, gaps=True)
+    assert walk.problem is None
+    return Batches.of_hops(data, walk.hops)
 
 
 @dataclass
@@ -190,7 +199,7 @@ class Bench:
         model = self.models[key]
         model.epoch += self.rng.random() < 0.2
         data = b"".join(self.batch(model) for _ in range(self.rng.randint(1, 2)))
-        events = self.do(AppendPartition, key, data=data, sync=sync)
+        events = self.do(AppendPartition, key, batches=walked(data), sync=sync)
         (event,) = events
         assert isinstance(event, LogAppended) and event.end_offset == model.end
 

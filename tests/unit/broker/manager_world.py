@@ -315,7 +315,7 @@ class Host:
                 return []
 
     def _append(self, work: AppendPartition, disk: ListDisk) -> list[DataEvent]:
-        disk.append(work.data)
+        disk.append(work.batches.data)
         appended = LogAppended(
             directory_id=work.directory_id,
             key=work.key,

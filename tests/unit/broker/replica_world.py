@@ -237,7 +237,7 @@ class Replica:
         disk, partition = self.disk, self.partition
         match work:
             case AppendPartition():
-                disk.append(work.data)
+                disk.append(work.batches.data)
                 event = LogAppended(
                     directory_id=DIRECTORY,
                     key=KEY,

@@ -26,6 +26,7 @@ from metaquorum.storage.log.segment import list_segments, segment_name
 from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.conftest import shared_data_path
+from tests.unit.broker.directory_bench import walked
 
 COMPACTION = "kafka-3.7-wire/compaction"
 PLACE = "/d/t-0"
@@ -157,7 +158,7 @@ def check_copy(make: Callable[[], FaultyDisk], batches: list[RecordBatch]) -> No
     follower = loaded(disk, "/d/f-0")
     follower.start_over(leader.log_start_offset)
     while data := leader.read_range(follower.end_offset, leader.end_offset, 300):
-        follower.append(data)
+        follower.append(walked(data))
     assert follower.end_offset == batches[-1].header.next_offset
     check_reads(follower, batches)
     check_epochs(follower, batches)
@@ -173,7 +174,7 @@ def check_cut(disk: FaultyDisk, batches: list[RecordBatch], cut: int) -> None:
     assert end >= (kept[-1].header.next_offset if kept else log.start_offset)
     check_epochs(log, kept)
     more = encode_batch(base_offset=end, leader_epoch=99, timestamp_ms=5, values=[b"more"] * 2)
-    log.append(more)
+    log.append(walked(more))
     stopped(log)
     for again in (loaded(disk.crash()), loaded(disk.crash(), verify=True)):
         assert again.end_offset == end + 2
@@ -228,7 +229,7 @@ def made(shape: list[tuple[int, int, list[bool], int, int]]) -> FaultyDisk:
     epoch = 1
     for missing, delta, kept, rise, time_ms in shape:
         epoch += rise
-        log.append(thinned(log.end_offset + missing, delta, kept, epoch=epoch, time_ms=time_ms))
+        log.append(walked(thinned(log.end_offset + missing, delta, kept, epoch=epoch, time_ms=time_ms)))
     stopped(log)
     return disk
 
@@ -251,7 +252,7 @@ def test_a_power_loss_takes_nothing_that_was_synced(
     synced = batches_in(disk)
     for missing, delta, kept, rise, time_ms in then:
         epoch = log.epochs.last_epoch + rise
-        log.append(thinned(log.end_offset + missing, delta, kept, epoch=epoch, time_ms=time_ms))
+        log.append(walked(thinned(log.end_offset + missing, delta, kept, epoch=epoch, time_ms=time_ms)))
     written = batches_in(disk)
     disk.rng.seed(seed)
     after = disk.crash()
@@ -276,7 +277,7 @@ def test_offsets_that_go_back_or_overlap_are_damage(base: int) -> None:
     disk = made([(0, 3, [True] * 4, 0, 1)])
     bad = thinned(base, 1, [True] * 4, epoch=1, time_ms=1)
     with pytest.raises(BatchError, match="expected base offset 4 or above"):
-        loaded(disk).append(bad)
+        loaded(disk).append(walked(bad))
     assert walk_batches(bad, expected_offset=4, min_epoch=0, gaps=True).problem is not None
     disk.open_append(f"{PLACE}/{segment_name(0)}").append(bad)
     disk.open_append(f"{PLACE}/{segment_name(0)}").append(thinned(6, 0, [True], epoch=1, time_ms=1))

@@ -24,7 +24,7 @@ from metaquorum.broker.replica.events import (
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.disk.interface import join, read_file, write_atomically
-from tests.unit.broker.directory_bench import DIRECTORY_ID, PATH, SMALL, Bench
+from tests.unit.broker.directory_bench import DIRECTORY_ID, PATH, SMALL, Bench, walked
 from tests.unit.broker.kafka_directories import every_record, kafka_directory, opened
 
 STARTS = join(PATH, "log-start-offset-checkpoint")
@@ -42,7 +42,7 @@ def filled(bench: Bench, *, records: int = 1, settings: LogSettings = LARGE) -> 
     key = bench.create()
     bench.do(ChangeLogSettings, key, settings=settings)
     for base in range(0, COUNT, records):
-        bench.do(AppendPartition, key, data=batch(base, records), sync=True)
+        bench.do(AppendPartition, key, batches=walked(batch(base, records)), sync=True)
     prepared = bench.opened().prepare_sync()
     assert prepared is not None
     prepared.run()
@@ -99,7 +99,7 @@ def test_a_start_is_never_lowered_and_never_above_the_end() -> None:
     log = log_of(bench, key)
     assert (log.start_offset, log.end_offset) == (COUNT, COUNT)
     assert log.epochs.last_epoch == 1
-    bench.do(AppendPartition, key, data=batch(COUNT), sync=True)
+    bench.do(AppendPartition, key, batches=walked(batch(COUNT)), sync=True)
     bench.restart()
     assert visible(bench, key) == [COUNT]
 
@@ -137,7 +137,7 @@ def test_times_of_deleted_records_are_not_found() -> None:
     key = bench.create()
     for base, time_ms in ((0, 900), (1, 100), (2, 200)):
         data = encode_batch(base_offset=base, leader_epoch=1, timestamp_ms=time_ms, values=[b"v"])
-        bench.do(AppendPartition, key, data=data, sync=True)
+        bench.do(AppendPartition, key, batches=walked(data), sync=True)
     trim(bench, key, 1)
     for time_ms, expected in ((150, 2), (50, 1), (300, None)):
         (event,) = bench.do(FindOffset, key, token=1, timestamp_ms=time_ms, below_offset=3)
@@ -187,7 +187,9 @@ def test_a_cut_below_the_start_hides_nothing_that_comes_later(after: int, start_
     bench.power_loss_now()
     end = log_of(bench, key).end_offset
     assert end == 10 if done else end in (10, COUNT)
-    bench.do(AppendPartition, key, data=b"".join(batch(end + n, epoch=2) for n in range(8)), sync=True)
+    bench.do(
+        AppendPartition, key, batches=walked(b"".join(batch(end + n, epoch=2) for n in range(8))), sync=True
+    )
     bench.restart()
     assert visible(bench, key) == list(range(10 if end == 10 else 15, end + 8))
 
@@ -264,7 +266,9 @@ def test_after_a_cut_below_the_start_everything_new_is_shown() -> None:
     bench.models[key].incarnation = bench.incarnation
     bench.do(CutPartition, key, end_offset=10)
     assert read_file(bench.disk, STARTS) == b"0\n1\nt1 0 10\n"
-    bench.do(AppendPartition, key, data=b"".join(batch(10 + n, epoch=2) for n in range(8)), sync=True)
+    bench.do(
+        AppendPartition, key, batches=walked(b"".join(batch(10 + n, epoch=2) for n in range(8))), sync=True
+    )
     assert visible(bench, key) == list(range(10, 18))
     bench.restart()
     assert visible(bench, key) == list(range(10, 18))

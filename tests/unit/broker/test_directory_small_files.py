@@ -12,7 +12,7 @@ from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.partition.producer_snapshot import snapshot_name
 from metaquorum.storage.partition.replica_directory import load_high_watermarks, load_partition_metadata
-from tests.unit.broker.directory_bench import DIRECTORY_ID, PATH, Bench
+from tests.unit.broker.directory_bench import DIRECTORY_ID, PATH, Bench, walked
 from tests.unit.broker.kafka_directories import broker_directories, every_record, kafka_directory, opened
 
 COUNT = 12
@@ -34,7 +34,7 @@ def filled(bench: Bench) -> list[PartitionKey]:
             batch = encode_batch(
                 base_offset=base, leader_epoch=1 + base // 5, timestamp_ms=base, values=[b"v"]
             )
-            bench.do(AppendPartition, key, data=batch, sync=True)
+            bench.do(AppendPartition, key, batches=walked(batch), sync=True)
     write_high_watermarks(bench)
     bench.opened().close(clean=True)
     bench.store = None

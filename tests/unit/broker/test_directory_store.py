@@ -34,6 +34,7 @@ from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.interface import join, read_file, write_atomically
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import (
@@ -45,7 +46,16 @@ from metaquorum.storage.errors import (
 )
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
-from tests.unit.broker.directory_bench import DIRECTORY_ID, EXPECTED, OPTIONS, PATH, SMALL, Bench, key_of
+from tests.unit.broker.directory_bench import (
+    DIRECTORY_ID,
+    EXPECTED,
+    OPTIONS,
+    PATH,
+    SMALL,
+    Bench,
+    key_of,
+    walked,
+)
 from tests.unit.storage.reencoding import reencode_batch
 
 TIMED = LogSettings(segment_bytes=300, retention_ms=1_000, file_delete_delay_ms=100)
@@ -66,7 +76,12 @@ def filled(bench: Bench, count: int = 20, settings: LogSettings = SMALL) -> Part
     key = bench.create()
     bench.do(ChangeLogSettings, key, settings=settings)
     for base in range(count):
-        bench.do(AppendPartition, key, data=batch(base, time_ms=base * 10, epoch=1 + base // 8), sync=True)
+        bench.do(
+            AppendPartition,
+            key,
+            batches=walked(batch(base, time_ms=base * 10, epoch=1 + base // 8)),
+            sync=True,
+        )
     prepared = bench.opened().prepare_sync()
     assert prepared is not None
     prepared.run()
@@ -103,7 +118,7 @@ def test_an_orderly_stop_leaves_index_files_that_the_next_append_takes_away(benc
     whole = [one.replace(".log", "") for one in files(bench) if one.endswith(".log")]
     assert index_files(bench) == [f"{one}.{kind}" for one in whole for kind in ("index", "timeindex")]
     assert len(index_files(bench, "t2-0")) == 2
-    bench.do(AppendPartition, key, data=batch(18, epoch=3), sync=True)
+    bench.do(AppendPartition, key, batches=walked(batch(18, epoch=3)), sync=True)
     assert len(index_files(bench)) == 2 * len(whole) - 2
     bench.kill()
     assert len(index_files(bench)) == 2 * len(whole) - 2
@@ -307,7 +322,7 @@ def test_appended_then_synced(bench: Bench) -> None:
     incarnation = bench.models[key].incarnation
     store = bench.opened()
     assert store.prepare_sync() is None
-    (event,) = bench.do(AppendPartition, key, data=batch(0), sync=True)
+    (event,) = bench.do(AppendPartition, key, batches=walked(batch(0)), sync=True)
     assert event == LogAppended(
         directory_id=DIRECTORY_ID,
         key=key,
@@ -316,7 +331,7 @@ def test_appended_then_synced(bench: Bench) -> None:
         size_bytes=len(batch(0)),
     )
     prepared = store.prepare_sync()
-    bench.do(AppendPartition, key, data=batch(1), sync=True)
+    bench.do(AppendPartition, key, batches=walked(batch(1)), sync=True)
     assert prepared is not None
     prepared.run()
     assert store.sync_completed(prepared).ends == ((key, incarnation, 1),)
@@ -328,7 +343,7 @@ def test_appended_then_synced(bench: Bench) -> None:
 
 def test_what_nobody_waits_for_is_synced_by_a_checkpoint_only(bench: Bench) -> None:
     key = bench.create()
-    bench.do(AppendPartition, key, data=batch(0), sync=False)
+    bench.do(AppendPartition, key, batches=walked(batch(0)), sync=False)
     store = bench.opened()
     assert store.prepare_sync() is None
     prepared = store.prepare_sync(checkpoint=True)
@@ -345,7 +360,7 @@ def test_a_checkpoint_is_due_by_bytes() -> None:
     store._options = StoreOptions(checkpoint_bytes=3 * len(batch(0)))
     for base in range(3):
         assert not store.checkpoint_due
-        bench.do(AppendPartition, key, data=batch(base), sync=True)
+        bench.do(AppendPartition, key, batches=Batches.parse(batch(base)), sync=True)
     assert store.checkpoint_due
     assert store.prepare_sync(checkpoint=True) is not None
     assert not store.checkpoint_due
@@ -355,9 +370,9 @@ def test_batches_that_do_not_follow_are_refused_and_nothing_changes(bench: Bench
     key = filled(bench, 3)
     for wrong in (batch(2), batch(0), batch(3)[:-1], batch(3, epoch=0), b""):
         with pytest.raises(BatchError):
-            bench.do(AppendPartition, key, data=wrong, sync=True)
+            bench.do(AppendPartition, key, batches=Batches.sealed(wrong), sync=True)
     assert bases(read(bench, key, 0, 10).data) == [0, 1, 2]
-    bench.do(AppendPartition, key, data=batch(3), sync=True)
+    bench.do(AppendPartition, key, batches=walked(batch(3)), sync=True)
 
 
 def test_work_of_an_older_incarnation_counts_for_nothing(bench: Bench) -> None:
@@ -365,7 +380,7 @@ def test_work_of_an_older_incarnation_counts_for_nothing(bench: Bench) -> None:
     old = bench.models[key].incarnation
     bench.models[key].incarnation = old + 1
     bench.do(CutPartition, key, end_offset=3)
-    assert bench.do(AppendPartition, key, incarnation=old, data=batch(3), sync=True) == []
+    assert bench.do(AppendPartition, key, incarnation=old, batches=walked(batch(3)), sync=True) == []
     assert bench.do(RemoveReplica, key, incarnation=old, reason="") == []
     assert bench.do(CutPartition, key, incarnation=old, end_offset=1) == []
     assert bench.do(TrimTo, key, incarnation=old, start_offset=3) == []
@@ -390,7 +405,7 @@ def test_a_read_gives_whole_batches_within_its_bounds(bench: Bench) -> None:
 def test_a_batch_that_holds_the_offset_comes_whole(bench: Bench) -> None:
     key = bench.create()
     data = batch(0, records=5) + batch(5, records=5)
-    bench.do(AppendPartition, key, data=data, sync=True)
+    bench.do(AppendPartition, key, batches=walked(data), sync=True)
     assert bases(read(bench, key, 3, 100).data) == [0, 5]
     assert bases(read(bench, key, 7, 100).data) == [5]
     # None begins at or above the bound; one that ends above it may come.
@@ -426,7 +441,7 @@ def test_cut_and_go_on(bench: Bench) -> None:
     assert (event.log.start_offset, event.log.end_offset) == (0, 9)
     assert event.log.epochs.entries == ((1, 0), (2, 8))
     assert event.log.size_bytes == 9 * len(batch(0))
-    bench.do(AppendPartition, key, data=batch(9, epoch=5), sync=True)
+    bench.do(AppendPartition, key, batches=walked(batch(9, epoch=5)), sync=True)
     assert bases(read(bench, key, 7, 30).data) == [7, 8, 9]
 
 
@@ -439,7 +454,7 @@ def test_a_segment_that_is_cut_loses_its_index_files(bench: Bench) -> None:
     assert not any(name.endswith("index") for name in files(bench))
     bench.do(ChangeLogSettings, key, settings=LogSettings(segment_bytes=150))
     for base in range(1, 12):
-        bench.do(AppendPartition, key, data=batch(base, time_ms=5, size=base, epoch=4), sync=True)
+        bench.do(AppendPartition, key, batches=walked(batch(base, time_ms=5, size=base, epoch=4)), sync=True)
     assert bases(read(bench, key, 0, 12).data) == list(range(12))
     assert bases(read(bench, key, 1, 12, max_bytes=1).data) == [1]
     assert found(bench, key, 5) == (1, 5, 4)
@@ -455,7 +470,7 @@ def test_start_over_forgets_epochs_and_stays_so(bench: Bench) -> None:
     assert bench.found is not None
     (replica,) = bench.found.replicas
     assert (replica.log.start_offset, replica.log.epochs.entries) == (1000, ())
-    bench.do(AppendPartition, key, data=batch(1000, epoch=7), sync=True)
+    bench.do(AppendPartition, key, batches=walked(batch(1000, epoch=7)), sync=True)
     bench.opened().close(clean=True)
     bench.store = None
     bench.opened()
@@ -479,12 +494,12 @@ def test_retention_by_time_takes_the_newest_record_of_a_segment(bench: Bench) ->
     bench.do(ChangeLogSettings, key, settings=TIMED)
     times = [0, 5_000, 10, 20, 30, 40, 50, 60, 70]  # the first segment holds one that is young
     for base, time_ms in enumerate(times):
-        bench.do(AppendPartition, key, data=batch(base, time_ms=time_ms), sync=True)
+        bench.do(AppendPartition, key, batches=walked(batch(base, time_ms=time_ms)), sync=True)
     assert bench.do(EnforceRetention, key, below_offset=9, wall_ms=5_900) == []
     (event,) = bench.do(EnforceRetention, key, below_offset=9, wall_ms=6_001)
     # All of it is old, the segment that is written to included: it makes room for an empty one.
     assert isinstance(event, LogTrimmed) and (event.start_offset, event.size_bytes) == (9, 0)
-    bench.do(AppendPartition, key, data=batch(9, epoch=3), sync=True)
+    bench.do(AppendPartition, key, batches=walked(batch(9, epoch=3)), sync=True)
     assert bases(read(bench, key, 9, 10).data) == [9]
 
 
@@ -511,13 +526,13 @@ def test_new_settings_hold_from_the_next_append_on(bench: Bench) -> None:
     # 14 bytes is the least that Kafka allows: every append is a segment of its own.
     bench.do(ChangeLogSettings, key, settings=LogSettings(segment_bytes=14))
     for base in range(4, 8):
-        bench.do(AppendPartition, key, data=batch(base), sync=True)
+        bench.do(AppendPartition, key, batches=Batches.parse(batch(base)), sync=True)
     assert sum(name.endswith(".log") for name in files(bench)) == 5
     assert bases(read(bench, key, 0, 8).data) == list(range(8))
     bench.do(ChangeLogSettings, key, settings=LogSettings(segment_ms=50))
-    bench.do(AppendPartition, key, data=batch(8, time_ms=1_000), sync=True)
-    bench.do(AppendPartition, key, data=batch(9, time_ms=1_040), sync=True)
-    bench.do(AppendPartition, key, data=batch(10, time_ms=1_060), sync=True)
+    bench.do(AppendPartition, key, batches=walked(batch(8, time_ms=1_000)), sync=True)
+    bench.do(AppendPartition, key, batches=walked(batch(9, time_ms=1_040)), sync=True)
+    bench.do(AppendPartition, key, batches=walked(batch(10, time_ms=1_060)), sync=True)
     assert [name for name in files(bench) if name.endswith(".log")][-2:] == [
         "00000000000000000008.log",
         "00000000000000000010.log",
@@ -551,7 +566,7 @@ def test_within_a_batch_and_where_times_run_backwards(bench: Bench) -> None:
     data = encode_batch(
         base_offset=0, leader_epoch=4, timestamp_ms=10, values=[b"a"] * 4, timestamps=[10, 40, 20, 30]
     )
-    bench.do(AppendPartition, key, data=data + batch(4, time_ms=5, epoch=4), sync=True)
+    bench.do(AppendPartition, key, batches=walked(data + batch(4, time_ms=5, epoch=4)), sync=True)
     assert found(bench, key, 11) == (1, 40, 4)
     assert found(bench, key, 5) == (0, 10, 4)
     assert found(bench, key, 41) == (None, -1, -1)
@@ -565,7 +580,7 @@ def test_of_a_batch_in_a_codec_that_is_not_opened_the_first_offset_is_told(bench
     snappy = encode_batch(
         base_offset=0, leader_epoch=1, timestamp_ms=70, values=[b"opaque"] * 3, attributes=2
     )
-    bench.do(AppendPartition, key, data=snappy, sync=True)
+    bench.do(AppendPartition, key, batches=walked(snappy), sync=True)
     assert found(bench, key, 60) == (0, 70, 1)
 
 
@@ -600,7 +615,7 @@ def test_a_clean_stop_leaves_nothing_to_verify_and_a_kill_what_came_since(bench:
     point = read_file(bench.disk, join(PATH, "t1-0") + "/" + POINT_FILE)
     assert b'"offset": 10' in point
     bench.do(ChangeLogSettings, key, settings=LogSettings())
-    bench.do(AppendPartition, key, data=batch(10, epoch=9), sync=True)
+    bench.do(AppendPartition, key, batches=walked(batch(10, epoch=9)), sync=True)
     # Below the point nothing is read when the log is opened; above it every batch is.
     bench.disk.flip_bit(path, 3 * len(batch(0)) + 65)
     bench.kill()
@@ -714,7 +729,7 @@ def test_an_io_error_names_the_directory(operation: str) -> None:
     with pytest.raises(DiskError) as caught:
         for base in range(12, 20):
             read(bench, key, 0, 12)
-            bench.do(AppendPartition, key, data=batch(base, epoch=2), sync=True)
+            bench.do(AppendPartition, key, batches=walked(batch(base, epoch=2)), sync=True)
         bench.sync()
         bench.remove()
     assert caught.value.directory.startswith(PATH)
@@ -758,7 +773,11 @@ def test_few_files_are_open_however_many_replicas_there_are(tmp_path: Path) -> N
         for work in works:
             store.execute(
                 AppendPartition(
-                    directory_id=DIRECTORY_ID, key=work.key, incarnation=1, data=batch(base), sync=True
+                    directory_id=DIRECTORY_ID,
+                    key=work.key,
+                    incarnation=1,
+                    batches=Batches.parse(batch(base)),
+                    sync=True,
                 )
             )
             assert len(store._opened.pool) <= 5

@@ -25,6 +25,7 @@ from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from tests.unit.broker.directory_bench import DIRECTORY_ID, EXPECTED, key_of
@@ -92,7 +93,7 @@ class Threads:
         chance = self.rng.random()
         if chance < 0.9:
             data = b"".join(self.batch(key) for _ in range(self.rng.randint(1, 3)))
-            self.store.execute(AppendPartition(**where, data=data, sync=True))  # type: ignore[arg-type]
+            self.store.execute(AppendPartition(**where, batches=Batches.parse(data), sync=True))  # type: ignore[arg-type]
         elif chance < 0.96:
             end = self.rng.randint(self.starts[key], self.ends[key])
             self.incarnations[key] += 1

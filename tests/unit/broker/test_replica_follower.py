@@ -14,6 +14,7 @@ from metaquorum.broker.replica.partition.values import Changes, FollowerStep, Ro
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import NO_LEADER
 from metaquorum.raft.effects import Warn
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 from tests.unit.broker.replica_world import DIRECTORY, KEY, ListDisk, Replica, batch, info
@@ -69,7 +70,10 @@ def test_it_fetches_on_when_what_it_took_counts(flush: bool) -> None:
     outcome = replica.take_answer(part(records=records, high_watermark=2), asked)
     assert outcome.step is FollowerStep.APPENDED
     (work,) = replica.take()
-    assert work == AppendPartition(directory_id=DIRECTORY, key=KEY, incarnation=1, data=records, sync=flush)
+    batches = Batches.parse(records)
+    assert work == AppendPartition(
+        directory_id=DIRECTORY, key=KEY, incarnation=1, batches=batches, sync=flush
+    )
     assert replica.partition.fetch_position() is None
     assert replica.partition.end_offset == 3
     replica.work()

@@ -39,11 +39,14 @@ def test_an_append_is_one_piece_of_work_with_offsets_and_epoch() -> None:
     (work,) = replica.take()
     assert isinstance(work, AppendPartition)
     assert (work.directory_id, work.key, work.incarnation, work.sync) == (DIRECTORY, KEY, 1, True)
-    assert (parse_header(work.data).base_offset, parse_header(work.data).leader_epoch) == (0, 1)
-    assert work.data[16:] == sent[16:]
+    assert (parse_header(work.batches.data).base_offset, parse_header(work.batches.data).leader_epoch) == (
+        0,
+        1,
+    )
+    assert work.batches.data[16:] == sent[16:]
     replica.send(sent)
     (second,) = replica.take()
-    assert isinstance(second, AppendPartition) and parse_header(second.data).base_offset == 2
+    assert isinstance(second, AppendPartition) and parse_header(second.batches.data).base_offset == 2
     assert replica.partition.end_offset == 4
     assert (replica.partition.written_end, replica.partition.synced_end) == (0, 0)
     assert replica.partition.epochs.entries == ((1, 0),)

@@ -150,7 +150,7 @@ def test_compressed_payloads_are_not_opened(codec: int) -> None:
 def test_placing_changes_offset_and_epoch_and_nothing_else() -> None:
     header = check_batch(GOOD, PLAIN, wall_ms=WALL_MS)
     assert not isinstance(header, Refusal)
-    stored, placed = stored_batch(GOOD, header, base_offset=41, leader_epoch=6, append_time_ms=None)
+    stored, (placed,) = stored_batch(GOOD, header, base_offset=41, leader_epoch=6, append_time_ms=None)
     assert parse_header(stored) == placed
     assert (placed.base_offset, placed.leader_epoch) == (41, 6)
     assert stored[8:12] == GOOD[8:12] and stored[16:] == GOOD[16:]
@@ -162,9 +162,9 @@ def test_append_time_is_put_under_the_checksum() -> None:
     replica.lead(info(isr=[1]))
     ticket = replica.send(batch(b"a", b"b", timestamp_ms=5))
     (work,) = [each for each in replica.take() if isinstance(each, AppendPartition)]
-    header = parse_header(work.data)
+    header = parse_header(work.batches.data)
     assert header.is_log_append_time and header.max_timestamp_ms == replica.wall_ms
     assert header.base_timestamp_ms == 5
-    assert crc32c(work.data[CRC_START:]) == header.crc
+    assert crc32c(work.batches.data[CRC_START:]) == header.crc
     replica.settle()
     assert ticket.result.log_append_time_ms == replica.wall_ms

@@ -24,6 +24,7 @@ from metaquorum.metadata.records.types import NoOpRecord
 from metaquorum.raft.config import Voter
 from metaquorum.raft.voter_memory import store_voters
 from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.files.quorum_state import QuorumState, store_quorum_state
@@ -61,7 +62,11 @@ def filled(site: Site, *, batches: int = 3) -> Path:
     log = SegmentedLog.open(disk, str(replica))
     for offset in range(batches):
         log.append(
-            encode_batch(base_offset=offset, leader_epoch=1, timestamp_ms=1, values=[encode(NoOpRecord(), 0)])
+            Batches.parse(
+                encode_batch(
+                    base_offset=offset, leader_epoch=1, timestamp_ms=1, values=[encode(NoOpRecord(), 0)]
+                )
+            )
         )
     log.clean_close()
     store_quorum_state(disk, str(replica), QuorumState(epoch=1, voters=(1,)))
@@ -171,7 +176,7 @@ def dynamic_voters_in_the_checkpoint(site: Site) -> str:
 
 def _add_voters(replica: Path) -> None:
     log = SegmentedLog.open(PosixDisk(), str(replica))
-    log.append(_control_batch(log.end_offset, VotersRecord(voters=())))
+    log.append(Batches.parse(_control_batch(log.end_offset, VotersRecord(voters=()))))
     log.clean_close()
 
 

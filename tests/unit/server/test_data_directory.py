@@ -23,15 +23,21 @@ from metaquorum.broker.replica.events import (
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.server.data.directory import DirectoryThreads
 from metaquorum.broker.server.data.watched_disk import DiskWatch
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import DiskError
 
 DIRECTORY = b"d" * 16
 KEY = (b"t" * 16, 0)
 
 
+def one_batch(offset: int) -> Batches:
+    return Batches.sealed(encode_batch(base_offset=offset, leader_epoch=1, timestamp_ms=0, values=[b""]))
+
+
 def append(end_offset: int, *, sync: bool = True) -> AppendPartition:
     return AppendPartition(
-        directory_id=DIRECTORY, key=KEY, incarnation=1, data=(end_offset - 1).to_bytes(8, "big"), sync=sync
+        directory_id=DIRECTORY, key=KEY, incarnation=1, batches=one_batch(end_offset - 1), sync=sync
     )
 
 
@@ -76,7 +82,7 @@ class ScriptedStore:
         for work in works:
             self.gate(work)
             if isinstance(work, AppendPartition):
-                self.end_offset = int.from_bytes(work.data, "big") + 1
+                self.end_offset = work.batches.next_offset
                 events.append(
                     LogAppended(
                         directory_id=DIRECTORY,

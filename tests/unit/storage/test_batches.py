@@ -51,6 +51,16 @@ def test_every_part_is_what_parsing_its_bytes_gives(data: bytes, cut: int, offse
         assert (whole.base_offset, whole.next_offset) == (BASE, walk.hops[-1][2])
 
 
+@given(data=some.filter(bool), less=st.integers(min_value=1))
+def test_bytes_that_end_inside_a_batch_are_no_batches(data: bytes, less: int) -> None:
+    size = Batches.parse(data).headers[-1].size_bytes
+    cut = data[: len(data) - 1 - less % (size - 1)]
+    with pytest.raises(CorruptLogError):
+        Batches.parse(cut)
+    with pytest.raises(BatchError):
+        Batches.sealed(cut)
+
+
 @given(data=some.filter(bool), at=st.integers(min_value=0), bit=st.integers(min_value=0, max_value=7))
 def test_no_changed_bit_comes_through_the_door(data: bytes, at: int, bit: int) -> None:
     at %= len(data)
@@ -92,19 +102,21 @@ def test_a_log_takes_parsed_batches_that_follow_and_no_others() -> None:
     log = SegmentedLog.open(disk, "/data/log")
     first = Batches.parse(encoded([3, 4]))
     with pytest.raises(BatchError, match="expected base offset 0, found 7"):
-        log.append_batches(first)
-    log.append(encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=1, values=[b""] * BASE))
-    assert log.append_batches(first) == log.end_offset == BASE + 7
+        log.append(first)
+    log.append(
+        Batches.parse(encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=1, values=[b""] * BASE))
+    )
+    assert log.append(first) == log.end_offset == BASE + 7
     assert log.read(BASE, 1 << 20) == first
     with pytest.raises(BatchError, match="expected base offset 14, found 7"):
-        log.append_batches(first)
+        log.append(first)
 
 
 def test_bytes_that_were_damaged_on_the_disk_do_not_become_batches() -> None:
     disk = FaultyDisk(random.Random(1))
     disk.make_directory("/data")
     log = SegmentedLog.open(disk, "/data/log")
-    log.append(encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=1, values=[b"value"]))
+    log.append(Batches.parse(encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=1, values=[b"value"])))
     path = log.segments()[0].file
     file = disk.open_append(path)
     content = bytearray(file.read_at(0, file.size()))

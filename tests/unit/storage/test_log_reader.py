@@ -7,6 +7,7 @@ import random
 import pytest
 
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import CorruptLogError, FileMissingError, LogTruncatedError, NotALogError
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
@@ -46,7 +47,7 @@ def everything(reader: LogReader) -> list[object]:
 def test_it_takes_no_lock_and_writes_nothing(disk: FaultyDisk) -> None:
     log = SegmentedLog.open(disk, DIRECTORY, LogConfig(segment_bytes=300))
     for offset in range(20):
-        log.append(batch(offset))
+        log.append(Batches.parse(batch(offset)))
     before = disk.operations
     reader = LogReader(disk, DIRECTORY)
     assert everything(reader) == list(range(20)) and reader.next_offset == 20
@@ -59,7 +60,7 @@ def test_following_across_rolls(disk: FaultyDisk) -> None:
     seen: list[object] = []
     for offset in range(20):
         assert reader.poll() == []
-        log.append(batch(offset))
+        log.append(Batches.parse(batch(offset)))
         seen += summary(reader.poll())
     assert seen == list(range(20)) and len(log.segments()) > 3
 
@@ -134,7 +135,7 @@ def test_an_epoch_that_falls_is_reported_once(disk: FaultyDisk) -> None:
 def test_damage_at_the_end_below_the_recovery_point_is_no_torn_tail(disk: FaultyDisk) -> None:
     log = SegmentedLog.open(disk, DIRECTORY)
     for offset in range(3):
-        log.append(batch(offset))
+        log.append(Batches.parse(batch(offset)))
     log.clean_close()
     path = join(DIRECTORY, segment_name(0))
     disk.flip_bit(path, disk.file_size(path) - 1)
@@ -147,7 +148,7 @@ def test_damage_at_the_end_below_the_recovery_point_is_no_torn_tail(disk: Faulty
 def test_a_log_that_was_cut_under_the_reader(disk: FaultyDisk) -> None:
     log = SegmentedLog.open(disk, DIRECTORY)
     for offset in range(3):
-        log.append(batch(offset))
+        log.append(Batches.parse(batch(offset)))
     reader = LogReader(disk, DIRECTORY)
     assert everything(reader) == [0, 1, 2]
     log.truncate_to(1)
@@ -157,23 +158,23 @@ def test_a_log_that_was_cut_under_the_reader(disk: FaultyDisk) -> None:
 
 def test_segments_trimmed_or_reset_while_following(disk: FaultyDisk) -> None:
     log = SegmentedLog.open(disk, DIRECTORY, LogConfig(segment_bytes=100))
-    log.append(batch(0))
+    log.append(Batches.parse(batch(0)))
     reader = LogReader(disk, DIRECTORY)
     assert everything(reader) == [0]
     for offset in range(1, 5):
-        log.append(batch(offset))
+        log.append(Batches.parse(batch(offset)))
     log.delete_segments_before(3)
     with pytest.raises(CorruptLogError, match="expected a segment at offset 1, found 3"):
         everything(reader)
     log.reset_to(LogPosition(7, 50))
-    log.append(batch(50, 7))
+    log.append(Batches.parse(batch(50, 7)))
     assert everything(LogReader(disk, DIRECTORY)) == [50]
 
 
 def test_from_an_offset(disk: FaultyDisk) -> None:
     log = SegmentedLog.open(disk, DIRECTORY, LogConfig(segment_bytes=300))
     for offset in range(20):
-        log.append(batch(offset))
+        log.append(Batches.parse(batch(offset)))
     for start in (0, 7, 19, 20, 100):
         assert everything(LogReader(disk, DIRECTORY, start_offset=start)) == list(range(start, 20))
 

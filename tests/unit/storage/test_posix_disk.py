@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError, LogDirectoryLockedError
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
@@ -59,7 +60,7 @@ def test_a_failed_sync_is_never_retried(tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError(errno.EIO, "input/output error")
 
     log = SegmentedLog.open(DISK, str(tmp_path / "log"))
-    log.append(encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=0, values=[b"x"]))
+    log.append(Batches.parse(encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=0, values=[b"x"])))
     ticket = log.prepare_sync()
     monkeypatch.setattr(os, "fdatasync", fail)
     with pytest.raises(DiskError):
@@ -104,7 +105,11 @@ def test_syncs_beside_appends_reads_and_cuts(tmp_path: Path) -> None:
     log = SegmentedLog.open(DISK, directory, config)
     for step in range(120):
         base = log.end_offset
-        log.append(encode_batch(base_offset=base, leader_epoch=step, timestamp_ms=0, values=[b"v" * 100]))
+        log.append(
+            Batches.parse(
+                encode_batch(base_offset=base, leader_epoch=step, timestamp_ms=0, values=[b"v" * 100])
+            )
+        )
         ticket = log.prepare_sync()
         thread = threading.Thread(target=ticket.run)
         thread.start()

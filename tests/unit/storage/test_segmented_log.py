@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from metaquorum.storage.batches.batch import encode_batch, iter_batches, parse_header
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.errors import (
     BatchError,
@@ -54,7 +55,7 @@ class Bench:
     def filled(self, count: int = 60, batches_an_epoch: int = 10) -> SegmentedLog:
         log = self.open()
         for offset in range(count):
-            log.append(batch(offset, 1 + offset // batches_an_epoch))
+            log.append(Batches.parse(batch(offset, 1 + offset // batches_an_epoch)))
         log.sync()
         return log
 
@@ -100,8 +101,8 @@ def test_append_rolls_and_reads_back_from_every_offset(bench: Bench) -> None:
 def test_read_gives_the_batch_that_contains_the_offset_and_respects_the_limit(bench: Bench) -> None:
     bench.config = LogConfig()
     log = bench.open()
-    log.append(batch(0, records=5) + batch(5, records=5))
-    log.append(batch(10, records=5))
+    log.append(Batches.parse(batch(0, records=5) + batch(5, records=5)))
+    log.append(Batches.parse(batch(10, records=5)))
     size = parse_header(log.read(0, 1).data).size_bytes
     assert [one.header.base_offset for one in window(log, 7, size)] == [5]
     assert [one.header.base_offset for one in window(log, 3, 2 * size)] == [0, 5]
@@ -126,9 +127,9 @@ def test_the_same_after_reopening_with_an_index_built_from_nothing(bench: Bench)
 def test_a_batch_larger_than_every_window(bench: Bench) -> None:
     bench.config = LogConfig()
     log = bench.open()
-    log.append(batch(0))
-    log.append(batch(1, size=3_000_000))
-    log.append(batch(2))
+    log.append(Batches.parse(batch(0)))
+    log.append(Batches.parse(batch(1, size=3_000_000)))
+    log.append(Batches.parse(batch(2)))
     log.close()
     log = bench.open()
     assert len(log.read(1, 10).data) > 3_000_000
@@ -154,17 +155,17 @@ def test_append_refuses_and_stays_usable(bench: Bench, bad: bytes, says: str) ->
     bench.config = LogConfig(max_batch_bytes=1500)
     log = bench.filled(10)
     before = bench.disk.file_size(bench.path(0))
-    with pytest.raises(BatchError, match=says):
-        log.append(bad)
+    with pytest.raises((BatchError, CorruptLogError), match=says):
+        log.append(Batches.parse(bad))
     assert bench.disk.file_size(bench.path(0)) == before
-    assert log.append(batch(10)) == 11
+    assert log.append(Batches.parse(batch(10))) == 11
 
 
 def test_rolls_by_age_of_the_batches(bench: Bench) -> None:
     bench.config = LogConfig(segment_ms=1000)
     log = bench.open()
     for offset, timestamp in enumerate((5000, 5500, 6000, 6001, 6900, 9000)):
-        log.append(batch(offset, timestamp_ms=timestamp))
+        log.append(Batches.parse(batch(offset, timestamp_ms=timestamp)))
     assert [info.base_offset for info in log.segments()] == [0, 3, 5]
     assert [info.first_timestamp_ms for info in log.segments()] == [5000, 6001, 9000]
     assert [info.last_timestamp_ms for info in log.segments()] == [6001, 9000, 9000]
@@ -175,9 +176,9 @@ def test_rolls_by_age_of_the_batches(bench: Bench) -> None:
 def test_a_sync_covers_what_was_there_when_it_was_prepared(bench: Bench) -> None:
     bench.config = LogConfig()
     log = bench.open()
-    log.append(batch(0))
+    log.append(Batches.parse(batch(0)))
     ticket = log.prepare_sync()
-    log.append(batch(1))
+    log.append(Batches.parse(batch(1)))
     assert log.synced_offset == 0
     ticket.run()
     assert log.synced_offset == 0
@@ -188,14 +189,14 @@ def test_a_sync_covers_what_was_there_when_it_was_prepared(bench: Bench) -> None
 def test_a_sync_of_a_log_that_was_cut_since_counts_for_nothing(bench: Bench) -> None:
     bench.config = LogConfig()
     log = bench.filled(10)
-    log.append(batch(10, 2))
+    log.append(Batches.parse(batch(10, 2)))
     ticket = log.prepare_sync()
     generation = log.generation
     assert log.truncate_to(4) == 4
     assert log.generation == generation + 1
     ticket.run()
     assert log.sync_completed(ticket) == 4
-    log.append(batch(4, 3))
+    log.append(Batches.parse(batch(4, 3)))
     assert (log.sync_completed(ticket), log.end_offset) == (4, 5)
 
 
@@ -203,7 +204,7 @@ def test_a_stale_sync_raises_no_recovery_point(bench: Bench) -> None:
     """A point above the end would make the next opening take the cut for lost data."""
     bench.config = LogConfig(recovery_point_interval_bytes=10)
     log = bench.filled(10)
-    log.append(batch(10, 2))
+    log.append(Batches.parse(batch(10, 2)))
     ticket = log.prepare_sync()
     assert ticket.point is not None and ticket.point.offset == 11
     log.truncate_to(4)
@@ -222,13 +223,13 @@ def test_truncate(bench: Bench, end: int) -> None:
     log.close()
     log = bench.open()
     assert offsets(log) == list(range(end)) and bench.warnings == []
-    log.append(batch(end, 9))
+    log.append(Batches.parse(batch(end, 9)))
     assert log.epochs.entries == (*((1 + n, n * 10) for n in range((end + 9) // 10)), (9, end))
 
 
 def test_truncate_into_a_batch_drops_it_whole(bench: Bench) -> None:
     log = bench.open()
-    log.append(batch(0, records=5) + batch(5, records=5))
+    log.append(Batches.parse(batch(0, records=5) + batch(5, records=5)))
     assert log.truncate_to(7) == 5
     assert log.end_offset == 5
     with pytest.raises(OffsetOutOfRange):
@@ -242,11 +243,11 @@ def test_reset_after_a_snapshot(bench: Bench) -> None:
     assert log.last_position == LogPosition(9, 500)
     assert log.epochs.entries == ((9, 500),)
     with pytest.raises(BatchError, match="leader epoch 9"):
-        log.append(batch(500, 8))
+        log.append(Batches.parse(batch(500, 8)))
     log.close()
     log = bench.open()
     assert (log.start_offset, log.last_position) == (500, LogPosition(9, 500))
-    log.append(batch(500, 10))
+    log.append(Batches.parse(batch(500, 10)))
     assert log.last_position == LogPosition(10, 501)
     # The batch goes again, and the epoch before the start is still known.
     log.truncate_to(500)
@@ -293,10 +294,14 @@ def test_after_a_disk_error_nothing_more_is_accepted(bench: Bench, operation: st
     log = bench.filled(10)
     bench.disk.inject(DIRECTORY, operation=operation, count=1)
     with pytest.raises(DiskError):
-        log.append(batch(10, 2))
+        log.append(Batches.parse(batch(10, 2)))
         log.sync()
     assert log.synced_offset == 10
-    for attempt in (lambda: log.append(batch(log.end_offset, 2)), log.sync, lambda: log.truncate_to(3)):
+    for attempt in (
+        lambda: log.append(Batches.parse(batch(log.end_offset, 2))),
+        log.sync,
+        lambda: log.truncate_to(3),
+    ):
         with pytest.raises(LogFailedError, match="repair the disk"):
             attempt()
     bench.disk = bench.disk.crash()
@@ -308,7 +313,7 @@ def test_a_full_disk_leaves_a_log_that_opens(bench: Bench) -> None:
     total = sum(bench.disk.file_size(join(DIRECTORY, name)) for name in bench.disk.list_directory(DIRECTORY))
     bench.disk.profile = replace(bench.disk.profile, capacity_bytes=total + 30)
     with pytest.raises(DiskError, match="no space"):
-        log.append(batch(10, 2))
+        log.append(Batches.parse(batch(10, 2)))
     log.close()
     bench.disk = bench.disk.kill()
     bench.disk.profile = replace(bench.disk.profile, capacity_bytes=None)
@@ -358,7 +363,7 @@ def test_a_torn_tail_is_cut_with_a_warning(what: str, tail: bytes) -> None:
         f"{bench.path(0)}: torn tail of {len(tail)} bytes cut at byte {size} (offset 8)" in bench.warnings[0]
     )
     assert bench.disk.file_size(bench.path(0)) == size
-    log.append(batch(8))
+    log.append(Batches.parse(batch(8)))
     log.close()
     assert bench.open().end_offset == 9 and len(bench.warnings) == 1
 
@@ -479,7 +484,7 @@ def test_the_recovery_point_moves_at_roll_by_bytes_and_at_a_clean_close() -> Non
     log = bench.open()
     points = []
     for offset in range(30):
-        log.append(batch(offset, 1 + offset // 7))
+        log.append(Batches.parse(batch(offset, 1 + offset // 7)))
         log.sync()
         point = load_recovery_point(bench.disk, DIRECTORY)
         assert point == log.recovery_point

@@ -18,6 +18,7 @@ from metaquorum.storage.batches.batch import (
     seal_batch,
 )
 from metaquorum.storage.batches.format import HEADER_BYTES
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.interface import Disk, join, read_file, write_atomically
 from metaquorum.storage.errors import CorruptLogError, DiskError
 from metaquorum.storage.files.snapshots import SnapshotWriter, read_chunk
@@ -91,7 +92,7 @@ def batch(base: int, epoch: int = 1, *, size: int = 20, records: int = 1) -> byt
 def filled(disk: Any, count: int = 60, batches_an_epoch: int = 10) -> SegmentedLog:
     log = SegmentedLog.open(disk, DIRECTORY, SMALL)
     for offset in range(log.end_offset, count):
-        log.append(batch(offset, 1 + offset // batches_an_epoch))
+        log.append(Batches.parse(batch(offset, 1 + offset // batches_an_epoch)))
     log.sync()
     return log
 
@@ -143,7 +144,7 @@ def _live(disk: Any) -> None:
     log.truncate_to(25)
     log.delete_segments_before(15)
     log.reset_to(LogPosition(9, 100))
-    log.append(batch(100, 9))
+    log.append(Batches.parse(batch(100, 9)))
     log.close()
 
 
@@ -245,7 +246,7 @@ def test_a_cut_to_the_start_keeps_the_epoch_before_it(disk: Any, start: int) -> 
     assert (log.start_offset, log.end_offset) == (at, at)
     assert log.last_position == LogPosition(before or 0, at)
     assert log.epochs.entries == ((before, at),)
-    log.append(batch(at, 9))
+    log.append(Batches.parse(batch(at, 9)))
     log.sync()
     log.close()
     again = SegmentedLog.open(disk, DIRECTORY, SMALL)

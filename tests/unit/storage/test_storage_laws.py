@@ -20,6 +20,7 @@ from metaquorum.storage.batches.batch import (
     seal_batch,
 )
 from metaquorum.storage.batches.format import HEADER_BYTES
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import join, write_atomically
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError
@@ -93,7 +94,7 @@ def test_a_reader_finds_its_way_past_damage_at_any_offset(disk: FaultyDisk, base
 def test_a_log_of_one_record_a_segment_is_read_whole(disk: FaultyDisk) -> None:
     log = SegmentedLog.open(disk, DIRECTORY, LogConfig(segment_bytes=1))
     for offset in range(5):
-        log.append(batch(offset))
+        log.append(Batches.parse(batch(offset)))
     log.sync()
     log.close()
     assert list_segments(disk, DIRECTORY) == [0, 1, 2, 3, 4]
@@ -253,7 +254,7 @@ def test_a_time_is_found_whichever_way_the_clock_ran(batches: list[list[int]], s
         assert [raw.timestamp_ms for raw in one.records()] == times
         spans = [one.data[at:end] for at, end in batch_record_spans(one)]
         assert spans == [raw.value for raw in one.records()]
-        log.append(data)
+        log.append(Batches.parse(data))
         records += [FoundRecord(len(records) + at, time, 1) for at, time in enumerate(times)]
     first = log.start_at(start)
     for below in (len(records), max(1, len(records) - 2)):

@@ -16,6 +16,7 @@ from metaquorum.storage.batches.batch import (
     seal_batch,
 )
 from metaquorum.storage.batches.format import HEADER_BYTES
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import BatchError, CorruptFileError
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
@@ -56,7 +57,7 @@ def test_a_segment_that_nothing_leads_to_is_removed_if_it_is_empty(disk: Any) ->
     assert log.end_offset == 5
     assert any(stray in warning for warning in warnings)
     assert not disk.exists(stray)
-    assert log.append(batch(5)) == 6
+    assert log.append(Batches.parse(batch(5))) == 6
     log.sync()
     log.close()
     again = SegmentedLog.open(disk, DIRECTORY, SMALL)
@@ -89,10 +90,10 @@ def test_every_batch_of_an_append_is_held_against_the_limit(disk: Any, place: in
         sizes[place] = 201
     data = b"".join(batch(at, size=size) for at, size in enumerate(sizes))
     if fits:
-        assert log.append(data) == 3
+        assert log.append(Batches.parse(data)) == 3
     else:
         with pytest.raises(BatchError, match=f"the batch at offset {place} has"):
-            log.append(data)
+            log.append(Batches.parse(data))
         assert log.end_offset == 0
     log.close()
 
@@ -102,7 +103,7 @@ def test_the_recovery_point_is_written_once_for_its_bytes(disk: Any) -> None:
     moved = []
     for offset in range(40):
         before = log.recovery_point.offset
-        log.append(batch(offset))
+        log.append(Batches.parse(batch(offset)))
         log.sync()
         moved.append(log.recovery_point.offset != before)
     every = -(-500 // len(batch(0)))
@@ -170,7 +171,7 @@ def test_a_read_that_is_cut_by_its_limit_is_no_damage(disk: Any) -> None:
     """The last batch of the file, too, may lie half inside what was read."""
     log = SegmentedLog.open(disk, DIRECTORY, LogConfig())
     for offset in range(6):
-        log.append(batch(offset))
+        log.append(Batches.parse(batch(offset)))
     size = len(batch(0))
     for start in range(6):
         for limit in range(size * 6 + 2):

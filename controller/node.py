@@ -139,6 +139,7 @@ class ControllerNode:
             if event is None or now_ms >= self._armed_ms + OVERDUE_MS:
                 # A full inbox must not keep timers from running.
                 self._on_time(drained=drained)
+            if event is not None and now_ms >= self._armed_ms + OVERDUE_MS:
                 self.next_deadline_ms()
         except ReplayError as error:
             self._stop(f"a decision of this controller does not replay, which is a bug: {error}", failed=True)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from metaquorum.controller.active.outcome import Outcome, Resumed, batch_of
 from metaquorum.controller.active.state import ActiveState
-from metaquorum.controller.active.work import ElectLeaders, FailDirectories, MoveLeaders
+from metaquorum.controller.active.work import ElectLeaders, FailDirectories, MoveLeaders, Work
 from metaquorum.controller.broker_epochs import epoch_refusal
 from metaquorum.controller.brokers import brokers as decide
 from metaquorum.controller.brokers.lifecycle import BrokerEvent, BrokerState, heartbeat_event, transition
@@ -49,10 +49,9 @@ def decide_heartbeat(
     session = sessions.touched(broker_id, request.broker_epoch, arrived.arrived_ms).with_applied(
         request.applied_offset, state.ledger.committed_offset, arrived.arrived_ms
     )
-    moves_end = state.next_offset if session.moves_end_offset is None else session.moves_end_offset
-    event = beat.event(before, session, moves_end, none_left=none_left)
+    event = beat.event(before, session, none_left=none_left)
     if event is BrokerEvent.MOVES_SEEN or event is BrokerEvent.MOVES_UNSEEN:
-        session = replace(session, moves_end_offset=moves_end)
+        session = replace(session, moves_end_offset=_moves_end_offset(state, session))
     after = transition(before, event)
     if after is BrokerState.ACTIVE and after is not before:
         return beat.let_in(session)
@@ -60,10 +59,12 @@ def decide_heartbeat(
         return beat.let_leave(session, now_ms)
     if after is not before and before in _UP:
         return beat.removed(session, after, now_ms)
-    moving = MoveLeaders(broker_id=broker_id, epoch=request.broker_epoch)
+    moving: tuple[Work, ...] = ()
+    if event is BrokerEvent.LEADERS_REMAIN:
+        moving = state.new_work(MoveLeaders(broker_id=broker_id, epoch=request.broker_epoch))
     return Outcome(
         sessions=((broker_id, _released(session) if after is BrokerState.SHUTDOWN else session),),
-        work=state.new_work(moving) if event is BrokerEvent.LEADERS_REMAIN else (),
+        work=moving,
         answers=(beat.answer(after),),
     )
 
@@ -76,9 +77,7 @@ class _Heartbeat(msgspec.Struct, frozen=True):
     request: BrokerHeartbeatRequest
     caught_up: bool
 
-    def event(
-        self, before: BrokerState, session: Session, moves_end_offset: int, *, none_left: bool
-    ) -> BrokerEvent:
+    def event(self, before: BrokerState, session: Session, *, none_left: bool) -> BrokerEvent:
         """What it means in state `before`, with the session as it makes it."""
         state, request, broker_id = self.state, self.request, self.request.broker_id
         if before in _UP and state.sessions.stands_still(session, self.arrived.arrived_ms):
@@ -92,7 +91,7 @@ class _Heartbeat(msgspec.Struct, frozen=True):
             want_shutdown=request.want_shutdown,
             caught_up=caught_up,
             leads=lambda: leads_any(state.image, broker_id),
-            moves_seen=lambda: _moves_seen(state, broker_id, moves_end_offset),
+            moves_seen=lambda: _moves_seen(state, broker_id, _moves_end_offset(state, session)),
         )
 
     def answer(self, after: BrokerState) -> ControllerAnswer:
@@ -185,6 +184,11 @@ def _dead_directories(
     if isinstance(work, FailDirectories) and work.epoch == epoch:
         return replace(work, directories=work.directories | dead), False
     return FailDirectories(broker_id=broker_id, epoch=epoch, directories=dead), False
+
+
+def _moves_end_offset(state: ActiveState, session: Session) -> int:
+    """Where its leaders' moves ended in the log: at the first heartbeat with which it leads nothing, here."""
+    return state.next_offset if session.moves_end_offset is None else session.moves_end_offset
 
 
 def _moves_seen(state: ActiveState, broker_id: int, moves_end_offset: int) -> bool:

@@ -1,8 +1,8 @@
 """One replica's directory: log, snapshots, quorum state and identity behind one object.
 
-Owns what lies where below a metadata directory, the order in which it is opened, and a cache of the newest
-batches. Everything goes through the Disk interface, so that the simulator runs this very code. Knows
-effects of the Raft core and no record: loading an image from a snapshot is the driver's business.
+Owns what lies where below a metadata directory, and the order in which it is opened. Everything goes through
+the Disk interface, so that the simulator runs this very code. Knows effects of the Raft core and no record:
+loading an image from a snapshot is the driver's business.
 
 Threads: the loop thread calls everything, except `persist_quorum_state`, `persist_committed` and a sync
 ticket's `run` (the disk thread) and `write_snapshot`, `partial_snapshot` and `finish_snapshot` (one worker).
@@ -10,7 +10,6 @@ ticket's `run` (the disk thread) and `write_snapshot`, `partial_snapshot` and `f
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -30,7 +29,7 @@ from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.events import LogTrimmed, TrimLog
 from metaquorum.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
 from metaquorum.raft.protocol.known import check_log
-from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.raft.tail_cache import TailCache
 from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
 from metaquorum.storage.disk.interface import Disk, Lock, join
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError, FileMissingError
@@ -56,9 +55,6 @@ from metaquorum.storage.uuids import ZERO_UUID
 
 TAIL_CACHE_BYTES = 8 * 1024 * 1024
 """Newest batches kept in memory: what followers and the own image ask for is nearly always among them."""
-
-HEADER_MEMORY_BYTES = 300
-"""What a parsed header takes in the cache beside its batch's bytes, about."""
 
 LogEffect = AppendLog | TruncateLog | ResetLog | NoteCommitted | WriteSnapshotChunk | TrimLog
 
@@ -426,60 +422,3 @@ def _refuse_forgotten_vote(disk: Disk, replica_directory: str) -> None:
                 "a vote that it gave may be forgotten: move the directory away and format it anew without"
                 " --new-cluster; the controller then observes (see 'Damaged or lost' in docs/operations.md)",
             )
-
-
-class TailCache:
-    """The newest batches of a log, contiguous, up to a number of bytes with their headers. Knows no file."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bases: list[int] = []
-        self._batches: list[RecordBatch] = []
-        self._size = 0
-        self._end_offset = 0
-        self._joined: tuple[int, int, Batches] | None = None
-
-    def append(self, batches: Batches) -> None:
-        """Adds whole batches; what does not follow the newest one starts the cache anew."""
-        if batches.base_offset != self._end_offset:
-            self.clear()
-        for batch in batches.split():
-            self._bases.append(batch.header.base_offset)
-            self._batches.append(batch)
-        self._end_offset = batches.next_offset
-        self._size += len(batches.data) + HEADER_MEMORY_BYTES * len(batches.headers)
-        if self._size > self._max_bytes:
-            self._shrink()
-
-    def _shrink(self) -> None:
-        """Down to half at once, so that the cost is spread over many appends."""
-        count = 0
-        while self._size > self._max_bytes // 2:
-            self._size -= len(self._batches[count].data) + HEADER_MEMORY_BYTES
-            count += 1
-        del self._bases[:count]
-        del self._batches[:count]
-
-    def read(self, from_offset: int, to_offset: int, max_bytes: int) -> Batches | None:
-        """As `ReplicaStore.read_log`; None if the batches are not all here."""
-        if not self._bases or from_offset < self._bases[0] or from_offset >= self._end_offset:
-            return None
-        first = bisect_right(self._bases, from_offset) - 1
-        last, size = first, len(self._batches[first].data)
-        for index in range(first + 1, len(self._bases)):
-            size += len(self._batches[index].data)
-            if self._bases[index] >= to_offset or size > max_bytes:
-                break
-            last = index
-        # Hundreds of brokers ask for the same batches at once: one copy for all of them.
-        low, high = self._bases[first], self._bases[last]
-        if self._joined is None or self._joined[:2] != (low, high):
-            self._joined = (low, high, Batches.joined(self._batches[first : last + 1]))
-        return self._joined[2]
-
-    def clear(self) -> None:
-        self._bases.clear()
-        self._batches.clear()
-        self._joined = None
-        self._size = 0
-        self._end_offset = 0

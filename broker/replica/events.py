@@ -288,8 +288,7 @@ class CreateReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendPartition:
-    """Append whole batches whose offsets and epochs are set: `LogAppended`, then, with `sync`, a
-    `LogsSynced` that covers it."""
+    """Append batches that were checked: `LogAppended`, then, with `sync`, a `LogsSynced` that covers it."""
 
     directory_id: bytes
     key: PartitionKey

@@ -156,9 +156,8 @@ class SegmentedLog:
     def append(self, batches: Batches) -> int:
         """Adds whole batches at the end and returns the new end offset. Not durable before a sync.
 
-        Their bytes were checked where they came in. Raises BatchError, with nothing written, when they do not
-        follow the log's end or one is over the limit. Raises DiskError when the disk refuses; the log then
-        accepts no more writes.
+        Raises BatchError, with nothing written, when they do not follow the end or one is over the limit, and
+        DiskError when the disk refuses; the log then accepts no more writes.
         """
         self._check_usable()
         problem = self._problem(batches)

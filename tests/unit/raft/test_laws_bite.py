@@ -28,7 +28,7 @@ from metaquorum.raft.protocol.log_view import LogView
 from metaquorum.raft.protocol.progress import LeaderView
 from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from metaquorum.raft.protocol.state import RaftState, Vote
-from metaquorum.raft.store import TailCache
+from metaquorum.raft.tail_cache import TailCache
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition

@@ -74,6 +74,7 @@ def test_a_new_broker_joins_and_serves_what_the_controller_has() -> None:
     assert offset == controller.raft.high_watermark
     assert images_equal(image, controller.image())
     assert not image.brokers[BROKER].fenced
+    assert world.node.provenance == image.provenance and image.provenance.offset == offset
 
 
 def test_nothing_is_published_before_the_own_registration_is_applied() -> None:

@@ -134,6 +134,10 @@ def test_times_too_far_from_the_clock(first: int, last: int, allowed: bool) -> N
         assert verdict.error is ErrorCode.INVALID_TIMESTAMP
 
 
+def test_a_batch_without_times_is_as_good_as_any_where_times_have_no_bound() -> None:
+    assert not isinstance(check_batch(made(timestamp_ms=-1), PLAIN, wall_ms=WALL_MS), Refusal)
+
+
 def test_append_time_topics_do_not_judge_times() -> None:
     settings = TopicSettings(log_append_time=True, timestamp_before_max_ms=1)
     assert not isinstance(check_batch(made(timestamp_ms=5), settings, wall_ms=WALL_MS), Refusal)

@@ -58,19 +58,19 @@ class BrokerConfig:
             lines.append("retry.backoff.max.ms is below retry.backoff.ms: raise it")
         if self.broker_heartbeat_interval_ms >= self.registration_lease_timeout_ms:
             lines.append(
-                f"broker.heartbeat.interval.ms ({self.broker_heartbeat_interval_ms}) must be below"
-                f" registration.lease.timeout.ms ({self.registration_lease_timeout_ms}): the lease would end"
-                " between two heartbeats"
+                f"broker.heartbeat.interval.ms ({self.broker_heartbeat_interval_ms}) must be below "
+                f"registration.lease.timeout.ms ({self.registration_lease_timeout_ms}), or the lease "
+                "ends between two heartbeats"
             )
         if self.controller_request_timeout_ms >= self.registration_lease_timeout_ms:
             lines.append(
-                f"controller.request.timeout.ms ({self.controller_request_timeout_ms}) must be below"
-                f" registration.lease.timeout.ms ({self.registration_lease_timeout_ms}): one lost answer"
-                " would cost the lease"
+                f"controller.request.timeout.ms ({self.controller_request_timeout_ms}) must be below "
+                f"registration.lease.timeout.ms ({self.registration_lease_timeout_ms}), or one lost "
+                "answer costs the lease"
             )
         problem = None if self.binding_key is None else key_problem(self.binding_key)
         if problem is not None:
             lines.append(f"broker.id.binding.key: {problem}")
         if not self.endpoints:
-            lines.append("listeners is empty: a broker needs at least one listener to be reached at")
+            lines.append("listeners is empty: a broker needs at least one listener")
         return lines

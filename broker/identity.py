@@ -54,20 +54,20 @@ def known_identity(explicit_id: int | None, found: Sequence[FoundDirectory]) -> 
         if properties.node_id is not None:
             if id_from is not None and properties.node_id != node_id:
                 raise IdentityConflict(
-                    f"{id_from.file} says that this broker is {node_id} and {directory.file} says "
-                    f"{properties.node_id}: one of them is another broker's directory, correct log.dirs"
+                    f"{id_from.file} says that this broker is {node_id}, but {directory.file} says "
+                    f"{properties.node_id}: one of them belongs to another broker; correct log.dirs"
                 )
             if id_from is None and explicit_id is not None and properties.node_id != explicit_id:
                 raise IdentityConflict(
-                    f"node.id is {explicit_id} and {directory.file} says {properties.node_id}: correct "
-                    "node.id or leave it out, or name this broker's own directories"
+                    f"node.id is {explicit_id}, but {directory.file} says {properties.node_id}: correct or "
+                    "remove node.id, or set log.dirs to this broker's own directories"
                 )
             node_id, id_from = properties.node_id, directory
         if properties.cluster_id is not None:
             if cluster_from is not None and properties.cluster_id != cluster_id:
                 raise IdentityConflict(
-                    f"{cluster_from.file} belongs to cluster {cluster_id} and {directory.file} to "
-                    f"{properties.cluster_id}: name directories of one cluster"
+                    f"{cluster_from.file} belongs to cluster {cluster_id}, but {directory.file} to "
+                    f"{properties.cluster_id}: use directories of one cluster"
                 )
             cluster_id, cluster_from = properties.cluster_id, directory
     unwritten = tuple(directory.path for directory in found if directory.properties is None)

@@ -75,30 +75,30 @@ _S = BrokerState
 
 MEANINGS: Mapping[BrokerState, _Meaning] = MappingProxyType(
     {
-        _S.NOT_RUNNING: _Meaning(ProcessState.NOT_RUNNING, False, "made, not started"),
+        _S.NOT_RUNNING: _Meaning(ProcessState.NOT_RUNNING, False, "created, not started"),
         _S.STARTING: _Meaning(
-            ProcessState.STARTING, False, "not registered: follows the metadata log, then asks to register"
+            ProcessState.STARTING, False, "not registered: follows the metadata log, then registers"
         ),
         _S.RECOVERY: _Meaning(
-            ProcessState.RECOVERY, False, "registered and fenced: waits to be let in for the first time"
+            ProcessState.RECOVERY, False, "registered and fenced: waits to be unfenced for the first time"
         ),
         _S.RUNNING: _Meaning(
             ProcessState.RUNNING, True, "registered, unfenced, with a lease: serves clients"
         ),
         _S.FENCED: _Meaning(
-            ProcessState.RUNNING, False, "has served before and is fenced: renews its registration or lease"
+            ProcessState.RUNNING, False, "fenced after it has served: renews its registration or lease"
         ),
         _S.PENDING_CONTROLLED_SHUTDOWN: _Meaning(
             ProcessState.PENDING_CONTROLLED_SHUTDOWN,
             True,
-            "asked to stop: serves until the controller has moved its leaders away",
+            "stopping: serves until the controller has moved its leaderships",
         ),
         _S.PENDING_SHUTDOWN_FENCED: _Meaning(
             ProcessState.PENDING_CONTROLLED_SHUTDOWN,
             False,
-            "asked to stop and lost its lease on the way: serves nobody, asks again",
+            "stopping without a lease: serves no clients, retries",
         ),
-        _S.SHUTTING_DOWN: _Meaning(ProcessState.SHUTTING_DOWN, False, "the last state: the process ends"),
+        _S.SHUTTING_DOWN: _Meaning(ProcessState.SHUTTING_DOWN, False, "the last state: the process exits"),
     }
 )
 
@@ -109,15 +109,18 @@ class Trigger(Enum):
     STARTED = "the process starts"
     REGISTERED = "the active controller answers the registration with a broker epoch"
     ADMITTED = (
-        "a heartbeat is answered with 'not fenced', within the lease, and the own registration is applied"
+        "a heartbeat is answered with 'not fenced' within the lease, and the broker has applied its own "
+        "registration"
     )
     FENCED_BY_ANSWER = "a heartbeat is answered with 'fenced'"
-    LEASE_ENDED = "the lease ends on the own clock, counted from the sending of the last answered heartbeat"
+    LEASE_ENDED = (
+        "the lease ends on the broker's own clock, counted from when it sent the last answered heartbeat"
+    )
     REGISTRATION_LOST = "STALE_BROKER_EPOCH or BROKER_ID_NOT_REGISTERED"
     SHUTDOWN_REQUESTED = "SIGTERM or Ctrl-C"
     SHUTDOWN_GRANTED = "a heartbeat is answered with 'shut down'"
     SHUTDOWN_TIMED_OUT = "the controlled shutdown took longer than controlled.shutdown.timeout.ms"
-    REFUSED = "the registration is refused for good, or for initial.broker.registration.timeout.ms"
+    REFUSED = "the registration is refused permanently, or for initial.broker.registration.timeout.ms"
     FAILED = "a record of the metadata log cannot be applied"
 
 

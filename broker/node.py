@@ -175,8 +175,8 @@ class BrokerNode:
         doing = "is shutting down" if state.ended or state.wants_shutdown else "is fenced"
         return ApiError(
             ErrorCode.BROKER_NOT_AVAILABLE,
-            f"broker {self._config.node_id} {doing} ({state.name}: {state.meaning}) and answers no clients:"
-            " ask another broker, or try again later",
+            f"broker {self._config.node_id} {doing} ({state.name}: {state.meaning}) and does not serve "
+            "clients: use another broker, or try again later",
         )
 
     def serves(self, now_ms: int) -> bool:
@@ -225,9 +225,9 @@ class BrokerNode:
         response = event.response
         if response.error is RaftError.INCONSISTENT_CLUSTER_ID:
             reason = (
-                f"controller {event.source} belongs to another cluster than {self._config.cluster_id}, the"
-                f" one that broker {self._config.node_id}'s directory was formatted for: check"
-                " controller.quorum.voters and the directory"
+                f"controller {event.source} does not belong to cluster {self._config.cluster_id}, for "
+                f"which the directory of broker {self._config.node_id} was formatted: check "
+                "controller.quorum.voters and the directory"
             )
             self._lifecycle(self._session.refuse(now_ms, reason))
             if self._stopped:

@@ -312,8 +312,8 @@ class BrokerSession:
         if self._shutdown_deadline_ms is not None and now_ms >= self._shutdown_deadline_ms:
             limit_ms = self._config.controlled_shutdown_timeout_ms
             reason = (
-                f"stopped: the controller did not grant the shutdown within {limit_ms} ms"
-                " (controlled.shutdown.timeout.ms); leaders may not have been moved"
+                f"stopped: the controller did not grant the shutdown within {limit_ms} ms "
+                "(controlled.shutdown.timeout.ms); leaderships may not have been moved"
             )
             self._end(Trigger.SHUTDOWN_TIMED_OUT, reason, failed=False)
         elif self._give_up_ms is not None and now_ms >= self._give_up_ms:
@@ -331,8 +331,8 @@ class BrokerSession:
         limit_ms = self._give_up_ms
         ends = "" if limit_ms is None else f"; gives up in {(limit_ms - now_ms) // 1000} s"
         text = (
-            f"broker {self._config.node_id} waits ({self.state.name}) for {waited_ms // 1000} s now, "
-            f"at offset {self.applied_offset} of the metadata log: {self._last_problem}{ends}"
+            f"broker {self._config.node_id} has been waiting ({self.state.name}) for {waited_ms // 1000} "
+            f"s, at offset {self.applied_offset} of the metadata log: {self._last_problem}{ends}"
         )
         self._effects.append(Warn(message=text))
 
@@ -348,7 +348,7 @@ class BrokerSession:
             text = f"controller {sent.target} had forgotten broker epoch {self.broker_epoch}"
             self._lose(Trigger.REGISTRATION_LOST, now_ms, text)
         if self.broker_epoch is not None and response.broker_epoch < self.broker_epoch:
-            text = f"registered with epoch {response.broker_epoch}, older than {self.broker_epoch}: not taken"
+            text = f"registered with epoch {response.broker_epoch}, older than {self.broker_epoch}: ignored"
             self._failed(now_ms, sent, text)
             return
         if not self._renew(now_ms, sent, response.session_timeout_ms):
@@ -359,7 +359,9 @@ class BrokerSession:
         self._targets.answered()
         self._awaits_admission = True
         self._last_problem = "it is registered, and no heartbeat has been answered since"
-        self._move(Trigger.REGISTERED, f"controller {sent.target} gave broker epoch {response.broker_epoch}")
+        self._move(
+            Trigger.REGISTERED, (f"controller {sent.target} assigned broker epoch {response.broker_epoch}")
+        )
         wait_ms = 0 if self._applied_registration() else self._config.broker_heartbeat_interval_ms
         self._next_send_ms = now_ms + wait_ms
 
@@ -438,7 +440,7 @@ class BrokerSession:
         if end_ms <= now_ms:
             took_ms = now_ms - sent.sent_ms
             self._count_failure(
-                now_ms, f"controller {sent.target} took {took_ms} ms: longer than the lease it gave"
+                now_ms, f"controller {sent.target} took {took_ms} ms, longer than the lease it gave"
             )
             return False
         self.lease_end_ms = end_ms
@@ -467,7 +469,10 @@ class BrokerSession:
         # As in Kafka: it goes on under its epoch until a controller says otherwise.
         self.lease_end_ms = None
         why = f"no heartbeat was answered in time ({self._last_problem})"
-        text = f"broker {self._config.node_id}: {why}; serving on, for broker.self.fencing.enable is false"
+        text = (
+            f"broker {self._config.node_id}: {why}; still serving, because broker.self.fencing.enable "
+            "is false"
+        )
         self._effects.append(Warn(message=text))
 
     def _lose(self, trigger: Trigger, now_ms: int, reason: str) -> None:

@@ -67,5 +67,5 @@ def transfer_target(raft: RaftCore, wanted: int | None, now_ms: int) -> int | Ap
     target = wanted if wanted is not None or best is None else best.node_id
     refusal = "there is no other voter" if target is None else raft.transfer_refusal(target)
     if target is None or refusal is not None:
-        return ApiError(ErrorCode.INVALID_REQUEST, f"leadership stays here: {refusal}")
+        return ApiError(ErrorCode.INVALID_REQUEST, f"leadership was not transferred: {refusal}")
     return target

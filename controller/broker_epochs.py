@@ -15,14 +15,14 @@ def epoch_refusal(brokers: BrokersImage, broker_id: int, broker_epoch: int) -> A
         )
     if broker_epoch < known.epoch:
         text = (
-            f"broker epoch {broker_epoch} of broker {broker_id} is over, {known.epoch} is registered: "
-            "a newer process of this id registered, or this one must register again"
+            f"broker epoch {broker_epoch} of broker {broker_id} has ended, and {known.epoch} is "
+            "registered: a newer process with this id registered, or this one must register again"
         )
         return ApiError(ErrorCode.STALE_BROKER_EPOCH, text)
     if broker_epoch > known.epoch:
         text = (
-            f"broker {broker_id} names epoch {broker_epoch} and this controller knows {known.epoch}: "
-            "retry when it has caught up"
+            f"broker {broker_id} sent epoch {broker_epoch}, but this controller knows {known.epoch}: retry "
+            "when it has caught up"
         )
         return ApiError(ErrorCode.NOT_CONTROLLER, text)
     return None

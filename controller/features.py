@@ -34,13 +34,13 @@ def unsupported_feature(image: FeaturesImage, features: Iterable[BrokerFeature])
         feature = ranges.get(name)
         if feature is None:
             return (
-                f"the cluster works at {name} level {level} and this broker does not know {name}: "
-                f"run a version of the broker that supports level {level}"
+                f"the cluster is at {name} level {level}, but this broker does not know {name}: run a "
+                f"broker release that supports level {level}"
             )
         if not feature.min_supported_version <= level <= feature.max_supported_version:
             return (
-                f"the cluster works at {name} level {level} and this broker supports "
-                f"{feature.min_supported_version} to {feature.max_supported_version}: "
-                f"run a version of the broker that supports level {level}"
+                f"the cluster is at {name} level {level}, but this broker supports "
+                f"{feature.min_supported_version} to {feature.max_supported_version}: run a broker "
+                f"release that supports level {level}"
             )
     return None

@@ -147,7 +147,7 @@ class ControllerNode:
             self._stop(str(error), failed=True)
         stop_at_ms = self._stop_at_ms
         if stop_at_ms is not None and (now_ms >= stop_at_ms or not self.raft.resignation_pending):
-            self._stop("stopped as asked", failed=False)
+            self._stop("stopped on request", failed=False)
         return self._out.take()
 
     def _on_time(self, *, drained: bool) -> None:
@@ -384,7 +384,7 @@ class ControllerNode:
 
     def _refuse_busy(self, key: int) -> None:
         self.counters.refused_busy += 1
-        self._answer(key, busy("too many requests wait for a commit"))
+        self._answer(key, busy("too many requests are waiting for a commit"))
 
     # ---- the end
 

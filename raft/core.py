@@ -71,8 +71,8 @@ class RaftCore:
             own = uuid_to_text(state.identity.directory_id)
             state.warn_once(
                 f"node {state.node_id} is configured as a voter with directory id {pinned}, but this "
-                f"directory has {own}: it only observes, and neither votes nor "
-                "stands; do not change the configured id by hand, and put no older copy of the directory back"
+                f"directory has {own}: it only observes, and neither votes nor stands for election; do "
+                "not change the configured id by hand, and do not restore an older copy of the directory"
             )
         snapshots.begin(state)
         election.begin(state, now_ms)

@@ -137,7 +137,7 @@ class ReplicaStore:
             # A snapshot was installed, and the crash came before the log was emptied for it (KIP-630).
             on_warning(
                 f"{self.replica_directory}: the log ends at {self.log.end_offset}, before the snapshot's "
-                f"{newest.offset}; it starts again there"
+                f"{newest.offset}; it restarts there"
             )
             self.log.reset_to(newest)
         start = self.log.start_offset
@@ -419,6 +419,7 @@ def _refuse_forgotten_vote(disk: Disk, replica_directory: str) -> None:
             raise CorruptFileError(
                 join(replica_directory, QUORUM_STATE_FILE),
                 f"is absent beside the log {name}",
-                "a vote that it gave may be forgotten: move the directory away and format it anew without"
-                " --new-cluster; the controller then observes (see 'Damaged or lost' in docs/operations.md)",
+                "a vote that it gave may be forgotten: move the directory away and reformat it without "
+                "--new-cluster; the controller then only observes (see 'Damaged or lost' in "
+                "docs/operations.md)",
             )

@@ -52,17 +52,17 @@ def change_of_voters(remembered: Remembered, voters: Sequence[Voter]) -> str | N
     configured = {voter.node_id: voter.directory_id for voter in voters}
     if set(configured) != set(remembered):
         return (
-            f"controller.quorum.voters names the nodes {_ids(configured)}, and this quorum was started with"
-            f" {_ids(remembered)}: voters cannot be added or removed by hand; put the old list back"
+            f"controller.quorum.voters names the nodes {_ids(configured)}, but this quorum was started "
+            f"with {_ids(remembered)}: voters cannot be added or removed by hand; restore the old list"
         )
     for node_id, directory_id in sorted(configured.items()):
         known = remembered[node_id]
         if known is not None and directory_id != known:
             now = "none" if directory_id is None else uuid_to_text(directory_id)
             return (
-                f"controller.quorum.voters gives node {node_id} the directory id {now}, and this quorum was"
-                f" started with {uuid_to_text(known)}: a voter with another disk could lose committed"
-                " records; put the old id back (the node with the new disk then observes)"
+                f"controller.quorum.voters gives node {node_id} the directory id {now}, but this quorum "
+                f"was started with {uuid_to_text(known)}: a voter with another disk could lose committed "
+                "records; restore the old id (the node with the new disk then only observes)"
             )
     return None
 

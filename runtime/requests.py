@@ -59,7 +59,7 @@ class WaitingRequests:
     async def _ask(self, request: ControllerRequest) -> ControllerResponse | ApiError:
         arrived_ms = self._clock.monotonic_ms()
         if len(self._waiting) >= WAITING_MAX:
-            return busy(f"{WAITING_MAX} requests wait for an answer")
+            return busy(f"{WAITING_MAX} requests are waiting for an answer")
         key = next(self._keys)
         if not self._submit(RequestArrived(key=key, arrived_ms=arrived_ms, request=request)):
             return busy("the inbox is full")

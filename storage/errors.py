@@ -105,7 +105,7 @@ class LogTruncatedError(StorageError):
         self.position = position
         self.offset = offset
         super().__init__(
-            f"{file} was cut below byte {position} (offset {offset}) while it was read; open it again"
+            f"{file} was truncated below byte {position} (offset {offset}) while it was read; open it again"
         )
 
 
@@ -115,8 +115,8 @@ class LogFailedError(StorageError):
     def __init__(self, directory: str) -> None:
         self.directory = directory
         super().__init__(
-            f"the log in {directory} had a failed write or sync and accepts no more; "
-            "stop the process, repair the disk, start again"
+            f"a write or sync of the log in {directory} failed, and it accepts no more records; stop the "
+            "process, repair the disk, start again"
         )
 
 

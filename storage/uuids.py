@@ -38,7 +38,7 @@ def uuid_from_text(text: str) -> bytes:
         value = b""
     if len(value) != UUID_BYTES or uuid_to_text(value) != text:
         raise ValueError(
-            f"{text!r} is no uuid: 22 characters of base64url are expected, as random-uuid prints them"
+            f"{text!r} is not a uuid: write 22 characters of base64url, as random-uuid prints them"
         )
     return value
 

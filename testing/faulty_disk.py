@@ -114,7 +114,9 @@ class FaultyFile:
         room = self._disk.room_bytes()
         self._write(content if room is None else content[:room])
         if room is not None and room < len(content):
-            raise DiskError(parent_of(self._path), f"write of {self._path}", "no space is left; free some")
+            raise DiskError(
+                parent_of(self._path), f"write of {self._path}", "no space left on the device; free some"
+            )
 
     def _write(self, content: bytes) -> None:
         self._inode.data += content

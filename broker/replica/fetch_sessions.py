@@ -121,12 +121,12 @@ class SessionCache:
         """The session that an incremental request goes on with; its epoch is not advanced yet."""
         session = self._sessions.get(request.session_id)
         if session is None or session.replica_id != request.replica_id:
-            text = f"fetch session {request.session_id} is not known (any more): begin a new one"
+            text = f"fetch session {request.session_id} is unknown or was evicted: start a new one"
             return ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, text)
         if request.session_epoch != session.next_epoch:
             text = (
-                f"fetch session {request.session_id} is at epoch {session.next_epoch}, not"
-                f" {request.session_epoch}: begin a new one"
+                f"fetch session {request.session_id} is at epoch {session.next_epoch}, not "
+                f"{request.session_epoch}: start a new one"
             )
             return ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text)
         return session

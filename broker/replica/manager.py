@@ -227,7 +227,7 @@ class ReplicaManager:
             return []
         self._note_time(now_ms, wall_ms)
         self._is_stopped = True
-        text = f"broker {self._config.broker_id} is stopping: ask another broker"
+        text = f"broker {self._config.broker_id} is stopping: use another broker"
         error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, text)
         for part in (self._produces, self._fetches, self._offsets, self._producer_ids):
             self._out += [DataRespond(key=key, response=error) for key in part.take_waiting()]
@@ -334,8 +334,8 @@ class ReplicaManager:
             known = self._brokers.epoch(request.replica_id)
             if known is not None and 0 <= request.replica_epoch < known:
                 text = (
-                    f"broker {request.replica_id} has epoch {known} and not {request.replica_epoch}: it was"
-                    " restarted, fetch with the new epoch"
+                    f"broker {request.replica_id} has epoch {known}, not {request.replica_epoch}: it was "
+                    "restarted; fetch with the new epoch"
                 )
                 return ApiError(ErrorCode.STALE_BROKER_EPOCH, text)
             return None
@@ -344,7 +344,7 @@ class ReplicaManager:
         return self._fenced()
 
     def _fenced(self) -> ApiError:
-        text = f"broker {self._config.broker_id} is fenced: ask another broker, or try again later"
+        text = f"broker {self._config.broker_id} is fenced: use another broker, or try again later"
         return ApiError(ErrorCode.BROKER_NOT_AVAILABLE, text)
 
     def _refuse_clients(self) -> None:
@@ -370,14 +370,14 @@ class ReplicaManager:
             found = directories.named(request.path)
         if found is None:
             known = ", ".join(each.path for each in directories.all)
-            text = f"no such log directory is configured on broker {self._config.broker_id}: it has {known}"
+            text = f"broker {self._config.broker_id} has no such log directory: it has {known}"
             self._answer(key, ApiError(ErrorCode.LOG_DIR_NOT_FOUND, text))
             return
         was_offline = found.problem is not None
         answer = MarkLogDirOfflineResponse(directory_id=found.directory_id, was_offline=was_offline)
         self._answer(key, answer)
         if not was_offline and found.directory_id is not None:
-            self._directory_failed(found.directory_id, "an operator marked it offline")
+            self._directory_failed(found.directory_id, "an operator took it offline")
 
     # ---- disks -----------------------------------------------------------------------------------
 
@@ -411,7 +411,7 @@ class ReplicaManager:
         self._offsets.directory_failed(directory_id, out)
         known = self._placement.directories.get(directory_id)
         path = "" if known is None else known.path
-        text = f"log directory {path} is offline from now on: {reason}; repair it and restart the broker"
+        text = f"log directory {path} is now offline: {reason}; repair it and restart the broker"
         out.append(Warn(message=text))
         out.append(OfflineDirectoriesChanged(directories=self.offline_directories))
         self._stop_if_unusable()
@@ -428,15 +428,15 @@ class ReplicaManager:
             self._out.append(Stop(reason=reason, failed=True))
         elif directories.none_good:
             lines = ", ".join(f"{each.path} ({each.problem})" for each in directories.bad())
-            reason = f"stopped: no log directory is left: {lines}; repair one of log.dirs and restart"
+            reason = f"stopped: no log directory is online: {lines}; repair one of log.dirs and restart"
             self._out.append(Stop(reason=reason, failed=True))
 
     def _stop_untold(self) -> None:
         limit_ms = self._config.log_dir_assignment_timeout_ms
         reason = (
-            f"stopped: no controller acknowledged within {limit_ms} ms (log.dir.failure.timeout.ms) that"
-            " replicas were lost with a log directory before they were assigned to it; check the quorum and"
-            " restart"
+            "stopped: a log directory failed before its replicas were assigned to it, and no controller "
+            f"acknowledged the loss within {limit_ms} ms (log.dir.failure.timeout.ms); check the quorum "
+            "and restart"
         )
         self._out.append(Stop(reason=reason, failed=True))
 

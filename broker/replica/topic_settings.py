@@ -77,5 +77,5 @@ def topic_settings(
 
 def _int(value: object) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"{value!r} is no number: the table of topic keys and this module differ")
+        raise TypeError(f"{value!r} is not a number: the table of topic keys and this module differ")
     return value

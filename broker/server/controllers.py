@@ -90,7 +90,7 @@ class ControllerCalls:
                         if not isinstance(answer, ApiError):
                             return True
                         if answer.code is not ErrorCode.NOT_CONTROLLER:
-                            _log.warning("controller %d takes no leave from this broker: %s", target, answer)
+                            _log.warning("controller %d refused the shutdown notice: %s", target, answer)
                             return False
                         hint = answer.leader_hint
                     if hint is None or hint == target or hint not in self._controllers:

@@ -75,7 +75,7 @@ async def _settle(config: NodeConfig, disk: PosixDisk, tls: TlsMaterial | None) 
         try:
             node_id, cluster_id = await _from_controllers(config, known, client, timeout_ms)
         except ApiError as error:
-            raise StartError(f"the controllers give this broker no id: {error}") from error
+            raise StartError(f"the controllers did not assign an id to this broker: {error}") from error
         except ClientError as error:
             raise StartError(f"the controllers were asked for this broker's id: {error}") from error
     settled = config.with_node_id(node_id)
@@ -102,7 +102,8 @@ async def _from_controllers(
     if answer.broker_id is None or answer.source is None:
         raise ApiError(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"{answer.waiting_for}; it waited {timeout_ms} ms (initial.broker.registration.timeout.ms)",
+            f"{answer.waiting_for}; the broker waited {timeout_ms} ms "
+            "(initial.broker.registration.timeout.ms)",
         )
     _log.info("this broker is %d (%s)", answer.broker_id, answer.source.value)
     return answer.broker_id, answer.cluster_id
@@ -149,7 +150,7 @@ def _tolerated(config: NodeConfig, path: str) -> Iterator[None]:
     except DiskError as error:
         if path == str(config.metadata_log_dir):
             raise
-        _log.warning("%s says nothing about this broker's id: %s", path, error)
+        _log.warning("%s does not say which broker this is: %s", path, error)
 
 
 def _found(disk: PosixDisk, config: NodeConfig) -> list[FoundDirectory]:
@@ -185,4 +186,4 @@ def _set_aside(disk: PosixDisk, directory: str) -> None:
         aside = Path(f"{log}{ASIDE}-{number}")
     log.rename(aside)
     disk.sync_directory(directory)
-    _log.warning("%s belonged to nobody (no %s): it is set aside as %s", log, FILE_NAME, aside.name)
+    _log.warning("%s belonged to no broker (it has no %s): it is set aside as %s", log, FILE_NAME, aside.name)

@@ -233,9 +233,11 @@ class BrokerProcess:
             return
         target, request = last
         if await self._calls.farewell(target, request, FAREWELL_TIMEOUT_S):
-            _log.info("the controller was told that this broker goes: its leaders are moved")
+            _log.info("the controller knows that this broker is stopping and moves its leaderships")
         else:
-            _log.warning("no controller could be told that this broker goes: its session has to end first")
+            _log.warning(
+                "no controller could be notified that this broker is stopping: its session must expire first"
+            )
 
     async def _open_metrics(self) -> MetricsEndpoint | None:
         if self._metrics is None or self._stats is None:
@@ -316,7 +318,8 @@ class BrokerImages:
         if consistency == pb.CONSISTENCY_LINEARIZABLE:
             return ApiError(
                 ErrorCode.NOT_CONTROLLER,
-                f"broker {status.node_id} answers from its own image: linearizable reads are a controller's",
+                f"broker {status.node_id} answers from its own image: only controllers serve linearizable "
+                "reads",
                 status.leader_id,
             )
         found = self._node.read_image(now_ms=now_ms)

@@ -108,7 +108,7 @@ def _park(
             raise ValueError(f"broker {broker_id} is not registered: there is nothing to fence first")
         work = state.removal(broker_id, known.epoch)
     if len(work.parked) >= PARKED_PER_BROKER_MAX:
-        return refused(arrived.key, busy("registrations of this broker wait already"))
+        return refused(arrived.key, busy("a registration of this broker is already waiting"))
     parked = replace(work, parked=(*work.parked, arrived), unclean=work.unclean or unclean)
     return state.next_slice(parked, now_ms)
 
@@ -120,11 +120,11 @@ def decide_unregister_broker(
     broker_id = request.broker_id
     known = state.image.brokers.get(broker_id)
     if known is None:
-        text = f"broker {broker_id} is not registered: list the brokers to see which are"
+        text = f"broker {broker_id} is not registered: list the registered brokers"
         error = ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
         return outcome_of(arrived.key, ControllerResult(response=error, depends_on_broker=broker_id))
     work = state.removal(broker_id, known.epoch)
     if len(work.unregister_keys) >= PARKED_PER_BROKER_MAX:
-        return refused(arrived.key, busy("this broker is being unregistered already"))
+        return refused(arrived.key, busy("this broker is already being unregistered"))
     keys = (*work.unregister_keys, arrived.key)
     return state.next_slice(replace(work, unregister=True, unregister_keys=keys), now_ms)

@@ -95,11 +95,11 @@ def decide_allocation(
 
 def _refusal(request: AllocateBrokerIdRequest, config: ControllerConfig) -> ApiError | None:
     if len(request.request_id) != UUID_BYTES or not any(request.request_id):
-        return ApiError(ErrorCode.INVALID_REQUEST, "the request names no request id: send a uuid")
+        return ApiError(ErrorCode.INVALID_REQUEST, "the request has no request id: send a uuid")
     if request.cluster_id is not None and request.cluster_id != config.cluster_id:
         text = (
-            f"the broker's directories belong to cluster {request.cluster_id} and this is cluster "
-            f"{config.cluster_id}: correct its quorum voters, or name its own directories"
+            f"the broker's directories belong to cluster {request.cluster_id}, but this is cluster "
+            f"{config.cluster_id}: correct its controller.quorum.voters or its log.dirs"
         )
         return ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
     problem = None if request.binding_key is None else ids.key_problem(request.binding_key)
@@ -132,13 +132,13 @@ def _try_bound(
         return None
     if lease_ms > 0:
         reason = (
-            f"id {broker_id} is bound to {request.binding_key} and its last process may still live: its "
-            f"session ends in {lease_ms} ms unless it is heard of"
+            f"id {broker_id} is bound to {request.binding_key}, and its last process may still be alive: "
+            f"its session ends in {lease_ms} ms unless it sends a heartbeat"
         )
     elif claim_ms > 0:
         reason = (
-            f"id {broker_id} is bound to {request.binding_key} and was handed out to another start, which "
-            f"has {claim_ms} ms more to register"
+            f"id {broker_id} is bound to {request.binding_key} and was given to another process, which has "
+            f"{claim_ms} ms left to register"
         )
     else:
         return _grant(config, request, broker_id, IdSource.BINDING)
@@ -169,9 +169,9 @@ def _try_missing(
         return _grant(config, request, candidates[0], IdSource.MISSING)
     listed = ", ".join(str(broker_id) for broker_id in candidates)
     text = (
-        f"partitions name {len(candidates)} ids that nobody has ({listed}), and broker.id.reuse.missing "
-        "takes one only where there is no choice: set node.id to the one that this broker was, bind its key "
-        "to it (metaquorum brokers bind), or start the other brokers first"
+        f"partitions name {len(candidates)} ids that no broker has ({listed}), and broker.id.reuse.missing "
+        "needs exactly one: set node.id to this broker's former id, bind its key to that id (metaquorum "
+        "brokers bind), or start the other brokers first"
     )
     return ControllerResult(response=ApiError(ErrorCode.INVALID_REGISTRATION, text))
 
@@ -192,7 +192,7 @@ def _new_id(
     while broker_id in taken:
         broker_id += 1
     if broker_id > ids.MAX_BROKER_ID:
-        text = f"every id up to {ids.MAX_BROKER_ID} was handed out: set node.id to one that is free again"
+        text = f"every id up to {ids.MAX_BROKER_ID} was given out: set node.id to one that is free again"
         return ControllerResult(response=ApiError(ErrorCode.POLICY_VIOLATION, text))
     return _grant(config, request, broker_id, IdSource.NEW, ids.next_id_record(broker_id + 1))
 
@@ -234,8 +234,8 @@ def decide_bind(
         return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, problem), depends_on_image=False)
     if not 0 <= request.broker_id <= ids.MAX_BROKER_ID or request.broker_id in voters:
         text = (
-            f"{request.broker_id} cannot be a broker's id: give one from 0 to {ids.MAX_BROKER_ID} that is no "
-            "controller's"
+            f"{request.broker_id} cannot be a broker's id: give one from 0 to {ids.MAX_BROKER_ID} that no "
+            "controller has"
         )
         return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, text), depends_on_image=False)
     entries = ids.remembered(image)

@@ -122,8 +122,9 @@ def _refusal(
     broker_id = request.broker_id
     if request.cluster_id != cluster_id:
         text = (
-            f"broker {broker_id} belongs to cluster {request.cluster_id} and this is cluster {cluster_id}: "
-            "correct its quorum voters, or format its directories for this cluster"
+            f"broker {broker_id} belongs to cluster {request.cluster_id}, but this is cluster "
+            f"{cluster_id}: correct its controller.quorum.voters, or format its directories for this "
+            "cluster"
         )
         return ControllerResult(
             response=ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, text), depends_on_image=False
@@ -131,8 +132,8 @@ def _refusal(
     known = image.brokers.get(broker_id)
     if known is not None and known.incarnation_id != request.incarnation_id and session_remaining_ms > 0:
         text = (
-            f"broker id {broker_id} is held by another live process; its session runs for "
-            f"{session_remaining_ms} ms more: stop that process, or retry after that time, or use another id"
+            f"broker id {broker_id} belongs to another live process, whose session lasts another "
+            f"{session_remaining_ms} ms: stop that process, retry after that time, or use another id"
         )
         error = ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, text)
         return ControllerResult(response=error, depends_on_broker=broker_id)
@@ -147,11 +148,11 @@ def _refusal(
 
 def _directories_problem(image: MetadataImage, request: RegisterBrokerRequest) -> str | None:
     if len(request.incarnation_id) != UUID_BYTES or not any(request.incarnation_id):
-        return f"broker {request.broker_id} names no incarnation id: send a uuid drawn at each start"
+        return f"broker {request.broker_id} sent no incarnation id: send a uuid that is random for each start"
     if not request.endpoints:
-        return f"broker {request.broker_id} names no listener: configure at least one"
+        return f"broker {request.broker_id} sent no listener: configure at least one"
     if not request.directories:
-        return f"broker {request.broker_id} names no log directory: give it at least one that is formatted"
+        return f"broker {request.broker_id} sent no log directory: give it at least one that is formatted"
     seen: set[bytes] = set()
     for directory in request.directories:
         if len(directory) != UUID_BYTES or is_reserved_directory(directory):

@@ -62,7 +62,9 @@ def _altered(
         after = merge_change(partition, change, offset=-1)
     if after.leader != sender:
         # It ended a reassignment in which the sender does not stay: an error that comes with a record.
-        text = f"the change ended a reassignment, and broker {after.leader} leads now: read the new metadata"
+        text = (
+            f"the change completed a reassignment, and broker {after.leader} now leads: refresh the metadata"
+        )
         return _refused(wanted, ErrorCode.NEW_LEADER_ELECTED, text)
     return AlteredPartition(
         topic_id=wanted.topic_id,
@@ -90,9 +92,11 @@ def _refusal(
     repeated: bool,
 ) -> Refusal | None:
     if image.topics.topic(wanted.topic_id) is None:
-        return ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {wanted.topic_id.hex()}: stop it"
+        return ErrorCode.UNKNOWN_TOPIC_ID, (
+            f"there is no topic with the id {wanted.topic_id.hex()}: stop its replica"
+        )
     if partition is None:
-        text = f"the topic has no partition {wanted.partition}: read the new metadata"
+        text = f"the topic has no partition {wanted.partition}: refresh the metadata"
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text
     if repeated:
         return ErrorCode.INVALID_REQUEST, "the partition is named twice in one request: name it once"
@@ -111,22 +115,22 @@ def _epochs_refusal(sender: int, wanted: PartitionAlteration, partition: Partiti
     ):
         if theirs > ours:
             text = (
-                f"the {name} epoch {theirs} is newer than {ours}, which this controller knows: "
+                f"the {name} epoch {theirs} is newer than {ours}, the newest that this controller knows: "
                 "find the active controller"
             )
             return ErrorCode.NOT_CONTROLLER, text
     if wanted.leader_epoch < partition.leader_epoch:
         text = (
-            f"the leader epoch is {partition.leader_epoch}, not {wanted.leader_epoch}: read the new metadata"
+            f"the leader epoch is {partition.leader_epoch}, not {wanted.leader_epoch}: refresh the metadata"
         )
         return ErrorCode.FENCED_LEADER_EPOCH, text
     if sender != partition.leader:
-        text = f"broker {partition.leader} leads this partition, not broker {sender}: read the new metadata"
+        text = f"broker {partition.leader} leads this partition, not broker {sender}: refresh the metadata"
         return ErrorCode.INVALID_REQUEST, text
     if wanted.partition_epoch < partition.partition_epoch:
         text = (
-            f"the partition epoch is {partition.partition_epoch}, not {wanted.partition_epoch}: "
-            "it was changed meanwhile, read the new metadata"
+            f"the partition epoch is {partition.partition_epoch}, not {wanted.partition_epoch}: the "
+            "partition has changed; refresh the metadata"
         )
         return ErrorCode.INVALID_UPDATE_VERSION, text
     return None
@@ -135,15 +139,15 @@ def _epochs_refusal(sender: int, wanted: PartitionAlteration, partition: Partiti
 def _members_refusal(wanted: PartitionAlteration, partition: PartitionInfo) -> Refusal | None:
     isr = [member.broker_id for member in wanted.isr]
     if not isr:
-        return ErrorCode.INVALID_REQUEST, "the new ISR is empty: it holds at least the leader"
+        return ErrorCode.INVALID_REQUEST, "the new ISR is empty: it must contain at least the leader"
     if len(set(isr)) != len(isr):
-        return ErrorCode.INVALID_REQUEST, f"the new ISR {isr} names a broker twice: name each once"
+        return ErrorCode.INVALID_REQUEST, f"the new ISR {isr} names a broker twice: name each broker once"
     outside = [broker_id for broker_id in isr if broker_id not in partition.replicas]
     if outside:
         text = f"broker {outside[0]} of the new ISR holds no replica of this partition: leave it out"
         return ErrorCode.INVALID_REQUEST, text
     if partition.leader not in isr:
-        text = f"the new ISR {isr} is without the leader {partition.leader}: a leader is always in sync"
+        text = f"the new ISR {isr} does not contain the leader {partition.leader}: a leader is always in sync"
         return ErrorCode.INVALID_REQUEST, text
     return None
 
@@ -151,14 +155,15 @@ def _members_refusal(wanted: PartitionAlteration, partition: PartitionInfo) -> R
 def _recovery_refusal(wanted: PartitionAlteration, partition: PartitionInfo) -> Refusal | None:
     state = wanted.leader_recovery_state
     if state not in {RECOVERED, RECOVERING}:
-        return ErrorCode.INVALID_REQUEST, f"{state} is no leader recovery state: send 0 or 1"
+        return ErrorCode.INVALID_REQUEST, f"{state} is not a leader recovery state: send 0 or 1"
     if state == RECOVERING and len(wanted.isr) > 1:
         text = (
-            "the leader is recovering from an unclean election: nobody joins its ISR before it has recovered"
+            "the leader is recovering from an unclean election: no replica joins its ISR before it has "
+            "recovered"
         )
         return ErrorCode.INVALID_REQUEST, text
     if state == RECOVERING and not is_recovering(partition):
-        text = "the leader has recovered and cannot go back: only an unclean election makes it recovering"
+        text = "the leader has already recovered: only an unclean election returns it to recovering"
         return ErrorCode.INVALID_REQUEST, text
     return None
 
@@ -175,14 +180,14 @@ def _ineligible(isr: tuple[IsrMember, ...], partition: PartitionInfo, rules: Rul
         elif known.fenced or not rules.may_lead(member.broker_id):
             reason = "is fenced"
         elif member.broker_epoch is not None and member.broker_epoch != known.epoch:
-            reason = f"has epoch {known.epoch} and not {member.broker_epoch}: it was restarted"
+            reason = f"has epoch {known.epoch}, not {member.broker_epoch}: it was restarted"
         else:
             directory = partition.directory_of(member.broker_id)
             joins = member.broker_id not in partition.isr
             if directory is not None and not rules.accepts(member.broker_id, directory):
-                reason = "has its replica in a directory that is offline"
+                reason = "has its replica in an offline directory"
             elif joins and directory == UNASSIGNED and rules.metadata_version >= LEVEL_DIRECTORIES:
-                reason = "has not said in which directory its replica lies"
+                reason = "has not reported the directory of its replica"
         if reason is not None:
             text = f"broker {member.broker_id} of the new ISR {reason}: leave it out"
             return ErrorCode.INELIGIBLE_REPLICA, text

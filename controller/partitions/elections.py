@@ -38,7 +38,7 @@ def decide_elections(
         return _elect_everywhere(image, request.unclean, rules, min(records_max, ELECTIONS_PER_REQUEST_MAX))
     named = tuple(dict.fromkeys(request.partitions))
     if len(named) > records_max:
-        text = f"{len(named)} elections are more than the {records_max} allowed at once: ask for fewer"
+        text = f"{len(named)} elections exceed the {records_max} allowed at once: request fewer"
         return ControllerResult(response=ApiError(ErrorCode.POLICY_VIOLATION, text), depends_on_image=False)
     records: list[Record] = []
     results: list[ElectionResult] = []
@@ -49,7 +49,7 @@ def decide_elections(
             text = (
                 f"there is no topic {topic}: list the topics to see which exist"
                 if info is None
-                else f"topic {topic} has no partition {index}: describe the topic to see which it has"
+                else f"topic {topic} has no partition {index}: describe the topic to see its partitions"
             )
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             results.append(ElectionResult(topic=topic, partition=index, error=code, message=text))
@@ -97,7 +97,7 @@ def _elect(
 ) -> tuple[ElectionResult, PartitionChangeRecord | None]:
     if partition.leader != NO_LEADER and (unclean or partition.leader == partition.replicas[0]):
         led = f"broker {partition.leader} leads this partition"
-        text = f"{led}: nothing is to be done" if unclean else f"{led}, as preferred: nothing is to be done"
+        text = f"{led}: no election is needed" if unclean else f"{led}, as preferred: no election is needed"
         return _refused(topic, partition, ErrorCode.ELECTION_NOT_NEEDED, text), None
     election = Election.UNCLEAN if unclean else Election.PREFERRED
     change = build_change(partition, Target(), rules, election)

@@ -31,14 +31,14 @@ def decide_assign_replicas(
 ) -> ControllerResult:
     """A result for each replica; all that changes is one batch."""
     if image.features.metadata_version < LEVEL_DIRECTORIES:
-        text = "the log cannot name directories at this metadata.version: raise it to 3.7-IV2"
+        text = "the log cannot record directories at this metadata.version: raise it to 3.7-IV2"
         return ControllerResult(response=ApiError(ErrorCode.UNSUPPORTED_VERSION, text))
     broker_id = request.broker_id
     stale = epoch_refusal(image.brokers, broker_id, request.broker_epoch)
     if stale is not None:
         return ControllerResult(response=stale, depends_on_broker=broker_id)
     if len(request.assignments) > records_max:
-        text = f"{len(request.assignments)} replicas are more than the {records_max} allowed: send fewer"
+        text = f"{len(request.assignments)} replicas exceed the {records_max} allowed: send fewer"
         return ControllerResult(response=ApiError(ErrorCode.POLICY_VIOLATION, text), depends_on_image=False)
     records: list[Record] = []
     results: list[AssignmentResult] = []
@@ -93,8 +93,8 @@ def _assign(
         return None
     if emptied and _counts_on(merge_change(partition, change, offset=-1), broker_id):
         text = (
-            f"broker {broker_id} was the last replica in sync, and the directory that held it is gone: bring "
-            "that directory back, or accept the loss with an unclean election"
+            f"broker {broker_id} was the last in-sync replica, and its directory is lost: restore that "
+            "directory, or accept the loss with an unclean election"
         )
         return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, text
     records.append(change)
@@ -113,7 +113,7 @@ def _refusal(
     image: MetadataImage, broker_id: int, wanted: ReplicaAssignment, *, repeated: bool
 ) -> Refusal | None:
     if len(wanted.directory_id) != UUID_BYTES or wanted.directory_id in {MIGRATING, UNASSIGNED}:
-        text = f"directory id {wanted.directory_id.hex()} names no directory: send the id of a formatted one"
+        text = f"directory id {wanted.directory_id.hex()} is reserved: send the id of a formatted directory"
         return ErrorCode.INVALID_REQUEST, text
     if image.topics.topic(wanted.topic_id) is None:
         return ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {wanted.topic_id.hex()}"
@@ -121,7 +121,7 @@ def _refusal(
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has no partition {wanted.partition}"
     if broker_id not in partition.replicas:
-        text = f"broker {broker_id} holds no replica of this partition: read the new metadata"
+        text = f"broker {broker_id} holds no replica of this partition: refresh the metadata"
         return ErrorCode.NOT_LEADER_OR_FOLLOWER, text
     if repeated:
         return ErrorCode.INVALID_REQUEST, "the replica is named twice in one request: name it once"

@@ -42,17 +42,17 @@ class NewPartitions:
         if not 1 <= replication_factor <= REPLICATION_FACTOR_MAX:
             return (
                 code,
-                f"a replication factor is at least 1 and at most {REPLICATION_FACTOR_MAX}, "
-                f"{replication_factor} was asked for",
+                f"the replication factor must be from 1 to {REPLICATION_FACTOR_MAX}, not "
+                f"{replication_factor}",
             )
         if not self._active:
             return code, "all brokers are fenced or shutting down: start one, and retry when it is running"
         if replication_factor > len(self._candidates):
             return (
                 code,
-                f"replication factor {replication_factor} needs as many brokers and "
-                f"{len(self._candidates)} are registered and not shutting down: "
-                "start more brokers, or ask for a lower factor",
+                f"replication factor {replication_factor} needs as many brokers, but only "
+                f"{len(self._candidates)} are registered and not shutting down: start more brokers, or "
+                "lower the factor",
             )
         return place(self._candidates, partitions, replication_factor, self._rng)
 
@@ -65,12 +65,12 @@ class NewPartitions:
             if not replicas:
                 return code, f"partition {index} has no replicas: name at least one broker"
             if len(set(replicas)) != len(replicas):
-                return code, f"partition {index} names a broker twice: name each once"
+                return code, f"partition {index} names a broker twice: name each broker once"
             factor = len(lists[0]) if replication_factor is None else replication_factor
             if len(replicas) != factor:
                 text = (
-                    f"partition {index} has {len(replicas)} replicas and the partitions before it have "
-                    f"{factor}: give every partition as many"
+                    f"partition {index} has {len(replicas)} replicas, but the partitions before it have "
+                    f"{factor}: give every partition the same number"
                 )
                 return code, text
             unknown = [broker for broker in replicas if broker not in self._image.brokers]

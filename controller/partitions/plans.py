@@ -47,7 +47,7 @@ def drain(current: Assignment, racks: Mapping[int, str | None], broker_id: int) 
         free = [other for other in targets if other not in others]
         if not free:
             raise PlanError(
-                f"no broker is left for {name[0]}-{name[1]}: it has {len(replicas)} replicas and "
+                f"no broker is left for {name[0]}-{name[1]}: it has {len(replicas)} replicas, and "
                 f"{len(targets)} other brokers are running; start more, or lower its replication factor"
             )
         chosen = _least_loaded(free, others, targets, load)

@@ -80,7 +80,7 @@ def _decide(
     name = f"{wanted.topic}-{wanted.partition}"
     if wanted.replicas is None:
         if not partition.adding and not partition.removing:
-            text = f"no reassignment of {name} is under way: there is nothing to cancel"
+            text = f"there is no ongoing reassignment of {name}: there is nothing to cancel"
             return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, text
         return _towards(partition, original_replicas(partition), rules, name)
     refusal = _refusal(image, wanted.replicas, partition, name, may_change_factor)
@@ -102,12 +102,12 @@ def _refusal(
         if replica not in image.brokers:
             return code, f"the replica list of {name} names broker {replica}, which is not registered"
     if len(set(target)) != len(target):
-        return code, f"the replica list of {name} names a broker twice: name each once"
+        return code, f"the replica list of {name} names a broker twice: name each broker once"
     factor = len(original_replicas(partition))
     if not may_change_factor and len(target) != factor:
         text = (
-            f"{name} has replication factor {factor} and {len(target)} replicas are wanted: name as many, "
-            "or allow the factor to change"
+            f"{name} has replication factor {factor}, but {len(target)} replicas are given: give the same "
+            "number, or allow the factor to change"
         )
         return ErrorCode.INVALID_REPLICATION_FACTOR, text
     return None
@@ -131,12 +131,12 @@ def _towards(
         return build_change(partition, moved, rules)
     if not rules.unclean_allowed(partition.topic_id):
         text = (
-            f"only replicas of {name} that would leave are in sync: wait until another one is, or set "
-            "unclean.leader.election.enable on the topic and lose what only they have"
+            f"the only in-sync replicas of {name} would be removed: wait until another one is in sync, or "
+            "set unclean.leader.election.enable on the topic and lose the records that only they have"
         )
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, text
     if not any(rules.accepts(one, partition.directory_of(one) or UNASSIGNED) for one in replicas):
-        text = f"none of the replicas that {name} would have is running: start one of {list(replicas)} first"
+        text = f"none of the new replicas of {name} is running: first start one of {list(replicas)}"
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, text
     return build_change(partition, moved, rules, Election.UNCLEAN)
 

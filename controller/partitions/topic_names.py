@@ -20,7 +20,10 @@ def name_problem(name: str) -> str | None:
     if len(name) > NAME_LENGTH_MAX:
         return f"a topic name has at most {NAME_LENGTH_MAX} characters, this one has {len(name)}: shorten it"
     if _LEGAL.match(name) is None:
-        return f"'{name}' has a character that no topic name may have: use letters, digits, '.', '_' and '-'"
+        return (
+            f"'{name}' has a character that is not allowed in topic names: use letters, digits, '.', "
+            "'_' and '-'"
+        )
     return None
 
 

@@ -145,7 +145,7 @@ def _name_refusal(
     if topics.topic_named(name) is not None:
         return (
             ErrorCode.TOPIC_ALREADY_EXISTS,
-            f"topic {name} exists already: choose another name, or delete it first",
+            f"topic {name} already exists: choose another name, or delete it first",
         )
     collides = accepted.get(normal_form(name)) or colliding_name(
         name,
@@ -164,7 +164,7 @@ def _configs_refusal(topic: NewTopic) -> Refusal | None:
     values = dict(topic.configs)
     if len(values) != len(topic.configs):
         name = min(repeated(name for name, _ in topic.configs))
-        return ErrorCode.INVALID_REQUEST, f"topic {topic.name} is given {name} twice: give it once"
+        return ErrorCode.INVALID_REQUEST, f"topic {topic.name} has {name} twice: give it once"
     try:
         check_topic_values(values)
     except ConfigValueError as error:
@@ -177,7 +177,7 @@ def _assignments(
 ) -> ReplicaLists | Refusal:
     if topic.assignments is not None:
         if topic.partitions is not None or topic.replication_factor is not None:
-            text = "replica lists were given: name neither a number of partitions nor a replication factor"
+            text = "replica lists were given: leave out the number of partitions and the replication factor"
             return ErrorCode.INVALID_REQUEST, text
         if not topic.assignments:
             text = "a topic has at least one partition: give at least one replica list"
@@ -190,12 +190,12 @@ def _assignments(
     if partitions < 1:
         return (
             ErrorCode.INVALID_PARTITIONS,
-            f"a topic has at least one partition, {partitions} were asked for",
+            f"a topic needs at least one partition, not {partitions}",
         )
     if partitions + 1 > config.records_per_request_max:
         text = (
-            f"{partitions} partitions need more than the {config.records_per_request_max} records allowed: "
-            "create the topic with fewer"
+            f"{partitions} partitions need more than the {config.records_per_request_max} records allowed "
+            "per request: create the topic with fewer"
         )
         return ErrorCode.POLICY_VIOLATION, text
     if records_so_far > config.records_per_request_max:
@@ -225,7 +225,7 @@ def decide_create_partitions(
             results.append(_refused(topic.name, code, message))
             continue
         if info is None:
-            raise ValueError(f"topic {topic.name} was let through and does not exist")
+            raise ValueError(f"topic {topic.name} passed validation but does not exist")
         first = topic.count - len(grown)
         records += new.records(info.topic_id, first, grown)
         written += len(grown)
@@ -262,8 +262,8 @@ def _growth(
     present = image.topics.partition_count_of(info.topic_id)
     if topic.count <= present:
         text = (
-            f"topic {topic.name} has {present} partitions and {topic.count} were asked for: "
-            "partitions can only be added, ask for more"
+            f"topic {topic.name} has {present} partitions, and {topic.count} were requested: partitions "
+            "can only be added; request more"
         )
         return ErrorCode.INVALID_PARTITIONS, text
     added = topic.count - present
@@ -275,15 +275,15 @@ def _growth(
     if topic.assignments is not None:
         if len(topic.assignments) != added:
             text = (
-                f"{added} partitions are to be added and {len(topic.assignments)} replica lists were given: "
-                "give one for each added partition"
+                f"{added} partitions would be added, but {len(topic.assignments)} replica lists were "
+                "given: give one per added partition"
             )
             return ErrorCode.INVALID_REPLICA_ASSIGNMENT, text
         return new.given(topic.assignments, first_index=present, replication_factor=factor)
     if added > config.records_per_request_max:
         text = (
-            f"{added} more partitions need more than the {config.records_per_request_max} records allowed: "
-            "add fewer at once"
+            f"{added} more partitions need more than the {config.records_per_request_max} records allowed "
+            "per request: add fewer at once"
         )
         return ErrorCode.POLICY_VIOLATION, text
     if records_so_far > config.records_per_request_max:

@@ -46,8 +46,8 @@ class Standing:
                 if self._searches == SEARCHES_BEFORE_SILENCE:
                     self._told = None
                     _log.warning(
-                        "epoch %d: no leader and no majority of voters answers; check that controllers %s run"
-                        " and can be reached; this one goes on trying",
+                        "epoch %d: no leader, and no majority of voters answers; check that controllers "
+                        "%s run and are reachable; this one keeps trying",
                         epoch,
                         ", ".join(str(node_id) for node_id in self._others),
                     )

@@ -140,7 +140,7 @@ def resource_refusal(
     """Why this resource cannot be configured; None: it can."""
     match resource.resource_type:
         case 2:
-            problem = "a topic is named: topics have no default" if not resource.name else None
+            problem = "topics have no default configuration: name a topic" if not resource.name else None
             problem = problem or name_problem(resource.name)
             if problem is not None:
                 return ErrorCode.INVALID_TOPIC_EXCEPTION, problem
@@ -152,10 +152,10 @@ def resource_refusal(
             return _broker_refusal(image, resource.name, voters)
         case 16:
             if not resource.name:
-                return ErrorCode.INVALID_REQUEST, "a client metrics subscription has a name: give one"
+                return ErrorCode.INVALID_REQUEST, "a client metrics subscription needs a name: give one"
             return None
         case other:
-            text = f"resource type {other} is not kept in the log: use topic, broker or client-metrics"
+            text = f"resource type {other} has no configuration: use topic, broker or client-metrics"
             return ErrorCode.INVALID_REQUEST, text
 
 
@@ -163,9 +163,9 @@ def _broker_refusal(image: MetadataImage, name: str, voters: frozenset[int]) -> 
     if not name:
         return None
     if not (name.isascii() and name.isdecimal()) or int(name) > _MAX_BROKER_ID or str(int(name)) != name:
-        return ErrorCode.INVALID_REQUEST, f"{name!r} is no broker id: write a whole number from 0 on"
+        return ErrorCode.INVALID_REQUEST, f"{name!r} is not a broker id: write a whole number of 0 or more"
     if int(name) not in image.brokers and int(name) not in voters:
-        text = f"broker {name} is not registered: list the brokers to see which are"
+        text = f"broker {name} is not registered: list the registered brokers"
         return ErrorCode.BROKER_ID_NOT_REGISTERED, text
     return None
 
@@ -192,7 +192,7 @@ def _value_after(resource: ConfigResource, op: ConfigOp, before: str | None) -> 
         case OpKind.APPEND | OpKind.SUBTRACT:
             if not splits_as_list(resource, op.name):
                 verb = "append to" if op.kind is OpKind.APPEND else "subtract from"
-                text = f"{op.name} is no list: set it instead of trying to {verb} it"
+                text = f"{op.name} is not a list: set it instead of trying to {verb} it"
                 return ErrorCode.INVALID_CONFIG, text
             key = key_of(resource.resource_type, op.name)
             parts = split_parts(before if before is not None or key is None else key.default)

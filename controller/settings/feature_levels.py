@@ -86,14 +86,14 @@ def _problem(image: MetadataImage, update: FeatureUpdate, node_id: int, voters: 
     if update.level < 0:
         return "a level is at least 0"
     if update.name == KRAFT_VERSION:
-        return "it is a property of the quorum's own records and is chosen when directories are formatted"
+        return "it concerns the quorum's own records and is set when directories are formatted"
     unsupported = unsupported_by(image, update.name, update.level, node_id, voters)
     if unsupported is not None:
         return unsupported
     if update.level < before and update.change is LevelChange.UPGRADE:
-        return f"that is below {level_title(update.name, before)}: ask for a downgrade, if it is meant"
+        return f"that is below {level_title(update.name, before)}: request a downgrade if you mean it"
     if update.level > before and update.change is not LevelChange.UPGRADE:
-        return f"that is above {level_title(update.name, before)}: ask for an upgrade"
+        return f"that is above {level_title(update.name, before)}: request an upgrade"
     if update.name == METADATA_VERSION:
         return _metadata_version_problem(image, update, before)
     return None
@@ -116,22 +116,22 @@ def _dependency_problem(image: MetadataImage, update: FeatureUpdate, wanted: Map
         and update.level > image.features.level(ELR_VERSION) == 0
         and eligible_anywhere(image)
     ):
-        return "eligible leader replicas of an earlier time are still being removed: retry in a moment"
+        return "old eligible leader replicas are still being removed: retry in a moment"
     return None
 
 
 def _metadata_version_problem(image: MetadataImage, update: FeatureUpdate, before: int) -> str | None:
     if update.level not in METADATA_VERSION_NAMES:
-        return "this level is not known here: use a newer version of this program"
+        return "this release does not know this level: use a newer release"
     if image.features.zk_migration_state in _MIGRATING:
-        return "a migration from ZooKeeper is under way: wait for its end"
+        return "a migration from ZooKeeper is in progress: wait until it completes"
     if update.level < MIN_FINALIZED_METADATA_VERSION:
         first = metadata_version_name(MIN_FINALIZED_METADATA_VERSION)
-        return f"the log cannot state levels below {first}"
+        return f"the log cannot express levels below {first}"
     if update.level < before and loses_metadata(before, update.level):
         if update.change is LevelChange.UNSAFE_DOWNGRADE:
-            return "an unsafe downgrade, which would drop metadata, is not supported: stay at this level"
-        return "it could lose metadata that only the higher level can carry: stay at this level"
+            return "an unsafe downgrade, which would lose metadata, is not supported: stay at this level"
+        return "it could lose metadata that only the higher level supports: stay at this level"
     return None
 
 
@@ -167,6 +167,6 @@ def _range_problem(who: str, ranges: Iterable[FeatureRange], name: str, level: i
     if low <= level <= high:
         return None
     if high == 0:
-        return f"{who} does not know {name}: run a version that does"
+        return f"{who} does not know {name}: run a release that does"
     low_title, high_title = level_title(name, low), level_title(name, high)
-    return f"{who} supports {low_title} to {high_title}: run a version that supports this level"
+    return f"{who} supports {low_title} to {high_title}: run a release that supports this level"

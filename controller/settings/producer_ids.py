@@ -24,7 +24,7 @@ def decide_allocate_producer_ids(
         return ControllerResult(response=refusal, depends_on_broker=request.broker_id)
     first_id = max(image.producer_ids.next_producer_id, 0)
     if first_id > MAX_ID - BLOCK_SIZE:
-        text = f"all producer ids up to {MAX_ID} are handed out: there is nothing to retry"
+        text = f"all producer ids up to {MAX_ID} are allocated: do not retry"
         return ControllerResult(response=ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text))
     record = ProducerIdsRecord(
         broker_id=request.broker_id,

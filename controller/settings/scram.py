@@ -36,7 +36,7 @@ def decide_alter_scram(image: MetadataImage, request: AlterScramRequest) -> Cont
     for user, change in {change.user: change for change in changes}.items():
         refusal = _refusal(image, change)
         if user in twice:
-            text = f"user {user} is changed twice in one request: send one request for each mechanism"
+            text = f"user {user} is changed twice in one request: send one request per mechanism"
             refusal = (ErrorCode.DUPLICATE_RESOURCE, text)
         if refusal is not None:
             results.append(SettingResult(subject=user, error=refusal[0], message=refusal[1]))
@@ -48,7 +48,9 @@ def decide_alter_scram(image: MetadataImage, request: AlterScramRequest) -> Cont
 
 def _refusal(image: MetadataImage, change: ScramDeletion | ScramUpsertion) -> Refusal | None:
     if image.features.metadata_version < LEVEL_SCRAM:
-        text = "the cluster's metadata.version cannot carry SCRAM credentials: raise it to 3.5-IV2 or above"
+        text = (
+            "the cluster's metadata.version does not support SCRAM credentials: raise it to 3.5-IV2 or above"
+        )
         return ErrorCode.UNSUPPORTED_VERSION, text
     if not change.user:
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, "the user has no name: give one"
@@ -60,10 +62,10 @@ def _refusal(image: MetadataImage, change: ScramDeletion | ScramUpsertion) -> Re
         if (change.mechanism, change.user) in image.scram:
             return None
         title = Mechanism(change.mechanism).title
-        text = f"user {change.user} has no credential for {title}: list the users to see which have"
+        text = f"user {change.user} has no credential for {title}: list the users to see their mechanisms"
         return ErrorCode.RESOURCE_NOT_FOUND, text
     if not MIN_ITERATIONS <= change.iterations <= MAX_ITERATIONS:
-        text = f"{change.iterations} iterations are not possible: give {MIN_ITERATIONS} to {MAX_ITERATIONS}"
+        text = f"{change.iterations} iterations are not allowed: give {MIN_ITERATIONS} to {MAX_ITERATIONS}"
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, text
     if not change.salt or not change.salted_password:
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, "the salt or the salted password is empty: send both"

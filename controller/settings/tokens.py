@@ -53,7 +53,7 @@ def decide_create_token(
     owner = request.owner or request.requester
     for principal in (owner, request.requester, *request.renewers):
         if not principal.startswith(USER_PREFIX) or principal == USER_PREFIX:
-            text = f"{principal!r} is no user: write User:name"
+            text = f"{principal!r} is not a user: write User:name"
             return ControllerResult(response=ApiError(ErrorCode.INVALID_PRINCIPAL_TYPE, text))
     lifetime_ms = config.delegation_token_max_lifetime_ms
     if request.max_lifetime_ms is not None and request.max_lifetime_ms > 0:
@@ -139,10 +139,12 @@ def _expires_at(token: DelegationToken, expires_ms: int) -> ControllerResult:
 
 def _secret(image: MetadataImage, config: ControllerConfig) -> TokenSecret | ApiError:
     if config.delegation_token_secret_key is None:
-        text = "there are no delegation tokens here: set delegation.token.secret.key on every controller"
+        text = "delegation tokens are disabled: set delegation.token.secret.key on every controller"
         return ApiError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, text)
     if image.features.metadata_version < LEVEL_DELEGATION_TOKENS:
-        text = "the cluster's metadata.version cannot carry delegation tokens: raise it to 3.6-IV2 or above"
+        text = (
+            "the cluster's metadata.version does not support delegation tokens: raise it to 3.6-IV2 or above"
+        )
         return ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
     return TokenSecret(key=config.delegation_token_secret_key)
 
@@ -170,7 +172,7 @@ def _usable(
         return ApiError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, text)
     if _is_over(token, wall_ms):
         return ApiError(
-            ErrorCode.DELEGATION_TOKEN_EXPIRED, f"token {token.token_id} is over: create a new one"
+            ErrorCode.DELEGATION_TOKEN_EXPIRED, f"token {token.token_id} has expired: create a new one"
         )
     if request.requester != token.owner and request.requester not in token.renewers:
         text = f"{request.requester} neither owns token {token.token_id} nor may renew it: ask {token.owner}"

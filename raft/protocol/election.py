@@ -93,8 +93,8 @@ def _is_up_to_date(state: RaftState, request: VoteRequest) -> bool:
     if state.log.has_committed(request.last_position):
         return True
     state.warn_once(
-        f"no vote for node {request.candidate_id}: its log ends at offset {request.last_position.offset}, and"
-        f" everything below {state.log.high_watermark} is committed"
+        f"no vote for node {request.candidate_id}: its log ends at offset {request.last_position.offset}, "
+        f"but everything below {state.log.high_watermark} is committed"
     )
     return False
 
@@ -145,8 +145,8 @@ def _check_leader_claim(state: RaftState, epoch: int, leader_id: int) -> RaftErr
         return RaftError.INVALID_REQUEST
     if epoch == state.epoch and state.known_leader_id not in (None, leader_id):
         state.warn_once(
-            f"node {leader_id} says it leads epoch {epoch}, but node {state.known_leader_id} does: "
-            "two nodes run with one id or a directory was copied; stop one of them"
+            f"node {leader_id} claims to lead epoch {epoch}, but node {state.known_leader_id} does: two "
+            "nodes have the same id, or a directory was copied; stop one of them"
         )
         return RaftError.INVALID_REQUEST
     return RaftError.NONE

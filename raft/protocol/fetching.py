@@ -177,7 +177,7 @@ def _truncate_at(state: RaftState, end_offset: int) -> None:
 def _refuse_records(state: RaftState, now_ms: int, role: Follower, problem: str) -> None:
     role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
     state.emit(
-        Warn(message=f"records from leader {role.leader_id} were not appended: {problem}; asking again")
+        Warn(message=f"records from leader {role.leader_id} were not appended: {problem}; fetching again")
     )
 
 

@@ -218,11 +218,11 @@ def resign(state: RaftState, now_ms: int, first: int | None = None) -> None:
 def transfer_refusal(state: RaftState, target_id: int) -> str | None:
     """Why leadership can not be handed to this node, as an instruction; None when it can be tried."""
     if not isinstance(state.role, Leader):
-        return f"this node does not lead; ask the leader (node {state.leader_id})"
+        return f"this node is not the leader; use the leader (node {state.leader_id})"
     if target_id == state.node_id:
-        return f"node {target_id} leads already; name another voter of {state.other_voters}"
+        return f"node {target_id} already leads; name another voter of {state.other_voters}"
     if target_id not in state.voters:
-        return f"node {target_id} is no voter; name one of {state.other_voters}"
+        return f"node {target_id} is not a voter; name one of {state.other_voters}"
     if state.role.view.voters[target_id].acked_offset is None:
         return f"node {target_id} has not fetched in epoch {state.epoch}; start it or name another voter"
     return None
@@ -233,7 +233,7 @@ def transfer(state: RaftState, now_ms: int, target_id: int) -> None:
     timeout."""
     refusal = transfer_refusal(state, target_id)
     if refusal is not None:
-        state.emit(Warn(message=f"leadership stays: {refusal}"))
+        state.emit(Warn(message=f"leadership was not transferred: {refusal}"))
         return
     view = state.leader_view()
     view.transfer = Transfer(target_id=target_id, deadline_ms=now_ms + state.config.election_timeout_ms)
@@ -263,8 +263,9 @@ def tick(state: RaftState, now_ms: int) -> None:
     if view.transfer is not None and view.transfer.deadline_ms <= now_ms:
         state.emit(
             Warn(
-                message=f"leadership stays: node {view.transfer.target_id} did not catch up within "
-                f"{state.config.election_timeout_ms} ms; try again when fewer writes are under way"
+                message=f"leadership was not transferred: node {view.transfer.target_id} did not catch up "
+                f"within {state.config.election_timeout_ms} ms; try again when there are fewer "
+                "writes"
             )
         )
         view.transfer = None

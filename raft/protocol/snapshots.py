@@ -74,9 +74,9 @@ def redirect(state: RaftState, now_ms: int, role: Follower, snapshot: LogPositio
     if snapshot.offset < log.high_watermark or snapshot == log.end_position:
         role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
         state.warn_once(
-            f"the leader sends this node to snapshot {snapshot}, which is not ahead of it (log end "
-            f"{log.end_position}, high watermark {log.high_watermark}); compare this node's "
-            "metadata directory with the leader's"
+            f"the leader refers this node to snapshot {snapshot}, which is not ahead of it (log end "
+            f"{log.end_position}, high watermark {log.high_watermark}); compare this node's metadata "
+            "directory with the leader's"
         )
         return
     current = role.snapshot
@@ -188,6 +188,4 @@ def on_rejected(state: RaftState, now_ms: int, position: LogPosition) -> None:
     if isinstance(role, Follower) and role.snapshot is not None and role.snapshot.snapshot == position:
         role.snapshot = None
         role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
-    state.emit(
-        Warn(message=f"the snapshot {position} that was fetched is damaged; it is dropped and fetched again")
-    )
+    state.emit(Warn(message=f"the fetched snapshot {position} is damaged; it is discarded and fetched again"))

@@ -97,7 +97,7 @@ class RecordBatch(NamedTuple):
     def records(self) -> list[RawRecord]:
         """Every record. Raises CompressedBatchError for a codec other than none and gzip,
         BatchError when the records do not fill the batch exactly."""
-        advice = "copy it unopened, or read it with Kafka's own tools"
+        advice = "copy it without decompressing, or read it with Kafka's own tools"
         return _split_records(self.header, batch_payload(self.header, self.data, advice=advice))
 
 
@@ -111,8 +111,8 @@ def batch_payload(header: BatchHeader, data: bytes, *, advice: str) -> bytes:
         return _gunzip(data[HEADER_BYTES:], header.base_offset)
     name = Compression(codec).name.lower() if codec in set(Compression) else f"codec {codec}"
     raise CompressedBatchError(
-        f"the batch at offset {header.base_offset} is compressed with {name}, which is not opened here "
-        f"(gzip is): {advice}"
+        f"the batch at offset {header.base_offset} is compressed with {name}, which is not supported (gzip "
+        f"is): {advice}"
     )
 
 
@@ -128,7 +128,7 @@ def _gunzip(payload: bytes, base_offset: int) -> bytes:
         ) from error
     if not unpacker.eof:
         raise BatchError(
-            f"the gzip payload of the batch at offset {base_offset} is cut off or over {limit} bytes"
+            f"the gzip payload of the batch at offset {base_offset} is truncated or over {limit} bytes"
         )
     return data
 
@@ -207,8 +207,8 @@ def batch_record_spans(batch: RecordBatch) -> list[tuple[int, int]]:
     count = batch.header.records_count
     if batch.header.attributes & COMPRESSION_MASK:
         raise CompressedBatchError(
-            f"the batch at offset {batch.header.base_offset} is compressed: its bytes hold no values; "
-            "use records()"
+            f"the batch at offset {batch.header.base_offset} is compressed, so its values are not directly "
+            "readable; use records()"
         )
     position = HEADER_BYTES
     size = len(data)
@@ -247,7 +247,8 @@ def batch_record_spans(batch: RecordBatch) -> list[tuple[int, int]]:
             position = end
     except IndexError:
         raise BatchError(
-            f"record {len(spans)} of the batch at offset {batch.header.base_offset} runs over its end"
+            f"record {len(spans)} of the batch at offset {batch.header.base_offset} extends past the end "
+            "of the batch"
         ) from None
     if position != size:
         raise BatchError(
@@ -343,7 +344,7 @@ def _nullable_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
         return None, position
     end = position + length
     if end > len(body):
-        raise BatchError(f"a field of {length} bytes runs over the end of its record")
+        raise BatchError(f"a field of {length} bytes extends past the end of its record")
     return body[position:end], end
 
 

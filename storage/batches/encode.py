@@ -56,7 +56,7 @@ def encode_batch(  # noqa: PLR0913
         raise BatchError("a batch needs at least one record")
     for name, sequence in (("keys", keys), ("timestamps", timestamps), ("headers", headers)):
         if sequence is not None and len(sequence) != count:
-            raise BatchError(f"{len(sequence)} {name} were given for {count} values; give one each")
+            raise BatchError(f"{len(sequence)} {name} were given for {count} values; give one per value")
     if keys is None and timestamps is None and headers is None:
         body = _encode_plain(values)
         newest = timestamp_ms
@@ -111,7 +111,7 @@ def seal_batch(header: BatchHeader, payload: bytes) -> bytes:
     """
     size = HEADER_BYTES + len(payload)
     if size > MAX_BATCH_BYTES:
-        raise BatchError(f"a batch of {size} bytes is over the limit of {MAX_BATCH_BYTES}; split the request")
+        raise BatchError(f"a batch of {size} bytes exceeds the limit of {MAX_BATCH_BYTES}; split the request")
     covered = _AFTER_CRC.pack(*header[5:])
     crc = crc32c(payload, crc32c(covered))
     prefix = _PREFIX.pack(

@@ -104,8 +104,8 @@ def parse_header(buf: bytes | memoryview, position: int = 0) -> BatchHeader:
     header = BatchHeader._make(HEADER_STRUCT.unpack_from(buf, position))
     if header.magic != MAGIC:
         raise BatchError(
-            f"magic {header.magic} at byte {position} is not 2; "
-            "this is no record batch, or one of a format that KRaft never wrote"
+            f"magic {header.magic} at byte {position} is not 2; this is not a record batch, or has a "
+            "format that KRaft never wrote"
         )
     return header
 

@@ -19,7 +19,7 @@ from metaquorum.storage.disk.private import PRIVATE_FILE, make_private_directory
 from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
 
 _ADVICE = {
-    errno.ENOSPC: "no space is left; free some or move the directory, then start again",
+    errno.ENOSPC: "no space left on the device; free some or move the directory, then start again",
     errno.EDQUOT: "the disk quota is used up; raise it or free space, then start again",
     errno.EROFS: "the file system is read-only; remount it for writing, then start again",
     errno.EACCES: "permission denied; give this user the rights on the directory",

@@ -25,7 +25,7 @@ def decode_entries(data: bytes, file: str, advice: str) -> list[list[str]]:
     try:
         lines = [line.split() for line in data.decode("ascii").splitlines()]
     except UnicodeDecodeError as error:
-        raise CorruptFileError(file, f"is no checkpoint file ({error})", advice) from None
+        raise CorruptFileError(file, f"is not a checkpoint file ({error})", advice) from None
     lines = [line for line in lines if line]
     if not lines:
         return []
@@ -36,7 +36,7 @@ def decode_entries(data: bytes, file: str, advice: str) -> list[list[str]]:
         return []
     announced, entries = " ".join(lines[1]), lines[2:]
     if announced != str(len(entries)):
-        raise CorruptFileError(file, f"announces {announced} entries and has {len(entries)}", advice)
+        raise CorruptFileError(file, f"announces {announced} entries but has {len(entries)}", advice)
     return entries
 
 
@@ -56,6 +56,6 @@ def decode_offsets(data: bytes, file: str, advice: str) -> dict[tuple[str, int],
             value = -1
         if value < 0 or key in found:
             text = " ".join(entry)
-            raise CorruptFileError(file, f"has {text!r}: no topic, partition and offset", advice)
+            raise CorruptFileError(file, f"has {text!r}, which is not a topic, partition and offset", advice)
         found[key] = value
     return found

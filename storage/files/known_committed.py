@@ -22,8 +22,8 @@ from metaquorum.storage.types import LogPosition
 FILE_NAME = "known-committed"
 _VERSION = b"0"
 _ADVICE = (
-    "nothing but a failing disk or another program damages it: check the disk; remove the file to start"
-    " without knowing what was committed"
+    "only a failing disk or another program can damage it: check the disk; remove the file to start "
+    "without knowing what was committed"
 )
 NOTHING = LogPosition(0, 0)
 WHERE = "see 'Committed records were lost' in docs/operations.md"

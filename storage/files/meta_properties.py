@@ -18,8 +18,8 @@ from metaquorum.storage.uuids import is_reserved_directory, uuid_from_text, uuid
 FILE_NAME = "meta.properties"
 _FORMAT = "run `metaquorum storage format` for this directory first"
 _RESTORE = (
-    "restore it from a backup, or correct it by hand: all is as in the node's other directories,"
-    " only the directory.id is its own"
+    "restore it from a backup, or correct it by hand: everything except directory.id is the same as in "
+    "the node's other directories"
 )
 
 
@@ -52,7 +52,7 @@ class MetaProperties:
         try:
             properties: dict[str, str] = javaproperties.loads(data.decode("latin-1"))
         except ValueError as error:
-            raise CorruptFileError(file, f"is no properties file ({error})", _RESTORE) from None
+            raise CorruptFileError(file, f"is not a properties file ({error})", _RESTORE) from None
         version = properties.get("version", "").strip()
         match version:
             case "0":
@@ -96,7 +96,9 @@ def _decode_v1(properties: dict[str, str], file: str) -> MetaProperties:
 
 def _node_id(name: str, text: str, file: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 0x7FFFFFFF:
-        raise CorruptFileError(file, f"has {name}={text}, which is no id from 0 to {0x7FFFFFFF}", _RESTORE)
+        raise CorruptFileError(
+            file, f"has {name}={text}, which is not an id from 0 to {2147483647}", _RESTORE
+        )
     return int(text)
 
 
@@ -107,7 +109,7 @@ def _directory_id(properties: dict[str, str], file: str) -> bytes | None:
     try:
         value = uuid_from_text(text)
     except ValueError as error:
-        raise CorruptFileError(file, f"has a wrong directory.id ({error})", _RESTORE) from None
+        raise CorruptFileError(file, f"has an invalid directory.id ({error})", _RESTORE) from None
     if is_reserved_directory(value):
         raise CorruptFileError(file, f"has directory.id={text}, which is reserved", _RESTORE)
     return value

@@ -18,8 +18,8 @@ FILE_NAME = "quorum-state"
 HIGHEST_VERSION = 1
 _NONE = -1
 _ADVICE = (
-    "a forgotten vote can elect two leaders in one epoch, so neither remove it on a voter nor put an older"
-    " one in its place: see 'Damaged or lost' in docs/operations.md"
+    "a forgotten vote can elect two leaders in one epoch, so neither remove this file on a voter nor "
+    "replace it with an older one: see 'Damaged or lost' in docs/operations.md"
 )
 
 
@@ -51,7 +51,7 @@ class QuorumState:
             case 1:
                 fields["votedDirectoryId"] = uuid_to_text(self.voted_directory_id)
             case _:
-                raise ValueError(f"quorum-state version {version} is not known; give 0 or 1")
+                raise ValueError(f"quorum-state version {version} is unknown; give 0 or 1")
         fields["data_version"] = version
         return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -62,7 +62,7 @@ class QuorumState:
             fields = json.loads(data)
             version = fields["data_version"]
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFileError(file, f"is no quorum state ({error})", _ADVICE) from None
+            raise CorruptFileError(file, f"is not a quorum state ({error})", _ADVICE) from None
         if type(version) is not int or not 0 <= version <= HIGHEST_VERSION:
             raise CorruptFileError(
                 file,
@@ -72,7 +72,7 @@ class QuorumState:
         try:
             return _from_fields(fields, version)
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptFileError(file, f"has wrong fields ({error!r})", _ADVICE) from None
+            raise CorruptFileError(file, f"has invalid fields ({error!r})", _ADVICE) from None
 
 
 def _from_fields(fields: dict[str, Any], version: int) -> QuorumState:
@@ -91,7 +91,7 @@ def _from_fields(fields: dict[str, Any], version: int) -> QuorumState:
 
 def _integer(value: object) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r} is no integer")
+        raise TypeError(f"{value!r} is not an integer")
     return value
 
 

@@ -103,13 +103,13 @@ def read_chunk(
         file = disk.open_read(path)
     except FileMissingError:
         raise SnapshotNotFoundError(
-            f"{path} does not exist (any more); fetch again to learn the newest one"
+            f"{path} does not exist or was removed; fetch again to learn the newest snapshot"
         ) from None
     try:
         size = file.size()
         if not 0 <= position < max(size, 1):
             raise SnapshotPositionError(
-                f"position {position} is not in {path} of {size} bytes; start at 0 again"
+                f"position {position} is not in {path} of {size} bytes; start again at 0"
             )
         data = file.read_at(position, max_bytes)
     finally:
@@ -164,8 +164,8 @@ class SnapshotWriter:
         """
         if chunk.snapshot_id != self.snapshot_id:
             raise SnapshotError(
-                f"a chunk of snapshot {snapshot_name(chunk.snapshot_id)} came while "
-                f"{snapshot_name(self.snapshot_id)} is received; drop it or start the new one"
+                f"a chunk of snapshot {snapshot_name(chunk.snapshot_id)} arrived while receiving "
+                f"{snapshot_name(self.snapshot_id)}; drop it or start the new one"
             )
         size = self.size_bytes
         known = size - chunk.position
@@ -198,7 +198,7 @@ class SnapshotWriter:
     def _open_file(self) -> DiskFile:
         if self._file is None:
             raise SnapshotError(
-                f"the snapshot {snapshot_name(self.snapshot_id)} is already frozen or closed; "
-                "make a new writer"
+                f"the snapshot {snapshot_name(self.snapshot_id)} is already frozen or closed; create a new "
+                "writer"
             )
         return self._file

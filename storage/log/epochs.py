@@ -106,7 +106,7 @@ class EpochTable:
         try:
             entries = [(int(epoch), int(start)) for epoch, start in decode_entries(data, file, _ADVICE)]
         except ValueError as error:
-            raise CorruptFileError(file, f"is no leader epoch table ({error})", _ADVICE) from None
+            raise CorruptFileError(file, f"is not a leader epoch table ({error})", _ADVICE) from None
         _check_rising(entries, file)
         return EpochTable(tuple(entries))
 

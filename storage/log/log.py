@@ -471,9 +471,7 @@ class SegmentedLog:
         point = load_recovery_point(self._disk, self.directory)
         if point is not None and point.resetting:
             self._finish_reset(point)
-            on_warning(
-                f"{self.directory}: a reset to offset {point.offset} had been cut short and was finished"
-            )
+            on_warning(f"{self.directory}: an interrupted reset to offset {point.offset} was completed")
             return
         bases = list_segments(self._disk, self.directory)
         found = examine(self._disk, self.directory, point, bases, self._open_segment)

@@ -150,7 +150,9 @@ def _scan(examined: Examined, trusted: RecoveryPoint | None, gaps: bool) -> None
             continue
         base, end = segment.base_offset, examined.end_offset
         if examined.torn is None and previous is not None and (base < end if gaps else base != end):
-            expected = f"expected the log to go on here, and {segment.path} begins at {segment.base_offset}"
+            expected = (
+                f"expected the log to continue here, but {segment.path} begins at {segment.base_offset}"
+            )
             examined.torn = TornTail(previous, previous.size, expected)
         if examined.torn is not None:
             _refuse_if_valid(segment, 0, examined.torn, examined.end_offset)
@@ -231,8 +233,8 @@ def repair(
             disk.sync_directory(directory)
         if torn.segment.size > torn.position:
             on_warning(
-                f"{torn.segment.path}: torn tail of {torn.segment.size - torn.position} bytes cut at byte "
-                f"{torn.position} (offset {examined.end_offset}): {torn.problem}"
+                f"{torn.segment.path}: truncated a torn tail of {torn.segment.size - torn.position} bytes "
+                f"at byte {torn.position} (offset {examined.end_offset}): {torn.problem}"
             )
             torn.segment.cut(torn.position)
     if not sync:

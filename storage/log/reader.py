@@ -28,9 +28,7 @@ from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES, find_valid
 from metaquorum.storage.log.segment import list_segments, parse_segment_name, segment_name
 
 WINDOW_BYTES = 1024 * 1024
-_ADVICE = (
-    "see the rest with `metaquorum log dump`; for the way back see 'Damaged or lost' in docs/operations.md"
-)
+_ADVICE = "see the rest with `metaquorum log dump`; for recovery see 'Damaged or lost' in docs/operations.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

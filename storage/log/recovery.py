@@ -87,7 +87,7 @@ class RecoveryPoint:
             ]
             resetting = fields["resetting"]
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFileError(file, f"is no recovery point ({error})", _ADVICE) from None
+            raise CorruptFileError(file, f"is not a recovery point ({error})", _ADVICE) from None
         lowest = (0, 0, 0, 0, -1)
         whole = all(type(number) is int for number in numbers)
         if (
@@ -95,7 +95,7 @@ class RecoveryPoint:
             or any(number < least for number, least in zip(numbers, lowest, strict=True))
             or type(resetting) is not bool
         ):
-            raise CorruptFileError(file, "has fields that are no offsets", _ADVICE)
+            raise CorruptFileError(file, "has fields that are not offsets", _ADVICE)
         offset, segment, position, start_offset, start_epoch = numbers
         if not start_offset <= segment <= offset:
             raise CorruptFileError(file, f"has offset {offset} outside its segment {segment}", _ADVICE)

@@ -108,9 +108,7 @@ class PartitionLog(PooledLog):
             self.trusted_from = point.offset
             self._remove_leftovers(names)
             self._indexes.begin(point.offset)
-            on_warning(
-                f"{self.directory}: a reset to offset {point.offset} had been cut short and was finished"
-            )
+            on_warning(f"{self.directory}: an interrupted reset to offset {point.offset} was completed")
             return
         bases = segment_bases(names)
         found = examine(self._disk, self.directory, point, bases, self._existing_segment, gaps=True)
@@ -142,7 +140,7 @@ class PartitionLog(PooledLog):
             if not verify:
                 return load_recovery_point(self._disk, self.directory)
         except CorruptFileError as error:
-            on_warning(f"{error.file}: {error.reason}; the whole log is verified instead")
+            on_warning(f"{error.file}: {error.reason}; verifying the whole log instead")
         self._disk.remove(join(self.directory, POINT_FILE))
         self.needs_sync = True
         return None

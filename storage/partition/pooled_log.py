@@ -26,7 +26,7 @@ from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.segment import Segment
 from metaquorum.storage.log.timed_segment import TimedSegment
 
-_ADVICE = "restore this replica from the others: stop the broker and move its directory away"
+_ADVICE = "restore this replica from the others: stop the broker and move the replica's directory away"
 
 
 class FoundRecord(NamedTuple):

@@ -33,7 +33,7 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 _APPENDIX = b"MQB\x01"
 _SEEN = struct.Struct(">qB")
 _BATCH = struct.Struct(">iiqqq")
-_ADVICE = "nothing needs to be done: the producers are found again in the log"
+_ADVICE = "no action is needed: the producers are recovered from the log"
 
 
 def snapshot_name(offset: int) -> str:
@@ -95,7 +95,7 @@ def decode_producers(data: bytes, file: str) -> ProducerTable:
             return ProducerTable({entry[0]: _from_kafka(entry) for entry in entries})
         return ProducerTable(_with_appendix(entries, rest))
     except (struct.error, ValueError) as error:
-        raise CorruptFileError(file, f"is no producer snapshot ({error})", _ADVICE) from None
+        raise CorruptFileError(file, f"is not a producer snapshot ({error})", _ADVICE) from None
 
 
 def _from_kafka(entry: tuple[int, ...]) -> KnownProducer:

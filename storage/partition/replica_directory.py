@@ -71,7 +71,7 @@ def load_partition_metadata(disk: Disk, directory: str) -> bytes | None:
     except FileMissingError:
         return None
     except (ValueError, KeyError) as error:
-        raise CorruptFileError(path, f"names no topic ({error})", advice) from None
+        raise CorruptFileError(path, f"does not name a topic ({error})", advice) from None
 
 
 def store_high_watermarks(disk: Disk, directory: str, offsets: Sequence[tuple[str, int, int]]) -> None:
@@ -82,7 +82,7 @@ def store_high_watermarks(disk: Disk, directory: str, offsets: Sequence[tuple[st
 
 def load_high_watermarks(disk: Disk, directory: str) -> dict[tuple[str, int], int]:
     """By (topic, partition); empty where there is no file. Raises CorruptFileError, DiskError."""
-    advice = "nothing needs to be done: reads are bounded by the logs' starts until leaders are known"
+    advice = "no action is needed: reads are bounded by the log start offsets until leaders are known"
     return _load_offsets(disk, join(directory, HIGH_WATERMARK_FILE), advice)
 
 
@@ -94,7 +94,7 @@ def store_log_starts(disk: Disk, directory: str, offsets: Mapping[tuple[str, int
 
 def load_log_starts(disk: Disk, directory: str) -> dict[tuple[str, int], int]:
     """The inverse; empty where there is no file. Raises CorruptFileError, DiskError."""
-    advice = "records that were deleted without their segments are there again: delete them again"
+    advice = "records that were deleted but still in their segments are visible again: delete them again"
     return _load_offsets(disk, join(directory, LOG_START_FILE), advice)
 
 

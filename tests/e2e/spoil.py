@@ -207,7 +207,7 @@ def second_half_of_the_log_missing(site: Site) -> tuple[str, ...]:
     data = site.segment.read_bytes()
     site.segment.write_bytes(data[: len(data) // 2])
     end = max(position for position, _ in batches(data) if position <= len(data) // 2)
-    return (str(site.segment), f"is damaged at byte {end} (offset ", "for the way back see")
+    return (str(site.segment), f"is damaged at byte {end} (offset ", "for recovery see")
 
 
 def log_missing(site: Site) -> tuple[str, ...]:

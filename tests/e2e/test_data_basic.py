@@ -144,7 +144,7 @@ def test_the_quorum_is_gone_for_longer_than_a_lease(tmp_path: Path, fences_itsel
         wait_in_sync(cluster, calls, "orders", {0, 1, 2})
         leader = calls.leader("orders")
         cluster.kill_all(cluster.controllers)
-        said = "serving on, for broker.self.fencing.enable is false"
+        said = "still serving, because broker.self.fencing.enable is false"
         if fences_itself:
             cluster.wait(lambda: refuses(calls, leader), "the leader to serve nobody")
             assert said not in leader.log_file.read_text()

@@ -176,7 +176,7 @@ def test_the_last_directory_of_a_broker_moves_its_leaders_with_its_last_word(tmp
         cluster.wait(lambda: not leader.is_running, "the broker to stop")
         cluster.wait_brokers({leader.node_id: "fenced"})
         assert hurt.leader("orders") is not leader
-        assert "no log directory is left" in leader.output()
+        assert "no log directory is online" in leader.output()
         traffic.flows()
         hurt.faults.clear()
         hurt.start(leader)

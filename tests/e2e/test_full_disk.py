@@ -94,14 +94,14 @@ def test_no_space_left(tmp_path: Path, role: str) -> None:
             load.wait_more(10)
             filler = fill(disk)
             node.wait_exit()
-            assert_one_clear_line(node, "no space is left; free some")
+            assert_one_clear_line(node, "no space left on the device; free some")
             load.wait_more(30)
             # As long as there is no space it does not come up, and says the same.
             size = sum(path.stat().st_size for path in node.segments())
             node.start()
             node.wait_exit()
             assert node.exit_code == 1
-            assert "no space is left" in node.last_line()
+            assert "no space left on the device" in node.last_line()
             assert sum(path.stat().st_size for path in node.segments()) >= size - LEFT_BYTES
             filler.unlink()
             node.start()

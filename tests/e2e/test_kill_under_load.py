@@ -109,7 +109,7 @@ def test_a_torn_tail_is_cut_and_fetched_again(cluster: Cluster, rng: random.Rand
         file.write(tail)
     victim.start()
     warning = victim.wait_for_line("torn tail")
-    assert f"{segment}: torn tail of {len(tail)} bytes cut at byte {size}" in warning
+    assert f"{segment}: truncated a torn tail of {len(tail)} bytes at byte {size}" in warning
     assert f"(offset {end_offset})" in warning
     cluster.wait_caught_up(victim)
     assert_one_log(cluster)

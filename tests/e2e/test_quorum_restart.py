@@ -102,7 +102,7 @@ def test_sigterm_of_the_active_controller_hands_over(cluster: Cluster) -> None:
     resigned = leader.wait_for_line(f"epoch {before.leader_epoch}: resigned")
     lines = leader.lines()
     assert lines.index(resigned) > lines.index(next(line for line in lines if "SIGTERM" in line))
-    assert leader.last_line().endswith(f"controller {leader.node_id}: stopped as asked")
+    assert leader.last_line().endswith(f"controller {leader.node_id}: stopped on request")
     leader.start()
     cluster.wait_caught_up(leader)
     for node in others:

@@ -104,7 +104,7 @@ class IsrChanges:
             else:
                 # A partition bars new members for as long; it must have ended when it is asked.
                 self._refused.arm(key, now_ms + self._retry_ms + 1)
-        missing = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer leaves the partition out")
+        missing = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention the partition")
         learned += self._give_back(sent, missing, now_ms, out)
         if sent:
             self.call.failures += 1

@@ -46,8 +46,8 @@ class ProducerIds:
         if request.producer_id >= 0:
             if request.producer_epoch < 0 or request.producer_id >= given_below:
                 text = (
-                    f"producer id {request.producer_id} with epoch {request.producer_epoch} was never given:"
-                    " ask for a new one (producer id -1)"
+                    f"producer id {request.producer_id} with epoch {request.producer_epoch} was never "
+                    "allocated: request a new one (producer id -1)"
                 )
                 return ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
             if request.producer_epoch < EPOCH_MAX:
@@ -57,7 +57,7 @@ class ProducerIds:
         if self._next < self._end:
             return self._take()
         if len(self._keys) >= WAITING_MAX:
-            text = f"{WAITING_MAX} producers wait for an id already: try again later"
+            text = f"{WAITING_MAX} producers are already waiting for an id: try again later"
             return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
         self._serial += 1
         self._waiting.append(self._serial)
@@ -86,7 +86,10 @@ class ProducerIds:
     def tick(self, now_ms: int, out: list[DataEffect]) -> None:
         for serial in self._deadlines.take_due(now_ms):
             key = self._pop(serial)
-            text = "the controller gave no block of producer ids in time: check the quorum, and try again"
+            text = (
+                "the controller did not allocate a block of producer ids in time: check the quorum, "
+                "and try again"
+            )
             if key is not None:
                 out.append(DataRespond(key=key, response=ApiError(ErrorCode.REQUEST_TIMED_OUT, text)))
 

@@ -57,9 +57,7 @@ class ControllerTalk:
         at, response = event.correlation_id, event.response
         error = response if isinstance(response, ApiError) else None
         if error is None:
-            error = ApiError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is of another kind than the question"
-            )
+            error = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not match the request")
         if at == self._isr.call.correlation_id:
             if isinstance(response, AlterPartitionResponse):
                 return Learned(tuple(self._isr.answered(response, now_ms=now_ms, out=out)))

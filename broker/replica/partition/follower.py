@@ -87,8 +87,8 @@ class Following:
         to = cut_offset(log.epochs, log.end, log.start, shared)
         if to >= log.end:
             text = (
-                f"{log}: broker {self.leader} says that its log leaves this one at epoch {shared.epoch}, "
-                f"offset {shared.offset}, and nothing lies behind that here: fetching again"
+                f"{log}: broker {self.leader} says that the logs diverge at epoch {shared.epoch}, offset "
+                f"{shared.offset}, but this log has nothing after that: fetching again"
             )
             return FollowerOutcome(
                 step=FollowerStep.BACK_OFF, error=ErrorCode.UNKNOWN_SERVER_ERROR, message=text
@@ -108,8 +108,8 @@ class Following:
                 problem = f"expected leader epochs up to {self.epoch}, found {walk.hops[-1][3]}"
             if problem is not None:
                 text = (
-                    f"{log}: broker {self.leader} sent what cannot be stored at offset {log.end}: {problem}; "
-                    "nothing of it was stored, fetching again"
+                    f"{log}: broker {self.leader} sent records that cannot be stored at offset {log.end}: "
+                    f"{problem}; none were stored, fetching again"
                 )
                 return FollowerOutcome(
                     step=FollowerStep.BACK_OFF, error=ErrorCode.CORRUPT_MESSAGE, message=text

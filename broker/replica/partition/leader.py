@@ -105,19 +105,19 @@ class Leading:
     def _produce_refusal(self, records: bytes, acks: int) -> Refusal | None:
         if acks not in _ACKS:
             return Refusal(
-                ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} means nothing: send 0, 1 or -1 (all)"
+                ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} is not valid: send 0, 1 or -1 (all)"
             )
         if acks == ACKS_ALL and len(self.isr.committed) < self.min_isr:
             return Refusal(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr.committed)} replicas are in sync and min.insync.replicas is {self.min_isr}: "
-                "nothing was stored, try again when more brokers are up",
+                f"{len(self.isr.committed)} replicas are in sync, but min.insync.replicas is "
+                f"{self.min_isr}: nothing was stored; try again when more brokers are up",
             )
         if self._log.unwritten_bytes + len(records) > UNWRITTEN_LIMIT_BYTES:
             return Refusal(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"{self._log.unwritten_bytes} bytes wait for the log directory, which is slow: "
-                "nothing was stored, send it again later",
+                f"{self._log.unwritten_bytes} bytes are waiting for the slow log directory: nothing was "
+                "stored; send the batch again later",
             )
         return None
 
@@ -211,22 +211,23 @@ class Leading:
                 waiting.ticket.complete(waiting.result, out)
             else:
                 text = (
-                    f"the records are stored from offset {waiting.result.base_offset} on, and only "
+                    f"the records are stored from offset {waiting.result.base_offset} on, but only "
                     f"{len(self.isr.maximal)} replicas are in sync, fewer than min.insync.replicas "
-                    f"{self.min_isr}: send the batch again with the same sequence to have it counted once"
+                    f"{self.min_isr}: send the batch again with the same sequence; it is stored only once"
                 )
                 self._fail(waiting, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, text, out)
 
     def tick(self, *, now_ms: int, out: list[DataEffect]) -> None:
         for waiting in self._until_written.overdue(now_ms):
             text = (
-                "the log directory has not taken the records in time: send the batch again, sequence and all"
+                "the log directory did not write the records in time: send the batch again with the same "
+                "sequence"
             )
             self._fail(waiting, ErrorCode.REQUEST_TIMED_OUT, text, out)
         for waiting in self._until_held.overdue(now_ms):
             text = (
-                f"not every replica in sync held offset {waiting.end_offset - 1} in time (high watermark "
-                f"{self._log.high_watermark}): send the batch again, with the same sequence"
+                f"not every in-sync replica had offset {waiting.end_offset - 1} in time (high watermark "
+                f"{self._log.high_watermark}): send the batch again with the same sequence"
             )
             self._fail(waiting, ErrorCode.REQUEST_TIMED_OUT, text, out)
         if self.isr.release_held(now_ms):
@@ -267,15 +268,15 @@ class Leading:
         if follower is None:
             return Refusal(
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
-                f"broker {replica_id} holds no replica as far as this leader has read: try again",
+                f"this leader's metadata shows no replica on broker {replica_id}: try again",
             )
         registered = self._brokers.epoch(replica_id)
         newest = max(-1 if registered is None else registered, follower.epoch or -1)
         if -1 < replica_epoch < newest:
             return Refusal(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {replica_id} fetched with epoch {replica_epoch} and has {newest} now: "
-                "it was restarted, its newer process is to fetch",
+                f"broker {replica_id} fetched with epoch {replica_epoch}, but now has {newest}: it was "
+                "restarted, and only its newer process may fetch",
             )
         return None
 
@@ -316,14 +317,14 @@ class Leading:
 def _out_of_order(header: BatchHeader, expected: int) -> Refusal:
     return Refusal(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        f"producer {header.producer_id} sent sequence {header.base_sequence} and {expected} is next: "
-        "send the batches before it again first",
+        f"producer {header.producer_id} sent sequence {header.base_sequence}, but {expected} is next: "
+        "first send the batches before it again",
     )
 
 
 def _fenced(header: BatchHeader, epoch: int) -> Refusal:
     return Refusal(
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        f"producer {header.producer_id} sent epoch {header.producer_epoch} and {epoch} is known: another "
-        "process has taken over, ask for a new producer id",
+        f"producer {header.producer_id} sent epoch {header.producer_epoch}, but its current epoch is "
+        f"{epoch}: another process has taken over; request a new producer id",
     )

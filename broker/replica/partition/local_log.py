@@ -122,8 +122,8 @@ class LocalLog:
         if to < self.high_watermark:
             out.append(
                 Warn(
-                    message=f"{self}: cutting the log from {self.end} to {to}, below the high watermark "
-                    f"{self.high_watermark}: an unclean election has given up committed records"
+                    message=f"{self}: truncating the log from {self.end} to {to}, below the high watermark "
+                    f"{self.high_watermark}: an unclean election lost committed records"
                 )
             )
         self.incarnation += 1

@@ -94,7 +94,10 @@ class Partition(LogView):
         self.replicas: tuple[int, ...] = ()
         self._leading: Leading | None = None
         self._following: Following | None = None
-        self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has not been told its part: ask again")
+        self._idle = (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            "this broker does not know its role in the partition yet: try again",
+        )
         self._lead_after_cut: PartitionInfo | None = None
 
     # ---- what the image says -----------------------------------------------------------------
@@ -106,15 +109,15 @@ class Partition(LogView):
         if self._is_old(info):
             return
         if self._log.cutting:
-            text = "this broker is to lead and finishes cutting its log first: ask again"
+            text = "this broker is about to lead and is still truncating its log: try again"
             self._stand_aside(info, ErrorCode.NOT_LEADER_OR_FOLLOWER, text, out)
             self._lead_after_cut = info
             return
         newest = self._log.epochs.last_epoch
         if newest > info.leader_epoch:
             text = (
-                f"the log in this broker's directory has records of leader epoch {newest}, and the metadata "
-                f"log knows {info.leader_epoch}: the directory belongs to another history, replace it"
+                f"this broker's log has records of leader epoch {newest}, but the metadata log is at "
+                f"{info.leader_epoch}: the directory belongs to another history; replace it"
             )
             self._stand_aside(info, ErrorCode.KAFKA_STORAGE_ERROR, text, out)
             out.append(Warn(message=f"{self._log}: {text}"))
@@ -144,8 +147,10 @@ class Partition(LogView):
             return
         self.role = Role.FOLLOWER
         leader = self.leader
-        text = "this broker does not lead: " + (
-            "there is no leader, wait for one" if leader is None else f"ask broker {leader}"
+        text = "this broker is not the leader: " + (
+            "there is no leader; try again later"
+            if leader is None
+            else f"send the request to broker {leader}"
         )
         self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER, text, out)
         self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
@@ -284,9 +289,15 @@ class Partition(LogView):
         if self.role is Role.IDLE or asked_epoch in {-1, self.leader_epoch}:
             return Refusal(*self._idle) if self._leading is None else self._leading
         if asked_epoch < self.leader_epoch:
-            text = f"leader epoch {asked_epoch} is over, {self.leader_epoch} is known: read the new metadata"
+            text = (
+                f"leader epoch {asked_epoch} has ended, the current one is {self.leader_epoch}: refresh "
+                "the metadata"
+            )
             return Refusal(ErrorCode.FENCED_LEADER_EPOCH, text)
-        text = f"leader epoch {asked_epoch} is newer than {self.leader_epoch}, which is known here: try again"
+        text = (
+            f"leader epoch {asked_epoch} is newer than {self.leader_epoch}, the newest that this broker "
+            "knows: try again"
+        )
         return Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, text)
 
     def _other_leader(self) -> int | None:
@@ -313,7 +324,10 @@ class Partition(LogView):
         if isinstance(leading, Refusal):
             return self._not_listed(leading)
         if found.problem is not None:
-            text = f"what had to be read is damaged: {found.problem}; elect another leader, then repair it"
+            text = (
+                f"the data that had to be read is damaged: {found.problem}; elect another leader, then "
+                "repair it"
+            )
             return self._not_listed(Refusal(ErrorCode.KAFKA_STORAGE_ERROR, text))
         return leading.reading().found_offset(found.offset, found.timestamp_ms, found.leader_epoch)
 

@@ -81,8 +81,8 @@ class Reading:
         epoch = request.last_fetched_epoch
         whose = "" if epoch < 0 else f" after epoch {epoch}"
         text = (
-            f"{log}: offset {request.fetch_offset}{whose} is not in this log, "
-            f"which holds {log.start} up to {log.end}: begin at its start, or at its end"
+            f"{log}: offset {request.fetch_offset}{whose} is not in this log, which holds {log.start} up "
+            f"to {log.end}: start at its start or its end"
         )
         return FetchedPartition(
             key=log.key,
@@ -105,7 +105,7 @@ class Reading:
                 return self._not_available()
             return self._listed(self.end, -1, log.epochs.epoch_at(max(log.start, self.end - 1)))
         if wanted < 0:
-            text = f"{log}: {wanted} is no time: send ms since 1970, -1 (latest) or -2 (earliest)"
+            text = f"{log}: {wanted} is not a timestamp: send ms since 1970, -1 (latest) or -2 (earliest)"
             return ListedOffset(key=log.key, error=ErrorCode.INVALID_REQUEST, message=text)
         return FindPlan(key=log.key, timestamp_ms=wanted, below_offset=self.end, leader_epoch=self.epoch)
 
@@ -130,5 +130,5 @@ class Reading:
         )
 
     def _not_available(self) -> ListedOffset:
-        text = f"{self.log}: this leader is new and does not know the high watermark yet: ask again"
+        text = f"{self.log}: this leader is new and does not know the high watermark yet: try again"
         return ListedOffset(key=self.log.key, error=ErrorCode.OFFSET_NOT_AVAILABLE, message=text)

@@ -78,25 +78,25 @@ def _frame(records: bytes, settings: TopicSettings) -> BatchHeader | Refusal:
     if size > settings.max_message_bytes:
         return Refusal(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"the batch has {size} bytes and the topic takes {settings.max_message_bytes}: "
-            "send smaller batches, or raise max.message.bytes",
+            f"the batch has {size} bytes, but the topic's limit is {settings.max_message_bytes}: send "
+            "smaller batches, or raise max.message.bytes",
         )
     if size > _MAGIC_AT and records[_MAGIC_AT] != MAGIC:
         return _wrong_magic(records[_MAGIC_AT])
     if size < HEADER_BYTES:
-        return _corrupt(f"{size} bytes are no record batch, whose header alone has {HEADER_BYTES}")
+        return _corrupt(f"{size} bytes are not a record batch: its header alone has {HEADER_BYTES}")
     header = BatchHeader._make(HEADER_STRUCT.unpack_from(records))
     if header.batch_length < MIN_LENGTH or header.size_bytes > size:
-        return _corrupt(f"the header says {header.size_bytes} bytes, and {size} came")
+        return _corrupt(f"the header says {header.size_bytes} bytes, but {size} arrived")
     if header.size_bytes < size:
         text = (
-            f"{size - header.size_bytes} bytes follow the first batch: "
-            "send exactly one record batch for a partition"
+            f"{size - header.size_bytes} bytes follow the first batch: send exactly one record batch per "
+            "partition"
         )
         return Refusal(ErrorCode.INVALID_RECORD, text)
     actual = crc32c(memoryview(records)[CRC_START:])
     if actual != header.crc:
-        return _corrupt(f"its CRC is {actual:#010x} and the header says {header.crc & 0xFFFFFFFF:#010x}")
+        return _corrupt(f"its CRC is {actual:#010x}, but the header says {header.crc & 4294967295:#010x}")
     return header
 
 
@@ -104,7 +104,7 @@ def _wrong_magic(magic: int) -> Refusal:
     if magic < MAGIC:
         return Refusal(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            f"message format {magic} is not taken here: send record batches of format {MAGIC}",
+            f"message format {magic} is not supported: send record batches of format {MAGIC}",
         )
     return _corrupt(f"its magic is {magic}, expected {MAGIC}")
 
@@ -112,7 +112,7 @@ def _wrong_magic(magic: int) -> Refusal:
 def _corrupt(text: str) -> Refusal:
     return Refusal(
         ErrorCode.CORRUPT_MESSAGE,
-        f"the batch was damaged on its way ({text}): nothing was stored, send it again",
+        f"the batch was damaged in transit ({text}): nothing was stored; send it again",
     )
 
 
@@ -125,16 +125,17 @@ def _kind_refusal(header: BatchHeader) -> Refusal | None:
         return _invalid(f"the batch begins at offset {header.base_offset}: number its records from 0")
     if header.last_offset_delta < 0 or header.records_count != header.last_offset_delta + 1:
         return _invalid(
-            f"the batch counts {header.records_count} records and its last offset delta is "
-            f"{header.last_offset_delta}: the records of a batch are numbered 0, 1, 2 and so on"
+            f"the batch counts {header.records_count} records, but its last offset delta is "
+            f"{header.last_offset_delta}: number the records of a batch 0, 1, 2 and so on"
         )
     if header.is_control:
-        return _invalid("control batches are written by brokers alone: send records")
+        return _invalid("only brokers write control batches: send records")
     if header.is_transactional:
-        return _invalid("there are no transactions here: send the batch without a transaction")
+        return _invalid("transactions are not supported: send the batch without a transaction")
     if header.attributes & ~_KNOWN_ATTRIBUTES:
         return _invalid(
-            f"the attributes {header.attributes & 0xFFFF:#06x} have bits that no producer sets: clear them"
+            f"the attributes {header.attributes & 65535:#06x} have bits that producers must not set: clear "
+            "them"
         )
     if header.compression > _LAST_COMPRESSION:
         return Refusal(
@@ -150,7 +151,7 @@ def _producer_refusal(header: BatchHeader) -> Refusal | None:
     if header.producer_epoch < 0 or header.base_sequence < 0:
         return _invalid(
             f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence "
-            f"{header.base_sequence}: a batch with a producer id has both from 0 up"
+            f"{header.base_sequence}: both must be 0 or more in a batch with a producer id"
         )
     return None
 
@@ -160,20 +161,20 @@ def _time_refusal(header: BatchHeader, settings: TopicSettings, wall_ms: int) ->
     first, last = header.base_timestamp_ms, header.max_timestamp_ms
     text = None
     if header.is_log_append_time:
-        text = "the batch claims to carry its append time: producers send create times, clear attribute bit 3"
+        text = "the batch claims to carry append times: producers send create times; clear attribute bit 3"
     elif first < NO_TIMESTAMP or last < NO_TIMESTAMP or last < first:
         text = (
-            f"the batch's times go from {first} to {last}: send times from 0 up (-1: none), the maximum not "
-            "below the first"
+            f"the batch's timestamps run from {first} to {last}: send timestamps of 0 or more (-1: none), "
+            "with the maximum at or above the first"
         )
     elif settings.timestamp_before_max_ms != MAX_LONG and first < wall_ms - settings.timestamp_before_max_ms:
         text = (
-            f"the time {first} is more than {settings.timestamp_before_max_ms} ms ago: "
-            "send younger records, or raise message.timestamp.before.max.ms"
+            f"the timestamp {first} is more than {settings.timestamp_before_max_ms} ms in the past: send "
+            "newer records, or raise message.timestamp.before.max.ms"
         )
     elif settings.timestamp_after_max_ms != MAX_LONG and last > wall_ms + settings.timestamp_after_max_ms:
         text = (
-            f"the time {last} is more than {settings.timestamp_after_max_ms} ms ahead: "
-            "set the producer's clock, or raise message.timestamp.after.max.ms"
+            f"the timestamp {last} is more than {settings.timestamp_after_max_ms} ms in the future: "
+            "correct the producer's clock, or raise message.timestamp.after.max.ms"
         )
     return None if text is None else Refusal(ErrorCode.INVALID_TIMESTAMP, text)

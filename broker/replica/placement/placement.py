@@ -267,7 +267,7 @@ class Placement:
         if settled and len(self.copies.of(copy.key)) > 1:
             for each in list(self.copies.of(copy.key).values()):
                 if each is not copy:
-                    self._remove(each, "another directory holds the replica, says the metadata log", out)
+                    self._remove(each, "the metadata log assigns the replica to another directory", out)
 
     def _assign(self, copy: Copy, info: PartitionInfo | None, now_ms: int, out: list[DataEffect]) -> None:
         """It neither leads nor follows before the image shows its directory (S3.6); one that served before
@@ -278,7 +278,7 @@ class Placement:
         if copy.was_found and info.directory_of(self._me) == MIGRATING:
             self._run(copy, info, now_ms, out, settled=False)
         else:
-            text = "its log directory is not committed yet: try again"
+            text = "its directory assignment is not committed yet: try again"
             self._stop(copy.key, ErrorCode.NOT_LEADER_OR_FOLLOWER, text, out)
 
     def _create(
@@ -302,7 +302,7 @@ class Placement:
         self._starved.pop(key, None)
         namesake = self.copies.named(place, topic.name, key[1])
         if namesake is not None:
-            self._remove(namesake, "its topic was deleted, and there is a new one of its name", out)
+            self._remove(namesake, "its topic was deleted, and a new topic has its name", out)
         self._serial += 1
         copy = Copy(key, topic.name, place, self._serial << _INCARNATION_BITS, None)
         self.copies.add(copy)
@@ -318,12 +318,12 @@ class Placement:
 
     def _starve(self, key: PartitionKey, topic: str, size: int, out: list[DataEffect]) -> None:
         text = (
-            f"no log directory has room for {size} bytes more, the usual size of a replica: free some,"
-            " or add a directory to log.dirs"
+            f"no log directory has room for another {size} bytes, the usual size of a replica: free some "
+            "space, or add a directory to log.dirs"
         )
         self._set_offline(key, text, out)
         if not self._starved:
-            out.append(Warn(message=f"replica {topic}-{key[1]} is not created anew: {text}"))
+            out.append(Warn(message=f"replica {topic}-{key[1]} is not recreated: {text}"))
         self._starved[key] = None
 
     def _set_offline(self, key: PartitionKey, reason: str, out: list[DataEffect]) -> None:
@@ -345,7 +345,7 @@ class Placement:
         topics = (self.image or MetadataImage()).topics
         gone = topics.topic(key[0]) is None
         error = ErrorCode.UNKNOWN_TOPIC_ID if gone else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        self._stop(key, error, f"{reason}: read the new metadata", out)
+        self._stop(key, error, f"{reason}: refresh the metadata", out)
         self._assignments.settle(key)
         self._new.discard(key)
         self._starved.pop(key, None)

@@ -81,10 +81,10 @@ def decide(
     has not acknowledged that an unassigned copy is lost (S3.6). `can_assign`: the metadata.version knows
     directories (3.7-IV2)."""
     if info is None:
-        return Remove("its topic is deleted, or the partition is no more")
+        return Remove("its topic was deleted, or the partition no longer exists")
     place = info.directory_of(broker_id)
     if place is None:
-        return Remove(f"broker {broker_id} is none of its replicas {list(info.replicas)}")
+        return Remove(f"broker {broker_id} is not among its replicas {list(info.replicas)}")
     if place in _UNPLACED or (place == MIGRATING and not can_assign):
         return _unplaced(place, copies, directories, is_new, owes_lost, can_assign)
     if place == MIGRATING:
@@ -107,7 +107,10 @@ def _unplaced(
     can_assign: bool,
 ) -> Decision:
     if owes_lost:
-        return Wait("its directory failed before it was assigned: the controller has to acknowledge that")
+        return Wait(
+            "its directory failed before the replica was assigned to it: waiting for the "
+            "controller to acknowledge that"
+        )
     here = next(iter(copies), None)
     if here is not None:
         return Assign(here) if can_assign else Run(here)

@@ -126,7 +126,7 @@ class Fetches:
 
     def handle(self, key: object, request: FetchRequest, *, now_ms: int, out: list[DataEffect]) -> None:
         if len(self._by_key) >= self._config.fetch_purgatory_max_requests and request.replica_id < 0:
-            text = f"{len(self._by_key)} fetches wait already: try again later"
+            text = f"{len(self._by_key)} fetches are already waiting: try again later"
             error = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
             out.append(DataRespond(key=key, response=error))
             return
@@ -252,7 +252,7 @@ class Fetches:
             session, evicted = self.sessions.begin(request, now_ms)
             self._close(evicted, out)
         elif request.session_epoch != FINAL_EPOCH:
-            text = f"{request.session_epoch} is no epoch of a fetch session: send -1, 0, or the next one"
+            text = f"{request.session_epoch} is not a valid fetch session epoch: send -1, 0, or the next one"
             return ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text)
         if session is None:
             session = Session(NO_SESSION, request.replica_id, now_ms)
@@ -271,7 +271,7 @@ class Fetches:
         fetch = self._by_session.get(session)
         if fetch is not None:
             self._drop(fetch)
-            text = "another fetch of the same session came: read its answer instead"
+            text = "another fetch of the same session arrived: read its answer instead"
             error = ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text)
             out.append(DataRespond(key=fetch.key, response=error))
 
@@ -421,9 +421,7 @@ class Fetches:
         now = self._part(fetch, key, b"")
         if now.error is not ErrorCode.NONE:
             return now
-        text = (
-            f"what is to be read here is damaged: {problem}; elect another leader, then repair the directory"
-        )
+        text = f"the requested data is damaged: {problem}; elect another leader, then repair the directory"
         return FetchedPartition(key=key, error=ErrorCode.KAFKA_STORAGE_ERROR, message=text)
 
     def _close_fetch(self, fetch: Fetch) -> None:

@@ -57,11 +57,11 @@ def absence(placement: Placement, broker_id: int, key: PartitionKey) -> Absent:
         text = f"broker {broker_id} has no metadata yet: try again"
         return Absent(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
     if image.topics.topic(key[0]) is None:
-        text = f"broker {broker_id} knows no topic with the id {key[0].hex()}: read the new metadata"
+        text = f"broker {broker_id} knows no topic with the id {key[0].hex()}: refresh the metadata"
         return Absent(ErrorCode.UNKNOWN_TOPIC_ID, text)
     info = image.topics.partition(*key)
     if info is None:
-        text = f"the topic has no partition {key[1]}: read the new metadata"
+        text = f"the topic has no partition {key[1]}: refresh the metadata"
         return Absent(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     leader = None if info.leader in (NO_LEADER, broker_id) else info.leader
     why = placement.offline.get(key)
@@ -71,7 +71,7 @@ def absence(placement: Placement, broker_id: int, key: PartitionKey) -> Absent:
     if info.leader == broker_id:
         text = f"broker {broker_id} is about to lead this partition: try again"
     elif leader is None:
-        text = "nobody leads this partition now: try again later"
+        text = "this partition has no leader now: try again later"
     else:
-        text = f"broker {leader} leads this partition: ask that one"
+        text = f"broker {leader} leads this partition: send the request there"
     return Absent(ErrorCode.NOT_LEADER_OR_FOLLOWER, text, leader, info.leader_epoch)

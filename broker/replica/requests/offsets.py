@@ -56,7 +56,7 @@ class Offsets:
 
     def handle(self, key: object, request: ListOffsetsRequest, *, out: list[DataEffect]) -> None:
         if len(self._waiting) >= WAITING_MAX:
-            text = f"{WAITING_MAX} look-ups of offsets wait already: try again later"
+            text = f"{WAITING_MAX} offset lookups are already waiting: try again later"
             error = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
             out.append(DataRespond(key=key, response=error))
             return

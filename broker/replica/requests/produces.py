@@ -146,9 +146,12 @@ class Produces:
 
     def _refusal(self, request: ProduceRequest) -> ApiError | None:
         if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
-            text = f"acks is {request.acks}: send 0 (none), 1 (the leader) or -1 (all in sync)"
+            text = f"acks is {request.acks}: send 0 (none), 1 (the leader) or -1 (all in-sync replicas)"
             return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, text)
         if len(self._waiting) >= self._requests_max:
-            text = f"{self._requests_max} produce requests wait already: nothing was stored, try again later"
+            text = (
+                f"{self._requests_max} produce requests are already waiting: nothing was stored; try "
+                "again later"
+            )
             return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
         return None

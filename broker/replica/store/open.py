@@ -114,8 +114,8 @@ def _identity(disk: Disk, path: str, expected: ExpectedIdentity) -> bytes:
     if found.node_id != expected.node_id or found.cluster_id != expected.cluster_id:
         raise CorruptFileError(
             file,
-            f"says that the directory belongs to broker {found.node_id} of cluster {found.cluster_id}, and"
-            f" this is broker {expected.node_id} of cluster {expected.cluster_id}",
+            f"says that the directory belongs to broker {found.node_id} of cluster {found.cluster_id}, but "
+            f"this is broker {expected.node_id} of cluster {expected.cluster_id}",
             advice,
         )
     if found.directory_id is None:
@@ -186,7 +186,9 @@ class _Opening:
         parsed = parse_replica_name(name)
         if parsed is None or not self._disk.is_directory(place):
             if parsed is None and self._disk.is_directory(place):
-                self._warn(f"{place} is not named as a replica is, and is left alone; move it away")
+                self._warn(
+                    f"{place} does not have the name of a replica directory and is left alone; move it away"
+                )
             return None
         names = self._disk.list_directory(place)
         topic_id = self._topic_id(place, names)
@@ -245,7 +247,7 @@ class _Opening:
             self._disk.remove(join(place, name))
         self._disk.remove_directory(place)
         self._removed = True
-        self._warn(f"{place} was not wholly created and holds nothing: it is removed")
+        self._warn(f"{place} is an incomplete replica without records: it is removed")
         return None
 
     def _settle(self) -> None:

@@ -276,7 +276,7 @@ class DirectoryStore:
                 wall_ms=work.wall_ms,
             )
         except CorruptLogError as error:
-            self._warn(f"{error}; nothing of this replica is removed")
+            self._warn(f"{error}; the files of this replica are kept")
             return []
         return [self._trimmed(replica)] if went else []
 

@@ -26,7 +26,9 @@ def missing_is_bad(directory: str) -> Iterator[None]:
     try:
         yield
     except FileMissingError as error:
-        raise DiskError(directory, "use of its files", f"{error.path} is gone; restore the disk") from error
+        raise DiskError(
+            directory, "use of its files", f"{error.path} has disappeared; restore the disk"
+        ) from error
     except LogFailedError as error:
         raise DiskError(directory, "use of a log", str(error)) from error
 

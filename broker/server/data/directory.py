@@ -127,7 +127,7 @@ class DirectoryThreads:
             return
         self._work.put(work)
         if self._work.qsize() > WORK_MAX:
-            self.fail(f"{WORK_MAX} operations wait for it: the disk is hopelessly behind")
+            self.fail(f"{WORK_MAX} operations are waiting for it: the disk is too slow")
 
     def fail(self, reason: str) -> None:
         """The directory is bad from now on; told once."""
@@ -156,7 +156,7 @@ class DirectoryThreads:
             async with asyncio.timeout(CLOSE_MAX_S if not self.is_bad else 1.0):
                 return await done and not self.is_bad
         except TimeoutError:
-            _log.warning("log directory %s does not answer: it is left as it is", self.path)
+            _log.warning("log directory %s does not respond: it is left as it is", self.path)
             return False
 
     def _take(self, item: DataEvent | _Failure) -> None:
@@ -293,5 +293,5 @@ class DirectoryThreads:
     def _tell(self, error: Exception) -> None:
         """An error of the disk makes the directory bad; any other one is a bug, which ends the process."""
         if not isinstance(error, StorageError) and not self.is_bad:
-            _log.error("an error that nobody expected in %s", self.path, exc_info=error)
+            _log.error("unexpected error in %s", self.path, exc_info=error)
         self._bunches.put([_Failure(error)])

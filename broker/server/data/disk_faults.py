@@ -74,10 +74,12 @@ def read_faults(path: str) -> list[Fault]:
         with open(path, encoding="utf-8") as file:
             faults = json.load(file)
             if not isinstance(faults, list):
-                raise TypeError("it is no list")
+                raise TypeError("it is not a list")
             return [_fault(each) for each in faults]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StartError(f"{path} ({VARIABLE}) is no list of disk faults: {error!r}; correct it") from error
+        raise StartError(
+            f"{path} ({VARIABLE}) is not a list of disk faults: {error!r}; correct it"
+        ) from error
 
 
 def _fault(each: Mapping[str, object]) -> Fault:
@@ -85,7 +87,7 @@ def _fault(each: Mapping[str, object]) -> Fault:
     if fault != HANG and fault not in _CODES:
         raise ValueError(f"fault {fault!r} is none of {', '.join([*_CODES, HANG])}")
     if not isinstance(operations, list | tuple):
-        raise ValueError("operations is no list")
+        raise ValueError("operations is not a list")
     return Fault(str(each["directory"]).rstrip("/"), fault, frozenset(map(str, operations)))
 
 

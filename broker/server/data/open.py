@@ -112,8 +112,8 @@ async def look_at_directories(
         other = holders.setdefault(directory_id, place.path)
         if other != place.path:
             raise StartError(
-                f"{other} and {place.path} have the same directory.id {uuid_to_text(directory_id)}: one is a"
-                " copy; empty the copy and format it anew with metaquorum storage format"
+                f"{other} and {place.path} have the same directory.id {uuid_to_text(directory_id)}: one is "
+                "a copy; empty the copy and reformat it with metaquorum storage format"
             )
     return places
 
@@ -166,7 +166,7 @@ async def open_directories(
     opened = await asyncio.gather(*(_open(config, expected, options, place) for place in places))
     for each in opened:
         if each.found.problem is not None:
-            text = "log directory %s is offline, its replicas are not served: %s"
+            text = "log directory %s is offline, and so are its replicas: %s"
             _log.error(text, each.found.path, each.found.problem)
     return opened
 

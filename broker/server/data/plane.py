@@ -114,7 +114,7 @@ class DataPlane:
 
     def refuse_clients(self) -> None:
         """Whoever waits now, or asks later, is told to go elsewhere."""
-        text = f"broker {self._config.node_id} stops: ask the new leader"
+        text = f"broker {self._config.node_id} is stopping: use the new leader"
         self.requests.refuse_all(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text))
 
     async def close(self) -> list[str]:

@@ -76,7 +76,7 @@ class DataRequests:
         if self._closed is not None:
             return self._closed
         if len(self._waiting) >= WAITING_MAX:
-            return busy(f"{WAITING_MAX} requests wait for an answer")
+            return busy(f"{WAITING_MAX} requests are waiting for an answer")
         # One request that is larger than the bound is taken when it is alone.
         bound = self._produced_max_bytes
         if bound is not None and self.produced_bytes and self.produced_bytes + size > bound:

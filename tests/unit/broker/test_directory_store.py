@@ -285,7 +285,7 @@ def test_a_half_created_replica_is_removed_and_one_with_records_is_not(bench: Be
     bench.opened()
     assert "half-0" not in bench.disk.list_directory(PATH)
     assert "kept-0" in bench.disk.list_directory(PATH)
-    assert any("half-0 was not wholly created" in line for line in bench.warnings)
+    assert any("half-0 is an incomplete replica" in line for line in bench.warnings)
     assert any("kept-0: has no partition.metadata" in line for line in bench.warnings)
     assert bench.found is not None and bench.found.replicas == ()
 
@@ -604,7 +604,7 @@ def test_high_watermarks_are_kept_within_the_log(bench: Bench) -> None:
     bench.restart()
     assert {one.key: one.log.high_watermark for one in bench.found.replicas} == {key: 0, other: 0}
     assert any(
-        "replication-offset-checkpoint: announces 2 entries and has 1" in one for one in bench.warnings
+        "replication-offset-checkpoint: announces 2 entries but has 1" in one for one in bench.warnings
     )
 
 
@@ -742,7 +742,7 @@ def test_a_directory_whose_files_vanish_is_bad(bench: Bench) -> None:
     key = filled(bench, 30)
     for name in files(bench):
         bench.disk.remove(join(PATH, "t1-0") + "/" + name)
-    with pytest.raises(DiskError, match="is gone; restore the disk"):
+    with pytest.raises(DiskError, match="has disappeared; restore the disk"):
         for base in range(30):
             read(bench, key, base, 30, max_bytes=1)
 

@@ -458,7 +458,7 @@ def test_another_clusters_controller_ends_the_start_with_a_line() -> None:
     world = World(Controller(cluster="cluster-b"))
     world.run(5_000)
     assert world.stop.failed
-    assert "belongs to another cluster than cluster-a" in world.stop.reason
+    assert "does not belong to cluster cluster-a" in world.stop.reason
 
 
 def test_an_unreachable_quorum_ends_the_start_with_a_line() -> None:

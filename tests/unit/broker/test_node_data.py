@@ -163,7 +163,7 @@ def test_the_last_directory_ends_the_process() -> None:
     made = world(replicas(found(A)))
     effects = made.give(DirectoryFailed(directory_id=A, reason="EIO"))
     stop = only(effects, RaftStop)
-    assert stop.failed and "no log directory is left" in stop.reason
+    assert stop.failed and "no log directory is online" in stop.reason
     assert effects[-1] is stop and made.state is BrokerState.SHUTTING_DOWN
 
 

@@ -320,7 +320,7 @@ def test_without_a_leader_nobody_is_asked() -> None:
     replica.follow(info(leader=NO_LEADER, epoch=10, partition_epoch=2))
     assert (replica.partition.role, replica.partition.leader) == (Role.FOLLOWER, None)
     assert replica.partition.fetch_position() is None
-    assert "wait for one" in str(replica.send(batch()).result.message)
+    assert "try again later" in str(replica.send(batch()).result.message)
 
 
 def test_elected_during_a_cut_it_leads_when_the_cut_is_done() -> None:

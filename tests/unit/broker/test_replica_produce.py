@@ -218,7 +218,7 @@ def test_a_duplicate_of_what_is_not_committed_waits_like_the_first() -> None:
     ("sequence", "epoch", "code", "text"),
     [
         (3, 4, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "1 is next"),
-        (1, 3, ErrorCode.INVALID_PRODUCER_EPOCH, "4 is known"),
+        (1, 3, ErrorCode.INVALID_PRODUCER_EPOCH, "current epoch is 4"),
         (5, 5, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "0 is next"),
     ],
 )

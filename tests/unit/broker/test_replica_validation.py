@@ -36,12 +36,12 @@ def flipped(data: bytes, at: int) -> bytes:
 GOOD = batch(b"a", b"b")
 
 REFUSED = {
-    "empty": (b"", ErrorCode.CORRUPT_MESSAGE, "0 bytes are no record batch"),
-    "cut in the header": (GOOD[:60], ErrorCode.CORRUPT_MESSAGE, "60 bytes are no record batch"),
+    "empty": (b"", ErrorCode.CORRUPT_MESSAGE, "0 bytes are not a record batch"),
+    "cut in the header": (GOOD[:60], ErrorCode.CORRUPT_MESSAGE, "60 bytes are not a record batch"),
     "cut in a record": (
         GOOD[:-1],
         ErrorCode.CORRUPT_MESSAGE,
-        f"says {len(GOOD)} bytes, and {len(GOOD) - 1} came",
+        f"says {len(GOOD)} bytes, but {len(GOOD) - 1} arrived",
     ),
     "absurd length": (
         GOOD[:8] + b"\xff" * 4 + GOOD[12:],
@@ -62,7 +62,7 @@ REFUSED = {
     "transaction": (
         made(attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0),
         ErrorCode.INVALID_RECORD,
-        "no transactions",
+        "transactions are not supported",
     ),
     "unknown attribute": (made(attributes=0x40), ErrorCode.INVALID_RECORD, "0x0040"),
     "compression 5": (made(attributes=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "compression 5"),
@@ -85,7 +85,7 @@ REFUSED = {
     "maximum below the first": (
         made(max_timestamp_ms=WALL_MS - 1),
         ErrorCode.INVALID_TIMESTAMP,
-        "not below the first",
+        "at or above the first",
     ),
 }
 

@@ -229,7 +229,7 @@ def test_a_broker_without_a_quorum_says_every_ten_seconds_what_it_waits_for() ->
     lines = [effect.message for effect in at.log if isinstance(effect, Warn)]
     assert len(lines) == 5  # at the end of the minute the broker stops, and says that instead
     assert lines[0].startswith(
-        "broker 4 waits (STARTING) for 10 s now, at offset 0 of the metadata log: no active controller of"
+        "broker 4 has been waiting (STARTING) for 10 s, at offset 0 of the metadata log: no active controller of"
     )
     assert [line.rpartition("; ")[2] for line in lines] == [
         f"gives up in {n} s" for n in (50, 40, 30, 20, 10)
@@ -247,7 +247,7 @@ def test_a_fenced_broker_says_it_too_and_a_serving_one_does_not() -> None:
         at.until_sent()
         at.answer(beat(fenced=True))
     lines = [effect.message for effect in at.log if isinstance(effect, Warn)]
-    assert len(lines) == 4 and all(" waits (FENCED) for " in line for line in lines)
+    assert len(lines) == 4 and all(" has been waiting (FENCED) for " in line for line in lines)
     assert lines[0].endswith("controller 2 says fenced (caught up)")
 
 
@@ -482,7 +482,7 @@ def test_without_self_fencing_a_broker_that_nobody_answers_serves_on_under_its_e
     assert at.session.serves(at.now_ms + 10**9), "also after a pause, without a tick"
     assert at.session.lease_end_ms is None
     assert all(isinstance(one.request, BrokerHeartbeatRequest) for one in sent(effects))
-    said = [one.message for one in effects if isinstance(one, Warn) and "serving on" in one.message]
+    said = [one.message for one in effects if isinstance(one, Warn) and "still serving" in one.message]
     assert len(said) == 1 and "broker.self.fencing.enable" in said[0]
     # The quorum is back: a new lease, and nothing has moved.
     at.until_sent()
@@ -739,7 +739,7 @@ def test_the_last_word_of_a_broker_that_served_moves_its_leaders_at_once() -> No
     at = running()
     at.take(at.session.directories_failed(at.now_ms, (b"d" * 16,)))
     before = at.session.farewell()
-    at.take(at.session.fail(at.now_ms, "no log directory is left"))
+    at.take(at.session.fail(at.now_ms, "no log directory is online"))
     last = at.session.farewell()
     assert last is not None and last == before, "a process may end without its session knowing why"
     assert (last.broker_epoch, last.want_fence, last.want_shutdown) == (EPOCH, True, True)
@@ -752,7 +752,7 @@ def test_who_did_not_serve_has_nothing_to_say() -> None:
     assert end_ms is not None
     at.after(end_ms - at.now_ms)
     assert at.session.farewell() is None
-    at.take(at.session.fail(at.now_ms, "no log directory is left"))
+    at.take(at.session.fail(at.now_ms, "no log directory is online"))
     assert at.session.farewell() is None
 
 

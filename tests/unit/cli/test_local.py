@@ -237,6 +237,6 @@ def test_a_node_that_cannot_start_leaves_its_reason(layout: Layout) -> None:
 
 
 def test_create_checks_before_it_writes(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match="is no uuid"):
+    with pytest.raises(Failure, match="is not a uuid"):
         create(tmp_path / "c", cluster_id="nonsense")
     assert not (tmp_path / "c" / MANIFEST).exists()

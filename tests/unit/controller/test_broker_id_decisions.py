@@ -207,7 +207,7 @@ def test_s0_21_an_id_that_was_handed_out_to_another_start_is_waited_for() -> Non
     image = image_of(*remembered("host-a", 10), ids.claim_record(10, ANOTHER, IdSource.BINDING))
     waits = ask(image, Here(claims={10: 4_000})).response
     assert isinstance(waits, AllocateBrokerIdResponse) and waits.broker_id is None
-    assert "handed out to another start" in waits.waiting_for
+    assert "given to another process" in waits.waiting_for
     lapsed = ask(image, Here(claims={10: 0}))
     assert lapsed.response == granted(10, IdSource.BINDING)
     assert lapsed.records == (claimed(10, "binding"),)
@@ -288,7 +288,7 @@ def test_s0_9_several_missing_ids_stop_the_start_and_are_listed() -> None:
     result = ask(image_of(*replicas_on(7, 5, 6), registered(6)), reuse_missing=True)
     assert isinstance(result.response, ApiError) and not result.response.retriable
     assert result.response.code is ErrorCode.INVALID_REGISTRATION
-    assert "2 ids that nobody has (5, 7)" in result.response.message
+    assert "2 ids that no broker has (5, 7)" in result.response.message
     assert "set node.id" in result.response.message and result.records == ()
 
 

@@ -131,7 +131,7 @@ def test_s0_6_a_host_that_was_killed_and_comes_back_at_once_waits_and_keeps_its_
     q = quorum()
     come_up(q, settle_id(q, 1), 1)
     first = ask(q, 2)
-    assert first.broker_id is None and "its last process may still live" in first.waiting_for
+    assert first.broker_id is None and "its last process may still be alive" in first.waiting_for
     asked_ms = q.now_ms
     assert settle_id(q, 2) == 1001
     assert q.now_ms - asked_ms <= SESSION_MS + 250
@@ -391,7 +391,7 @@ def test_a_start_that_dies_before_it_registers_delays_the_next_one_and_costs_no_
     q.advance(2 * SESSION_MS)
     assert ask(q, 2).broker_id == 1001
     waits = ask(q, 3)
-    assert waits.broker_id is None and "handed out to another start" in waits.waiting_for
+    assert waits.broker_id is None and "given to another process" in waits.waiting_for
     asked_ms = q.now_ms
     assert settle_id(q, 3) == 1001
     assert CLAIM_MS - 1 <= q.now_ms - asked_ms <= CLAIM_MS + 500
@@ -429,5 +429,5 @@ def test_s0_22_whose_id_was_taken_after_the_grace_period_is_refused_and_takes_no
     come_up(q, 12, 9, key=None)
     late = q.register(12, 2)
     assert isinstance(late, ApiError) and late.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    assert "broker id 12 is held by another live process" in late.message
+    assert "broker id 12 belongs to another live process" in late.message
     assert set(q.image().brokers) == {11, 12}

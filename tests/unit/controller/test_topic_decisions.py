@@ -172,17 +172,17 @@ REFUSED = [
     (NewTopic(name="old_one"), ErrorCode.INVALID_TOPIC_EXCEPTION, "collides with old.one"),
     (NewTopic(name="n", partitions=0), ErrorCode.INVALID_PARTITIONS, "at least one"),
     (NewTopic(name="n", partitions=-1), ErrorCode.INVALID_PARTITIONS, "at least one"),
-    (NewTopic(name="n", replication_factor=0), ErrorCode.INVALID_REPLICATION_FACTOR, "at least 1"),
+    (NewTopic(name="n", replication_factor=0), ErrorCode.INVALID_REPLICATION_FACTOR, "from 1 to"),
     (NewTopic(name="n", replication_factor=4), ErrorCode.INVALID_REPLICATION_FACTOR, "3 are registered"),
     (NewTopic(name="n", partitions=2**31 - 1), ErrorCode.POLICY_VIOLATION, "fewer"),
     (NewTopic(name="n", partitions=50_000), ErrorCode.POLICY_VIOLATION, "fewer"),
     (NewTopic(name="n", assignments=()), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "at least one"),
     (NewTopic(name="n", assignments=((),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no replicas"),
     (NewTopic(name="n", assignments=((1, 1),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "twice"),
-    (NewTopic(name="n", assignments=((1, 2), (1,))), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "as many"),
+    (NewTopic(name="n", assignments=((1, 2), (1,))), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the same number"),
     (NewTopic(name="n", assignments=((9,),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "not registered"),
     (NewTopic(name="n", assignments=((4,),)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "fenced"),
-    (NewTopic(name="n", assignments=((1,),), partitions=1), ErrorCode.INVALID_REQUEST, "neither"),
+    (NewTopic(name="n", assignments=((1,),), partitions=1), ErrorCode.INVALID_REQUEST, "leave out"),
 ]
 
 

@@ -179,7 +179,7 @@ def test_a_transfer_has_its_deadline_and_is_given_up_then() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "says"), [(1, "leads already"), (7, "is no voter"), (3, "has not fetched"), (2, None)]
+    ("target", "says"), [(1, "already leads"), (7, "is not a voter"), (3, "has not fetched"), (2, None)]
 )
 def test_who_may_be_given_the_leadership(target: int, says: str | None) -> None:
     _, core = leading()
@@ -190,7 +190,7 @@ def test_who_may_be_given_the_leadership(target: int, says: str | None) -> None:
     assert says is None or says in (refusal or "")
     idle = make()
     idle.start(0)
-    assert "does not lead" in (idle.transfer_refusal(2) or "")
+    assert "not the leader" in (idle.transfer_refusal(2) or "")
 
 
 # ---- a follower -----------------------------------------------------------------------------------

@@ -52,8 +52,8 @@ def test_the_same_voters_are_no_change_and_nothing_is_written(disk: FaultyDisk) 
     [
         (voters(n1=A, n2=B), voters(n1=A, n2=C), "gives node 2 the directory id"),
         (voters(n1=A, n2=B), voters(n1=A, n2=None), "gives node 2 the directory id none"),
-        (voters(n1=A, n2=B), voters(n1=A), "names the nodes 1, and this quorum was started with 1, 2"),
-        (voters(n1=A), voters(n1=A, n2=B), "put the old list back"),
+        (voters(n1=A, n2=B), voters(n1=A), "names the nodes 1, but this quorum was started with 1, 2"),
+        (voters(n1=A), voters(n1=A, n2=B), "restore the old list"),
     ],
 )
 def test_a_change_is_refused_with_what_to_do(

@@ -277,11 +277,11 @@ async def test_after_a_pause_the_inbox_is_not_called_drained(rig: Rig) -> None:
 
 
 async def test_stop_is_the_end_and_its_reason_the_last_line(rig: Rig) -> None:
-    rig.node.replies[ShutdownRequested] = lambda _: [Stop(reason="stopped as asked", failed=False)]
+    rig.node.replies[ShutdownRequested] = lambda _: [Stop(reason="stopped on request", failed=False)]
     rig.driver.submit(ShutdownRequested())
     rig.driver.submit(ShutdownRequested())
     ending = await asyncio.wait_for(rig.driver.wait(), 60)
-    assert (ending.reason, ending.failed) == ("stopped as asked", False)
+    assert (ending.reason, ending.failed) == ("stopped on request", False)
     assert len(rig.node.seen) == 1
     assert not rig.driver.submit(ShutdownRequested())
 

@@ -198,7 +198,7 @@ def test_a_crash_between_snapshot_and_reset_is_finished_at_the_next_start(tmp_pa
     again = ReplicaStore.open(PosixDisk(), str(tmp_path), SMALL_SEGMENTS, warnings.append, voter_ids=(1,))
     found = again.recovered()
     assert (found.log_start_offset, found.log_end_offset, found.epoch) == (70, 70, 3)
-    assert found.snapshots == (LogPosition(3, 70),) and "starts again there" in warnings[0]
+    assert found.snapshots == (LogPosition(3, 70),) and "restarts there" in warnings[0]
     again.close()
 
 

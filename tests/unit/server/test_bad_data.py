@@ -166,7 +166,7 @@ async def test_sequences_and_producer_epochs(tmp_path: Path) -> None:
             (4, 4, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "3 is next"),
             (4, 1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "3 is next"),
             (5, 3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "0 is next"),
-            (3, 3, ErrorCode.INVALID_PRODUCER_EPOCH, "4 is known"),
+            (3, 3, ErrorCode.INVALID_PRODUCER_EPOCH, "current epoch is 4"),
         ):
             wrong = batch(b"x", producer_id=7, producer_epoch=epoch, base_sequence=sequence)
             refusal((await at.send(wrong)).results[0].error, code, text)
@@ -174,7 +174,7 @@ async def test_sequences_and_producer_epochs(tmp_path: Path) -> None:
         never_given = await at.stub.InitProducerId(
             pb.InitProducerIdRequest(producer_id=10**12, producer_epoch=0)
         )
-        refusal(never_given.error, ErrorCode.INVALID_PRODUCER_ID_MAPPING, "was never given")
+        refusal(never_given.error, ErrorCode.INVALID_PRODUCER_ID_MAPPING, "was never allocated")
         refusal((await at.send(batch(b"x"), acks=2)).error, ErrorCode.INVALID_REQUIRED_ACKS, "2")
         assert at.stored() == before
 
@@ -212,7 +212,7 @@ async def test_leader_epochs_and_fetch_sessions(tmp_path: Path) -> None:
         assert now > 0
         before = at.stored()
         cases = [(now + 1, ErrorCode.UNKNOWN_LEADER_EPOCH, "is newer than")]
-        cases += [(epoch, ErrorCode.FENCED_LEADER_EPOCH, "is over") for epoch in range(now)]
+        cases += [(epoch, ErrorCode.FENCED_LEADER_EPOCH, "has ended") for epoch in range(now)]
         for epoch, code, text in cases:
             fetched = (await at.fetch(wanted(current_leader_epoch=epoch))).partitions[0]
             refusal(fetched.error, code, text)
@@ -224,7 +224,7 @@ async def test_leader_epochs_and_fetch_sessions(tmp_path: Path) -> None:
             )
             refusal(listed.error, code, text)
         unknown = await at.fetch(session_id=99, session_epoch=1)
-        refusal(unknown.error, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "begin a new one")
+        refusal(unknown.error, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "start a new one")
         begun = await at.fetch(wanted(), session_id=0, session_epoch=0)
         assert begun.session_id > 0
         wrong = await at.fetch(session_id=begun.session_id, session_epoch=5)
@@ -239,9 +239,9 @@ async def test_broker_epochs_of_followers_and_leaders(tmp_path: Path) -> None:
         info, topic_id = topic.partitions[0], topic.info.topic_id
         before = at.stored()
         earlier = await at.fetch(wanted(), replica_id=101, replica_epoch=epoch - 1)
-        refusal(earlier.error, ErrorCode.STALE_BROKER_EPOCH, "it was restarted, fetch with the new epoch")
+        refusal(earlier.error, ErrorCode.STALE_BROKER_EPOCH, "it was restarted; fetch with the new epoch")
         stranger = (await at.fetch(wanted(), replica_id=999, replica_epoch=1)).partitions[0]
-        refusal(stranger.error, ErrorCode.UNKNOWN_LEADER_EPOCH, "broker 999 holds no replica")
+        refusal(stranger.error, ErrorCode.UNKNOWN_LEADER_EPOCH, "no replica on broker 999")
 
         def altered(
             leader_epoch: int, partition_epoch: int, member_epoch: int = epoch

@@ -123,7 +123,7 @@ def damaged_log(site: Site) -> str:
 
 def damaged_quorum_state(site: Site) -> str:
     (filled(site) / "quorum-state").write_text("{}")
-    return "quorum-state: is no quorum state"
+    return "quorum-state: is not a quorum state"
 
 
 def forgotten_vote(site: Site) -> str:
@@ -141,13 +141,13 @@ def other_voters(site: Site) -> str:
         Voter(node_id=node_id, host="127.0.0.1", port=site.controller_port + node_id) for node_id in (1, 2)
     ]
     store_voters(PosixDisk(), str(filled(site)), started_with)
-    return "names the nodes 1, and this quorum was started with 1, 2"
+    return "names the nodes 1, but this quorum was started with 1, 2"
 
 
 def another_directory_id_for_a_voter(site: Site) -> str:
     voter = Voter(node_id=1, host="127.0.0.1", port=site.controller_port, directory_id=b"\x05" * 16)
     store_voters(PosixDisk(), str(filled(site)), [voter])
-    return "a voter with another disk could lose committed records; put the old id back"
+    return "a voter with another disk could lose committed records; restore the old id"
 
 
 def dynamic_voters_in_the_state(site: Site) -> str:

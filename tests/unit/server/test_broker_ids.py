@@ -142,7 +142,7 @@ async def test_s0_3_an_explicit_id_ignores_the_binding_of_its_key(site: Site) ->
     [
         ({"d0": (7, CLUSTER_ID)}, "8", ["node.id is 8", "d0/meta.properties says 7"]),
         ({"d0": (7, CLUSTER_ID), "d2": (8, CLUSTER_ID)}, None, ["is 7", "d2/meta.properties says 8"]),
-        ({"d0": (7, CLUSTER_ID), "d1": (7, "other")}, None, [f"cluster {CLUSTER_ID} and", "to other"]),
+        ({"d0": (7, CLUSTER_ID), "d1": (7, "other")}, None, [f"cluster {CLUSTER_ID}, but", "to other"]),
     ],
     ids=["S0.2", "S0.27", "clusters"],
 )

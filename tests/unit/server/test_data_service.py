@@ -216,7 +216,7 @@ def test_everyone_is_refused_when_the_broker_stops() -> None:
     async def test(core: Core, stub: Any) -> None:
         call = stub.Produce(produce())
         await core.until(1)
-        error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops: ask the new leader")
+        error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is stopping: use the new leader")
         core.requests.refuse_all(error)
         assert (await call).error == refused(error)
         assert (await stub.DescribeLogDirs(pb.DescribeLogDirsRequest())).error == refused(error)

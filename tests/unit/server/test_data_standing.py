@@ -68,7 +68,7 @@ async def test_log_dirs_describe_before_and_after_a_directory_is_lost(tmp_path: 
         after, warned = await directories(at)
         good, lost = after
         assert (good["online"], lost["online"]) == (True, False)
-        assert "an operator marked it offline" in warned and str(at.data) in warned
+        assert "an operator took it offline" in warned and str(at.data) in warned
         assert [len(each["replicas"]) for each in after] == [1, 1], "nothing moved to the good directory"
         assert good["replicas"][0]["leads"] and not lost["replicas"][0]["leads"]
         assert {each["replicas"][0]["topic"] for each in after} == {TOPIC, "other"}
@@ -175,7 +175,7 @@ async def test_s2_20_to_s2_23_brokers_without_a_controller(tmp_path: Path) -> No
         for asked in ports:
             for method, request in (("Produce", produce(b"b")), ("Fetch", client_fetch)):
                 answer = await ask(asked, method, request)
-                refusal(answer.error, ErrorCode.BROKER_NOT_AVAILABLE, "is fenced: ask another broker")
+                refusal(answer.error, ErrorCode.BROKER_NOT_AVAILABLE, "is fenced: use another broker")
         # S2.20: the follower's fetches are answered all the same, and its own loop goes on.
         as_follower = pb.FetchRequest(
             replica_id=follower,

@@ -107,7 +107,7 @@ async def test_a_brokers_image_is_served_while_it_is_unfenced_only(site: Site) -
             with pytest.raises(ApiError) as refused:
                 await once.list_brokers()
             assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
-            assert "ask another broker" in refused.value.message
+            assert "use another broker" in refused.value.message
             await health_is(site.broker_port, NOT_SERVING)
     finally:
         await broker.close()

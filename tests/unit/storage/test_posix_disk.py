@@ -26,7 +26,7 @@ def test_a_full_device() -> None:
     file = DISK.open_append("/dev/full")
     with pytest.raises(DiskError) as caught:
         file.append(b"x")
-    assert caught.value.directory == "/dev" and "no space is left" in str(caught.value)
+    assert caught.value.directory == "/dev" and "no space left on the device" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,7 @@ def test_a_full_disk_leaves_a_log_that_opens(bench: Bench) -> None:
     bench.disk = bench.disk.kill()
     bench.disk.profile = replace(bench.disk.profile, capacity_bytes=None)
     assert bench.open().end_offset == 10
-    assert len(bench.warnings) == 1 and "torn tail of 30 bytes cut" in bench.warnings[0]
+    assert len(bench.warnings) == 1 and "torn tail of 30 bytes" in bench.warnings[0]
 
 
 # --- damage
@@ -360,7 +360,8 @@ def test_a_torn_tail_is_cut_with_a_warning(what: str, tail: bytes) -> None:
     assert offsets(log) == list(range(8)) and log.synced_offset == 8
     assert len(bench.warnings) == 1
     assert (
-        f"{bench.path(0)}: torn tail of {len(tail)} bytes cut at byte {size} (offset 8)" in bench.warnings[0]
+        f"{bench.path(0)}: truncated a torn tail of {len(tail)} bytes at byte {size} (offset 8)"
+        in bench.warnings[0]
     )
     assert bench.disk.file_size(bench.path(0)) == size
     log.append(Batches.parse(batch(8)))
@@ -457,14 +458,14 @@ def test_a_segment_after_a_torn_one_is_removed_only_if_it_holds_nothing(bench: B
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "is no recovery point"),
-        (b"{}", "is no recovery point"),
+        (b"", "is not a recovery point"),
+        (b"{}", "is not a recovery point"),
         (b'{"version": 7}', "version 7"),
         (
             RecoveryPoint(offset=5, segment=5, position=0, start_offset=0, start_epoch=0)
             .encode()
             .replace(b"5", b"-5"),
-            "no offsets",
+            "not offsets",
         ),
         (RecoveryPoint(offset=3, segment=5, position=0, start_offset=0, start_epoch=0).encode(), "outside"),
     ],

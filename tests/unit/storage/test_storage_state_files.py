@@ -137,12 +137,12 @@ def test_blanks_and_line_ends_change_no_epochs_file(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"0\n1\n1\n", "is no leader epoch table"),
-        (b"0\n1\n1 x\n", "is no leader epoch table"),
-        (b"\xff\xfe", "is no checkpoint file"),
+        (b"0\n1\n1\n", "is not a leader epoch table"),
+        (b"0\n1\n1 x\n", "is not a leader epoch table"),
+        (b"\xff\xfe", "is not a checkpoint file"),
         (b"\0\0\0", "has version"),
         (b"1\n0\n", "has version 1"),
-        (b"0\n2\n1 0\n", "announces 2 entries and has 1"),
+        (b"0\n2\n1 0\n", "announces 2 entries but has 1"),
         (b"0\n2\n2 0\n1 5\n", "does not rise"),
         (b"0\n2\n1 5\n2 5\n", "does not rise"),
     ],
@@ -177,17 +177,23 @@ def test_quorum_state_versions(disk: FaultyDisk) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "is no quorum state"),
-        (b"[]", "is no quorum state"),
-        (b"{}", "is no quorum state"),
+        (b"", "is not a quorum state"),
+        (b"[]", "is not a quorum state"),
+        (b"{}", "is not a quorum state"),
         (b'{"data_version":2}', "data_version 2, this release reads up to 1; start the newer release"),
         (b'{"data_version":"0"}', "data_version 0"),
-        (b'{"data_version":0}', "wrong fields"),
-        (b'{"leaderId":1,"leaderEpoch":"x","votedId":1,"currentVoters":[],"data_version":0}', "wrong fields"),
-        (b'{"leaderId":1,"leaderEpoch":1,"votedId":1,"currentVoters":[{}],"data_version":0}', "wrong fields"),
+        (b'{"data_version":0}', "invalid fields"),
+        (
+            b'{"leaderId":1,"leaderEpoch":"x","votedId":1,"currentVoters":[],"data_version":0}',
+            "invalid fields",
+        ),
+        (
+            b'{"leaderId":1,"leaderEpoch":1,"votedId":1,"currentVoters":[{}],"data_version":0}',
+            "invalid fields",
+        ),
         (
             b'{"leaderId":1,"leaderEpoch":1,"votedId":1,"votedDirectoryId":"?","data_version":1}',
-            "wrong fields",
+            "invalid fields",
         ),
     ],
 )
@@ -253,9 +259,9 @@ def test_meta_properties_read(text: str, expected: MetaProperties) -> None:
         ("version=1\ncluster.id=c\n", "has no node.id line"),
         ("version=1\ncluster.id=c\nnode.id=-1\n", "has node.id=-1"),
         ("version=1\ncluster.id=c\nnode.id=one\n", "has node.id=one"),
-        ("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=short\n", "wrong directory.id"),
+        ("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=short\n", "invalid directory.id"),
         ("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAQ\n", "reserved"),
-        ("version=\\u12", "no properties file"),
+        ("version=\\u12", "not a properties file"),
     ],
 )
 def test_meta_properties_refused(disk: FaultyDisk, text: str, says: str) -> None:
@@ -301,7 +307,7 @@ def test_uuid_text() -> None:
     ],
 )
 def test_uuid_text_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no uuid"):
+    with pytest.raises(ValueError, match="is not a uuid"):
         uuid_from_text(text)
 
 
@@ -381,7 +387,7 @@ def test_chunks_of_what_is_not_there(disk: FaultyDisk) -> None:
         read_chunk(disk, "/d", FIRST, 0, 10)
     make_snapshot(disk, FIRST, b"12345")
     for position in (-1, 5, 6):
-        with pytest.raises(SnapshotPositionError, match="start at 0"):
+        with pytest.raises(SnapshotPositionError, match="start again at 0"):
             read_chunk(disk, "/d", FIRST, position, 10)
     assert read_chunk(disk, "/d", FIRST, 4, 10).data == b"5"
 

@@ -216,11 +216,18 @@ def next_state(state: BrokerState, trigger: Trigger) -> BrokerState:
     return following
 
 
+def _triggers() -> str:
+    lines = ["| trigger | what it is |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {trigger.name} | {trigger.value} |" for trigger in Trigger)])
+
+
 def _table() -> str:
-    lines = ["| from | trigger | to | what it is |", "|---|---|---|---|"]
+    lines = ["| from | to | on |", "|---|---|---|"]
     for state, edges in TRANSITIONS.items():
+        by_target: dict[BrokerState, list[str]] = {}
         for trigger, following in edges.items():
-            lines.append(f"| {state.name} | {trigger.name} | {following.name} | {trigger.value} |")
+            by_target.setdefault(following, []).append(trigger.name)
+        lines += [f"| {state.name} | {to.name} | {', '.join(names)} |" for to, names in by_target.items()]
     return "\n".join(lines)
 
 
@@ -242,5 +249,6 @@ def render_document() -> str:
     for state in BrokerState:
         number = f"{state.process_state.name} {state.process_state.value}"
         states.append(f"| {state.name} | {number} | {'yes' if state.serves else 'no'} | {state.meaning} |")
-    parts = ["### States", "\n".join(states), "### Diagram", _diagram(), "### Transitions", _table()]
+    parts = ["### States", "\n".join(states), "### Diagram", _diagram(), "### Triggers", _triggers()]
+    parts += ["### Transitions", _table()]
     return "\n\n".join(parts) + "\n"

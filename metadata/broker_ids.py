@@ -86,13 +86,13 @@ def unescape_key(text: str) -> str:
 def key_problem(key: str) -> str | None:
     """What is wrong with a binding key; None: nothing."""
     if not key.strip():
-        return "the binding key is empty: give a host name, or another text that stays the same"
+        return "the binding key is empty: give a host name or another stable text"
     if len(key) > KEY_MAX_CHARACTERS:
         return f"the binding key has {len(key)} characters: give at most {KEY_MAX_CHARACTERS}"
     try:
         key.encode("utf-8")
     except UnicodeEncodeError:
-        return "the binding key is no UTF-8 text: give a host name, or another text that stays the same"
+        return "the binding key is not UTF-8 text: give a host name or another stable text"
     return None
 
 

@@ -121,8 +121,8 @@ def parse_metadata_version(text: str) -> int:
     ]
     if not levels:
         raise ValueError(
-            f"{text!r} is no metadata.version: write a release such as 3.7, a name such as 3.7-IV4, "
-            f"or a level from {MIN_METADATA_VERSION} to {MAX_METADATA_VERSION}"
+            f"{text!r} is not a metadata.version: write a release such as 3.7, a name such as 3.7-IV4, or "
+            f"a level from {MIN_METADATA_VERSION} to {MAX_METADATA_VERSION}"
         )
     return max(levels)
 
@@ -134,8 +134,8 @@ def record_version_for(record_type: type[Any], metadata_version: int) -> int:
     """
     if metadata_version not in METADATA_VERSION_NAMES:
         raise UnsupportedVersionError(
-            f"metadata.version {metadata_version} is not known here, only {MIN_METADATA_VERSION} to "
-            f"{MAX_METADATA_VERSION}: this log can be read, not written; use a newer version of this program"
+            f"this release does not know metadata.version {metadata_version}, only {MIN_METADATA_VERSION} "
+            f"to {MAX_METADATA_VERSION}: it can read this log but not write it; use a newer release"
         )
     steps = _VERSION_STEPS.get(record_type)
     if steps is None:

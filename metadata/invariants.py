@@ -315,7 +315,7 @@ def _progress_violations(before: MetadataImage, after: MetadataImage) -> Iterato
     if new.offset < old.offset or new.epoch < old.epoch:
         yield Violation("provenance-grows", ERROR, "provenance", f"{old} -> {new}")
     if after.producer_ids.next_producer_id < before.producer_ids.next_producer_id:
-        yield Violation("producer-ids-grow", ERROR, "producerIds", "the next producer id went down")
+        yield Violation("producer-ids-grow", ERROR, "producerIds", "the next producer id decreased")
     if after.features.metadata_version < before.features.metadata_version:
         yield Violation("metadata-version-grows", WARNING, f"feature/{METADATA_VERSION}", "it was downgraded")
     if before.brokers is after.brokers:
@@ -342,7 +342,7 @@ def _partition_step_violations(delta: MetadataDelta) -> Iterator[Violation]:
     for topic_id, index in changes.removed:
         if after.topics.topic(topic_id) is not None:
             path = _key_path(after.topics, topic_id, index)
-            yield Violation("partitions-stay", ERROR, path, "it is gone although its topic is not")
+            yield Violation("partitions-stay", ERROR, path, "it was removed although its topic exists")
     for topic_id, index in changes.changed:
         old, new = before.topics.partition(topic_id, index), after.topics.partition(topic_id, index)
         if old is None or new is None:

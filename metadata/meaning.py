@@ -141,7 +141,7 @@ def _registered(
         raise ReplayError(
             offset,
             record,
-            f"it names epoch {epoch} of broker {broker_id}, registered is epoch {registration.epoch}",
+            f"it names epoch {epoch} of broker {broker_id}, but epoch {registration.epoch} is registered",
         )
     return registration
 
@@ -202,9 +202,9 @@ def _controller(builder: ImageBuilder, record: ControllerRecord, offset: int) ->
 def _topic(builder: ImageBuilder, record: TopicRecord, offset: int) -> None:
     topics = builder.topics
     if record.topic_id in topics.by_id:
-        raise ReplayError(offset, record, f"topic id {uuid_to_text(record.topic_id)} exists already")
+        raise ReplayError(offset, record, f"topic id {uuid_to_text(record.topic_id)} already exists")
     if record.name in topics.by_name:
-        raise ReplayError(offset, record, f"a topic named {record.name} exists already, with another id")
+        raise ReplayError(offset, record, f"a topic named {record.name} already exists, with another id")
     topics.add_topic(record.topic_id, record.name)
 
 
@@ -247,7 +247,7 @@ def _check_partition(info: PartitionInfo, record: object, offset: int) -> None:
         raise ReplayError(
             offset,
             record,
-            f"{len(info.directories)} directories for {len(info.replicas)} replicas; there is one each",
+            f"{len(info.directories)} directories for {len(info.replicas)} replicas; each replica needs one",
         )
     if info.leader_recovery_state not in (RECOVERED, RECOVERING):
         raise ReplayError(
@@ -317,7 +317,7 @@ def _directories_after(
     assigned = dict(zip(before.replicas, before.directories, strict=True))
     if len(assigned) != len(before.replicas):
         raise ReplayError(
-            offset, record, "the partition lists a replica twice, so directories cannot be kept"
+            offset, record, "the partition lists a replica twice, so directories cannot be stored"
         )
     return tuple(assigned.get(replica, UNASSIGNED) for replica in record.replicas)
 
@@ -335,7 +335,7 @@ def _feature_level(builder: ImageBuilder, record: FeatureLevelRecord, offset: in
 def _zk_migration_state(builder: ImageBuilder, record: ZkMigrationStateRecord, offset: int) -> None:
     if not 0 <= record.zk_migration_state <= LAST_ZK_MIGRATION_STATE:
         raise ReplayError(
-            offset, record, f"no ZooKeeper migration state has the number {record.zk_migration_state}"
+            offset, record, f"there is no ZooKeeper migration state {record.zk_migration_state}"
         )
     builder.set_zk_migration_state(record.zk_migration_state)
 

@@ -185,8 +185,9 @@ class Replayer:
                 ReplayError(
                     base_offset,
                     None,
-                    f"the batch starts at offset {base_offset}, but everything before {self.builder.offset} "
-                    "was replayed; load the snapshot that ends there, or give the missing segment",
+                    f"the batch starts at offset {base_offset}, but replay has only reached "
+                    f"{self.builder.offset}; load the snapshot that ends there, or give the missing "
+                    "segment",
                 )
             )
 

@@ -229,8 +229,8 @@ def partition_record(partition: PartitionInfo, version: int) -> PartitionRecord:
     unplaced = all(directory == MIGRATING for directory in partition.directories)
     if version == 0 and not unplaced:
         raise UnsupportedVersionError(
-            f"partition {partition.index} names directories, which PartitionRecord v0 cannot say; "
-            "write the snapshot at metadata.version 3.7-IV2 or later"
+            f"partition {partition.index} has directories, which PartitionRecord v0 cannot record; write "
+            "the snapshot at metadata.version 3.7-IV2 or later"
         )
     return PartitionRecord(
         partition.index,
@@ -294,7 +294,7 @@ class _SnapshotReplayer(Replayer):
 
     def apply(self, record: object, offset: int, epoch: int, timestamp_ms: int) -> None:
         if isinstance(record, BeginTransactionRecord | EndTransactionRecord | AbortTransactionRecord):
-            self.refuse(SnapshotLoadError(offset, "a snapshot holds no transaction markers"))
+            self.refuse(SnapshotLoadError(offset, "a snapshot must not hold transaction markers"))
             return
         super().apply(record, offset, epoch, timestamp_ms)
 

@@ -24,5 +24,6 @@ def local_path(text: str) -> Path:
     if found[1].lower() == "file":
         return Path(re.sub(r"^file:/+", "/", text, flags=re.IGNORECASE))
     raise PathError(
-        f"{text}: files are read and written, and no {found[1]} store: mount it, or copy what is in it"
+        f"{text}: {found[1]} stores are not supported, only file systems: mount the store, or copy its "
+        "contents"
     )

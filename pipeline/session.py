@@ -28,8 +28,8 @@ LOOPBACK = "127.0.0.1"
 DEFAULT_MASTER = "local[*]"
 _PACKAGES = (".", "pipeline", "metadata", "storage")
 _INSTALL_JAVA = (
-    f"install Java {MIN_JAVA} or 21 (Debian: apt-get install openjdk-17-jre-headless) "
-    "and put it into PATH or JAVA_HOME"
+    f"install Java {MIN_JAVA} or 21 (Debian: apt-get install openjdk-17-jre-headless) and put it in PATH "
+    "or JAVA_HOME"
 )
 
 
@@ -43,14 +43,14 @@ def require_java() -> int:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
         where = f" at {java}" if java else ""
-        raise SessionError(f"there is no Java{where}: {_INSTALL_JAVA}")
+        raise SessionError(f"Java was not found{where}: {_INSTALL_JAVA}")
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SessionError(f"{java} does not run ({error}): {_INSTALL_JAVA}") from error
     version = java_version(said.stderr + said.stdout)
     if version is None:
-        raise SessionError(f"{java} -version does not say a version: {_INSTALL_JAVA}")
+        raise SessionError(f"{java} -version prints no version: {_INSTALL_JAVA}")
     if version < MIN_JAVA:
         raise SessionError(f"{java} is Java {version}, Spark needs {MIN_JAVA} or newer: {_INSTALL_JAVA}")
     return version

@@ -150,14 +150,14 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise OptionError(f"{name}: {text!r} is no number from 0 up")
+        raise OptionError(f"{name}: {text!r} is not a number of 0 or more")
     return int(text)
 
 
 def _choice(options: Mapping[str, str], name: str, allowed: Sequence[str]) -> str:
     text = options.get(name, allowed[0]).lower()
     if text not in allowed:
-        raise OptionError(f"{name}: {text!r} is none of {', '.join(allowed)}")
+        raise OptionError(f"{name}: {text!r} is not one of {', '.join(allowed)}")
     return text
 
 
@@ -347,7 +347,7 @@ def _unix_ms(value: Any) -> int | None:
     return (at - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1)
 
 
-_GO_ON = "to go on behind it, set the option onDamage to skip; type=damage lists every such place"
+_GO_ON = "to continue past it, set the option onDamage to skip; type=damage lists every such place"
 
 
 def _require_offset(log: str, offset: int, pieces: list[Piece]) -> None:
@@ -355,8 +355,8 @@ def _require_offset(log: str, offset: int, pieces: list[Piece]) -> None:
     first = pieces[0].offset or 0
     if first > offset:
         raise SourceError(
-            f"{log}: the records from offset {offset} to {first - 1} are gone, deleted before the stream "
-            f"read them; {_GO_ON}"
+            f"{log}: the records from offset {offset} to {first - 1} were deleted before the stream read "
+            f"them; {_GO_ON}"
         )
 
 

@@ -18,10 +18,10 @@ def main() -> int:
     from metaquorum.pipeline.logs.places import NoLogsError
     from metaquorum.pipeline.session import SessionError, spark_session
 
-    parser = argparse.ArgumentParser(description="Metadata logs to tables.")
-    parser.add_argument("paths", nargs="+", help="logs, node directories, or folders above them")
-    parser.add_argument("--out", required=True, type=Path, help="folder of the tables")
-    parser.add_argument("--cluster", help="names the cluster of all paths")
+    parser = argparse.ArgumentParser(description="Build tables from metadata logs.")
+    parser.add_argument("paths", nargs="+", help="logs, node directories, or directories above them")
+    parser.add_argument("--out", required=True, type=Path, help="directory of the tables")
+    parser.add_argument("--cluster", help="name of the cluster for all paths")
     given = parser.parse_args()
     try:
         session = spark_session()

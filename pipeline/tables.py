@@ -53,10 +53,10 @@ _DATE = Column("date", DATE, "UTC day (partition column)")
 _INTERVAL = (
     Column("from_offset", LONG, "offset of the record that made this state"),
     Column("from_time", TIME, "when: the timestamp of its batch"),
-    Column("to_offset", LONG, "offset of the record that made the next state; null: still so"),
-    Column("to_time", TIME, "when the state ended; null: still so"),
+    Column("to_offset", LONG, "offset of the record that made the next state; null: ongoing"),
+    Column("to_time", TIME, "when the state ended; null: ongoing"),
     Column("from_known", BOOLEAN, "false: the state is older than the log, it comes from a snapshot"),
-    Column("to_known", BOOLEAN, "false: nobody saw its end, the records from `to_offset` on are in no log"),
+    Column("to_known", BOOLEAN, "false: its end is unknown, the records from `to_offset` on are in no log"),
 )
 _EVENT = (
     Column("offset", LONG, "offset of the record that says so"),
@@ -71,7 +71,7 @@ def _table(name: str, meaning: str, key: tuple[str, ...], *columns: Column) -> T
 
 RECORDS = _table(
     "records",
-    "every record once, whichever and however many nodes' logs hold it",
+    "every record once, however many nodes' logs hold it",
     ("offset", "epoch"),
     Column("node_id", INT, "node whose log this copy was read from; null where nothing names it"),
     Column("file", STRING, "segment or checkpoint that it was read from"),
@@ -85,7 +85,7 @@ RECORDS = _table(
 )
 DAMAGE = _table(
     "damage",
-    "what could not be read, or not be trusted, and was left out: nothing is skipped silently",
+    "what was unreadable or untrusted, and left out: nothing is skipped silently",
     ("file", "position", "offset", "kind", "reason"),
     Column("node_id", INT, "node whose log it is; null where nothing names it"),
     Column("file", STRING, "the file"),
@@ -103,7 +103,7 @@ DAMAGE = _table(
 )
 FILES = _table(
     "files",
-    "the files that the tables were made from",
+    "the files that the tables were built from",
     ("file",),
     Column("node_id", INT, "node whose log it is; null where nothing names it"),
     Column("file", STRING, "segment or checkpoint"),
@@ -118,8 +118,8 @@ UNOBSERVED, OFF = "unobserved", "off"
 """Stretches of time beside those of offsets."""
 COVERAGE = _table(
     "coverage",
-    "what is known of each stretch of the history: every offset from 0 to the end, once; and beside them "
-    "(unobserved, off) stretches of time in which nobody had to serve, or nobody saw whether anybody did",
+    "what is known about each part of the history: every offset from 0 to the end, once; and (unobserved, "
+    "off) periods in which no broker had to serve, or in which it is unknown whether one did",
     ("from_offset", "state"),
     Column(
         "state",
@@ -143,20 +143,20 @@ QUORUM_EPOCHS = _table(
     "leader epochs of the quorum",
     ("from_offset",),
     Column("epoch", INT, "leader epoch"),
-    Column("leader_id", INT, "who leads; null where the log does not say (no LEADER_CHANGE in it)"),
+    Column("leader_id", INT, "leader; null if the log does not say (it has no LEADER_CHANGE)"),
     Column("voters", INTS, "voter ids of the LEADER_CHANGE record"),
     Column("granting_voters", INTS, "voters that elected it"),
     Column("records", LONG, "records that it wrote, the LEADER_CHANGE included"),
     Column(
         "skipped_epochs",
         INT,
-        "epochs between the one before and this: elections that nobody won; null: unknown",
+        "epochs between the previous one and this: elections without a winner; null: unknown",
     ),
     *_INTERVAL,
 )
 BROKER_SESSIONS = _table(
     "broker_sessions",
-    "states of brokers: a row for every stretch of one registration in one state",
+    "broker states: one row for each period of one registration in one state",
     ("broker_id", "from_offset"),
     Column("broker_id", INT, "broker"),
     Column("broker_epoch", LONG, "its registration: the offset of the record"),
@@ -165,17 +165,17 @@ BROKER_SESSIONS = _table(
     Column("state", STRING, "fenced, active or controlled_shutdown"),
     Column("directories", STRINGS, "online log directories, sorted; null: unknown"),
     Column("began_by", STRING, "type of the record that made the state; null: it comes from a snapshot"),
-    Column("ended_by", STRING, "type of the record that ended it; null: still so"),
+    Column("ended_by", STRING, "type of the record that ended it; null: ongoing"),
     *_INTERVAL,
 )
 PARTITION_STATES = _table(
     "partition_states",
-    "states of partitions: a row for every stretch without any change",
+    "partition states: one row for each period without a change",
     ("topic_id", "partition", "from_offset"),
     Column("topic", STRING, "topic name"),
     Column("topic_id", STRING, "topic id"),
     Column("partition", INT, "partition index"),
-    Column("leader", INT, "broker that leads; -1: nobody"),
+    Column("leader", INT, "broker that leads; -1: none"),
     Column("leader_epoch", INT, "the partition's leader epoch"),
     Column("partition_epoch", INT, "the partition's epoch"),
     Column("replicas", INTS, "brokers that hold it, preferred leader first"),
@@ -243,14 +243,14 @@ VIOLATIONS = _table(
 )
 FAILOVERS = _table(
     "failovers",
-    "a partition's leader was replaced because it could not lead any more",
+    "a partition's leader was replaced because it could no longer lead",
     ("topic_id", "partition", "from_offset"),
     Column("topic", STRING, "topic name"),
     Column("topic_id", STRING, "topic id"),
     Column("partition", INT, "partition index"),
     Column("old_leader", INT, "broker that led"),
     Column("old_rack", STRING, "its rack; null: none or unknown"),
-    Column("new_leader", INT, "broker that leads next; null: nobody yet, or the topic was deleted"),
+    Column("new_leader", INT, "next leader; null: none yet, or the topic was deleted"),
     Column("cause", STRING, "fenced, controlled_shutdown, unregistered, directory_lost or unknown"),
     Column("unclean", BOOLEAN, "the new leader was not in sync"),
     Column("duration_ms", LONG, "time without a leader, 0 when one batch did both; null: no end seen"),
@@ -258,13 +258,13 @@ FAILOVERS = _table(
 )
 AVAILABILITY = _table(
     "availability",
-    "what a day cost: one row for the cluster, for each broker and for each rack",
+    "availability per day: one row for the cluster, for each broker and for each rack",
     ("date", "scope", "id"),
     Column("scope", STRING, "cluster, broker or rack"),
     Column("id", STRING, "cluster id, broker id or rack name"),
     Column("observed_seconds", DOUBLE, "seconds of that day in which the state is known"),
-    Column("unobserved_seconds", DOUBLE, "seconds in which nobody wrote: the quorum was down"),
-    Column("off_seconds", DOUBLE, "seconds after the last broker stopped in order, until one was back"),
+    Column("unobserved_seconds", DOUBLE, "seconds without a write: the quorum was down"),
+    Column("off_seconds", DOUBLE, "seconds after the last broker stopped in order, until one returned"),
     Column(
         "partition_seconds", DOUBLE, "cluster: partitions times seconds; broker and rack: seconds of leading"
     ),
@@ -293,7 +293,7 @@ AVAILABILITY = _table(
         "within 60 seconds; else 0",
     ),
     Column("failovers", LONG, "rows of `failovers` that began on that day (old leader's broker and rack)"),
-    Column("failovers_open", LONG, "of them, those that have not ended, or whose end nobody saw"),
+    Column("failovers_open", LONG, "of them, those that have not ended, or whose end is unknown"),
     Column("failover_ms_p50", DOUBLE, "median of their durations; null without any"),
     Column("failover_ms_p95", DOUBLE, "95th percentile, linear between neighbours; null without any"),
     Column("failover_ms_max", DOUBLE, "longest; null without any"),

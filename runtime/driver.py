@@ -295,7 +295,8 @@ class Driver:
             self.statistics.gaps += 1
             self._gap_until_ms = now_ms + GAP_SETTLE_MS
             _log.warning(
-                "this process did nothing for %d ms: the machine is overloaded or it was paused", gap_ms
+                "this process was stalled for %d ms: the machine is overloaded, or the process was paused",
+                gap_ms,
             )
 
     def _after_effects(self, now_ms: int, deadline_ms: int | None) -> None:
@@ -378,10 +379,10 @@ class Driver:
         except InvariantViolation as error:
             if self._watch is not None:
                 self._watch.apply_errors += 1
-            _log.exception("a rule of this program was broken")
+            _log.exception("an invariant was violated")
             self.end(f"stopped by a bug, before it spreads: {error}", failed=True)
         except Exception as error:
-            _log.exception("an error that nobody expected")
+            _log.exception("unexpected error")
             self.end(f"stopped by a bug: {type(error).__name__}: {error}", failed=True)
 
     # --- effects on the log
@@ -545,7 +546,7 @@ class Driver:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            _log.error("an error that nobody expected", exc_info=error)
+            _log.error("unexpected error", exc_info=error)
             self.end(f"stopped by a bug: {type(error).__name__}: {error}", failed=True)
 
     # --- the rest

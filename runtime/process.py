@@ -52,7 +52,7 @@ def run_process(
         watch_plain_callers({each.port for each in config.listeners if not each.is_tls}, refused)
         if config.passed_over:
             names = ", ".join(config.passed_over)
-            _log.warning("%s: keys of Kafka that change nothing here are passed over: %s", config.path, names)
+            _log.warning("%s: ignoring Kafka configuration keys that have no effect: %s", config.path, names)
         note = notes_on(BROKER_RESOURCE, config.set_in_file(BROKER_SYNONYMS).items())
         if note is not None:
             _log.warning("%s: %s", config.path, note)
@@ -65,7 +65,7 @@ def run_process(
         print(f"metaquorum {role}: {_one_line(error)}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     except KeyboardInterrupt:
-        print(f"metaquorum {role}: interrupted before it was up", file=sys.stderr, flush=True)
+        print(f"metaquorum {role}: interrupted during startup", file=sys.stderr, flush=True)
         return EXIT_FAILED
     who = role if config.node_id == UNKNOWN_NODE_ID else f"{role} {config.node_id}"
     if ending.failed:
@@ -94,10 +94,10 @@ def handle_signals(driver: Driver) -> None:
     def on_signal(name: str) -> None:
         nonlocal asked
         if asked:
-            driver.end(f"stopped at once by a second {name}", failed=True)
+            driver.end(f"stopped immediately by a second {name}", failed=True)
             return
         asked = True
-        _log.info("%s: leaving in order", name)
+        _log.info("%s: shutting down", name)
         driver.post(ShutdownRequested())
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -38,5 +38,5 @@ class RefusedCallers:
             self._told[key] = now_s, 0
             if len(self._told) > REMEMBERED_MAX:
                 del self._told[next(iter(self._told))]
-        often = f" ({more} times more in the last {now_s - told_s:.0f} s)" if more else ""
+        often = f" ({more} more times in the last {now_s - told_s:.0f} s)" if more else ""
         _log.warning("%s%s", text.replace("{peer}", peer), often)

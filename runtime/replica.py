@@ -43,8 +43,8 @@ MANY_RECORDS = 16
 """From so many records on a batch is looked at as columns."""
 
 DYNAMIC_VOTERS = (
-    "belongs to a quorum with dynamic voters (kraft.version 1), which this release reads with"
-    " `metaquorum log` and does not run: start it with the software that wrote it; no byte was changed"
+    "belongs to a quorum with dynamic voters (kraft.version 1), which this release can read with "
+    "`metaquorum log` but cannot run: start it with the software that wrote it; no byte was changed"
 )
 
 _log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def check_directories(config: NodeConfig) -> tuple[MetaProperties, tuple[bytes, 
         check_identity(config, own, str(path), identity)
     ids = [found[path].directory_id or b"" for path in config.log_dirs]
     if len(set(ids)) != len(ids):
-        raise StartError("two of log.dirs have the same directory.id: one is a copy, format it anew")
+        raise StartError("two of log.dirs have the same directory.id: one is a copy; reformat it")
     return own, tuple(ids)
 
 
@@ -104,16 +104,16 @@ def check_identity(config: NodeConfig, own: MetaProperties, path: str, identity:
     """Raises StartError for a directory of another node or cluster. `own`: the metadata directory's."""
     if identity.node_id != config.node_id:
         raise StartError(
-            f"{path} belongs to node {identity.node_id}, and node.id is {config.node_id}: "
-            "correct node.id, or name this node's own directory"
+            f"{path} belongs to node {identity.node_id}, but node.id is {config.node_id}: correct node.id, "
+            "or give this node's own directory"
         )
     if identity.cluster_id is None or identity.cluster_id != own.cluster_id:
         raise StartError(
-            f"{path} belongs to cluster {identity.cluster_id}, and {config.metadata_log_dir} to "
-            f"{own.cluster_id}: name directories of one cluster"
+            f"{path} belongs to cluster {identity.cluster_id}, but {config.metadata_log_dir} to "
+            f"{own.cluster_id}: give directories of one cluster"
         )
     if identity.directory_id is None:
-        raise StartError(f"{path} has no directory.id: format it anew with metaquorum storage format")
+        raise StartError(f"{path} has no directory.id: reformat it with metaquorum storage format")
 
 
 def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[bytes, ...]) -> OpenReplica:
@@ -176,9 +176,9 @@ def _warn_of_unpinned(config: NodeConfig) -> None:
     unpinned = [str(voter.node_id) for voter in config.voters if voter.directory_id is None]
     if unpinned:
         _log.warning(
-            "controller.quorum.voters pins no directory id for node %s: with an emptied disk it would vote"
-            " under its old name, and committed records could be lost; write id@host:port:directory-id"
-            " (metaquorum storage info shows the id)",
+            "controller.quorum.voters has no directory id for node %s: after losing its disk it would "
+            "still vote, and committed records could be lost; write id@host:port:directory-id "
+            "(metaquorum storage info shows the id)",
             ", ".join(unpinned),
         )
 
@@ -262,5 +262,5 @@ def read_bootstrap(disk: PosixDisk, directory: str) -> tuple[Record, ...]:
             if not batch.header.is_control:
                 records += [decoded.record for decoded in decode_batch(batch)]  # type: ignore[misc]
     except (StorageError, RecordDecodeError) as error:
-        raise StartError(f"{path} cannot be read: {error}; format the directory anew") from error
+        raise StartError(f"{path} cannot be read: {error}; reformat the directory") from error
     return tuple(records)

@@ -58,7 +58,7 @@ def change_values(rows: ChangedRows, version: int) -> Bytes:
     if rows.isr is not None:
         n_isr = rows.isr.shape[1]
         if not 0 < n_isr <= ISR_MAX:
-            raise ValueError(f"an ISR of {n_isr} members is no usual one: encode such records one by one")
+            raise ValueError(f"an ISR of {n_isr} members is unusual: encode such records one by one")
         fields["isr"] = (np.dtype((">i4", (n_isr,))), at + 3)
         body += bytes((_ISR_TAG, 1 + 4 * n_isr, n_isr + 1)) + bytes(4 * n_isr)
     if rows.leader is not None:
@@ -85,7 +85,7 @@ def partition_values(rows: NewRows, version: int) -> Bytes:
     raw["replicas"] = raw["isr"] = rows.replicas
     if version:
         if rows.directories is None:
-            raise ValueError(f"PartitionRecord version {version} names directories: give them")
+            raise ValueError(f"PartitionRecord version {version} has directories: give them")
         raw["directories"] = rows.directories
     return values
 

@@ -98,7 +98,7 @@ def _decode_spans(
 
 def _read_data(raw: RawRecord, tolerant: bool) -> tuple[int, AnyRecord]:
     if raw.value is None:
-        raise RecordDecodeError("a metadata record has a value, this one has none")
+        raise RecordDecodeError("a metadata record needs a value, but this one has none")
     return decode_tolerant(raw.value) if tolerant else decode(raw.value)
 
 

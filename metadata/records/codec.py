@@ -104,7 +104,7 @@ def encode(record: Record, version: int) -> bytes:
     """
     encoders = _ENCODERS.get(type(record))
     if encoders is None:
-        raise RecordEncodeError(f"{type(record).__name__} is no metadata record")
+        raise RecordEncodeError(f"{type(record).__name__} is not a metadata record")
     if not 0 <= version < len(encoders):
         raise UnsupportedVersionError(
             f"{type(record).__name__} has no version {version}; write 0 to {len(encoders) - 1}"
@@ -132,7 +132,7 @@ def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord:
     schema = CONTROL_SCHEMA_BY_TYPE.get(control_type)
     if schema is None or key_version != 0:
         raise UnknownRecordError(
-            f"control record type {control_type} (key version {key_version}) is not known to this version; "
+            f"control record type {control_type} (key version {key_version}) is unknown to this release; "
             "read the log with a newer one",
             api_key=control_type,
             version=key_version,
@@ -150,7 +150,7 @@ def _decode_control_body(schema: RecordSchema, version: int, value: bytes) -> Co
         ) from None
     if position != len(value):
         raise RecordDecodeError(
-            f"{schema.type_name} control record has {len(value)} bytes, its fields end at {position}"
+            f"{schema.type_name} control record has {len(value)} bytes, but its fields end at {position}"
         )
     decoded: ControlRecord = record
     return decoded
@@ -173,7 +173,7 @@ def encode_control(record: ControlRecord) -> tuple[bytes, bytes]:
     """(key, value) of a control record. Raises as `encode` does."""
     schema = SCHEMA_BY_CLASS.get(type(record))
     if schema is None or CONTROL_SCHEMA_BY_TYPE.get(schema.key) is not schema:
-        raise RecordEncodeError(f"{type(record).__name__} is no control record")
+        raise RecordEncodeError(f"{type(record).__name__} is not a control record")
     version = control_schema_version(record)
     try:
         value = _CONTROL_ENCODERS[schema.key][version](record)
@@ -199,8 +199,8 @@ def _read_frame(buf: Buffer, start: int, end: int) -> tuple[int, int, int]:
         numbers.append(number)
     if numbers[0] != FRAME_VERSION:
         raise RecordDecodeError(
-            f"record has frame version {numbers[0]}, known is {FRAME_VERSION}; "
-            "this is no metadata record, or a newer program wrote it"
+            f"record has frame version {numbers[0]}, not {FRAME_VERSION}; this is not a metadata record, "
+            "or a newer release wrote it"
         )
     return numbers[1], numbers[2], position
 
@@ -210,7 +210,7 @@ def _reason(error: Exception) -> str:
         return str(error)
     if isinstance(error, UnicodeDecodeError):
         return "a string is not UTF-8"
-    return "it ends before its last field does"
+    return "it ends inside its last field"
 
 
 def _decode_error(buf: Buffer, start: int, end: int, cause: Exception | None) -> RecordDecodeError:
@@ -222,18 +222,18 @@ def _decode_error(buf: Buffer, start: int, end: int, cause: Exception | None) ->
     schema = SCHEMA_BY_API_KEY.get(api_key)
     if schema is None:
         return UnknownRecordError(
-            f"record has api key {api_key}, which this version does not know; read the log with a newer one",
+            f"record has api key {api_key}, which this release does not know; read the log with a newer one",
             api_key=api_key,
             version=version,
         )
     if version not in schema.versions:
         return UnknownRecordError(
-            f"{schema.type_name} has version {version}, known are 0 to {schema.latest_version}; "
-            "read the log with a newer version",
+            f"{schema.type_name} has version {version}, and this release knows 0 to "
+            f"{schema.latest_version}; read the log with a newer release",
             api_key=api_key,
             version=version,
         )
-    reason = _reason(cause) if cause is not None else "its last field does not end with it"
+    reason = _reason(cause) if cause is not None else "there are bytes after its last field"
     return RecordDecodeError(f"{schema.type_name} version {version}, {end - start} bytes: {reason}")
 
 

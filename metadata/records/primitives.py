@@ -130,7 +130,7 @@ def read_uuids(buf: Buffer, position: int, count: int, end: int) -> tuple[bytes,
 
 
 def _no_null(buf: Buffer, position: int) -> tuple[Any, ...]:
-    raise Malformed("an array that may not be null is null")
+    raise Malformed("an array that must not be null is null")
 
 
 # Indexed by the compact length as it stands on the wire (elements + 1; 0 is null): short arrays, the common

@@ -120,7 +120,7 @@ def acl_problem(acl: Acl) -> str | None:  # noqa: PLR0911
         return f"the cluster's resource name is {CLUSTER_NAME}, not {acl.resource_name}: use that"
     kind, colon, name = acl.principal.partition(":")
     if not (kind and colon and name):
-        return f"principal {acl.principal!r} is no type:name: write for example User:alice"
+        return f"principal {acl.principal!r} is not type:name: write for example User:alice"
     if not acl.host:
         return "the host is empty: name an address, or * for all"
     return None
@@ -136,7 +136,7 @@ def filter_problem(wanted: AclFilter) -> str | None:
     )
     for kind, value in known:
         if value not in set(kind):
-            return f"{value} is no {kind.__name__}: use one of {', '.join(each.name for each in kind)}"
+            return f"{value} is not a {kind.__name__}: use one of {', '.join(each.name for each in kind)}"
     return None
 
 

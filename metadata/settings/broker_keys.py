@@ -195,19 +195,19 @@ def check_broker_value(name: str, text: str, *, per_broker: bool) -> None:
         _check_binding(name, text, per_broker=per_broker)
         return
     if is_id_memory(name):
-        raise ConfigValueError(f"{name} is kept by the controllers themselves: bind hosts to ids instead")
+        raise ConfigValueError(f"the controllers maintain {name} themselves: bind hosts to ids instead")
     key = broker_key(name)
     if key is None:
         raise ConfigValueError(
-            f"{name} is no broker configuration that changes while brokers run: check the spelling, or set "
-            "it in each broker's file"
+            f"{name} is not a dynamic broker configuration: check the spelling, or set it in each broker's "
+            "file"
         )
     prefixed = key.name != name
     if key.name in _PER_LISTENER_ONLY and not prefixed:
-        raise ConfigValueError(f"{name} changes for one listener at a time: set listener.name.<name>.{name}")
+        raise ConfigValueError(f"{name} is set per listener: set listener.name.<name>.{name}")
     for_one = key.per_broker or (prefixed and key.name not in _LISTENER_WIDE)
     if for_one and not per_broker:
-        raise ConfigValueError(f"{name} belongs to one broker: name it instead of the cluster default")
+        raise ConfigValueError(f"{name} is per broker: set it on a broker, not on the cluster default")
     try:
         key.parse(text)
     except ConfigValueError as error:
@@ -216,7 +216,7 @@ def check_broker_value(name: str, text: str, *, per_broker: bool) -> None:
 
 def _check_binding(name: str, text: str, *, per_broker: bool) -> None:
     if per_broker:
-        raise ConfigValueError(f"{name} belongs to the cluster: set it on the cluster default")
+        raise ConfigValueError(f"{name} is cluster-wide: set it on the cluster default")
     key = name.removeprefix(BINDING_PREFIX)
     written = escape_key(unescape_key(key))
     if not key or written != key:

@@ -103,7 +103,7 @@ def check_values(resource: ConfigResource, configs: Mapping[str, str], altered: 
         case 16:
             check_metrics_values(configs)
         case other:
-            raise ConfigValueError(f"resource type {other} has no configuration here")
+            raise ConfigValueError(f"resource type {other} has no configuration")
 
 
 def splits_as_list(resource: ConfigResource, name: str) -> bool:

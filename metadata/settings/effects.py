@@ -20,9 +20,9 @@ CARRIED_OUT = frozenset(
         *("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"),
     }
 )
-_NOTHING = "this is kept, and changes nothing yet"
-_KEPT = "nothing is compacted yet, and nothing is removed: the log grows"
-_REMOVED = "nothing is compacted yet: old segments are removed"
+_NOTHING = "this is stored but has no effect yet"
+_KEPT = "compaction is not supported yet, and nothing is deleted: the log grows"
+_REMOVED = "compaction is not supported yet: old segments are deleted"
 
 
 def note_on(resource_type: int, name: str, value: str | None) -> str | None:

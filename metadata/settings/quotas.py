@@ -49,19 +49,19 @@ def entity_problem(parts: tuple[tuple[str, str | None], ...]) -> str | None:
     """Why quotas cannot be for this entity; None: they can."""
     kinds = [kind for kind, _ in parts]
     if not kinds:
-        return "quotas are for somebody: name a user, a client-id, both, or an ip"
+        return "quotas need an entity: name a user, a client-id, both, or an ip"
     for kind, name in parts:
         if kind not in {USER, CLIENT_ID, IP}:
-            return f"{kind!r} is no entity type: use {USER}, {CLIENT_ID} or {IP}"
+            return f"{kind!r} is not an entity type: use {USER}, {CLIENT_ID} or {IP}"
         if kinds.count(kind) > 1:
             return f"{kind} is named twice: name it once"
         if name == "":
-            return f"the name of a {kind} is empty: give one, or mean the default"
+            return f"the name of a {kind} is empty: give one, or use the default entity"
     if IP in kinds and len(kinds) > 1:
-        return "an ip cannot be combined with a user or a client-id: set its quotas apart"
+        return "an ip cannot be combined with a user or a client-id: set its quotas separately"
     address = dict(parts).get(IP)
     if address is not None and not _is_address(address):
-        return f"{address!r} is no IP address: write for example 127.0.0.1"
+        return f"{address!r} is not an IP address: write for example 127.0.0.1"
     return None
 
 
@@ -79,7 +79,7 @@ def value_problem(entity: QuotaEntity, key: str, value: float) -> str | None:
     if key not in keys:
         return f"there is no quota {key} for this entity: choose from {', '.join(keys)}"
     if not value > 0 or value == float("inf"):
-        return f"{key} cannot be {value}: a quota is above 0"
+        return f"{key} cannot be {value}: a quota must be above 0"
     largest = keys[key]
     if largest is None:
         return None

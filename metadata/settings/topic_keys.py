@@ -103,7 +103,7 @@ def check_topic_values(configs: Mapping[str, str]) -> None:
     remote = configs.get("remote.storage.enable")
     if remote is not None and TOPIC_KEYS["remote.storage.enable"].parse(remote):
         raise ConfigValueError(
-            "remote.storage.enable cannot be true: there is no tiered storage here, leave it at false"
+            "remote.storage.enable cannot be true: tiered storage is not supported; leave it at false"
         )
 
 
@@ -111,7 +111,7 @@ def _number(configs: Mapping[str, str], name: str) -> int:
     key = TOPIC_KEYS[name]
     value = key.parse(configs.get(name) or key.default or "0")
     if not isinstance(value, int):
-        raise TypeError(f"{name} is no number in the table of keys")
+        raise TypeError(f"{name} is not a number in the table of keys")
     return value
 
 

@@ -85,7 +85,7 @@ def violations(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
     cluster passes through such states."""
     for (severity, rule), row in sorted(one.violations.items()):
         is_past = severity == WARNING and not row["open"]
-        still = ", no more so" if is_past else f", {row['open']} still so" if row["open"] else ""
+        still = ", no longer" if is_past else f", {row['open']} ongoing" if row["open"] else ""
         text = f"{rule}: {row['found']}{still}"
         end = None if row["open"] else row["to_time"]
         place = {"time_ms": row["from_time"], "end_ms": end, "offset": row["from_offset"]}
@@ -249,7 +249,7 @@ def slow_failovers(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
         text += seconds_text(at.worst_ms / 1000)
         if numbers is not None:
             text += (
-                f"; of all {len(one.durations())} failovers half took up to {seconds_text(numbers[0] / 1000)}"
+                f"; the median of all {len(one.durations())} failovers is {seconds_text(numbers[0] / 1000)}"
             )
         yield _incident(one, WARNING, "slow-failover", at, text)
 
@@ -260,7 +260,9 @@ def quorum_silent(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
         seconds = (silence.end_ms - silence.start_ms) / 1000
         off = any(at.start_ms <= silence.start_ms and at.end_ms >= silence.end_ms for at in one.offs)
         text = f"nobody wrote for {seconds_text(seconds)}, until offset {silence.offset}"
-        text += "; the brokers had been stopped before" if off else "; whether brokers served is not known"
+        text += (
+            "; the brokers had been stopped before" if off else "; whether brokers served clients is unknown"
+        )
         yield _finding(
             one,
             INFO if off else WARNING,

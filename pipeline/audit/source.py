@@ -39,7 +39,7 @@ class TableSource:
         """Raises TablesError for a folder without tables."""
         self.root = root
         if not root.is_dir():
-            raise TablesError(f"{root} is no directory; write tables with: metaquorum pipeline ingest")
+            raise TablesError(f"{root} is not a directory; write tables with: metaquorum pipeline ingest")
         self.present = tuple(name for name in TABLES if any((root / name).rglob("*.parquet")))
         if "broker_sessions" not in self.present and "quorum_epochs" not in self.present:
             raise TablesError(

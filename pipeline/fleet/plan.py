@@ -64,23 +64,23 @@ class FleetPlan:
 
     def __post_init__(self) -> None:
         if self.clusters < 1 or self.nodes < 1 or self.nodes > 5:
-            raise ValueError("a fleet has at least 1 cluster, and 1 to 5 nodes each")
+            raise ValueError("a fleet needs at least 1 cluster, and 1 to 5 nodes per cluster")
         if self.records < self.clusters * MIN_RECORDS:
             raise ValueError(
-                f"{self.records} records are too few for {self.clusters} clusters; "
-                f"give at least {MIN_RECORDS} a cluster"
+                f"{self.records} records are too few for {self.clusters} clusters; give at least "
+                f"{MIN_RECORDS} per cluster"
             )
         if self.brokers is not None and not 4 <= self.brokers <= 1000:
-            raise ValueError("a cluster has 4 to 1000 brokers: incidents need some that stay up")
+            raise ValueError("a cluster needs 4 to 1000 brokers: incidents need some that stay up")
         if self.partitions is not None and not 12 <= self.partitions <= 1_000_000:
-            raise ValueError("a cluster has 12 to 1000000 partitions")
+            raise ValueError("a cluster needs 12 to 1000000 partitions")
         if self.partitions is not None and 2 * self.partitions > self.records // self.clusters:
             raise ValueError(
                 "more than half of the records would create partitions: give more records or fewer partitions"
             )
         unknown = set(self.kinds) - set(KINDS)
         if unknown:
-            raise ValueError(f"{sorted(unknown)[0]} is no incident; choose among {', '.join(KINDS)}")
+            raise ValueError(f"{sorted(unknown)[0]} is not an incident; choose among {', '.join(KINDS)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,8 +118,8 @@ def _require_done(results: list[TaskResult], staging: Path) -> None:
             if not (staging / file.path).exists():
                 path = staging / file.path
                 raise ExecutorError(
-                    f"{result.where} wrote {path}, which the driver does not see: the folder of the tables "
-                    "must be on a file system that all executors and the driver share"
+                    f"{result.where} wrote {path}, which the driver cannot see: the tables must be on a "
+                    "file system that the driver and all executors share"
                 )
 
 
@@ -131,7 +131,7 @@ def _locked(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise LayoutError(f"another run writes to {out}; wait for it to end") from error
+            raise LayoutError(f"another run is writing to {out}; wait until it ends") from error
         yield
 
 
@@ -139,7 +139,7 @@ def _survey(
     session: SparkSession, places: list[LogPlace], split_bytes: int, show: Show, report: IngestReport
 ) -> list[LogSurvey]:
     tasks: list[Task] = [SurveyTask(place=place, split_bytes=split_bytes) for place in places]
-    results = run_tasks(session, tasks, lambda done, of: show("looking at logs", done, of))
+    results = run_tasks(session, tasks, lambda done, of: show("inspecting logs", done, of))
     found = []
     for place, result in zip(places, results, strict=True):
         found += result.surveys

@@ -104,19 +104,19 @@ def load_manifest(out: Path) -> Manifest:
         strange = sorted(at.name for at in out.iterdir() if at.name != "versions") if out.is_dir() else []
         if strange:
             raise LayoutError(
-                f"{out} holds {strange[0]} and no tables of the pipeline; give --out a new or an empty folder"
+                f"{out} holds {strange[0]} and no pipeline tables; give --out a new or empty directory"
             )
         return Manifest()
     try:
         manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
     except (OSError, msgspec.DecodeError) as error:
         raise LayoutError(
-            f"{file} cannot be read ({error}); give --out a new folder and ingest again"
+            f"{file} cannot be read ({error}); give --out a new directory and ingest again"
         ) from error
     if manifest.format != FORMAT:
         raise LayoutError(
-            f"{out} was written in format {manifest.format}, this release writes {FORMAT}; "
-            "give --out a new folder"
+            f"{out} has format {manifest.format}, and this release writes {FORMAT}; give --out a new "
+            "directory"
         )
     return manifest
 

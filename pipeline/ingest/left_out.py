@@ -41,16 +41,16 @@ def left_out(spines: Iterable[Spine]) -> list[str]:
         which = f"offsets {start} to {end - 1} of cluster {cluster}"
         more = f" and {len(holes) - 1} more" if len(holes) > 1 else ""
         lines.append(
-            f"{total:,} records that no log holds, between others: {which}{more}; see the table coverage"
+            f"{total:,} records inside the history that no log holds: {which}{more}; see the table coverage"
         )
     shared = [spine.cluster for spine in spines if any(at.kind == SHARED_ID for at in spine.conflicts)]
     if shared:
         lines.append(
-            f"{len(shared)} clusters have the cluster id of another and are told by a name of their own: "
+            f"{len(shared)} clusters share the cluster id of another and get a name of their own: "
             f"{', '.join(shared[:5])}{' ...' if len(shared) > 5 else ''}"
         )
     if garbage:
-        lines.append(f"{_files(garbage)} without one record that can be read: see the table damage")
+        lines.append(f"{_files(garbage)} without a readable record: see the table damage")
     if copies:
         lines.append(f"{_files(copies)} with {copied:,} records that were read from another node's log")
     return lines

@@ -69,7 +69,10 @@ def plan_clusters(
         new_spine, entry, rebuild = found
         if rebuild:
             report.rebuilt.append(spine.cluster)
-            say(f"cluster {spine.cluster}: its logs say more, or other, than those read before: read anew")
+            say(
+                f"cluster {spine.cluster}: its logs have more or other records than those read before: "
+                "reading them again"
+            )
         shared_id = shared_ids[given[0].place.path]
         plans.append(Plan(spine=new_spine, entry=entry, rebuild=rebuild, shared_id=shared_id))
         report.ingested.append(spine.cluster)
@@ -83,12 +86,15 @@ def _go_on(
     of_given = choose_spine(spine.cluster, given)
     is_older = (of_given.last_epoch, of_given.end_offset) < (known.last_epoch, known.end_offset)
     if is_older and _within(covered(of_given), known.covered):
-        return f"these logs end at offset {of_given.end_offset}, an earlier run read up to {known.end_offset}"
+        return (
+            f"these logs end at offset {of_given.end_offset}, but an earlier run read up to "
+            f"{known.end_offset}"
+        )
     holds_all = _within(known.covered, covered(of_given))
     if not _continues(spine, known):
         if holds_all or of_given.start_offset == 0:
             return _anew(spine, of_given), ClusterEntry(), True
-        return "these logs are not those that were read before, and no longer hold what was"
+        return "these are not the logs of an earlier run, and they lack records that it read"
     below = known.resume_offset
     more = _size(covered(of_given), below) > _size(known.covered, below)
     if holds_all and more:

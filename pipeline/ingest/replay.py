@@ -103,13 +103,13 @@ class _Feeder:
                 self._batch(item)
         self._learn_before(run.end, snapshots)
         if not engine.knows_state and run.start < run.end:
-            reason = f"no snapshot tells the state at offset {run.start}, where the log begins"
+            reason = f"no snapshot has the state at offset {run.start}, where the log begins"
             self._notes.add(MISSING, run.stretches[0].log.place.path, 0, run.start, reason)
 
     def _hole(self, end: int, run: Run) -> None:
         if end:
             reason = (
-                f"offsets {end} to {run.start - 1} are in no log that was given: nobody saw what happened"
+                f"offsets {end} to {run.start - 1} are in none of the logs: what happened there is unknown"
             )
             self._notes.add(MISSING, run.stretches[0].log.place.path, 0, end, reason)
 
@@ -117,7 +117,7 @@ class _Feeder:
         """A batch that does not follow: pieces are read by themselves and do not see it."""
         found = batch.header.base_offset
         if expected is not None and found > expected:
-            reason = f"expected offset {expected}, found {found}: what is between is in no log"
+            reason = f"expected offset {expected}, found {found}: the records between are in no log"
             self._notes.add(CORRUPT, batch.file, batch.position, expected, reason)
 
     def _learn_before(self, offset: int, snapshots: list[tuple[LogSurvey, int, int]]) -> None:

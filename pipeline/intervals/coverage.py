@@ -13,7 +13,7 @@ from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_IN_LOG, STATE_
 from metaquorum.pipeline.intervals.moments import Moment, Row
 from metaquorum.pipeline.tables import KNOWN, OFF, UNOBSERVED
 
-_OFF_REASON = "the last broker had stopped in order, and none was back"
+_OFF_REASON = "the last broker had stopped in order, and none had returned"
 
 
 class _Stretch(msgspec.Struct):
@@ -52,16 +52,14 @@ class Coverage:
             is_first = now.from_offset == 0 and now.records == 0
             now.state = NOT_IN_LOG if is_first else MISSING
             now.reason = (
-                f"the oldest record that any log holds is that at offset {offset}"
+                f"the oldest record in any log is at offset {offset}"
                 if is_first
-                else "no log that was given holds these records"
+                else "none of the logs holds these records"
             )
             self._next(STATE_UNKNOWN, offset)
         now = self._now
         now.state = STATE_UNKNOWN
-        now.reason = (
-            "no snapshot says what the state was; the other tables have what these records tell by themselves"
-        )
+        now.reason = "no snapshot has the state; the other tables have what these records show by themselves"
 
     def breaks_off(self, moment: Moment) -> None:
         """The records end before those at `moment`, and others come later in the history."""
@@ -92,7 +90,10 @@ class Coverage:
 
     def unobserved(self, moment: Moment) -> None:
         """Nobody wrote between the batch before and that at `moment`, and the quorum would have."""
-        reason = "nobody wrote, and an idle quorum does: it was down, and so nobody saw how the cluster was"
+        reason = (
+            "nothing was written, although an idle quorum writes: it was down, and the state of the "
+            "cluster is unknown"
+        )
         at = moment.offset
         self._closed.append((UNOBSERVED, at, self._last_ms, at, moment.time_ms, 0, 0, reason))
 

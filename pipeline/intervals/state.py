@@ -46,7 +46,7 @@ def encode_image(image: MetadataImage) -> bytes:
         if not images_equal(
             image, decode_image(data, _position(image), image.features.finalized), provenance=False
         ):
-            raise StateError("the image is not what its snapshot says")
+            raise StateError("the image does not match its snapshot")
     except (RecordDecodeError, RecordEncodeError, ReplayError, StorageError) as error:
         raise StateError(str(error)) from error
     return data
@@ -76,5 +76,5 @@ def decode_state(data: bytes) -> SavedState:
     except msgspec.DecodeError as error:
         raise StateError(f"the saved state cannot be read: {error}") from error
     if state.version != VERSION:
-        raise StateError(f"the saved state has version {state.version}, this release reads {VERSION}")
+        raise StateError(f"the saved state has version {state.version}, and this release reads {VERSION}")
     return state

@@ -175,4 +175,4 @@ class Trackers:
             self.silence.load(saved["silence"])
             return int(saved["timestamp_ms"])
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
-            raise StateError(f"the saved state is not whole: {error!r}") from error
+            raise StateError(f"the saved state is incomplete: {error!r}") from error

@@ -143,8 +143,8 @@ def _spine(name: str, told: str, one: _Cluster, first: _Cluster) -> Spine:
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     why = one.why or first.why
     reason = (
-        f"the cluster id {name} is also that of {paths[0]}{more}, which is another cluster ({why}); "
-        f"this one is told as {told}"
+        f"{paths[0]}{more} has the same cluster id {name} but is another cluster ({why}); this one is "
+        f"named {told}"
     )
     shared = Conflict(spine.logs[0], spine.start_offset, SHARED_ID, reason)
     return msgspec.structs.replace(spine, conflicts=[shared, *spine.conflicts])

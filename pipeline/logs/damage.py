@@ -98,7 +98,11 @@ class DamageNotes:
                 batch_record_spans(batch)
             except BatchError as error:
                 self.add(
-                    DIALECT, batch.file, batch.position, header.base_offset, f"KRaft writes no such: {error}"
+                    DIALECT,
+                    batch.file,
+                    batch.position,
+                    header.base_offset,
+                    f"KRaft never writes this: {error}",
                 )
         if dialect.level is None:
             return
@@ -122,7 +126,7 @@ class DamageNotes:
             for (name, number, version), (offset, count) in self._unknown.items():
                 file, position = self._where[name, number, version]
                 times = "once" if count == 1 else f"{count} times from here on"
-                reason = f"record type {number} version {version} is not known to this release: found {times}"
+                reason = f"this release does not know record type {number} version {version}: found {times}"
                 self.add(UNKNOWN, file, position, offset, reason)
             self._unknown = {}
         taken, self._rows = self._rows, []

@@ -20,12 +20,12 @@ def require_path(path: str) -> None:
     if not os.path.exists(path):
         raise FileNotFoundError(2, "there is no such file or directory", path)
     if not os.access(path, os.R_OK):
-        raise PermissionError(13, "it may not be read", path)
+        raise PermissionError(13, "permission to read it is denied", path)
 
 
 def unseen(who: str, path: str, problem: str) -> str:
     """What is said when `who` cannot read what the driver can."""
     return (
-        f"{who} cannot read {path}, which the driver can ({problem}): logs, and the folder of the tables, "
-        "must be on file systems that all executors see under the same path"
+        f"{who} cannot read {path}, which the driver can ({problem}): logs and tables must be on file "
+        "systems that all executors see under the same path"
     )

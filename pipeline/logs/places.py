@@ -52,7 +52,7 @@ def find_logs(disk: Disk, paths: Iterable[str], cluster: str | None = None) -> l
         if len(found) == before and not any(at == path or at.startswith(path) for at in found):
             raise NoLogsError(
                 f"{path} holds no metadata log; give a segment, a checkpoint, a directory with .log files, "
-                "a node's directory, or a directory above such"
+                "a node's directory, or a directory above them"
             )
     return list(found.values())
 

@@ -65,5 +65,5 @@ def type_named(text: str) -> str:
             return name
     short = {name.removesuffix("_RECORD"): name for name in TYPE_NAMES}
     close = [short[at] for at in difflib.get_close_matches(wanted.removesuffix("_RECORD"), short, n=3)]
-    hint = f"; did you mean {' or '.join(close)}?" if close else f"; known are {', '.join(TYPE_NAMES)}"
-    raise ValueError(f"no record type is called {text!r}{hint}")
+    hint = f"; did you mean {' or '.join(close)}?" if close else f"; choose one of {', '.join(TYPE_NAMES)}"
+    raise ValueError(f"there is no record type {text!r}{hint}")

@@ -128,11 +128,11 @@ class Spine(msgspec.Struct, frozen=True):
         for stretch in self.stretches:
             if stretch.start <= low < stretch.end:
                 if stretch.log.place.is_retained:
-                    return "its records were read from another log by an earlier run"
+                    return "an earlier run read its records from another log"
                 node = stretch.log.place.node_id
                 who = f"node {node}, " if node is not None else ""
                 return f"its records were read from {who}{stretch.log.place.path}"
-        return "its records are of no stretch of the history"
+        return "its records belong to no part of the history"
 
 
 def choose_spine(cluster: str, logs: Iterable[LogSurvey]) -> Spine:

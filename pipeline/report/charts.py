@@ -201,7 +201,7 @@ def states(title: str, scale: TimeScale, rows: Iterable[StateRow], marks: Marks 
     bottom = top + at * ROW
     body.append(_marked(scale, marks, top, bottom - top))
     body.insert(0, _time_axis(scale, top, bottom))
-    return _svg(bottom + 20, title, f"{at} rows, one a broker or cluster", "".join(body))
+    return _svg(bottom + 20, title, f"{at} rows, one per broker or cluster", "".join(body))
 
 
 def _by_kind(spans: list[tuple[str, float, float]]) -> dict[str, list[tuple[float, float]]]:

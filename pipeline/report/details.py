@@ -49,7 +49,7 @@ def marks_key(shown: Iterable[ClusterFacts]) -> str:
     """The legend of the marks that are drawn; empty without any."""
     kinds = {kind for one in shown for kind, _, _ in marks_of(one)}
     words = {
-        charts.UNSEEN: "unobserved: nobody wrote, the quorum was down",
+        charts.UNSEEN: "unobserved: nothing was written, the quorum was down",
         charts.OFF: "off: the last broker had stopped in order",
     }
     return key([(kind, said) for kind, said in words.items() if kind in kinds]) if kinds else ""
@@ -95,15 +95,15 @@ def failovers(fleet: Fleet) -> str:
         return section("failovers", "Failovers", '<p class="note">No leader had to be replaced.</p>')
     words = ", ".join(f"{cause.replace('_', ' ')} {count:,}" for cause, count in causes.most_common())
     waiting = sum(one.failovers_open for one in fleet.clusters)
-    intro = f"{sum(causes.values()):,} leaders had to be replaced, because of: {words}."
+    intro = f"{sum(causes.values()):,} leaders had to be replaced. Causes: {words}."
     if waiting:
         intro += f" {waiting} were not replaced by the end."
     if numbers is not None:
         p50, p95, longest = (seconds_text(value / 1000) for value in numbers)
-        intro += f" Half took up to {p50}, 95 % up to {p95}, the longest {longest}."
+        intro += f" Median {p50}, 95th percentile {p95}, longest {longest}."
     labels = ["at once", *(f"≤ {_bound(bound)}" for bound in FAILOVER_BOUNDS_MS[1:]), "longer"]
     chart = charts.columns("How long failovers took", list(zip(labels, histogram(joined), strict=True)))
-    caption = "How many leaders were replaced after how long without one"
+    caption = "Number of leaders replaced, by time without a leader"
     return section("failovers", "Failovers", f"<p>{escape(intro)}</p>", figure(caption, chart))
 
 
@@ -119,11 +119,11 @@ def quorum(fleet: Fleet, scale: TimeScale) -> str:
     for one in shown:
         times = [row["from_time"] for row in one.elections if row["from_time"] is not None]
         skipped = sum(row["skipped_epochs"] or 0 for row in one.elections)
-        told = f"{one.cluster}: {len(one.elections)} epochs, {skipped} elections that nobody won"
+        told = f"{one.cluster}: {len(one.elections)} epochs, {skipped} elections without a winner"
         strips.append((cluster_name(one.cluster), told, times, marks_of(one)))
     parts = [
         figure(
-            "First record of each leader epoch, a row a cluster",
+            "First record of each leader epoch, one row per cluster",
             charts.ticks("Quorum elections", scale, strips),
         ),
         marks_key(shown),
@@ -192,8 +192,6 @@ def damage(fleet: Fleet) -> str:
     heads = ("Cluster", "File", "Kind", "Byte", "Offset", "Reason")
     more = left_out(len(rows), len(listed), "damaged places", "the table damage has all of them.")
     intro = (
-        '<p class="soft">What could not be read or trusted was left out of everything above.</p>'
-        if rows
-        else ""
+        '<p class="soft">Unreadable or untrusted data is excluded from everything above.</p>' if rows else ""
     )
     return section("damage", "Damage", intro, table("Damaged places", heads, rows, wide=5), more)

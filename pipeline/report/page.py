@@ -95,15 +95,14 @@ def _footer(fleet: Fleet, tables: str) -> str:
     words = [
         f"Made by metaquorum from the tables in <code>{escape(tables)}</code>.",
         "All times are UTC, as the logs have them.",
-        "A partition is leaderless while nobody leads it, and under min ISR while fewer replicas are in sync",
-        "than min.insync.replicas asks for; what is open at the end counts up to the log's last record.",
+        "A partition is leaderless while it has no leader, and under min ISR while it has fewer in-sync "
+        "replicas",
+        "than min.insync.replicas; states that are ongoing at the end count up to the log's last record.",
     ]
     if fleet.missing:
         words.append(f"Tables that were not there: {escape(', '.join(fleet.missing))}.")
     if fleet.troubled_left_out:
-        words.append(
-            f"{fleet.troubled_left_out} states of partitions are in the sums only, for lack of room."
-        )
+        words.append(f"{fleet.troubled_left_out} partition states are only in the totals, for lack of room.")
     return " ".join(words)
 
 
@@ -249,10 +248,10 @@ def _brokers(fleet: Fleet, scale: TimeScale) -> str:
         drawn = charts.states(f"Broker states of {one.cluster}", own, rows, details.marks_of(one))
         parts.append(figure(f"{caption}, {when}", drawn))
         parts.append(
-            left_out(len(brokers), one.brokers, "brokers", "those that were fenced least are left out.")
+            left_out(len(brokers), one.brokers, "brokers", "those with the fewest fences are left out.")
         )
     parts.insert(1, details.marks_key(ordered[:MAX_TIMELINES]))
-    more = "those whose brokers were fenced least are left out."
+    more = "those with the fewest fences are left out."
     parts.append(left_out(min(MAX_TIMELINES, len(ordered)), len(ordered), "clusters", more))
     if not ordered:
         parts = ['<p class="note">No broker ever registered.</p>']
@@ -284,7 +283,7 @@ def _churn(fleet: Fleet, scale: TimeScale) -> str:
         ),
         "",
     )
-    caption = f"All clusters together, a bar every {seconds_text(fleet.bucket_ms / 1000)}"
+    caption = f"All clusters together, one bar per {seconds_text(fleet.bucket_ms / 1000)}"
     return section("churn", "Leadership and ISR churn", figure(caption, chart))
 
 
@@ -304,7 +303,7 @@ def _availability(fleet: Fleet, scale: TimeScale) -> str:
         " partitions",
         _marks_of_all(fleet),
     )
-    parts = [figure("Partitions on average over each bar, all clusters together", chart)]
+    parts = [figure("Average number of partitions in each bar, all clusters together", chart)]
     if len(fleet.clusters) > 1:
         order = np.argsort(-fleet.leaderless.sum(axis=1), kind="stable").tolist()[:MAX_HEAT]
         rows = []
@@ -314,7 +313,7 @@ def _availability(fleet: Fleet, scale: TimeScale) -> str:
             said = f"{one.cluster}: {lost} leaderless"
             rows.append((cluster_name(one.cluster), said, fleet.leaderless[at], details.marks_of(one)))
         heat = charts.heat("Partitions without a leader, by cluster", scale, rows)
-        parts.append(figure("Partitions without a leader, a row a cluster, darker for more", heat))
+        parts.append(figure("Partitions without a leader, one row per cluster; darker is more", heat))
         parts.append(key((("heat0", "none"), ("heat", "most"))))
         parts.append(details.marks_key(fleet.clusters[at] for at in order))
         more = "those with the least leaderless time are left out."

@@ -1,4 +1,4 @@
-"""Carries role changes out: the only module that assigns `state.role`, `state.epoch` and `state.vote`.
+"""Carries role changes out: role, epoch and vote of a node change here (`election.py` sets them at a start).
 
 Each `become_*` checks the table in `roles.py`, leaves the old role (a leader answers what it parked), changes
 hard state in one write, and announces the new role. When to change is decided elsewhere.

@@ -39,7 +39,7 @@ class UnknownTopic:
 
     @property
     def message(self) -> str:
-        return f"no topic is called {self.name!r}: create it, or correct the name"
+        return f"there is no topic {self.name!r}: create it, or correct the name"
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def decode_request(envelope: pb.RaftEnvelope) -> RaftRequest:
     kind: Any = envelope.WhichOneof("body")
     convert = _REQUEST_DECODERS.get(kind)
     if convert is None:
-        raise EnvelopeError(f"a request was expected, the envelope holds {kind or 'nothing known'}")
+        raise EnvelopeError(f"expected a request, but the envelope holds {kind or 'an unknown message'}")
     return convert(getattr(envelope, kind))
 
 
@@ -88,7 +88,7 @@ def decode_response(envelope: pb.RaftEnvelope) -> RaftResponse:
     kind: Any = envelope.WhichOneof("body")
     convert = _RESPONSE_DECODERS.get(kind)
     if convert is None:
-        raise EnvelopeError(f"a response was expected, the envelope holds {kind or 'nothing known'}")
+        raise EnvelopeError(f"expected a response, but the envelope holds {kind or 'an unknown message'}")
     try:
         return convert(getattr(envelope, kind))
     except ValueError as error:
@@ -102,7 +102,7 @@ def _named_directory(value: bytes) -> bytes:
 
 def _directory(value: bytes) -> bytes:
     if len(value) != 16:
-        raise EnvelopeError(f"a directory id has 16 bytes, this one has {len(value)}")
+        raise EnvelopeError(f"a directory id has 16 bytes, not {len(value)}")
     return value
 
 

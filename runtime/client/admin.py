@@ -117,10 +117,10 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         host, _, port = part.rpartition(":")
         if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
-            raise ClientError(f"{part!r} is no address: write host:port,host:port")
+            raise ClientError(f"{part!r} is not an address: write host:port,host:port")
         addresses.append((host.strip("[]"), int(port)))
     if not addresses:
-        raise ClientError("no address is given: write host:port,host:port")
+        raise ClientError("there is no address: write host:port,host:port")
     return tuple(dict.fromkeys(addresses))
 
 
@@ -270,7 +270,7 @@ class AdminClient:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_ms / 1000
         backoff = Backoff(RETRY, self._rng)
-        attempts, hints, problem = 0, 0, "nobody was asked"
+        attempts, hints, problem = 0, 0, "no request was sent"
         refusal: ApiError | None = None
         while True:
             remaining_s = deadline - loop.time()
@@ -321,10 +321,10 @@ class AdminClient:
     def _nobody(self, problem: str, attempts: int) -> str:
         addresses = ", ".join(f"{host}:{port}" for host, port in self._bootstrap)
         if self._attempts_max is not None and attempts >= self._attempts_max:
-            return f"no answer ({problem}); whether a change was made is unknown"
+            return f"no answer ({problem}); the change may or may not have been made"
         return (
-            f"nobody at {addresses} answered within {self._timeout_ms} ms (last: {problem}); "
-            "check that the quorum runs and that the addresses are right"
+            f"no node at {addresses} answered within {self._timeout_ms} ms (last: {problem}); check that "
+            "the quorum runs and that the addresses are right"
         )
 
 

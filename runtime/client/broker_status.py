@@ -47,10 +47,12 @@ async def _describe(address: Address, timeout_ms: int, tls: TlsMaterial | None) 
         return BrokerAnswer(address=address, status=status_from_pb(answer), cluster_id=answer.cluster_id)
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return BrokerAnswer(address=address, problem="it does not serve this; give a broker's address")
+            return BrokerAnswer(
+                address=address, problem="it does not serve this request; give a broker's address"
+            )
         return BrokerAnswer(address=address, problem=await Reasons(tls).of(error, address))
     except ValueError as error:
-        return BrokerAnswer(address=address, problem=f"its answer is of a newer release ({error})")
+        return BrokerAnswer(address=address, problem=f"its answer comes from a newer release ({error})")
     finally:
         await channel.close(None)
 

@@ -154,7 +154,7 @@ async def _find_leader(addresses: Sequence[Address], timeout_ms: int, tls: TlsMa
     where = {one.node_id: (one.host, one.port) for one in cluster.controllers}
     address = where.get(quorum.leader_id)
     if address is None:
-        raise ClientError(f"nobody says where controller {quorum.leader_id} listens; try again")
+        raise ClientError(f"the address of controller {quorum.leader_id} is unknown; try again")
     return LiveLog(
         cluster_id=cluster.cluster_id,
         leader_id=quorum.leader_id,
@@ -204,7 +204,7 @@ class _Leader:
             )
         )
         if not isinstance(answer, FetchResponse):
-            raise _Moved(f"{type(answer).__name__} came for a fetch")
+            raise _Moved(f"got {type(answer).__name__} as the answer to a fetch")
         return answer
 
     async def chunk(self, snapshot: LogPosition, position: int) -> FetchSnapshotResponse:
@@ -221,7 +221,7 @@ class _Leader:
             )
         )
         if not isinstance(answer, FetchSnapshotResponse):
-            raise _Moved(f"{type(answer).__name__} came for a piece of a snapshot")
+            raise _Moved(f"got {type(answer).__name__} as the answer to a snapshot fetch")
         return answer
 
     async def _ask(self, request: RaftRequest) -> RaftResponse:
@@ -241,9 +241,9 @@ class _Leader:
         try:
             answer = raft_codec.decode_response(envelope)
         except raft_codec.EnvelopeError as error:
-            raise ClientError(f"controller {self.found.leader_id} is of another release: {error}") from error
+            raise ClientError(f"controller {self.found.leader_id} runs another release: {error}") from error
         if answer.error is not RaftError.NONE:
-            raise _Moved(f"controller {self.found.leader_id} answers {answer.error.name}")
+            raise _Moved(f"controller {self.found.leader_id} answered {answer.error.name}")
         return answer
 
 
@@ -285,11 +285,13 @@ class _Copy:
         """What was committed behind `known`, added to its segment."""
         found = self._leader.found
         if found.cluster_id != known.cluster_id:
-            raise ClientError(f"cluster {found.cluster_id} answers now, {known.cluster_id} was read")
+            raise ClientError(
+                f"cluster {found.cluster_id} now answers, but the log belongs to {known.cluster_id}"
+            )
         answer = await self._leader.fetch(known.end_offset, known.last_epoch)
         if answer.snapshot is not None:
             raise ClientError(
-                f"what follows offset {known.end_offset - 1} was trimmed meanwhile; read the log anew"
+                f"the records after offset {known.end_offset - 1} were deleted meanwhile; read the log again"
             )
         directory = join(home, METADATA_DIRECTORY)
         end, size, epoch = await self._copy_records(
@@ -309,8 +311,8 @@ class _Copy:
         free = None if self._room is None else self._room()
         if free is not None and free < size_bytes + RESERVE_BYTES:
             raise ClientError(
-                f"the disk has room for {free >> 20} MiB and {RESERVE_BYTES >> 20} stay free: the log does"
-                " not fit; set TMPDIR to a directory on a larger disk"
+                f"the disk has {free >> 20} MiB free, of which {RESERVE_BYTES >> 20} must stay free: the "
+                "log does not fit; set TMPDIR to a directory on a larger disk"
             )
 
     async def _first(self) -> FetchResponse:
@@ -334,7 +336,7 @@ class _Copy:
                     data=answer.data,
                 )
                 if not answer.data and not chunk.is_last:
-                    raise _Moved("a piece of the snapshot came empty")
+                    raise _Moved("a chunk of the snapshot was empty")
                 self._need(len(answer.data))
                 writer.receive(chunk)
                 if chunk.is_last:
@@ -352,9 +354,9 @@ class _Copy:
             while offset < target:
                 answer = await self._leader.fetch(offset, last_epoch)
                 if answer.snapshot is not None or answer.diverging is not None:
-                    raise _Moved("what was being read was trimmed meanwhile")
+                    raise _Moved("the records being read were deleted meanwhile")
                 if not hop_headers(answer.records):
-                    raise _Moved(f"nothing came from offset {offset}, though {target} is committed")
+                    raise _Moved(f"got nothing from offset {offset}, although {target} is committed")
                 for batch in iter_batches(answer.records, file="fetched log", expected_offset=offset):
                     offset, last_epoch = batch.header.next_offset, batch.header.leader_epoch
                 self._need(len(answer.records))

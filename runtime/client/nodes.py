@@ -45,6 +45,6 @@ async def _describe(address: Address, timeout_ms: int, tls: TlsMaterial | None) 
     except grpc.aio.AioRpcError as error:
         return NodeAnswer(address=address, problem=await Reasons(tls).of(error, address))
     except ValueError as error:
-        return NodeAnswer(address=address, problem=f"its answer is of a newer release ({error})")
+        return NodeAnswer(address=address, problem=f"its answer comes from a newer release ({error})")
     finally:
         await channel.close(None)

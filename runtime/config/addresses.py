@@ -106,8 +106,8 @@ def protocol_of(name: str, protocols: Mapping[str, str]) -> str:
     protocol = protocols.get(name, name if name in ("SSL", *_SASL) else "PLAINTEXT")
     if protocol in _SASL:
         raise ConfigError(
-            f"listener {name} is {protocol}, and nobody logs in here: remove it, or map it to PLAINTEXT or "
-            "SSL in listener.security.protocol.map"
+            f"listener {name} is {protocol}, but SASL is not supported: remove it, or map it to PLAINTEXT "
+            "or SSL in listener.security.protocol.map"
         )
     return protocol
 

@@ -8,16 +8,16 @@ from metaquorum.runtime.config.keys import GROUPS
 
 _HEAD = """# Configuration
 
-A node is configured by one file of `key=value` lines (Java properties, UTF-8). It is read and checked once,
-when the process starts: a key that nobody knows, a value that is out of range or a combination that cannot
-work ends the process with one line that says what to change, before anything is touched. Names are Apache
-Kafka's, wherever Kafka has the setting; those marked * are our own. Durations are in ms, sizes in bytes.
+One file of `key=value` lines (Java properties, UTF-8) configures a node. It is read and checked once,
+when the process starts. An unknown key, a value out of range or an impossible combination ends the
+process, before it touches anything, with one line that says what to change. Names are Apache Kafka's
+where Kafka has the setting; those marked * are our own. Durations are in ms, sizes in bytes.
 
-A file of one of Kafka's nodes may be used as it is: keys that Kafka knows and this release does not use, or
-not in this role, are named in one warning at the start and passed over, unless that would break what the file
-promises (see the end of this page).
+A configuration file of a Kafka node may be used unchanged: keys that Kafka knows but this release does
+not use are named in one warning at the start and ignored, unless that would break what the file promises
+(see the end of this page).
 
-This page is made from the table in `runtime/config/keys.py`:
+This page is generated from the tables in `runtime/config/`:
 `python -m metaquorum.runtime.config.docs > docs/configuration.md`.
 
 A controller:
@@ -44,15 +44,13 @@ log.dirs=/var/lib/metaquorum/broker-101
 
 _OLD_NAMES = " and ".join(f"`{old}` is read as `{new}`" for old, new in ALIASES.items())
 _FOREIGN = f"""
-## Keys of Kafka that are not used
+## Kafka keys that are not used
 
-The names are in `runtime/config/kafka_keys.py` (3.7's, and what 3.8 and 3.9 added); `listener.name.*` and the
-keys of plug-ins are Kafka's too. Such a key is passed over where the node without it is slower,
-lacks a feature or keeps more. It is refused where passing over would let somebody in, show something or
-change something that the key is there to keep out. So keys of SASL are passed over (a listener that uses
-SASL is refused), and so are quotas and limits of connections, internal topics, and all about metrics
-reporters.
-{_OLD_NAMES}, where the newer name is absent.
+The names are in `runtime/config/kafka_keys.py`; `listener.name.*` and the keys of plug-ins are Kafka's
+too. Such a key is ignored if the node is only slower, lacks a feature or keeps more data without it. It
+is refused if ignoring it would admit, reveal or change something that the key protects. So keys of SASL
+are ignored (a listener that uses SASL is refused), and so are quotas and limits of connections, internal
+topics, and metrics reporters. {_OLD_NAMES}, if the newer name is absent.
 
 | key | refused when | what to do |
 |---|---|---|
@@ -60,7 +58,7 @@ reporters.
 
 _BY_LISTENER = (
     "`listeners` | a listener in use is SASL_PLAINTEXT or SASL_SSL | "
-    "remove it, or map it to PLAINTEXT or SSL if nobody has to log in",
+    "remove it, or map it to PLAINTEXT or SSL if clients need not log in",
     "`listener.name.<listener>.ssl.*` | that listener is SSL | all listeners share the keys `ssl.*`",
     "`inter.broker.listener.name` | it is not the first of `advertised.listeners` | put it first",
     "`security.inter.broker.protocol` | it is not that of the first of `advertised.listeners` | "

@@ -39,39 +39,36 @@ def _restricts_tls(value: str) -> bool:
 
 
 _SET = "set"
-_POLICY = "no policy is asked here: remove the line to allow what it would refuse"
+_POLICY = "remove the line to allow what the policy would refuse"
 _INLINE = "name PEM files in ssl.keystore.location and ssl.truststore.location instead"
 
 ALWAYS: Mapping[str, Refusal] = {
     "authorizer.class.name": Refusal(
-        _SET, "nobody is authorized here: remove the line if whoever reaches a listener may do everything"
+        _SET,
+        ("remove the line if any client that reaches a listener may do everything"),
     ),
     "create.topic.policy.class.name": Refusal(_SET, _POLICY),
     "alter.config.policy.class.name": Refusal(_SET, _POLICY),
-    "config.providers": Refusal(_SET, "no provider is asked here: write the values into the file"),
-    "delete.topic.enable": Refusal("`false`", "topics can be deleted here: remove the line", _is("false")),
+    "config.providers": Refusal(_SET, "write the values into the file"),
+    "delete.topic.enable": Refusal("`false`", "topics can always be deleted; remove the line", _is("false")),
     "remote.log.storage.system.enable": Refusal(
-        "`true`", "there is no tiered storage here: records in it would be missing", _is("true")
+        "`true`", "there is no tiered storage, and its records would be missing", _is("true")
     ),
-    "zookeeper.connect": Refusal(
-        _SET, "there is no ZooKeeper here: remove the line and set controller.quorum.voters"
-    ),
-    "zookeeper.metadata.migration.enable": Refusal(
-        "`true`", "there is no ZooKeeper here: finish the migration with Kafka", _is("true")
-    ),
-    "controller.quorum.bootstrap.servers": Refusal(
-        _SET, "voters are configured: name them in controller.quorum.voters"
-    ),
+    "zookeeper.connect": Refusal(_SET, "remove the line and set controller.quorum.voters"),
+    "zookeeper.metadata.migration.enable": Refusal("`true`", "finish the migration with Kafka", _is("true")),
+    "controller.quorum.bootstrap.servers": Refusal(_SET, "name the voters in controller.quorum.voters"),
 }
 WITH_TLS: Mapping[str, Refusal] = {
-    "ssl.cipher.suites": Refusal(_SET, "the suites are gRPC's: remove the line"),
+    "ssl.cipher.suites": Refusal(_SET, "gRPC chooses the cipher suites; remove the line"),
     "ssl.enabled.protocols": Refusal(
-        "without TLSv1.2 or TLSv1.3", "both are enabled here: remove the line", _restricts_tls
+        "without TLSv1.2 or TLSv1.3",
+        "TLSv1.2 and TLSv1.3 are always enabled; remove the line",
+        _restricts_tls,
     ),
-    "ssl.engine.factory.class": Refusal(_SET, "there are no plug-ins here: remove the line"),
-    "ssl.key.password": Refusal(_SET, "the private key must not be encrypted: decrypt it"),
-    "ssl.keystore.password": Refusal(_SET, "a PEM file has no password: remove the line"),
-    "ssl.truststore.password": Refusal(_SET, "a PEM file has no password: remove the line"),
+    "ssl.engine.factory.class": Refusal(_SET, "there are no plug-ins; remove the line"),
+    "ssl.key.password": Refusal(_SET, "decrypt the private key"),
+    "ssl.keystore.password": Refusal(_SET, "a PEM file has no password; remove the line"),
+    "ssl.truststore.password": Refusal(_SET, "a PEM file has no password; remove the line"),
     "ssl.keystore.key": Refusal(_SET, _INLINE),
     "ssl.keystore.certificate.chain": Refusal(_SET, _INLINE),
     "ssl.truststore.certificates": Refusal(_SET, _INLINE),
@@ -106,7 +103,7 @@ def with_new_names(pairs: Mapping[str, str]) -> dict[str, str]:
             continue
         value = found.pop(old)
         if new == "node.id" and found.get(new, value).strip() != value.strip():
-            raise ConfigError(f"{old}={value}, and {new}={found[new]}: remove the line with {old}")
+            raise ConfigError(f"{old}={value}, but {new}={found[new]}: remove the line with {old}")
         found.setdefault(new, value)
     return found
 
@@ -126,7 +123,7 @@ def check_passed_over(
         if refusal is not None and refusal.applies(value):
             problems.append(f"{name} is not supported: {refusal.advice}")
         elif own is not None and own[1].lower() in tls_names:
-            problems.append(f"{name} is not supported: all listeners share the keys ssl.*, set {own[2]}")
+            problems.append(f"{name} is not supported: all listeners share the ssl.* keys; set {own[2]}")
         elif first is not None:
             problems += _about_first_listener(name, value, first)
     if problems:

@@ -50,9 +50,7 @@ class Key:
                 for choice in self.choices:
                     if raw.lower() == choice.lower():
                         return choice
-                raise ConfigError(
-                    f"{self.name}={raw} is not possible: choose one of {', '.join(self.choices)}"
-                )
+                raise ConfigError(f"{self.name}={raw} is not valid: choose one of {', '.join(self.choices)}")
             case "text":
                 return raw
 

@@ -16,22 +16,22 @@ _NODE = (
         "process.roles",
         "list",
         None,
-        "What this process is: `controller` or `broker`. A process has one role.",
+        "The role of this process: `controller` or `broker`. Combined mode is not supported.",
         required=True,
     ),
     Key(
         "node.id",
         "int",
         None,
-        "The id of this node, unique among controllers and brokers. Only a broker with "
-        "`broker.id.generation.enable=true` may leave it out.",
+        "The node id, unique among controllers and brokers. Optional only for a broker with "
+        "`broker.id.generation.enable=true`.",
     ),
     Key(
         "controller.quorum.voters",
         "list",
         None,
         "The voters as `id@host:port:directory-id`, separated by commas; `id@host:port` does not pin the "
-        "directory. A controller must be among them, a broker must not.",
+        "directory. A controller must be one of them, a broker must not.",
         required=True,
     ),
     Key(
@@ -55,23 +55,23 @@ _NODE = (
         "listener.security.protocol.map",
         "list",
         (),
-        "The protocol of each listener name, `NAME:PLAINTEXT` or `NAME:SSL`. A listener that is called `SSL` "
-        "is SSL, every other one PLAINTEXT unless it is mapped.",
+        "The protocol of each listener name, `NAME:PLAINTEXT` or `NAME:SSL`. By default a listener named "
+        "`SSL` is SSL, all others are PLAINTEXT.",
     ),
-    Key("broker.rack", "text", None, "The rack that a broker registers.", roles=(BROKER,)),
+    Key("broker.rack", "text", None, "The rack of the broker.", roles=(BROKER,)),
     Key(
         "log.dirs",
         "list",
         None,
-        "Directories of this node, each formatted. The first one holds the metadata log unless "
-        "`metadata.log.dir` names another.",
+        "The formatted directories of this node. The first one holds the metadata log unless "
+        "`metadata.log.dir` is set.",
         required=True,
     ),
     Key(
         "metadata.log.dir",
         "text",
         None,
-        "The directory of the metadata log; default: the first of `log.dirs`.",
+        "The directory of the metadata log. Default: the first of `log.dirs`.",
     ),
 )
 
@@ -81,48 +81,47 @@ _QUORUM = (
     ms_key(
         "controller.quorum.election.timeout.ms",
         _RAFT.election_timeout_ms,
-        "How long a candidate waits for votes, and a voter without a leader before it asks for pre-votes; "
-        "each wait is drawn from one to one and a half times this.",
+        "How long a candidate waits for votes, and a voter without a leader waits before it starts a "
+        "pre-vote. Each wait is random, from 1 to 1.5 times this.",
     ),
     ms_key(
         "controller.quorum.election.backoff.max.ms",
         _RAFT.election_backoff_max_ms,
-        "The longest wait after an election that was lost before the next one.",
+        "The maximum wait after a lost election.",
     ),
     ms_key(
         "controller.quorum.fetch.timeout.ms",
         _RAFT.fetch_timeout_ms,
-        "A follower that has not fetched from the leader for so long (drawn from one to one and a half "
-        "times this) stands for election; a leader that has not heard from a majority for one and a half "
-        "times this resigns.",
+        "A follower that has not fetched from the leader for this long (random, from 1 to 1.5 times this) "
+        "stands for election. A leader that has not heard from a majority for 1.5 times this resigns.",
     ),
     ms_key(
         "controller.quorum.request.timeout.ms",
         _RAFT.request_timeout_ms,
-        "How long a request between nodes may take.",
+        "The timeout of a request between nodes.",
     ),
     ms_key(
         "controller.quorum.retry.backoff.ms",
         _RAFT.retry_backoff_ms,
-        "The wait before a request that failed is sent again; it doubles with every failure.",
+        "The wait before a failed request is retried; doubles with every failure.",
     ),
     ms_key(
         "controller.quorum.retry.backoff.max.ms",
         _RAFT.retry_backoff_max_ms,
-        "The longest such wait.",
+        "The maximum of that wait.",
         own=True,
     ),
     ms_key(
         "controller.quorum.fetch.max.wait.ms",
         _RAFT.fetch_max_wait_ms,
-        "How long the leader holds a voter's fetch that finds nothing new.",
+        "How long the leader holds a voter's fetch while there is nothing new.",
         own=True,
     ),
     ms_key(
         "controller.quorum.high.watermark.linger.ms",
         10,
-        "How long the leader keeps the high watermark from the other voters when nothing else is new: under "
-        "load it then travels with the next records. Brokers are told at once, and so are all with 0.",
+        "How long an advance of the high watermark may wait for the next records before the leader sends "
+        "it to the other voters. Brokers get it at once; with 0 all nodes do.",
         minimum=0,
         maximum=1000,
         own=True,
@@ -130,13 +129,13 @@ _QUORUM = (
     ms_key(
         "controller.quorum.observer.fetch.max.wait.ms",
         _RAFT.observer_fetch_max_wait_ms,
-        "How long the leader holds a broker's fetch that finds nothing new (NoOp records do not count).",
+        "How long the leader holds a broker's fetch while there is nothing new (NoOp records do not count).",
         own=True,
     ),
     bytes_key(
         "controller.quorum.fetch.max.bytes",
         _RAFT.fetch_max_bytes,
-        "The most records in one answer to a fetch; one whole batch is always sent.",
+        "The maximum size of records in one fetch answer; at least one whole batch is sent.",
         minimum=1024,
         maximum=32 * MIB,
         own=True,
@@ -144,7 +143,7 @@ _QUORUM = (
     bytes_key(
         "controller.quorum.fetch.snapshot.max.bytes",
         _RAFT.snapshot_chunk_bytes,
-        "The size of a chunk in which a snapshot is fetched.",
+        "The chunk size of a snapshot fetch.",
         minimum=1024,
         maximum=32 * MIB,
         own=True,
@@ -155,21 +154,21 @@ _METADATA_LOG = (
     bytes_key(
         "metadata.log.segment.bytes",
         1024 * MIB,
-        "A segment that reaches this size is closed and a new one begun.",
+        "The size at which a new segment starts.",
         minimum=MIB,
     ),
     ms_key(
         "metadata.log.segment.ms",
         7 * 24 * 3_600_000,
-        "A segment whose first record is older than this is closed.",
+        "The age of the first record at which a new segment starts.",
         maximum=MAX_LONG,
     ),
     Key(
         "metadata.max.retention.bytes",
         "int",
         100 * MIB,
-        "Old segments and snapshots are removed, behind a newer snapshot only, while log and snapshots "
-        "are larger than this; -1: never for their size.",
+        "Old segments and snapshots are deleted, up to a newer snapshot, while log and snapshots are "
+        "larger than this. -1: no limit.",
         minimum=-1,
         maximum=MAX_LONG,
         unit="bytes",
@@ -178,8 +177,8 @@ _METADATA_LOG = (
         "metadata.max.retention.ms",
         "int",
         7 * 24 * 3_600_000,
-        "Old segments and snapshots are removed, behind a newer snapshot only, once they are older than "
-        "this; -1: never for their age.",
+        "Old segments and snapshots are deleted, up to a newer snapshot, once they are older than this. "
+        "-1: no limit.",
         minimum=-1,
         maximum=MAX_LONG,
         unit="ms",
@@ -187,21 +186,21 @@ _METADATA_LOG = (
     ms_key(
         "metadata.max.idle.interval.ms",
         500,
-        "The active controller writes a NoOp record after so much silence; 0: never.",
+        "The active controller writes a NoOp record after this much idle time. 0: never.",
         minimum=0,
         roles=(CONTROLLER,),
     ),
     bytes_key(
         "metadata.log.max.record.bytes.between.snapshots",
         20 * MIB,
-        "A snapshot is written after so many bytes of records.",
+        "A snapshot is written after this many bytes of records.",
         minimum=1,
         maximum=MAX_LONG,
     ),
     ms_key(
         "metadata.log.max.snapshot.interval.ms",
         3_600_000,
-        "A snapshot is written at least so often while records arrive; 0: never for its age.",
+        "A snapshot is written at least this often while records arrive. 0: never because of time.",
         minimum=0,
         maximum=MAX_LONG,
     ),
@@ -211,13 +210,13 @@ _CONTROLLER = (
     ms_key(
         "broker.session.timeout.ms",
         9_000,
-        "A broker is fenced when its heartbeats have been absent for so long.",
+        "A broker without a heartbeat for this long is fenced.",
         roles=(CONTROLLER,),
     ),
     ms_key(
         "broker.metadata.lag.timeout.ms",
         30_000,
-        "A broker that applies nothing for so long while it is behind is fenced.",
+        "A broker that is behind and makes no progress for this long is fenced.",
         roles=(CONTROLLER,),
         own=True,
     ),
@@ -225,13 +224,13 @@ _CONTROLLER = (
         "reserved.broker.max.id",
         "int",
         1_000,
-        "Ids that are generated (`broker.id.generation.enable`) are above this one.",
+        "Generated ids (`broker.id.generation.enable`) are above this one.",
         roles=(CONTROLLER,),
     ),
     ms_key(
         "broker.id.reuse.grace.ms",
         300_000,
-        "A broker with `broker.id.reuse.missing` may take over an id that nobody has had for so long.",
+        "A broker with `broker.id.reuse.missing` may take over an id that no broker has had for this long.",
         minimum=0,
         roles=(CONTROLLER,),
         own=True,
@@ -239,7 +238,7 @@ _CONTROLLER = (
     ms_key(
         "broker.id.gc.interval.ms",
         60_000,
-        "How often bindings of broker ids that are garbage are removed; 0: never.",
+        "How often obsolete bindings of broker ids are removed. 0: never.",
         minimum=0,
         roles=(CONTROLLER,),
         own=True,
@@ -248,35 +247,35 @@ _CONTROLLER = (
         "delegation.token.secret.key",
         "text",
         None,
-        "The secret that delegation tokens are made with, the same on all controllers. Without it there are "
-        "none.",
+        "The secret for delegation tokens, the same on all controllers. Without it delegation tokens are "
+        "disabled.",
         roles=(CONTROLLER,),
     ),
     ms_key(
         "delegation.token.max.lifetime.ms",
         604_800_000,
-        "No delegation token lives longer, however often it is renewed.",
+        "The maximum lifetime of a delegation token, including renewals.",
         maximum=MAX_LONG,
         roles=(CONTROLLER,),
     ),
     ms_key(
         "delegation.token.expiry.time.ms",
         86_400_000,
-        "How long a delegation token lives without being renewed.",
+        "The lifetime of a delegation token until its next renewal.",
         maximum=MAX_LONG,
         roles=(CONTROLLER,),
     ),
     ms_key(
         "delegation.token.expiry.check.interval.ms",
         3_600_000,
-        "How often delegation tokens that are over are removed.",
+        "How often expired delegation tokens are removed.",
         roles=(CONTROLLER,),
     ),
     Key(
         "auto.leader.rebalance.enable",
         "choice",
         "true",
-        "`true`: leadership goes back to preferred replicas by itself, at most 1,000 elections in a batch.",
+        "Whether leadership returns to preferred replicas automatically, at most 1,000 elections per batch.",
         roles=(CONTROLLER,),
         choices=("false", "true"),
     ),
@@ -284,7 +283,7 @@ _CONTROLLER = (
         "leader.imbalance.check.interval.seconds",
         "int",
         300,
-        "How often leaders are balanced and leaderless partitions looked at again; 0: never.",
+        "How often leaders are balanced and leaderless partitions checked again. 0: never.",
         maximum=86_400,
         unit="s",
         roles=(CONTROLLER,),
@@ -293,7 +292,7 @@ _CONTROLLER = (
         "num.partitions",
         "int",
         1,
-        "The number of partitions of a topic that is created without one.",
+        "The default number of partitions of a new topic.",
         minimum=1,
         roles=(CONTROLLER,),
     ),
@@ -301,7 +300,7 @@ _CONTROLLER = (
         "default.replication.factor",
         "int",
         1,
-        "The replication factor of a topic that is created without one.",
+        "The default replication factor of a new topic.",
         minimum=1,
         maximum=32767,
         roles=(CONTROLLER,),
@@ -313,8 +312,8 @@ _BROKER = (
         "broker.id.generation.enable",
         "choice",
         "false",
-        "`true`: a broker without `node.id` takes it from `meta.properties` in any of its directories, or "
-        "asks the controllers, and formats directories that are empty; see broker-ids.md.",
+        "Whether a broker without `node.id` takes its id from `meta.properties` in any of its "
+        "directories, or from the controllers, and formats empty directories; see broker-ids.md.",
         roles=(BROKER,),
         choices=("false", "true"),
     ),
@@ -322,7 +321,7 @@ _BROKER = (
         "broker.id.reuse.missing",
         "choice",
         "false",
-        "`true`: a broker that nobody knows may take over the only id that partitions name and nobody has.",
+        "Whether an unknown broker may take over the only id that partitions name and no broker has.",
         roles=(BROKER,),
         choices=("false", "true"),
         own=True,
@@ -331,23 +330,23 @@ _BROKER = (
         "broker.id.binding.key",
         "text",
         "host",
-        "What the cluster remembers a broker's id by: `host`, the host of the first advertised listener, or "
-        "any text that stays the same while the machine lives and that no other broker has.",
+        "The key that a broker's id is bound to: `host`, the host of the first advertised listener, or "
+        "any stable text that no other broker has.",
         roles=(BROKER,),
         own=True,
     ),
     ms_key(
         "initial.broker.registration.timeout.ms",
         60_000,
-        "A broker that could not register for so long exits with the reason.",
+        "A broker that could not register for this long exits with the reason.",
         roles=(BROKER,),
     ),
-    ms_key("broker.heartbeat.interval.ms", 2_000, "How often a broker sends a heartbeat.", roles=(BROKER,)),
+    ms_key("broker.heartbeat.interval.ms", 2_000, "The interval of a broker's heartbeats.", roles=(BROKER,)),
     ms_key(
         "registration.lease.timeout.ms",
         18_000,
-        "A broker fences itself when no heartbeat has been answered for so long; the session timeout that "
-        "the controller tells counts if it is shorter.",
+        "A broker fences itself when no heartbeat has been answered for this long, or for the "
+        "controller's session timeout if that is shorter.",
         roles=(BROKER,),
         own=True,
     ),
@@ -355,9 +354,9 @@ _BROKER = (
         "broker.self.fencing.enable",
         "choice",
         "true",
-        "`true`: a broker whose lease ends answers no client until it has reached the active controller "
-        "again. `false`: it serves on with what it last knew, as Kafka's brokers do, until a controller "
-        "tells it that it is fenced.",
+        "Whether a broker whose lease has ended stops serving clients until it has reached the active "
+        "controller again. `false`: it continues with its last metadata, as Kafka's brokers do, until a "
+        "controller answers that it is fenced.",
         roles=(BROKER,),
         choices=("false", "true"),
         own=True,
@@ -365,14 +364,14 @@ _BROKER = (
     ms_key(
         "controller.request.timeout.ms",
         1_000,
-        "How long a registration or heartbeat may take; well below the session timeout.",
+        "The timeout of a registration or heartbeat; must be well below the session timeout.",
         roles=(BROKER,),
         own=True,
     ),
     ms_key(
         "controlled.shutdown.timeout.ms",
         30_000,
-        "A broker that is told to stop waits so long for its leaderships to move.",
+        "How long a stopping broker waits for its leaderships to move.",
         roles=(BROKER,),
         own=True,
     ),
@@ -385,22 +384,22 @@ _SECURITY = (
         "ssl.keystore.location",
         "text",
         None,
-        "A PEM file with the private key (not encrypted) and the certificate chain of this node. Needed by a "
-        "listener whose protocol is SSL; a client shows it where it is asked to.",
+        "A PEM file with the private key (not encrypted) and the certificate chain of this node. Required "
+        "for an SSL listener; also the client certificate.",
     ),
     Key("ssl.keystore.type", "choice", "pem", _ONLY_PEM, choices=("pem", "jks", "pkcs12")),
     Key(
         "ssl.truststore.location",
         "text",
         None,
-        "A PEM file with the CA certificates that the other side's certificate must be signed by.",
+        "A PEM file with the CA certificates that must have signed the other side's certificate.",
     ),
     Key("ssl.truststore.type", "choice", "pem", _ONLY_PEM, choices=("pem", "jks", "pkcs12")),
     Key(
         "ssl.client.auth",
         "choice",
         "none",
-        "`required`: whoever connects must show a certificate of a CA in the truststore (mutual TLS).",
+        "`required`: clients must send a certificate signed by a CA in the truststore (mutual TLS).",
         choices=("none", "required"),
     ),
 )
@@ -410,15 +409,15 @@ _PROCESS = (
         "metrics.listener",
         "text",
         None,
-        "Where this process shows its figures to Prometheus, as `http://host:port` (without a host: "
-        "127.0.0.1); see metrics.md. Without it there are none.",
+        "The address for Prometheus, as `http://host:port` (default host: 127.0.0.1); see metrics.md. "
+        "Without it metrics are off.",
         own=True,
     ),
     Key(
         "inbox.max.events",
         "int",
         20_000,
-        "Events that wait for the node; a request that finds it full is told to come back.",
+        "The maximum number of waiting events; requests beyond it are refused as retriable.",
         minimum=100,
         maximum=10_000_000,
         own=True,
@@ -427,7 +426,7 @@ _PROCESS = (
         "log.format",
         "choice",
         "text",
-        "Lines on standard error for people (`text`) or programs (`json`).",
+        "The format of log lines on standard error, for people (`text`) or programs (`json`).",
         choices=("text", "json"),
         own=True,
     ),
@@ -435,7 +434,7 @@ _PROCESS = (
         "log.level",
         "choice",
         "info",
-        "The least severe line that is printed.",
+        "The minimum severity of log lines.",
         choices=("debug", "info", "warning", "error"),
         own=True,
     ),

@@ -21,9 +21,9 @@ DATA = (
         "log.flush.before.ack",
         "choice",
         "true",
-        "`true`: a replica counts towards `acks=all`, and a follower says that it has a record, only when it "
-        "is on disk (synced); all partitions of a directory are synced together. `false` is what Kafka "
-        "does: records that are acknowledged live in the page cache.",
+        "Whether a replica counts towards `acks=all` only when the record is on disk (synced). All "
+        "partitions of a directory are synced together. `false` is Kafka's behaviour: acknowledged "
+        "records may be only in the page cache.",
         roles=(BROKER,),
         choices=("false", "true"),
         own=True,
@@ -31,80 +31,81 @@ DATA = (
     _ms(
         "replica.lag.time.max.ms",
         _REPLICA.replica_lag_time_max_ms,
-        "A follower that has not been at its leader's end for so long leaves the ISR.",
+        "A follower that has not caught up with its leader for this long leaves the ISR.",
     ),
     _bytes(
         "log.tail.cache.max.bytes",
         _REPLICA.log_tail_cache_max_bytes,
-        "What was just appended to partitions that this broker leads is kept in memory for followers and "
-        "readers at the end of the log, up to so much in all; 0: everything is read from the log.",
+        "The memory for recent appends to partitions that this broker leads, which serves followers and "
+        "readers at the end of the log. 0: everything is read from the log.",
         minimum=0,
         own=True,
     ),
     _bytes(
         "replica.fetch.max.bytes",
         _REPLICA.replica_fetch_max_bytes,
-        "How much a follower asks for of one partition; one whole batch is always sent.",
+        "The maximum size per partition in a follower's fetch; at least one whole batch is sent.",
         minimum=1024,
         maximum=32 * MIB,
     ),
     _bytes(
         "replica.fetch.response.max.bytes",
         _REPLICA.replica_fetch_response_max_bytes,
-        "How much a follower asks for in one fetch.",
+        "The maximum size of a follower's fetch.",
         minimum=1024,
         maximum=32 * MIB,
     ),
     _bytes(
         "replica.fetch.min.bytes",
         _REPLICA.replica_fetch_min_bytes,
-        "A leader holds a follower's fetch until it has so much for it, or the longest wait is over.",
+        "A leader holds a follower's fetch until it has this much, or the maximum wait is over.",
         minimum=1,
     ),
     _ms(
         "replica.fetch.wait.max.ms",
         _REPLICA.replica_fetch_wait_max_ms,
-        "How long a leader holds a follower's fetch that finds nothing new; below `replica.lag.time.max.ms`.",
+        "How long a leader holds a follower's fetch while there is nothing new; below "
+        "`replica.lag.time.max.ms`.",
     ),
     _ms(
         "replica.fetch.backoff.ms",
         _REPLICA.replica_fetch_backoff_ms,
-        "How long a follower leaves a partition alone whose fetch was refused.",
+        "How long a follower waits after a refused fetch of a partition.",
     ),
     _ms(
         "replica.socket.timeout.ms",
         _REPLICA.replica_request_timeout_ms,
-        "How long a fetch from a leader may take; above `replica.fetch.wait.max.ms`.",
+        "The timeout of a fetch from a leader; above `replica.fetch.wait.max.ms`.",
     ),
     _ms(
         "replica.high.watermark.checkpoint.interval.ms",
         _REPLICA.replica_high_watermark_checkpoint_interval_ms,
-        "How often high watermarks are written down. They only bound reads after a restart.",
+        "How often high watermarks are checkpointed. They only bound reads after a restart.",
     ),
     _ms(
         "log.retention.check.interval.ms",
         _REPLICA.log_retention_check_interval_ms,
-        "How often old segments are looked for.",
+        "How often old segments are searched for.",
     ),
     _ms(
         "log.dir.failure.timeout.ms",
         _REPLICA.log_dir_assignment_timeout_ms,
-        "A broker stops when it could not tell the controller for so long what a failed log directory means "
-        "for its replicas.",
+        "A broker stops when it could not report the replicas of a failed log directory to the controller "
+        "for this long.",
     ),
     _ms(
         "log.dir.hang.timeout.ms",
         30_000,
-        "A log directory in which one call to the disk takes longer counts as failed: a disk that hangs "
-        "reports no error.",
+        "A log directory fails when one disk call takes longer than this: a disk that hangs reports no "
+        "error.",
         minimum=100,
         own=True,
     ),
     _ms(
         "log.dir.probe.interval.ms",
         1_000,
-        "How often a file is created, synced, renamed and removed in every log directory: open files do not "
-        "feel that a directory was taken away or lost its permissions.",
+        "How often a probe file is created, synced, renamed and removed in every log directory: open "
+        "files do not reveal that a directory was removed or lost its permissions.",
         minimum=50,
         maximum=60_000,
         own=True,
@@ -112,13 +113,13 @@ DATA = (
     _bytes(
         "fetch.max.bytes",
         _REPLICA.fetch_max_bytes,
-        "The most that one fetch is answered with; one whole batch is always sent.",
+        "The maximum size of a fetch answer; at least one whole batch is sent.",
         minimum=1024,
     ),
     _bytes(
         "socket.request.max.bytes",
         100 * MIB,
-        "The largest message that a broker takes or sends over gRPC.",
+        "The maximum size of a gRPC message.",
         minimum=MIB,
     ),
     Key(
@@ -137,25 +138,25 @@ DATA = (
         "max.incremental.fetch.session.cache.slots",
         "int",
         _REPLICA.max_incremental_fetch_session_cache_slots,
-        "How many fetch sessions a broker keeps (KIP-227).",
+        "The maximum number of fetch sessions (KIP-227).",
         roles=(BROKER,),
     ),
     _ms(
         "producer.id.expiration.ms",
         _REPLICA.producer_id_expiration_ms,
-        "A producer that wrote nothing to a partition for so long is forgotten there.",
+        "A partition forgets a producer that wrote nothing to it for this long.",
         maximum=MAX_LONG,
     ),
     _count(
         "produce.purgatory.max.requests",
         "int",
         _REPLICA.produce_purgatory_max_requests,
-        "Produce requests that wait for followers at once; more are told to come back.",
+        "The maximum number of waiting produce requests; more are refused as retriable.",
     ),
     _count(
         "fetch.purgatory.max.requests",
         "int",
         _REPLICA.fetch_purgatory_max_requests,
-        "Fetches that wait for records at once; more are answered at once.",
+        "The maximum number of waiting fetches; more are answered at once.",
     ),
 )

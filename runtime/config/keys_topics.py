@@ -28,69 +28,70 @@ def _number(
 
 
 def _bound(name: str, topic_key: str, direction: str) -> Key:
-    text = f"How far a record's own time may lie {direction} the broker's clock."
+    text = f"How far a record's own timestamp may be {direction} the broker's clock."
     return _number(name, topic_key, text, unit="ms", default=MAX_LONG, minimum=0)
 
 
 TOPICS = (
     _number(
-        "message.max.bytes", "max.message.bytes", "The largest batch that a producer may send.", unit="bytes"
+        "message.max.bytes",
+        "max.message.bytes",
+        "The maximum size of a batch that a producer may send.",
+        unit="bytes",
     ),
     _number(
         "min.insync.replicas",
         "min.insync.replicas",
-        "How many replicas must be in sync for `acks=all`. With eligible leader replicas (KIP-966) the "
-        "cluster has a default of its own, which comes before this.",
+        "The number of replicas that must be in sync for `acks=all`. With eligible leader replicas "
+        "(KIP-966) the cluster-wide default takes precedence.",
     ),
     Key(
         "unclean.leader.election.enable",
         "choice",
         "false",
-        "`true`: where nobody in sync is alive, a replica that was not in sync may lead; what it lacks is "
-        "lost. The same on all controllers.",
+        "Whether a replica that is not in sync may lead when no in-sync replica is alive; records that it "
+        "lacks are lost. The same on all controllers.",
         roles=(CONTROLLER,),
         choices=("false", "true"),
     ),
     _number(
         "log.segment.bytes",
         "segment.bytes",
-        "A log goes on in a new segment before it is larger.",
+        "The maximum size of a segment.",
         unit="bytes",
     ),
-    _number(
-        "log.roll.ms", "segment.ms", "A log goes on in a new segment when the old one is so old.", unit="ms"
-    ),
+    _number("log.roll.ms", "segment.ms", "The maximum age of a segment before a new one starts.", unit="ms"),
     _number(
         "log.roll.hours",
         "segment.ms",
-        "The same in hours, where `log.roll.ms` is not set.",
+        "The same in hours, if `log.roll.ms` is not set.",
         unit="hours",
         default=_WEEK_HOURS,
     ),
     _number(
         "log.retention.bytes",
         "retention.bytes",
-        "How much of a partition is kept; -1: no bound.",
+        "The maximum size of a partition's log. -1: no limit.",
         unit="bytes",
     ),
     _number(
         "log.retention.ms",
         "retention.ms",
-        "How long a segment is kept after its newest record; -1: for ever.",
+        "How long a segment is kept after its newest record. -1: forever.",
         unit="ms",
         minimum=-1,
     ),
     _number(
         "log.retention.minutes",
         "retention.ms",
-        "The same in minutes, where `log.retention.ms` is not set.",
+        "The same in minutes, if `log.retention.ms` is not set.",
         unit="minutes",
         minimum=-1,
     ),
     _number(
         "log.retention.hours",
         "retention.ms",
-        "The same in hours, where neither of these is set.",
+        "The same in hours, if neither of these is set.",
         unit="hours",
         default=_WEEK_HOURS,
         minimum=-1,
@@ -99,14 +100,15 @@ TOPICS = (
         "log.cleanup.policy",
         "choice",
         "delete",
-        "`delete`: old segments are removed. Nothing is compacted: with `compact` alone nothing is removed.",
+        "`delete`: old segments are deleted. Compaction is not supported: with `compact` alone nothing is "
+        "deleted.",
         roles=(BROKER,),
         choices=("delete", "compact", "compact,delete", "delete,compact"),
     ),
     _number(
         "log.segment.delete.delay.ms",
         "file.delete.delay.ms",
-        "How long the file of a removed segment stays.",
+        "How long the file of a deleted segment stays.",
         unit="ms",
         default=int(TOPIC_KEYS["file.delete.delay.ms"].default or 0),
         minimum=0,
@@ -115,7 +117,7 @@ TOPICS = (
         "log.message.timestamp.type",
         "choice",
         "CreateTime",
-        "`CreateTime`: records keep the producer's time; `LogAppendTime`: they get the leader's.",
+        "`CreateTime`: records keep the producer's timestamp. `LogAppendTime`: they get the leader's.",
         roles=(BROKER,),
         choices=("CreateTime", "LogAppendTime"),
     ),

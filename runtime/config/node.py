@@ -266,12 +266,12 @@ def load_config(path: Path, role: str | None = None, node_id: int | None = None)
 def _read_pairs(path: Path) -> dict[str, str]:
     try:
         if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError("is no configuration file: it is larger than 1 MiB")
+            raise ConfigError("is not a configuration file: it is larger than 1 MiB")
         text = path.read_bytes().decode("utf-8")
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}; give the path of a .properties file") from error
     except UnicodeDecodeError as error:
-        raise ConfigError("is no UTF-8 text; give the path of a .properties file") from error
+        raise ConfigError("is not UTF-8 text; give the path of a .properties file") from error
     pairs: dict[str, str] = {}
     try:
         for entry in javaproperties.parse(text):
@@ -281,7 +281,7 @@ def _read_pairs(path: Path) -> dict[str, str]:
                 raise ConfigError(f"{entry.key} is set twice: remove one of the lines")
             pairs[entry.key] = entry.value
     except ValueError as error:
-        raise ConfigError(f"is no .properties file: {error}") from error
+        raise ConfigError(f"is not a .properties file: {error}") from error
     if not pairs:
         raise ConfigError(
             "is empty; it needs at least process.roles, node.id, listeners, log.dirs and the voters"
@@ -294,7 +294,7 @@ def _with_node_id(pairs: dict[str, str], node_id: int | None) -> dict[str, str]:
         return pairs
     written = pairs.get("node.id")
     if written is not None and written.strip() != str(node_id):
-        raise ConfigError(f"node.id={written}, and the command line says {node_id}: leave one of them out")
+        raise ConfigError(f"node.id={written}, but the command line says {node_id}: leave one of them out")
     return {**pairs, "node.id": str(node_id)}
 
 
@@ -304,7 +304,7 @@ def _passed_over(pairs: Mapping[str, str], role: str) -> dict[str, str]:
     for name, value in pairs.items():
         key = KEYS.get(name)
         if key is not None and key.own and role not in key.roles:
-            raise ConfigError(f"{name} is for a {key.roles[0]}, and this is a {role}: remove the line")
+            raise ConfigError(f"{name} is for a {key.roles[0]}, but this is a {role}: remove the line")
         if key is None or role not in key.roles:
             passed[name] = value
     return passed
@@ -329,11 +329,12 @@ def _role(pairs: Mapping[str, str], wanted: str | None) -> str:
         raise ConfigError(f"{key.name} is missing: {key.text}")
     if len(roles) != 1:
         raise ConfigError(
-            f"process.roles={','.join(roles)}: a process has one role here, run controller and broker apart"
+            f"process.roles={','.join(roles)}: combined mode is not supported; run controller and broker "
+            "as separate processes"
         )
     role = roles[0]
     if role not in BOTH:
-        raise ConfigError(f"process.roles={role} is not possible: choose controller or broker")
+        raise ConfigError(f"process.roles={role} is not valid: choose controller or broker")
     if wanted is not None and role != wanted:
         raise ConfigError(
             f"process.roles={role}, but a {wanted} was started: use the {role}'s command or file"
@@ -354,8 +355,8 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     controller_name = controller_names[0]
     if role == CONTROLLER and [each.name for each in listeners] != [controller_name]:
         raise ConfigError(
-            f"listeners of a controller must be one called {controller_name} (controller.listener.names): "
-            f"write listeners={controller_name}://host:port"
+            f"a controller needs exactly one listener, named {controller_name} "
+            f"(controller.listener.names): write listeners={controller_name}://host:port"
         )
     advertised = parse_listeners(
         "advertised.listeners", cast("tuple[str, ...]", values["advertised.listeners"]), protocols
@@ -406,7 +407,7 @@ def _check_membership(role: str, node_id: int, voters: tuple[Voter, ...]) -> Non
             "add this controller there, on every node, or correct node.id"
         )
     if role == BROKER and node_id in ids:
-        raise ConfigError(f"node.id={node_id} is a controller's id: give the broker an id of its own")
+        raise ConfigError(f"node.id={node_id} is a controller's id: give the broker its own id")
 
 
 def _tls_files(values: Mapping[str, Value]) -> TlsFiles:
@@ -430,11 +431,13 @@ def _check_tls(config: NodeConfig) -> None:
     serves_tls = any(listener.is_tls for listener in config.listeners)
     if serves_tls and config.tls.keystore is None:
         raise ConfigError(
-            "a listener is SSL, but ssl.keystore.location is missing: name the PEM file with key and chain"
+            "a listener is SSL, but ssl.keystore.location is missing: set it to the PEM file with the key "
+            "and certificate chain"
         )
     if config.tls.client_auth and config.tls.truststore is None:
         raise ConfigError(
-            "ssl.client.auth=required needs ssl.truststore.location: name the PEM file of the clients' CA"
+            "ssl.client.auth=required needs ssl.truststore.location: set it to the PEM file of the "
+            "clients' CA"
         )
     if config.tls.client_auth and not serves_tls:
         raise ConfigError(
@@ -450,7 +453,8 @@ def _raft(values: Mapping[str, Value]) -> RaftConfig:
     if fetch_max_wait_ms * 2 > fetch_timeout_ms:
         raise ConfigError(
             f"controller.quorum.fetch.max.wait.ms ({fetch_max_wait_ms}) must be at most half of "
-            f"controller.quorum.fetch.timeout.ms ({fetch_timeout_ms}): a held fetch looks like a dead leader"
+            f"controller.quorum.fetch.timeout.ms ({fetch_timeout_ms}), or a waiting fetch looks like a "
+            "dead leader"
         )
     return RaftConfig(
         election_timeout_ms=number("election.timeout.ms"),

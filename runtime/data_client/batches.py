@@ -93,7 +93,7 @@ def foreign_payload(batch: bytes) -> Payload:
     if problem is None and header.size_bytes != len(batch):
         problem = f"expected one batch of {header.size_bytes} bytes, found {len(batch)}"
     if problem is not None:
-        raise BatchError(f"this is no whole record batch: {problem}")
+        raise BatchError(f"this is not a complete record batch: {problem}")
     return Payload(
         body=batch[HEADER_BYTES : header.size_bytes],
         attributes=header.attributes,
@@ -131,7 +131,7 @@ class BatchBuilder:
         )
         if len(record) > RECORD_MAX_BYTES:
             raise BatchError(
-                f"a message of {len(record)} bytes is over the limit of {RECORD_MAX_BYTES}: split it"
+                f"a message of {len(record)} bytes exceeds the limit of {RECORD_MAX_BYTES}: split it"
             )
         if self.count and (self.size_bytes + len(record) > self._limit_bytes or self.count >= RECORDS_MAX):
             return False

@@ -86,7 +86,7 @@ class ClusterView:
         self._pause = Backoff(REFRESH, rng)
         self._again_s = 0.0
         self._turn = 0
-        self._problem = "nobody was asked"
+        self._problem = "no request was sent"
 
     # --- what is known
 
@@ -273,6 +273,6 @@ class ClusterView:
     def _nobody(self, timeout_ms: int) -> str:
         addresses = ", ".join(f"{host}:{port}" for host, port in self._bootstrap)
         return (
-            f"nobody at {addresses} answered within {timeout_ms} ms (last: {self._problem});"
-            " check that the cluster runs and that the addresses are right"
+            f"no node at {addresses} answered within {timeout_ms} ms (last: {self._problem}); check that "
+            "the cluster runs and that the addresses are right"
         )

@@ -111,7 +111,7 @@ class GrpcConnections:
     def drop(self, address: Address) -> None:
         stream = self._streams.pop(address, None)
         if stream is not None:
-            stream.break_off("it did not answer and leads no more")
+            stream.break_off("it did not answer and is no longer the leader")
 
     async def fetch(
         self, address: Address, request: api.FetchRequest, *, timeout_ms: int
@@ -273,7 +273,7 @@ class _ProduceStream:
                     self.break_off(UNREADABLE)
                     return
                 if not self._unanswered:
-                    self.break_off("it answered more requests than it was sent")
+                    self.break_off("it sent more answers than there were requests")
                     return
                 _settle(self._unanswered.popleft(), codec.produced_from_pb(answer))
             code = await self._call.code()

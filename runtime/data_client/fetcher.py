@@ -33,8 +33,8 @@ class TruncatedError(ApiError):
     def __init__(self, topic: str, partition: int, end_offset: int, position: int) -> None:
         super().__init__(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"the log of {topic}-{partition} was cut at offset {end_offset}: what was read from there to"
-            f" {position} is not in it any more; undo it, and read again from {end_offset}",
+            f"the log of {topic}-{partition} was truncated at offset {end_offset}: records read from there "
+            f"to {position} are no longer in it; undo them, and read again from {end_offset}",
         )
         self.end_offset = end_offset
 
@@ -293,9 +293,9 @@ class Fetcher:
             return
         if part.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             message = (
-                f"offset {each.position.offset} is not in the log of {name}, which has"
-                f" {part.log_start_offset} to {part.high_watermark}; begin at one of those, at earliest or at"
-                " latest"
+                f"offset {each.position.offset} is not in the log of {name}, which has "
+                f"{part.log_start_offset} to {part.high_watermark}; start at one of those, at earliest "
+                "or at latest"
             )
             self._stop(each, ApiError(part.error, message))
             return

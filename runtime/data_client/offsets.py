@@ -48,7 +48,7 @@ class OffsetFinder:
                 break
             if loop.time() >= deadline:
                 raise ClientError(
-                    f"not every leader said its offsets within {timeout_ms} ms (last: {problem})"
+                    f"not every leader reported its offsets within {timeout_ms} ms (last: {problem})"
                 )
             self._view.want_refresh()
             await asyncio.sleep(backoff.failed(0) / 1000)

@@ -267,7 +267,7 @@ class Producer:
     def _lane(self, topic: str, key: bytes | None, partition: int | None) -> Lane:
         """Of a known topic."""
         if self._closed:
-            raise SendError(ErrorCode.INVALID_REQUEST, "the producer is closed: make another")
+            raise SendError(ErrorCode.INVALID_REQUEST, "the producer is closed: create another")
         known = self._view.topic(topic)
         count = len(known.partitions) if known else 0
         if partition is None:

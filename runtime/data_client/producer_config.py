@@ -35,7 +35,7 @@ class ProducerConfig:
         if self.acks == ACKS_NONE and self.idempotent:
             raise ValueError("a producer without acknowledgements cannot be idempotent: give acks 1 or -1")
         if not 1 <= self.max_in_flight <= 5:
-            raise ValueError("max_in_flight is 1 to 5: a leader remembers five batches of a producer")
+            raise ValueError("max_in_flight must be 1 to 5: a leader remembers five batches per producer")
 
     def limits(self) -> SendLimits:
         idempotent = self.acks != ACKS_NONE if self.idempotent is None else self.idempotent

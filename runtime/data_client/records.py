@@ -46,7 +46,7 @@ class Batch(NamedTuple):
     def records(self, from_offset: int = 0) -> list[Record]:
         """Its records from `from_offset` on. Raises CompressedBatchError for a codec that is not opened
         here, BatchError when the records do not fill the batch."""
-        advice = f"read it with Kafka's tools, or begin behind it, at offset {self.header.next_offset}"
+        advice = f"read it with Kafka's tools, or start after it, at offset {self.header.next_offset}"
         found = _split(self.header, batch_payload(self.header, self.data, advice=advice))
         return (
             found if from_offset <= self.header.base_offset else [r for r in found if r.offset >= from_offset]
@@ -60,8 +60,8 @@ def split_batches(data: bytes) -> Iterator[Batch]:
         problem = batch_problem(data, position, min_epoch=-1, check_count=False)
         if problem is not None:
             raise BatchError(
-                f"the fetched data is damaged at byte {position}: {problem}; fetch it again, and if that"
-                " does not help, look at the leader's disk"
+                f"the fetched data is damaged at byte {position}: {problem}; fetch it again, and if that "
+                "does not help, check the leader's disk"
             )
         header = parse_header(data, position)
         after = position + header.size_bytes
@@ -108,8 +108,8 @@ def _split(header: BatchHeader, data: bytes) -> list[Record]:
         position = -1
     if position != len(data):
         raise BatchError(
-            f"record {len(records)} of the batch at offset {header.base_offset} does not end where the batch"
-            " says: the producer made it wrong"
+            f"record {len(records)} of the batch at offset {header.base_offset} does not end where the "
+            "batch says: the producer encoded it wrongly"
         )
     return records
 
@@ -155,7 +155,7 @@ def _record(header: BatchHeader, data: bytes, position: int) -> tuple[Record, in
         position += 1
     if position != end:
         raise BatchError(
-            f"a record of the batch at offset {header.base_offset} has another length than it says"
+            f"a record of the batch at offset {header.base_offset} does not have the length that it claims"
         )
     timestamp_ms = (
         header.max_timestamp_ms if header.attributes & LOG_APPEND_TIME else header.base_timestamp_ms + stamp
@@ -173,7 +173,7 @@ def _bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
 def _headers(data: bytes, position: int) -> tuple[tuple[tuple[bytes, bytes | None], ...], int]:
     count, position = decode_varint(data, position)
     if not 0 <= count <= len(data):
-        raise BatchError(f"a record says that it has {count} headers")
+        raise BatchError(f"a record claims to have {count} headers")
     found: list[tuple[bytes, bytes | None]] = []
     for _ in range(count):
         name, position = _bytes(data, position)

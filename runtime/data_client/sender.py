@@ -372,7 +372,7 @@ class Sender:
         elif self._view.leader(lane.topic, lane.partition) is None:
             why = "it has no leader; see: metaquorum topics describe"
         else:
-            why = "it waited behind others; lower the rate or raise the delivery timeout"
+            why = "it waited behind other messages; lower the rate or raise the delivery timeout"
         self._fail(batch, ErrorCode.REQUEST_TIMED_OUT, f"{where} acknowledged nothing in time ({why})")
 
     def _give_up_deposed(self) -> None:

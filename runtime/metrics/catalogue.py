@@ -110,42 +110,42 @@ STATES = ("leader", "candidate", "prospective", "voted", "follower", "observer",
 CURRENT_STATE = _raft(
     "current-state",
     "0 or 1",
-    "1 for the state that this node is in: "
+    "1 for the current state of this node: "
     + ", ".join(STATES)
-    + ". `prospective` asks for pre-votes (KIP-996).",
+    + ". `prospective` starts a pre-vote (KIP-996).",
     labels=("state",),
 )
-CURRENT_LEADER = _raft("current-leader", "node id", "The quorum's leader; -1: none is known.")
-CURRENT_VOTE = _raft("current-vote", "node id", "Who has this node's vote in this epoch; -1: nobody.")
-CURRENT_EPOCH = _raft("current-epoch", "epoch", "The quorum's epoch.")
-HIGH_WATERMARK = _raft("high-watermark", "offset", "All below is committed; -1: not known yet.")
-LOG_END_OFFSET = _raft("log-end-offset", "offset", "Where the next record of the metadata log goes.")
+CURRENT_LEADER = _raft("current-leader", "node id", "The leader of the quorum. -1: unknown.")
+CURRENT_VOTE = _raft("current-vote", "node id", "The node that this node voted for in this epoch. -1: none.")
+CURRENT_EPOCH = _raft("current-epoch", "epoch", "The epoch of the quorum.")
+HIGH_WATERMARK = _raft("high-watermark", "offset", "Everything below is committed. -1: unknown.")
+LOG_END_OFFSET = _raft("log-end-offset", "offset", "The offset of the next record of the metadata log.")
 LOG_END_EPOCH = _raft(
-    "log-end-epoch", "epoch", "The epoch of the metadata log's last record; -1: it is empty."
+    "log-end-epoch", "epoch", "The epoch of the last record of the metadata log. -1: the log is empty."
 )
 UNKNOWN_VOTERS = _raft(
     "number-unknown-voter-connections", "voters", "Voters whose address this node does not know."
 )
-_WINDOW = " Of the last 30 to 60 s; NaN: there was none."
+_WINDOW = " Over the last 30 to 60 s. NaN: none."
 COMMIT_AVG = _raft(
-    "commit-latency-avg", "ms", "From a batch's append on this leader to its commit, on average." + _WINDOW
+    "commit-latency-avg",
+    "ms",
+    "The average time from the append of a batch on this leader to its commit." + _WINDOW,
 )
-COMMIT_MAX = _raft("commit-latency-max", "ms", "The longest such time." + _WINDOW)
+COMMIT_MAX = _raft("commit-latency-max", "ms", "The maximum of that time." + _WINDOW)
 ELECTION_AVG = _raft(
-    "election-latency-avg", "ms", "From standing for election to a known leader, on average." + _WINDOW
+    "election-latency-avg", "ms", "The average time from a candidacy to a known leader." + _WINDOW
 )
-ELECTION_MAX = _raft("election-latency-max", "ms", "The longest such time." + _WINDOW)
+ELECTION_MAX = _raft("election-latency-max", "ms", "The maximum of that time." + _WINDOW)
 FETCH_RATE = _raft(
     "fetch-records-rate",
     "1/s",
-    "Records of the metadata log fetched from the leader. Of the last 30 to 60 s.",
+    "Records of the metadata log fetched from the leader, over the last 30 to 60 s.",
 )
 APPEND_RATE = _raft(
-    "append-records-rate", "1/s", "Records appended by this node as the leader. Of the last 30 to 60 s."
+    "append-records-rate", "1/s", "Records that this node appended as leader, over the last 30 to 60 s."
 )
-IDLE_RATIO = _raft(
-    "poll-idle-ratio-avg", "0 to 1", "The part of the time in which the node's loop had nothing to do."
-)
+IDLE_RATIO = _raft("poll-idle-ratio-avg", "0 to 1", "The fraction of time in which the node's loop was idle.")
 
 METADATA_VERSION = _kafka(
     "kafka.server", "MetadataLoader", "CurrentMetadataVersion", "level", "The finalized metadata.version."
@@ -155,21 +155,21 @@ LOAD_SNAPSHOTS = _kafka(
     "MetadataLoader",
     "HandleLoadSnapshotCount",
     "snapshots",
-    "Snapshots that became this node's image since it started, the one that it started from included.",
+    "Snapshots loaded since this node started, including the one at its start.",
 )
 SNAPSHOT_BYTES = _kafka(
     "kafka.server",
     "SnapshotEmitter",
     "LatestSnapshotGeneratedBytes",
     "bytes",
-    "The size of the newest snapshot that this process wrote, or else that it loaded; 0: there is none.",
+    "The size of the newest snapshot that this process wrote or, if none, loaded. 0: none.",
 )
 SNAPSHOT_AGE = _kafka(
     "kafka.server",
     "SnapshotEmitter",
     "LatestSnapshotGeneratedAgeMs",
     "ms",
-    "Since this process wrote a snapshot, or since it started.",
+    "The age of the newest snapshot that this process wrote, or its uptime.",
 )
 
 ACTIVE_CONTROLLERS = _controller(
@@ -181,7 +181,7 @@ QUEUE_TIME = Metric(
     name=prometheus_name("kafka.controller", "ControllerEventManager", "EventQueueTimeMs"),
     kind="histogram",
     unit="ms",
-    text="How long an event waited in the node's inbox.",
+    text="The time that an event waited in the node's inbox.",
     mbean="kafka.controller:type=ControllerEventManager,name=EventQueueTimeMs",
     roles=(CONTROLLER,),
 )
@@ -189,7 +189,7 @@ PROCESSING_TIME = Metric(
     name=prometheus_name("kafka.controller", "ControllerEventManager", "EventQueueProcessingTimeMs"),
     kind="histogram",
     unit="ms",
-    text="How long an event took, what it had done included (syncs are not: they run beside).",
+    text="The time that an event took, without syncs.",
     mbean="kafka.controller:type=ControllerEventManager,name=EventQueueProcessingTimeMs",
     roles=(CONTROLLER,),
 )
@@ -199,85 +199,86 @@ TOPICS = _controller("GlobalTopicCount", "topics", "Topics of the cluster.")
 PARTITIONS = _controller("GlobalPartitionCount", "partitions", "Partitions of the cluster.")
 OFFLINE_PARTITIONS = _controller("OfflinePartitionsCount", "partitions", "Partitions without a leader.")
 IMBALANCE = _controller(
-    "PreferredReplicaImbalanceCount", "partitions", "Partitions that their first replica does not lead."
+    "PreferredReplicaImbalanceCount", "partitions", "Partitions whose leader is not the preferred replica."
 )
 METADATA_ERRORS = _controller(
     "MetadataErrorCount",
     "errors",
-    "Committed metadata that could not be read or replayed, and damaged snapshots that were fetched again.",
+    "Failures to read or replay committed metadata, and damaged snapshots that were fetched again.",
 )
 APPLIED_OFFSET = _controller(
     "LastAppliedRecordOffset",
     "offset",
-    "The last record in this controller's state; of the active one also what waits for its commit. -1: none.",
+    "The last record in this controller's state; on the active controller including uncommitted records. "
+    "-1: none.",
 )
 COMMITTED_OFFSET = _controller(
     "LastCommittedRecordOffset", "offset", "The last committed record that this controller knows. -1: none."
 )
 APPLIED_TIMESTAMP = _controller(
-    "LastAppliedRecordTimestamp", "ms since 1970", "When the last applied record was written. -1: none."
+    "LastAppliedRecordTimestamp", "ms since 1970", "The timestamp of the last applied record. -1: none."
 )
 APPLIED_LAG = _controller(
     "LastAppliedRecordLagMs",
     "ms",
-    "Now less the time of the last applied record; 0 on the active controller, -1: nothing is applied.",
+    "The age of the last applied record; 0 on the active controller. -1: none.",
 )
 TIMED_OUT_HEARTBEATS = _controller(
     "TimedOutBrokerHeartbeatCount",
     "requests",
-    "Heartbeats whose broker stopped to wait before this controller had answered.",
+    "Heartbeats that timed out at the broker before this controller answered.",
 )
 OPERATIONS_STARTED = _controller(
-    "EventQueueOperationsStartedCount", "events", "Events that this node has begun to handle."
+    "EventQueueOperationsStartedCount", "events", "Events that this node has started to handle."
 )
 OPERATIONS_TIMED_OUT = _controller(
     "EventQueueOperationsTimedOutCount",
     "requests",
-    "Requests whose caller stopped to wait before this controller had answered.",
+    "Requests that timed out at the caller before this controller answered.",
 )
 NEW_CONTROLLERS = _controller(
-    "NewActiveControllersCount", "elections", "Elections of a leader that this node has learned of."
+    "NewActiveControllersCount", "elections", "Elections of a leader that this node has seen."
 )
 
 BROKER_APPLIED_OFFSET = _broker(
     "last-applied-record-offset", "offset", "The last metadata record that this broker applied. -1: none."
 )
 BROKER_APPLIED_TIMESTAMP = _broker(
-    "last-applied-record-timestamp", "ms since 1970", "When that record was written. -1: none."
+    "last-applied-record-timestamp", "ms since 1970", "The timestamp of that record. -1: none."
 )
-BROKER_APPLIED_LAG = _broker(
-    "last-applied-record-lag-ms", "ms", "Now less that time. -1: nothing is applied."
-)
+BROKER_APPLIED_LAG = _broker("last-applied-record-lag-ms", "ms", "The age of that record. -1: none.")
 BROKER_LOAD_ERRORS = _broker(
     "metadata-load-error-count",
     "errors",
-    "Committed metadata that could not be read or replayed, and damaged snapshots that were fetched again.",
+    "Failures to read or replay committed metadata, and damaged snapshots that were fetched again.",
 )
 BROKER_APPLY_ERRORS = _broker(
     "metadata-apply-error-count",
     "errors",
-    "New images that could not be carried out on this broker's replicas.",
+    "New images that could not be applied to this broker's replicas.",
 )
 
 LEADER_COUNT = _replica("LeaderCount", "partitions", "Partitions that this broker leads.")
 PARTITION_COUNT = _replica(
-    "PartitionCount", "replicas", "Replicas of this broker, those in bad directories included."
+    "PartitionCount", "replicas", "Replicas of this broker, including those in offline directories."
 )
 OFFLINE_REPLICAS = _replica(
-    "OfflineReplicaCount", "replicas", "Replicas of this broker in its bad directories (KIP-112)."
+    "OfflineReplicaCount", "replicas", "Replicas of this broker in offline directories (KIP-112)."
 )
 UNDER_REPLICATED = _replica(
-    "UnderReplicatedPartitions", "partitions", "Led here, with fewer replicas in sync than there are."
+    "UnderReplicatedPartitions",
+    "partitions",
+    "Partitions led here with fewer in-sync replicas than replicas.",
 )
 UNDER_MIN_ISR = _replica(
     "UnderMinIsrPartitionCount",
     "partitions",
-    "Led here, with fewer replicas in sync than min.insync.replicas.",
+    "Partitions led here with fewer in-sync replicas than min.insync.replicas.",
 )
 AT_MIN_ISR = _replica(
     "AtMinIsrPartitionCount",
     "partitions",
-    "Led here, with just as many replicas in sync as min.insync.replicas asks for.",
+    "Partitions led here with exactly min.insync.replicas in-sync replicas.",
 )
 UNASSIGNED_REPLICAS = Metric(
     name="metaquorum_broker_unassigned_replicas",
@@ -291,7 +292,7 @@ MAX_LAG = _kafka(
     "ReplicaFetcherManager",
     "MaxLag",
     "offsets",
-    "How far the replica that is furthest behind its leader is.",
+    "The lag of the replica that is furthest behind its leader.",
     roles=(BROKER,),
     tags=",clientId=Replica",
 )
@@ -300,19 +301,19 @@ PURGATORY = _kafka(
     "DelayedOperationPurgatory",
     "PurgatorySize",
     "requests",
-    "Requests that wait for their records to be replicated, or for new records.",
+    "Requests that wait for replication or for new records.",
     roles=(BROKER,),
     labels=("delayedOperation",),
     tags=",delayedOperation=...",
 )
-ISR_SHRINKS = _replica("IsrShrinksPerSec", "changes", "ISRs that this broker has made smaller.", "counter")
-ISR_EXPANDS = _replica("IsrExpandsPerSec", "changes", "ISRs that this broker has made larger.", "counter")
+ISR_SHRINKS = _replica("IsrShrinksPerSec", "changes", "Times that this broker shrank an ISR.", "counter")
+ISR_EXPANDS = _replica("IsrExpandsPerSec", "changes", "Times that this broker expanded an ISR.", "counter")
 OFFLINE_DIRECTORIES = _kafka(
     "kafka.log",
     "LogManager",
     "OfflineLogDirectoryCount",
     "directories",
-    "Configured log directories that are bad. 0 in a sound broker.",
+    "Offline log directories. 0 on a healthy broker.",
     roles=(BROKER,),
 )
 OFFLINE_DIRECTORIES_KIP = _kafka(
@@ -320,7 +321,7 @@ OFFLINE_DIRECTORIES_KIP = _kafka(
     "LogManager",
     "OfflineLogDirectoryCount",
     "directories",
-    "The same, by the name that KIP-112 gives it.",
+    "The same, under the name in KIP-112.",
     roles=(BROKER,),
 )
 OFFLINE_DIRECTORIES_ALIAS = _kafka(
@@ -328,7 +329,7 @@ OFFLINE_DIRECTORIES_ALIAS = _kafka(
     "LogManager",
     "OfflineLogDirectoriesCount",
     "directories",
-    "The same, by the name in KIP-112's text for operators.",
+    "The same, under the name in KIP-112's text for operators.",
     roles=(BROKER,),
 )
 DIRECTORY_OFFLINE = _kafka(
@@ -336,35 +337,31 @@ DIRECTORY_OFFLINE = _kafka(
     "LogManager",
     "LogDirectoryOffline",
     "0 or 1",
-    "1: this directory is bad.",
+    "1: this directory is offline.",
     roles=(BROKER,),
     labels=("logDirectory",),
     tags=",logDirectory=...",
 )
-BYTES_IN = _traffic(
-    "BytesInPerSec", "bytes", "Records that producers' requests brought and that were appended."
-)
+BYTES_IN = _traffic("BytesInPerSec", "bytes", "Produced records that were appended.")
 BYTES_OUT = _traffic("BytesOutPerSec", "bytes", "Records that were sent to consumers.")
 REPLICATION_IN = _traffic(
     "ReplicationBytesInPerSec", "bytes", "Records that were fetched from leaders and appended."
 )
 REPLICATION_OUT = _traffic("ReplicationBytesOutPerSec", "bytes", "Records that were sent to followers.")
 FAILED_PRODUCES = _traffic(
-    "FailedProduceRequestsPerSec", "partitions", "Partitions of produce requests that met an error."
+    "FailedProduceRequestsPerSec", "partitions", "Partitions of produce requests that failed."
 )
 FAILED_FETCHES = _traffic(
-    "FailedFetchRequestsPerSec", "partitions", "Partitions of fetch requests that met an error."
+    "FailedFetchRequestsPerSec", "partitions", "Partitions of fetch requests that failed."
 )
-MESSAGES_IN = _traffic(
-    "MessagesInPerSec", "records", "Records that producers' requests brought and that were appended."
-)
+MESSAGES_IN = _traffic("MessagesInPerSec", "records", "Produced records that were appended.")
 
 REQUEST_TIME = _kafka(
     "kafka.network",
     "RequestMetrics",
     "TotalTimeMs",
     "ms",
-    "From a request's arrival to its answer, what it waited for included; by the name of the request.",
+    "The time from the arrival of a request to its answer, including waits; by request.",
     kind="histogram",
     labels=("request",),
     tags=",request=...",
@@ -374,7 +371,7 @@ REQUEST_ERRORS = _kafka(
     "RequestMetrics",
     "ErrorsPerSec",
     "requests",
-    "Requests that were answered with an error, by request and code.",
+    "Requests answered with an error, by request and code.",
     kind="counter",
     labels=("request", "error"),
     tags=",request=...,error=...",
@@ -384,7 +381,7 @@ FLUSH_TIME = _kafka(
     "LogFlushStats",
     "LogFlushRateAndTimeMs",
     "ms",
-    "How long a sync took; `directory` is a log directory, or `metadata` for the metadata log.",
+    "The time that a sync took; `directory` is a log directory, or `metadata` for the metadata log.",
     kind="histogram",
     labels=("directory",),
 )
@@ -393,27 +390,27 @@ INFO = Metric(
     name="metaquorum_node_info",
     kind="gauge",
     unit="1",
-    text="Always 1; the labels say who this is.",
+    text="Always 1; the labels identify the node.",
     labels=("node_id", "role", "cluster_id", "version"),
 )
 COMMIT_TIME = Metric(
     name="metaquorum_raft_commit_ms",
     kind="histogram",
     unit="ms",
-    text="From a batch's append on this leader to its commit.",
+    text="The time from the append of a batch on this leader to its commit.",
 )
 ELECTION_TIME = Metric(
     name="metaquorum_raft_election_ms",
     kind="histogram",
     unit="ms",
-    text="From standing for election to a known leader.",
+    text="The time from a candidacy to a known leader.",
 )
 LOST_RECORDS = Metric(
     name="metaquorum_raft_lost_committed_records",
     kind="gauge",
     unit="records",
-    text="Committed records that another node knows of and this leader does not have; anything but 0 means"
-    " that a controller's directory was replaced by an older copy or emptied.",
+    text="Committed records that another node knows of but this leader lacks. Above 0, a controller's "
+    "directory was replaced by an older copy or emptied.",
 )
 FETCHED_RECORDS = Metric(
     name="metaquorum_raft_fetched_records",
@@ -425,34 +422,34 @@ APPENDED_RECORDS = Metric(
     name="metaquorum_raft_appended_records",
     kind="counter",
     unit="records",
-    text="Records appended by this node as the leader.",
+    text="Records that this node appended as leader.",
 )
 EXPIRED_SESSIONS = Metric(
     name="metaquorum_controller_expired_sessions",
     kind="counter",
     unit="brokers",
-    text="Unfenced brokers whose session ran out on this controller.",
+    text="Unfenced brokers whose session expired on this controller.",
     roles=(CONTROLLER,),
 )
 PENDING_BATCHES = Metric(
     name="metaquorum_controller_pending_batches",
     kind="gauge",
     unit="batches",
-    text="Batches that wait for their commit.",
+    text="Batches waiting for their commit.",
     roles=(CONTROLLER,),
 )
 WAITING_REQUESTS = Metric(
     name="metaquorum_controller_waiting_requests",
     kind="gauge",
     unit="requests",
-    text="Requests whose answer is outstanding.",
+    text="Requests without an answer yet.",
     roles=(CONTROLLER,),
 )
 ALL_UNDER_REPLICATED = Metric(
     name="metaquorum_controller_under_replicated_partitions",
     kind="gauge",
     unit="partitions",
-    text="Partitions of the cluster with fewer replicas in sync than there are.",
+    text="Partitions of the cluster with fewer in-sync replicas than replicas.",
     roles=(CONTROLLER,),
 )
 BROKER_STATE = Metric(
@@ -467,43 +464,45 @@ BROKER_FENCED = Metric(
     name="metaquorum_broker_fenced",
     kind="gauge",
     unit="0 or 1",
-    text="1: this broker answers no clients.",
+    text="1: this broker does not serve clients.",
     roles=(BROKER,),
 )
 BROKER_EPOCH = Metric(
     name="metaquorum_broker_epoch",
     kind="gauge",
     unit="epoch",
-    text="The epoch of this broker's registration; -1: it is not registered.",
+    text="The broker epoch. -1: not registered.",
     roles=(BROKER,),
 )
 BROKER_LEASE = Metric(
     name="metaquorum_broker_lease_left_ms",
     kind="gauge",
     unit="ms",
-    text="How long its lease still runs; -1: it has none.",
+    text="The remaining time of the lease. -1: none.",
     roles=(BROKER,),
 )
 INBOX = Metric(
-    name="metaquorum_loop_inbox_events", kind="gauge", unit="events", text="Events that wait for the node."
+    name="metaquorum_loop_inbox_events", kind="gauge", unit="events", text="Events waiting in the inbox."
 )
 REFUSED = Metric(
     name="metaquorum_loop_refused_events",
     kind="counter",
     unit="events",
-    text="Events that were refused because the inbox was full.",
+    text="Events refused because the inbox was full.",
 )
 GAPS = Metric(
     name="metaquorum_loop_gaps",
     kind="counter",
     unit="pauses",
-    text="Pauses of this process of more than 200 ms: the machine is overloaded, or it was stopped.",
+    text=(
+        "Stalls of this process of more than 200 ms: the machine is overloaded, or the process was paused."
+    ),
 )
 SCRAPE_TIME = Metric(
     name="metaquorum_scrape_ms",
     kind="gauge",
     unit="ms",
-    text="How long the page before this one took the loop, in all its slices.",
+    text="The loop time that the previous page took.",
 )
 
 GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (

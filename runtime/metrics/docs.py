@@ -6,24 +6,24 @@ from metaquorum.runtime.metrics.catalogue import GROUPS, Metric
 
 _HEAD = """# Metrics
 
-A process whose configuration has `metrics.listener=http://127.0.0.1:9404` shows its figures at
-`http://127.0.0.1:9404/metrics`, in the text format 0.0.4 of Prometheus; without that key it neither listens
-nor counts. The address has no protection of its own: keep it on the loopback interface or in a network that
-only the scraper reaches. `metaquorum local status` names the addresses of a local cluster.
+With `metrics.listener=http://127.0.0.1:9404` in its configuration, a process serves metrics at
+`http://127.0.0.1:9404/metrics`, in the text format 0.0.4 of Prometheus. Without that key it neither
+listens nor counts. The address has no protection: keep it on the loopback interface, or in a network that
+only the scraper reaches. `metaquorum local status` shows the addresses of a local cluster.
 
 ## Names
 
-A figure that Kafka has is called as in Kafka: domain, type and name of its MBean (or the attribute, where
-Kafka's MBean has many) as Kafka writes them, joined with `_`, and every run of characters that Prometheus
-does not allow is one `_`. So `kafka.controller:type=KafkaController,name=ActiveControllerCount` is
+A metric of Kafka has Kafka's name: domain, type and name of its MBean (or the attribute, where Kafka's
+MBean has many), joined with `_`, with every run of characters that Prometheus does not allow replaced by
+`_`. So `kafka.controller:type=KafkaController,name=ActiveControllerCount` is
 `kafka_controller_KafkaController_ActiveControllerCount`, and the attribute `poll-idle-ratio-avg` of
 `kafka.server:type=raft-metrics` is `kafka_server_raft_metrics_poll_idle_ratio_avg`. Other keys of an
 MBean's name are labels. The JMX exporter's example configurations write the same in lower case.
 
-- What Kafka registers as a gauge is a gauge, also where it only rises (`MetadataErrorCount`).
-- A meter of Kafka (`...PerSec`) is a counter, with `_total` behind its name: `rate()` is the reader's.
-- A histogram or timer of Kafka is a histogram with buckets in ms, from 0.1 to 30,000.
-- Figures that Kafka does not have begin with `metaquorum_`.
+- What Kafka registers as a gauge is a gauge, even if it only rises (`MetadataErrorCount`).
+- Kafka's meters (`...PerSec`) are counters named `..._total`: the reader applies `rate()`.
+- Kafka's histograms and timers are histograms with buckets from 0.1 to 30,000 ms.
+- Metrics that Kafka does not have begin with `metaquorum_`.
 - Unknown offsets, epochs and node ids are -1, averages of nothing NaN.
 
 Offsets of raft-metrics are those of the next record, as in Kafka; `LastAppliedRecordOffset` and
@@ -31,21 +31,19 @@ Offsets of raft-metrics are those of the next record, as in Kafka; `LastAppliedR
 
 ## What differs from Kafka
 
-- `TimedOutBrokerHeartbeatCount` and `EventQueueOperationsTimedOutCount` count requests whose caller stopped
-  to wait; brokers whose session ran out are `metaquorum_controller_expired_sessions_total`.
-- Committed metadata that cannot be replayed ends the process (with the reason in its last line) instead of
-  being counted while it runs on: in a running process `MetadataErrorCount` and `metadata-load-error-count`
-  count snapshots that were damaged when they were fetched, and `metadata-apply-error-count` is 0.
-- `commit-latency-*` are of batches; Kafka divides by the number of their records.
-- Counts over all partitions are of the committed image. An error of one partition in an answer counts once
-  a request and code in `ErrorsPerSec`.
+- `TimedOutBrokerHeartbeatCount` and `EventQueueOperationsTimedOutCount` count requests that timed out at
+  the caller; expired broker sessions are `metaquorum_controller_expired_sessions_total`.
+- Committed metadata that cannot be replayed ends the process instead of being counted. In a running
+  process, `MetadataErrorCount` and `metadata-load-error-count` count damaged fetched snapshots, and
+  `metadata-apply-error-count` is 0.
+- `commit-latency-*` are per batch; Kafka divides by the number of records.
+- Counts over all partitions are of the committed image. An error of a partition counts once per request
+  and code in `ErrorsPerSec`.
 
 ## What a scrape costs
 
-Partitions are counted by chunks of 512, and a chunk that did not change is not looked at again. Counting
-and formatting give way to the loop every millisecond. With 1,000,000 partitions on one core of the machine
-of [benchmarks.md](benchmarks.md) (`python -m tests.bench scrape`): a page takes 1.7 ms when nothing
-changed, and 20 ms in slices when every chunk has; the loop waits for 2 to 4 ms at worst.
+Partitions are counted by chunks of 512, and unchanged chunks are skipped. Counting and formatting yield
+to the loop every millisecond. [benchmarks.md](benchmarks.md#a-scrape-scrape) has figures.
 """
 
 
@@ -69,7 +67,7 @@ def metrics_page() -> str:
         )
         parts += [_row(metric) for metric in metrics]
     parts.append(
-        "\nBeside these, the process's own figures by their usual names: `process_resident_memory_bytes`,\n"
+        "\nAlso the metrics of the process under their usual names: `process_resident_memory_bytes`,\n"
         "`process_virtual_memory_bytes`, `process_cpu_seconds_total`, `process_open_fds`,\n"
         "`process_max_fds`, `process_start_time_seconds`, and those of Python's garbage\n"
         "collector (`python_gc_...`).\n"

@@ -84,7 +84,8 @@ class TlsMaterial:
     def server_credentials(self) -> grpc.ServerCredentials:
         if self.key is None or self.chain is None:
             raise ConfigError(
-                "an SSL listener needs ssl.keystore.location: name the PEM file with key and chain"
+                "an SSL listener needs ssl.keystore.location: set it to the PEM file with the key and "
+                "certificate chain"
             )
         return grpc.ssl_server_credentials(
             [(self.key, self.chain)],

@@ -79,7 +79,7 @@ def _guarded(handler: Any, method: str) -> Any:
 
 
 async def _refuse(error: DecodeError, method: str, context: Any) -> None:
-    text = f"this is no request of {method.removeprefix('/')}: {' '.join(str(error).split())}"
+    text = f"this is not a request of {method.removeprefix('/')}: {' '.join(str(error).split())}"
     _log.warning("%s was refused: %s", peer_text(context.peer()), text)
     await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
 

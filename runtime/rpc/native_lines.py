@@ -40,7 +40,7 @@ def handshake_text(error: str) -> str | None:
         return None
     reason, detail = found[1], found[2]
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return "it showed no certificate, and ssl.client.auth requires one"
+        return "it sent no certificate, but ssl.client.auth requires one"
     if reason == "CERTIFICATE_VERIFY_FAILED":
         return f"its certificate is not accepted: {detail}"
     if "ALERT" in reason:
@@ -49,7 +49,7 @@ def handshake_text(error: str) -> str | None:
         return "it does not speak TLS"
     if reason == "BAD_PACKET_LENGTH":
         # An alert that comes in the clear where the next part of the handshake was to come.
-        return "it broke the handshake off: it may not accept our certificate"
+        return "it aborted the handshake: it may not accept our certificate"
     return reason.replace("_", " ").lower()
 
 

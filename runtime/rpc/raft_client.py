@@ -143,7 +143,7 @@ class _Peer:
             reason = f"{error.code().name}: {error.details()}"
             self._reasons.tell(f"node {self._node_id}", error, (self._address.host, self._address.port))
         except raft_codec.EnvelopeError as error:
-            reason = f"it sent what is no answer: {error}"
+            reason = f"it sent an invalid answer: {error}"
         except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             reason = str(error)
         finally:

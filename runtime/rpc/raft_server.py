@@ -137,7 +137,7 @@ class RaftService:
         try:
             await self._read(stream, context)
         except raft_codec.EnvelopeError as error:
-            _log.warning("a peer sent what is no Raft request, its stream is closed: %s", error)
+            _log.warning("closed the stream of a peer that sent an invalid Raft request: %s", error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             writer.cancel()

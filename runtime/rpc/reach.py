@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 
 Address = tuple[str, int]
 
-UNREADABLE = "what it answers cannot be read: it is no node of metaquorum, or of another release"
+UNREADABLE = "its answer is unreadable: it is not a metaquorum node, or runs another release"
 SPEAKS_TLS = (
-    "it speaks TLS, and we do not: name the CA (--truststore; listener.security.protocol.map of a node)"
+    "it speaks TLS, and we do not: give the CA (--truststore, or listener.security.protocol.map of a node)"
 )
 SPEAKS_NO_TLS = (
-    "it does not speak TLS: leave out --truststore and --keystore (PLAINTEXT in a node's listeners)"
+    "it does not speak TLS: leave out --truststore and --keystore (or use PLAINTEXT in a node's listeners)"
 )
-WANTS_CERTIFICATE = "it wants a certificate of ours: name one (--keystore, ssl.keystore.location)"
+WANTS_CERTIFICATE = "it requires a client certificate: give one (--keystore, ssl.keystore.location)"
 LOOK_S = 2.0
 LOOK_AGAIN_S = 5.0
 """An address that goes on failing is not looked at again before."""
@@ -52,7 +52,7 @@ def status_text(error: grpc.aio.AioRpcError) -> str:
         case grpc.StatusCode.UNAVAILABLE:
             return f"not reachable ({_why_unreachable(error.details() or '')})"
         case grpc.StatusCode.UNIMPLEMENTED:
-            return "it does not serve this; give a controller's address"
+            return "it does not serve this request; give a controller's address"
         case code:
             return f"{code.name}: {error.details()}"
 
@@ -60,9 +60,11 @@ def status_text(error: grpc.aio.AioRpcError) -> str:
 def _why_unreachable(details: str) -> str:
     """gRPC wraps what the operating system said in sentences and addresses of its own."""
     if "Connection refused" in details:
-        return "connection refused: nothing listens there"
+        return "connection refused: no process listens there"
     if "attempt timed out" in details:
-        return "it takes no connection: the process hangs, or something in between drops it"
+        return (
+            "it does not accept the connection: the process hangs, or something in between drops the packets"
+        )
     return details
 
 
@@ -185,7 +187,7 @@ def alert_text(reason: str) -> str:
     if "CERTIFICATE_REQUIRED" in words or "HANDSHAKE_FAILURE" in words:
         return WANTS_CERTIFICATE
     if "UNKNOWN_CA" in words:
-        return "it does not accept our certificate: no CA that it knows has signed it"
+        return "it does not accept our certificate: no CA that it trusts has signed it"
     if "CERTIFICATE_EXPIRED" in words:
         return "it does not accept our certificate: it has expired"
     if "CERTIFICATE" in words and "ALERT" in words:

@@ -60,7 +60,8 @@ class SettingsViewService(SettingsViewServicer):
         wanted = [resource_from_pb(each) for each in request.resources]
         if len(wanted) > RESOURCES_PER_ANSWER_MAX:
             text = (
-                f"{len(wanted)} resources are asked for at once: ask for {RESOURCES_PER_ANSWER_MAX} at most"
+                f"{len(wanted)} resources are too many for one request: request at most "
+                f"{RESOURCES_PER_ANSWER_MAX}"
             )
             return pb.DescribeConfigsResponse(error=self._error(ApiError(ErrorCode.INVALID_REQUEST, text)))
         return pb.DescribeConfigsResponse(
@@ -190,9 +191,9 @@ def _refusal(image: MetadataImage, resource: ConfigResource) -> ApiError | None:
             text = f"there is no topic {name}: list the topics to see which exist"
             return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
         case 4 if name and not (name.isascii() and name.isdecimal() and int(name) <= MAX_BROKER_ID):
-            return ApiError(ErrorCode.INVALID_REQUEST, f"{name!r} is no broker id: write a whole number")
+            return ApiError(ErrorCode.INVALID_REQUEST, f"{name!r} is not a broker id: write a whole number")
         case other if other not in {TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE}:
-            text = f"resource type {other} has no configuration here: use topic, broker or client-metrics"
+            text = f"resource type {other} has no configuration: use topic, broker or client-metrics"
             return ApiError(ErrorCode.INVALID_REQUEST, text)
         case _:
             return None

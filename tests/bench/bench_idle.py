@@ -11,7 +11,7 @@ import time
 from tests.bench.figures import Figure
 from tests.bench.quorum import cpu_seconds, three_controllers
 
-GAP_TEXT = "this process did nothing for"
+GAP_TEXT = "this process was stalled for"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -91,7 +91,7 @@ def storm(
         ),
         Figure(
             name="pauses over 200 ms that controllers noted",
-            value=sum("did nothing for" in line for line in logs),
+            value=sum("was stalled for" in line for line in logs),
             unit="",
         ),
     ]

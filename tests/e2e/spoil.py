@@ -146,7 +146,7 @@ def of_another_node(site: Site) -> tuple[str, ...]:
         listeners=f"CONTROLLER://127.0.0.1:{port}",
         controller_quorum_voters=f"3001@127.0.0.1:{port}",
     )
-    return (f"{site.data} belongs to node 3000, and node.id is 3001", "correct node.id")
+    return (f"{site.data} belongs to node 3000, but node.id is 3001", "correct node.id")
 
 
 def identity_garbled(site: Site) -> tuple[str, ...]:

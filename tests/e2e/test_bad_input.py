@@ -173,7 +173,7 @@ def test_a_directory_and_its_copy(make_site: Callable[[str], Site]) -> None:
     copy = site.config.parent / "copy"
     shutil.copytree(site.data, copy)
     site.set(log_dirs=f"{site.data},{copy}")
-    refused(site, f"{copy} have the same directory.id", "format it anew")
+    refused(site, f"{copy} have the same directory.id", "reformat it")
 
 
 def test_a_port_in_use(site: Site) -> None:

@@ -131,7 +131,7 @@ def test_damage_is_a_table_and_a_wrong_option_names_itself(
 
     for options, message in (
         ({"type": "tpoic"}, "did you mean"),
-        ({"fromTime": "yesterday"}, "is no time"),
+        ({"fromTime": "yesterday"}, "is neither a time"),
         ({"nodse": "one"}, "has no option"),
     ):
         with pytest.raises(PySparkException, match=message) as raised:

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.e2e
 CASES = {
     "no certificate": (
         ("authority", None),
-        "it wants a certificate of ours: name one (--keystore, ssl.keystore.location)",
-        "it showed no certificate, and ssl.client.auth requires one",
+        "it requires a client certificate: give one (--keystore, ssl.keystore.location)",
+        "it sent no certificate, but ssl.client.auth requires one",
     ),
     "certificate of a stranger": (
         ("authority", "stranger"),
@@ -41,14 +41,14 @@ CASES = {
     "wrong CA": (
         ("other-authority", "client"),
         "its certificate is not accepted: unable to get local issuer certificate",
-        "it broke the handshake off: it may not accept our certificate",
+        "it aborted the handshake: it may not accept our certificate",
     ),
     "wrong host name": (
         ("authority", "client"),
         "its certificate is not accepted: Hostname mismatch, certificate is not valid for 'localhost'",
-        "it broke the handshake off: it may not accept our certificate",
+        "it aborted the handshake: it may not accept our certificate",
     ),
-    "plain text": ((None, None), "it speaks TLS, and we do not: name the CA", "it does not speak TLS"),
+    "plain text": ((None, None), "it speaks TLS, and we do not: give the CA", "it does not speak TLS"),
 }
 
 
@@ -119,7 +119,7 @@ def assert_one_line(node: Process, pattern: str) -> None:
     wait_until(told, "the controller to say why", details=node.output)
     first, *later = told()
     assert re.fullmatch(pattern, first), told()
-    assert all(re.fullmatch(pattern + r" \(\d+ times more in the last \d+ s\)", line) for line in later), (
+    assert all(re.fullmatch(pattern + r" \(\d+ more times in the last \d+ s\)", line) for line in later), (
         told()
     )
 
@@ -184,7 +184,7 @@ def test_what_is_no_request_is_one_line_at_both_ends(site: Site) -> None:
                 with pytest.raises(grpc.RpcError) as refused:
                     list(stream(iter([b"\xff\xff\xff"]), timeout=60))
                 assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
-        told = [line for line in messages(process) if "was refused: this is no request of " in line]
+        told = [line for line in messages(process) if "was refused: this is not a request of " in line]
         assert len(told) == 3, process.output()
         assert all(re.match(r"127\.0\.0\.1:\d+ was refused", line) for line in told)
         assert "Traceback" not in process.output()

@@ -120,8 +120,8 @@ def record_type(text: str) -> str:
         return known[wanted]
     near = difflib.get_close_matches(wanted, known, n=3)
     close = list(dict.fromkeys(known[at] for at in near))
-    hint = f"; did you mean {' or '.join(close)}?" if close else f"; known are {', '.join(TYPE_NAMES)}"
-    raise ValueError(f"no record type is called {text!r}{hint}")
+    hint = f"; did you mean {' or '.join(close)}?" if close else f"; choose one of {', '.join(TYPE_NAMES)}"
+    raise ValueError(f"there is no record type {text!r}{hint}")
 
 
 def _letters(name: str) -> str:

@@ -17,7 +17,7 @@ SESSION_TIMEOUT_MS = 9_000
 _SHORT = {
     "shutdown-finished": "end of its controlled shutdown",
     "stopped-idle": "it stopped in order",
-    "stopped-or-silent": "it stopped in order or no heartbeat came in time, the log cannot tell",
+    "stopped-or-silent": "it stopped in order or no heartbeat came in time; the log cannot tell which",
 }
 """What a fence was, where that is said of something else."""
 
@@ -42,7 +42,7 @@ def broker_causes(step: BrokerStep, scene: Scene) -> tuple[Cause, ...]:
     if step.lost_directories:
         found.append(_directories_lost(step))
     if not found and before == after:
-        text = f"broker {broker} was so already: the record changed nothing"
+        text = f"broker {broker} was already in this state: the record changed nothing"
         found.append(Cause(rule="changed-nothing", text=text, broker_id=broker))
     elif not found:
         found.append(Cause(rule="set", text="the registration changed", broker_id=broker))
@@ -53,8 +53,8 @@ def _directories_lost(step: BrokerStep) -> Cause:
     lost = len(step.lost_directories)
     left = 0 if step.after is None else len(step.after.directories)
     text = (
-        f"broker {step.broker_id} lost {lost} of its {lost + left} log directories: it found them broken, or"
-        " somebody had it give them up (its own log says which)"
+        f"broker {step.broker_id} lost {lost} of its {lost + left} log directories: they failed, or an "
+        "operator took them offline (its own log says which)"
     )
     return Cause(rule="directory-failed", text=text, broker_id=step.broker_id)
 
@@ -85,14 +85,14 @@ def fence_cause(step: BrokerStep, scene: Scene) -> Cause:
     if _led(broker, scene):
         return Cause(
             rule="session-expired",
-            text=f"broker {broker}: {fence_reason(step, scene)} (or, in a quorum of this project, it said"
-            " that it cannot go on: its own log has that)",
+            text=f"broker {broker}: {fence_reason(step, scene)} (or, in a metaquorum cluster, it reported "
+            "that it cannot continue; see its own log)",
             broker_id=broker,
         )
     if not scene.feed.is_known:
         return Cause(
             rule="stopped-or-silent",
-            text=f"broker {broker} was fenced; what it led is not known here, so the log cannot tell why",
+            text=f"broker {broker} was fenced; its leaderships are unknown here, so the log cannot tell why",
             broker_id=broker,
             certain=False,
         )
@@ -106,13 +106,13 @@ def fence_cause(step: BrokerStep, scene: Scene) -> Cause:
         orderly = f"its controlled shutdown, begun at {begun}, ended"
     elif in_order:
         text = (
-            f"broker {broker} stopped in order while it led nothing: it lived at"
-            f" {scene.since(story.alive if story else None)}, and no session ends sooner than 9 s"
-            " (the default) after that"
+            f"broker {broker} stopped in order while it led nothing: it was alive at "
+            f"{scene.since(story.alive if story else None)}, and a session lasts at least 9 s (the "
+            "default) after that"
         )
         return Cause(rule="stopped-idle", text=text, broker_id=broker)
     else:
-        orderly = "it stopped in order, which is granted at once to a broker that leads nothing"
+        orderly = "it stopped in order, which the controller grants at once to a broker that leads nothing"
     return Cause(
         rule="stopped-or-silent",
         text=f"broker {broker} led nothing when it was fenced; "
@@ -180,7 +180,7 @@ def _known_loss(broker: int, before: PartitionInfo, scene: Scene) -> Cause | Non
         return Cause(rule=rule, text=text, offset=place[0] if place else None, broker_id=broker)
 
     if known is None and not scene.feed.is_known:
-        text = f"what broker {broker} was is not known here: no snapshot says what was before the log"
+        text = f"the earlier state of broker {broker} is unknown: no snapshot has the state before this log"
         return Cause(rule="unexplained", text=text, broker_id=broker, certain=False)
     if known is None:
         return cause("broker-unregistered", "is not registered", story.unregistered)

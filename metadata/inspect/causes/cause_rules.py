@@ -4,7 +4,7 @@ from __future__ import annotations
 
 RULES: dict[str, str] = {
     "created": "the record creates it",
-    "deleted": "a RemoveTopicRecord takes the topic with its partitions and settings away",
+    "deleted": "a RemoveTopicRecord removes the topic with its partitions and settings",
     "broker-fenced": "the same batch fences the broker, an earlier one did, or one up to a second later does"
     " (the fence of many partitions is split over several batches; the broker's own record is in the"
     " last)",

@@ -96,7 +96,7 @@ def _who_allowed(scene: Scene, topic: str) -> tuple[bool, str]:
     elects when a broker's state or the setting changes, in the same batch."""
     setting = scene.feed.topic_config(topic, UNCLEAN_ELECTION)
     if setting is None and not scene.feed.is_known:
-        return False, f"what {UNCLEAN_ELECTION} was is not known here"
+        return False, f"the value of {UNCLEAN_ELECTION} is unknown here"
     is_set = setting == "true"
     changed = any(key == UNCLEAN_ELECTION for _, _, key, _, _ in scene.batch.configs)
     by_itself = bool(scene.batch.brokers) or changed
@@ -105,14 +105,15 @@ def _who_allowed(scene: Scene, topic: str) -> tuple[bool, str]:
     if by_itself:
         return (
             True,
-            f"{UNCLEAN_ELECTION} must be true in the controllers' own configuration, the log does not set it",
+            f"{UNCLEAN_ELECTION} must be true in the controllers' own configuration, because the log does "
+            "not set it",
         )
-    asked = ("somebody asked for it", "the controller's log has the request to elect leaders")
+    asked = ("someone requested it", "the controller's log has the request to elect leaders")
     if is_set:
         return False, cannot_tell(
             (f"{UNCLEAN_ELECTION} is true", "the controller runs Kafka 3.9 or later"), asked
         )
-    own = ("the controllers' own configuration allows it", f"{UNCLEAN_ELECTION}=true stands in it")
+    own = ("the controllers' own configuration allows it", f"it has {UNCLEAN_ELECTION}=true")
     return False, cannot_tell(asked, own)
 
 
@@ -123,7 +124,7 @@ def _unclean_text(scene: Scene, topic: str) -> str:
     if value is not None:
         return f"{UNCLEAN_ELECTION} is {value}"
     if not scene.feed.is_known:
-        return f"what {UNCLEAN_ELECTION} was is not known here"
+        return f"the value of {UNCLEAN_ELECTION} is unknown here"
     return (
         f"{UNCLEAN_ELECTION} is not set in the log, so false unless the controllers' own configuration has it"
     )
@@ -144,8 +145,8 @@ def _losses(before: PartitionInfo, after: PartitionInfo, scene: Scene) -> Iterat
             yield _left_isr(broker, scene)
         elif after.leader == after.replicas[0] and broker in after.isr:
             text = (
-                f"broker {after.leader} is the preferred (first) replica; broker {broker} was active; the"
-                " controller balanced the leaders, or somebody asked for it"
+                f"broker {after.leader} is the preferred (first) replica; broker {broker} was active; the "
+                "controller balanced the leaders, or someone requested it"
             )
             yield Cause(rule="preferred-election", text=text, broker_id=after.leader)
         elif not _reassignment_ended(before, after):
@@ -153,7 +154,7 @@ def _losses(before: PartitionInfo, after: PartitionInfo, scene: Scene) -> Iterat
 
 
 _HIDDEN_SHUTDOWN = (
-    "it began a controlled shutdown, which is in no log below metadata.version 3.3-IV3",
+    "it began a controlled shutdown, which the log does not record below metadata.version 3.3-IV3",
     "its own log says so, and a fence follows soon",
 )
 
@@ -161,9 +162,9 @@ _HIDDEN_SHUTDOWN = (
 def _left_isr(broker: int, scene: Scene) -> Cause:
     """An active follower left the ISR: its leader took it out, unless its stop is in no log."""
     if scene.metadata_version >= SHUTDOWN_LEVEL:
-        text = f"broker {broker} left the ISR while it was active: its replica did not keep up"
+        text = f"broker {broker} left the ISR while it was active: its replica fell behind"
         return Cause(rule="replica-lagged", text=text, broker_id=broker)
-    lagged = ("its replica did not keep up", "the leader's log says that it shrinks the ISR")
+    lagged = ("its replica fell behind", "the leader's log says that it shrinks the ISR")
     text = f"broker {broker} left the ISR while it was active; {cannot_tell(lagged, _HIDDEN_SHUTDOWN)}"
     return Cause(rule="lagged-or-stopping", text=text, broker_id=broker, certain=False)
 
@@ -181,7 +182,7 @@ def _no_leader(
     before: PartitionInfo, after: PartitionInfo, scene: Scene, step: PartitionStep
 ) -> Iterator[Cause]:
     if after.leader == NO_LEADER != before.leader:
-        text = f"the ISR was {ids(before.isr)} and none of it is left; {_unclean_text(scene, step.topic)}"
+        text = f"the ISR was {ids(before.isr)}, and none of it is active; {_unclean_text(scene, step.topic)}"
         yield Cause(rule="no-eligible-leader", text=text)
 
 
@@ -213,8 +214,8 @@ def _led_again(leader: int, before: PartitionInfo, scene: Scene) -> Cause:
         return Cause(rule="broker-returned", text=text, offset=place[0], broker_id=leader)
     since = f" (unfenced since {scene.since(place)})" if place else ""
     text = f"broker {leader}{since} is in the {eligible}; " + cannot_tell(
-        ("somebody asked for an election", "the controller's log has the request to elect leaders"),
-        ("a controller that took over found it without a leader", "an election of the quorum is just before"),
+        ("someone requested an election", "the controller's log has the request to elect leaders"),
+        ("a new controller found it without a leader", "a controller election precedes it closely"),
     )
     return Cause(rule="led-again", text=text, broker_id=leader, certain=False)
 
@@ -232,7 +233,7 @@ def _reassigned(before: PartitionInfo, after: PartitionInfo) -> Iterator[Cause]:
         change += f" (adding {ids(after.adding)}, removing {ids(after.removing)})"
     verb = {
         "replicas-changed": "the replicas were changed at once",
-        "reassignment-cancelled": "the reassignment was cancelled, or the replicas were assigned back",
+        "reassignment-cancelled": "the reassignment was cancelled or reversed",
     }.get(rule, f"the reassignment was {rule.partition('-')[2]}")
     yield Cause(rule=rule, text=f"{verb}: {change}")
 
@@ -270,13 +271,13 @@ def _directories(before: PartitionInfo, after: PartitionInfo) -> Iterator[Cause]
         if old is None or new is None or old == new:
             continue
         if new == LOST:
-            text = f"broker {replica} has its replica in a directory that is lost"
+            text = f"broker {replica} has its replica in a lost directory"
             yield Cause(rule="directory-failed", text=text, broker_id=replica)
         elif old in (UNASSIGNED, MIGRATING, LOST):
-            text = f"broker {replica} said where its replica lies"
+            text = f"broker {replica} reported the directory of its replica"
             yield Cause(rule="directory-assigned", text=text, broker_id=replica)
         elif new not in (UNASSIGNED, MIGRATING, LOST):
-            text = f"broker {replica} has its replica in another directory now: moved there, or made anew"
+            text = f"broker {replica} now has its replica in another directory: it was moved or recreated"
             yield Cause(rule="directory-moved", text=text, broker_id=replica)
 
 

@@ -109,12 +109,12 @@ def bisect(
     search = _Search(log, check, end, on_problem, past_corruption, limits)
     if check.headers is not None:
         return search.headers(check.headers, first)
-    limits.coverage.add(before_the_state(log, first, end, "the check was not asked there"))
+    limits.coverage.add(before_the_state(log, first, end, "the check did not run there"))
     known = known_from(log)
     if known is None or (end.offset is not None and end.offset < known):
         raise InspectError(
-            f"{log.path} has no snapshot that says what the state was in that range, so the check cannot be"
-            f" asked there{'' if known is None else f'; from offset {known} on it can'}"
+            f"{log.path} has no snapshot with the state in that range, so the check cannot run "
+            f"there{'' if known is None else f'; from offset {known} on it can'}"
         )
     if first is None or (first.offset is not None and first.offset < known):
         first = Point(offset=known)
@@ -152,9 +152,9 @@ class _Search:
             and check.image is not None
             and self._end.time_ms is None
         ):
-            reason = "it is vouched for" if check.is_vouched else "its form lets it turn false only once"
+            reason = "--monotone was given" if check.is_vouched else "its form lets it turn false only once"
             return self._binary(first, reason)
-        reason = "it may turn false and true again" if check.image else "it is about steps between states"
+        reason = "it may turn true again" if check.image else "it concerns changes between states"
         return self._scan(first, SCAN, reason)
 
     def _result(self, method: str, reason: str, end_offset: int) -> Bisection:
@@ -243,7 +243,7 @@ class _Search:
             at for at in self._log.snapshots() if at.offset > first.end_offset and self._is_before_end(at)
         ]
         if not positions:
-            return self._scan(first, SCAN, "there is no snapshot to search by")
+            return self._scan(first, SCAN, "there is no snapshot to search with")
         if self._asked(first) is Verdict.FALSE:
             result = self._result(BINARY, reason, first.end_offset)
             return msgspec.structs.replace(result, always_false=True, snapshots=len(positions))
@@ -289,8 +289,9 @@ class _Search:
                 return self._turned(self._result(BINARY, reason, end_offset), step)
             if bad is not None and end_offset >= bad.offset:
                 raise InspectError(
-                    f"the snapshot that ends at {bad.offset} says false, the log up to there does not; the"
-                    " check turns back to true (leave out --monotone), or the snapshot is wrong (log check)"
+                    f"the check is false at the snapshot that ends at {bad.offset}, but not in the log up "
+                    "to there; either the check turned true again (leave out --monotone), or the "
+                    "snapshot is wrong (metaquorum log check)"
                 )
         return self._result(BINARY, reason, end_offset)
 
@@ -322,7 +323,7 @@ class _Search:
 
     def headers(self, predicate: Predicate, start_at: Point | None) -> Bisection:
         """Needs no state: epochs, offsets and times stand in the headers of batches."""
-        reason = "it needs nothing but offsets, epochs and times"
+        reason = "it needs only offsets, epochs and times"
         first, verdict = self._header_start(predicate, start_at)
         was_true, false_first = verdict is Verdict.TRUE, verdict is Verdict.FALSE
         self._from = end_offset = first
@@ -338,8 +339,8 @@ class _Search:
                 break
             if header.base_offset > expected and not self._past_corruption:
                 self._tell(
-                    f"stopped at offset {expected}: the next batch that can be read is at offset"
-                    f" {header.base_offset}; go on past it with --past-corruption"
+                    f"stopped at offset {expected}: the next readable batch is at offset "
+                    f"{header.base_offset}; continue past the gap with --past-corruption"
                 )
                 break
             expected = header.next_offset

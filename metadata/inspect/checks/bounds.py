@@ -78,7 +78,7 @@ class Budget:
         """Counts steps; always False. Raises TooMuch."""
         self._left -= steps
         if self._left < 0:
-            raise TooMuch(f"it takes more than {MAX_STEPS:,} steps; ask for less")
+            raise TooMuch(f"it takes more than {MAX_STEPS:,} steps; simplify it")
         return False
 
     def each(self, items: Iterable[Any]) -> Iterator[Any]:
@@ -160,7 +160,7 @@ class Budget:
 
     def _make(self, items: int, sign: str) -> None:
         if items > MAX_STEPS:
-            raise TooMuch(f"{sign} makes a value of more than {MAX_STEPS:,} items")
+            raise TooMuch(f"{sign} produces a value of more than {MAX_STEPS:,} items")
         self.tick(max(0, items))
 
 
@@ -168,7 +168,7 @@ _PLAIN_BY_NAME = {kind.__name__: function for kind, function in _PLAIN.items()}
 
 
 def _long(what: str) -> TooMuch:
-    return TooMuch(f"{what} makes a number of more than {MAX_BITS:,} bits")
+    return TooMuch(f"{what} produces a number of more than {MAX_BITS:,} bits")
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -187,7 +187,7 @@ def _shifted(value: Any, by: Any) -> Any:
 
 def _modulo(left: Any, right: Any) -> Any:
     if isinstance(left, str | bytes):
-        raise TooMuch("% fills in a form; compare the parts instead")
+        raise TooMuch("% formats text; compare the parts instead")
     return left % right
 
 

@@ -216,7 +216,7 @@ class _Checker:
         """Reads what comes before the first known state: nothing but damage can be told of it."""
         report = self._report
         report.start_offset = report.end_offset = expected = self._log.start_offset
-        what = "their records were read and decoded, but no rule about states was checked"
+        what = "their records were read and decoded, but rules about states were not checked"
         uncovered = before_the_state(self._log, None, END, what)
         if uncovered is None:
             return
@@ -332,11 +332,11 @@ class _Checker:
         for line in found.problems:
             self._problem(line)
         if found.problems:
-            self._problem(f"{snapshot.path} is not whole, it was not compared with the log")
+            self._problem(f"{snapshot.path} is incomplete and was not compared with the log")
             return
         self._report.snapshots += 1
         if position.epoch != step.epoch:
-            text = f"its name says epoch {position.epoch}, the record before its end has {step.epoch}"
+            text = f"its name says epoch {position.epoch}, but the record before its end has {step.epoch}"
             self._report.add(_snapshot_finding(position, step.time_ms, "snapshot", text))
         for where, text in state_differences(step.after, found.image):
             self._report.add(

@@ -67,7 +67,7 @@ def named_check(name: str) -> Check:
     if name not in known:
         close = difflib.get_close_matches(name, known, n=2)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
-        raise ValueError(f"no check is called {name!r}; {hint}")
+        raise ValueError(f"there is no check {name!r}; {hint}")
     if name in _COUNTED:
         counts = ChunkCounts(_COUNTED[name])
         return Check(

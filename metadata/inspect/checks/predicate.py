@@ -57,7 +57,7 @@ HELPERS: dict[str, str] = {
     "offset": "the offset of the next record: everything below it is in the image",
     "epoch": "the leader epoch of the last record",
     "time_ms": "the time of the last batch, Unix ms",
-    "quorum": "the quorum as the control records say it: leader_id, epoch, voters",
+    "quorum": "the quorum according to the control records: leader_id, epoch, voters",
     "metadata_version": "the level of metadata.version",
     "brokers": "all registrations, by id",
     "broker": "broker(3): a registration: fenced, in_controlled_shutdown, epoch, rack, directories",
@@ -66,7 +66,7 @@ HELPERS: dict[str, str] = {
     "topic": "topic('orders'): its name and topic_id",
     "partitions": "partitions('orders') or partitions(): the partitions of one topic or of all",
     "partition": "partition('orders', 7): leader, isr, replicas, leader_epoch, partition_epoch, adding, ...",
-    "leaderless": "leaderless(): how many partitions have no leader",
+    "leaderless": "leaderless(): the number of partitions without a leader",
     "config": "config('topic/orders', 'retention.ms') or config('broker/', ...): a value, None if not set",
     "feature": "feature('metadata.version'): a level, 0 if it has none",
     "violations": "violations('leader-active') or violations(): broken invariants of the image",
@@ -264,7 +264,7 @@ def _concern(tree: ast.Expression, used: set[str]) -> Concern | None:
 
 
 def _syntax_reason(text: str, column: int, error: SyntaxError) -> str:
-    message = error.msg or "this is no Python expression"
+    message = error.msg or "this is not a Python expression"
     if text[column : column + 1] == "=" and text[column + 1 : column + 2] != "=":
         return "= sets a value; write == to compare"
     try:
@@ -288,7 +288,7 @@ def _check(tree: ast.Expression, text: str) -> None:
             case ast.Name(id=name) if name not in bound and name not in _KNOWN:
                 close = difflib.get_close_matches(name, [*HELPERS, *SAFE_BUILTINS], n=1)
                 hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(HELPERS)}"
-                raise PredicateError(text, column, f"no name {name} is known; {hint}")
+                raise PredicateError(text, column, f"there is no name {name}; {hint}")
             case ast.NamedExpr() | ast.Await() | ast.Yield() | ast.YieldFrom():
                 raise PredicateError(text, column, "this kind of expression cannot be used here")
             case ast.FormattedValue(format_spec=ast.JoinedStr()):

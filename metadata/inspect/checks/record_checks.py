@@ -25,10 +25,12 @@ from metaquorum.metadata.records.batches import DecodedRecord
 RECORD_RULES = {
     "broker-epoch-is-offset": "a new incarnation's broker epoch is the offset at which its registration was"
     " decided: that of the record, or of the first one that was written with it",
-    "records-change-something": "no record sets what was so already, or removes what was not there",
+    "records-change-something": (
+        "no record sets a value that was already set, or removes something that did not exist"
+    ),
     "credentials-work": "a SCRAM credential has a known mechanism, 4096 iterations or more, a salt, and keys"
     " of the mechanism's length",
-    "clock-does-not-jump": "the times of batches neither fall by a second nor leap ahead by a day",
+    "clock-does-not-jump": "batch times neither fall by a second nor jump ahead by a day",
 }
 """What `check` asks of records and times, besides the rules of docs/invariants.md."""
 
@@ -96,7 +98,7 @@ def _credential(record: r.UserScramCredentialRecord, offset: int) -> Iterator[Fa
     wanted = KEY_BYTES.get(record.mechanism)
     wrong = []
     if wanted is None:
-        wrong.append(f"no mechanism has the number {record.mechanism}")
+        wrong.append(f"there is no mechanism {record.mechanism}")
     if record.iterations < MIN_ITERATIONS:
         wrong.append(f"{record.iterations} iterations are fewer than {MIN_ITERATIONS}")
     if not record.salt:
@@ -137,7 +139,7 @@ def _idle(records: list[DecodedRecord], step: Step) -> Iterator[Fault]:
         if idle:
             where = (touched(one.record, step.before, step.after) or ("log",))[0]
             where += f"/{one.record.name}" if isinstance(one.record, r.ConfigRecord) else ""
-            text = f"{one.record.type_name} changes nothing: it was so already"
+            text = f"{one.record.type_name} changes nothing: it was already so"
             yield Fault(IDLE_RULE, WARNING, one.offset, where, text)
 
 
@@ -160,7 +162,7 @@ def clock_faults(clock: LogClock) -> Iterator[tuple[Fault, int]]:
         yield Fault("clock-does-not-jump", WARNING, jump.first, "log", text), jump.time_ms
     for offset, before_ms, now_ms in clock.leaps(LEAP_MS):
         text = (
-            f"the time goes {duration(now_ms - before_ms)} ahead, from {utc_text(before_ms)} to"
-            f" {utc_text(now_ms)}: the clock was set, or nothing was written"
+            f"the time jumps {duration(now_ms - before_ms)} ahead, from {utc_text(before_ms)} to "
+            f"{utc_text(now_ms)}: the clock was set, or nothing was written"
         )
         yield Fault("clock-does-not-jump", WARNING, offset, "log", text), now_ms

@@ -127,7 +127,7 @@ def _alone(
         yield from follower.step(step)
     follower.is_over = known is None or (not end.is_end and reached < known)
     if wanted.path != "quorum":
-        text = "rows are told of what began there; of what was there before nothing is known"
+        text = "only states that began there have rows; earlier state is unknown"
         place = Point(offset=reached) if follower.is_over and not end.is_end else END
         limits.coverage.add(before_the_state(log, start, place, text))
     return follower

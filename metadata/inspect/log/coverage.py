@@ -122,9 +122,9 @@ def before_the_state(log: MetadataLog, start: Point | None, end: Point, what: st
         last = min(last, end.offset)
     begins = f"the log begins at offset {log.start_offset}"
     if known is None:
-        why = f"{begins} and no snapshot beside it says what was before; take one from another node"
+        why = f"{begins}, and no snapshot beside it has the earlier state; copy one from another node"
     else:
-        why = f"{begins} and its oldest snapshot ends at {known}, from where on all is known"
+        why = f"{begins}, and its oldest snapshot ends at {known}; from there on everything is known"
     return Uncovered(
         from_offset=first, to_offset=last, reason=STATE_UNKNOWN, text=f"{what}; {why}", path=log.path
     )
@@ -135,5 +135,5 @@ def before_the_log(log: MetadataLog, start: Point | None) -> Uncovered | None:
     first = log.start_offset
     if start is None or start.offset is None or start.offset >= first or log.is_checkpoint:
         return None
-    text = f"the log begins at offset {first}: what was before was trimmed, or is on another node"
+    text = f"the log begins at offset {first}: earlier records were deleted, or are on another node"
     return Uncovered(from_offset=start.offset, to_offset=first, reason=NOT_IN_LOG, text=text, path=log.path)

@@ -49,9 +49,9 @@ def entity_problem(path: str) -> str | None:
     if kind not in KINDS:
         close = difflib.get_close_matches(kind.lower(), KINDS, n=1)
         if close:
-            return f"no entity is called {path!r}; did you mean {close[0]}{path[len(kind) :]}?"
+            return f"there is no entity {path!r}; did you mean {close[0]}{path[len(kind) :]}?"
         known = ", ".join(KINDS)
-        return f"no entity is called {path!r}; begin with one of {known}, as in broker/3 or topic/orders/7"
+        return f"there is no entity {path!r}; begin with one of {known}, as in broker/3 or topic/orders/7"
     if rest == "" and "/" in path:
         return f"{path!r} ends in a slash; write {kind} for all of them, or {kind}/NAME for one"
     return None

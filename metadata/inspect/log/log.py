@@ -212,7 +212,7 @@ class MetadataLog:
 
     def missing_footer(self, end_offset: int) -> Damage:
         """For a checkpoint that ended, with its record `end_offset`, before its last record."""
-        reason = "has no footer: it is cut off, or was never finished"
+        reason = "has no footer: it was truncated, or never completed"
         return Damage(file=self.path, position=self.size_bytes(), offset=end_offset, reason=reason)
 
     def _orphans(self, start_offset: int) -> Iterator[Damage]:
@@ -285,7 +285,8 @@ def require_one_cluster(logs: Iterable[MetadataLog]) -> None:
     if len(known) > 1:
         (first, first_path), (second, second_path) = list(known.items())[:2]
         raise InspectError(
-            f"{first_path} is of cluster {first} and {second_path} of {second}; give logs of one cluster"
+            f"{first_path} belongs to cluster {first}, but {second_path} to {second}; give logs of one "
+            "cluster"
         )
 
 

@@ -51,11 +51,13 @@ def refuse_other_logs(log: MetadataLog) -> None:
     if first.judged == 0:
         topic_id = _other_topic(log)
         if topic_id is not None and not log.is_checkpoint and not log.snapshots():
-            raise NotALogError(log.path, f"is no metadata log: its partition.metadata names topic {topic_id}")
+            raise NotALogError(
+                log.path, f"is not a metadata log: its partition.metadata names topic {topic_id}"
+            )
         return
     if first.metadata >= first.other or _spoken_for(log, first):
         return
-    raise NotALogError(log.path, f"is no metadata log but that of a topic's partition ({first.reason})")
+    raise NotALogError(log.path, f"is the log of a topic partition, not a metadata log ({first.reason})")
 
 
 def _spoken_for(log: MetadataLog, first: _Verdict) -> bool:
@@ -122,7 +124,7 @@ def _judged(batch: RecordBatch) -> str | None:  # noqa: PLR0911
         try:
             _, one = decode_tolerant(raw.value)
         except RecordDecodeError:
-            return "a record that is none of the cluster's metadata"
+            return "a record that is not cluster metadata"
         known = known or not isinstance(one, UnknownRecord)
     return "" if known else None
 

@@ -42,8 +42,8 @@ def parse_point(text: str | None) -> Point:
         return Point(time_ms=parse_time_ms(text))
     except ValueError:
         raise ValueError(
-            f"{text!r} is no time and no offset; write 4321, 4321+ (after that record),"
-            " 2026-11-21T03:07:57Z, 2026-11-21, @ and milliseconds since 1970, or end"
+            f"{text!r} is neither a time nor an offset; write 4321, 4321+ (after that record), "
+            "2026-11-21T03:07:57Z, 2026-11-21, @ followed by milliseconds since 1970, or end"
         ) from None
 
 
@@ -63,7 +63,7 @@ def parse_time_ms(text: str) -> int:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            f"{text!r} is no time; write 2026-11-21T03:07:57Z, 2026-11-21, or milliseconds since 1970"
+            f"{text!r} is not a time; write 2026-11-21T03:07:57Z, 2026-11-21, or milliseconds since 1970"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)

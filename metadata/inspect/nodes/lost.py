@@ -52,16 +52,16 @@ class LostCommitted:
         begin = "committed records were lost" if self.certain else "committed records may be lost"
         if self.missing == (self.path,):
             return (
-                f"{begin}: {self.path} ends before, or has other records than, what its own node knew to be"
-                f" committed, everything below offset {self.offset}: its log was replaced by an older copy or"
-                f" cut; {WHERE}"
+                f"{begin}: the node of {self.path} knew everything below offset {self.offset} to be "
+                "committed, but its log ends earlier or has other records: it was replaced by an older "
+                f"copy or truncated; {WHERE}"
             )
         doubt = "" if self.certain else ", and they were all stopped when this was copied"
         return (
-            f"{begin}: {self.path} knew everything below offset {self.offset} to be committed, and"
-            f" {', '.join(self.missing)} {'does' if len(self.missing) == 1 else 'do'} not have all of it"
-            f"{doubt}: a controller's directory was replaced by an older copy or emptied;"
-            f" `metaquorum log salvage` makes a new quorum of {self.path}; {WHERE}"
+            f"{begin}: {self.path} knew everything below offset {self.offset} to be committed, but "
+            f"{', '.join(self.missing)} {'does' if len(self.missing) == 1 else 'do'} not have all of "
+            f"it{doubt}: a controller's directory was replaced by an older copy or emptied; `metaquorum "
+            f"log salvage` builds a new quorum from {self.path}; {WHERE}"
         )
 
 

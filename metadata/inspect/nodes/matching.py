@@ -234,7 +234,7 @@ def _first_difference(own: RecordBatch, other: RecordBatch, image: MetadataImage
     if len(mine) != len(theirs):
         text = f"{len(mine)} and {len(theirs)} records in the batch"
         return base + min(len(mine), len(theirs)), "batch", text
-    return base, "batch", "the records are the same, the header of the batch differs"
+    return base, "batch", "the records are the same, but the headers of the batch differ"
 
 
 def _decoded(batch: RecordBatch, offset: int) -> DecodedRecord | str:
@@ -276,7 +276,7 @@ def _record_difference(one: DecodedRecord, two: DecodedRecord) -> str:
         fields.append(f"version {one.version} and {two.version}")
     if one.timestamp_ms != two.timestamp_ms:
         fields.append(f"time {one.timestamp_ms} and {two.timestamp_ms}")
-    return f"{one.record.type_name}: " + (", ".join(fields) or "what no field says")
+    return f"{one.record.type_name}: " + (", ".join(fields) or "bytes outside the fields")
 
 
 def _match_snapshots(report: QuorumReport, logs: Sequence[MetadataLog]) -> None:

@@ -213,8 +213,8 @@ class _Comparison:
         if self._compared == 0 and not (len(known) == 1 and None not in identities):
             names = [self._names[one.number] for one in (winner, stream)]
             raise InspectError(
-                f"{names[0]} and {names[1]} differ from the first offset on that both have"
-                f" ({stream.base}): they are not of one quorum; give the nodes of one"
+                f"{names[0]} and {names[1]} differ from the first offset that both have ({stream.base}): "
+                "they belong to different quorums; give the nodes of one quorum"
             )
 
     def _follow(self, group: list[NodeStream], end: int, right: list[NodeStream] | None = None) -> None:

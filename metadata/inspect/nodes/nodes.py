@@ -36,7 +36,9 @@ def find_logs(disk: Disk, path: str) -> list[MetadataLog]:
 def _below(disk: Disk, path: str, depth: int, left: list[int]) -> Iterator[MetadataLog]:
     left[0] -= 1
     if left[0] < 0:
-        raise InspectError(f"{path} lies among more than {MAX_DIRECTORIES} directories; give the nodes' own")
+        raise InspectError(
+            f"{path} has more than {MAX_DIRECTORIES} directories beside it; give the nodes' own directories"
+        )
     try:
         if list_segments(disk, path) or list_snapshots(disk, path):
             log = MetadataLog(disk, path)
@@ -89,7 +91,9 @@ def require_one_quorum(logs: Sequence[MetadataLog], where: str) -> None:
             clusters.setdefault(log.identity.cluster_id, []).append(name)
     if len(clusters) > 1:
         told = ", ".join(f"{cluster} ({', '.join(names)})" for cluster, names in clusters.items())
-        raise InspectError(f"{where}: nodes of {len(clusters)} clusters: {told}; give those of one")
+        raise InspectError(
+            f"{where} holds nodes of {len(clusters)} clusters: {told}; give those of one cluster"
+        )
 
 
 def log_end(log: MetadataLog) -> LogPosition:

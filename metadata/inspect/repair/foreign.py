@@ -81,7 +81,7 @@ def refuse_foreign(log: MetadataLog) -> None:
 def _own_evidence(segment: _Segment) -> str | None:
     moved = segment.first < segment.named or (segment.first > segment.named and not segment.behind_damage)
     if moved and segment.second is not None and segment.batches >= MIN_WITNESSES:
-        return f"its name says offset {segment.named}, its batches begin at {segment.first}"
+        return f"its name says offset {segment.named}, but its batches begin at {segment.first}"
     return None
 
 
@@ -95,7 +95,7 @@ def _evidence(segment: _Segment, before: _Segment) -> str | None:
     if segment.batches >= MIN_WITNESSES and segment.denied == segment.batches:
         return "the directory's leader-epoch-checkpoint has other epochs for every one of its batches"
     if segment.voters and before.voters and not segment.voters & before.voters:
-        return f"its voters are {sorted(segment.voters)}, those of {name} are {sorted(before.voters)}"
+        return f"its voters are {sorted(segment.voters)}, but those of {name} are {sorted(before.voters)}"
     if (
         segment.named > before.end
         and not segment.behind_damage

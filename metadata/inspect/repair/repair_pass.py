@@ -102,15 +102,18 @@ class RepairPass:
                 break
         if base is None and start > 0:
             raise InspectError(
-                f"{log.path} begins at offset {start}, and no whole snapshot beside it leads there"
+                f"{log.path} begins at offset {start}, and no complete snapshot beside it reaches that "
+                "offset"
                 + (" from behind the damage" if hole_end is not None else "")
-                + "; put one from another node into the directory, or give another node's directory"
+                + "; copy one from another node into the directory, or give another node's directory"
             )
         report.base = base
         report.start_offset = self._expected = start
         if hole_end is not None and base is not None:
             report.start_offset = self._expected = base.offset
-            text = f"begins at the snapshot of offset {base.offset}, which holds what the lost bytes did"
+            text = (
+                f"begins at the snapshot at offset {base.offset}, which includes the effect of the lost bytes"
+            )
             self._note(Change(kind="begins", offset=start, end_offset=base.offset, text=text))
             self._first_change = None  # the state is unharmed: later snapshots stay right
         if base is not None and image is not None:
@@ -167,8 +170,8 @@ class RepairPass:
         header = batch.header
         if not self._request.past_corruption:
             raise InspectError(
-                f"the batch at offset {header.base_offset} of {batch.file} is not right ({reason});"
-                f" add --past-corruption to set it right, or --end-at {self._expected} to end before it"
+                f"the batch at offset {header.base_offset} of {batch.file} is damaged ({reason}); add "
+                f"--past-corruption to correct it, or --end-at {self._expected} to end before it"
             )
         change = Change(
             kind="adjusted", offset=header.base_offset, end_offset=header.next_offset, text=reason
@@ -184,16 +187,16 @@ class RepairPass:
         reason = "; ".join(damage_line(damage) for damage in pending) or "offsets are missing"
         if not self._request.past_corruption:
             raise InspectError(
-                f"{_offsets(start, end)} lost ({reason}); add --past-corruption to go on behind"
-                f" them, or --end-at {start} to end the log there"
+                f"{_offsets(start, end)} lost ({reason}); add --past-corruption to continue past them, or "
+                f"--end-at {start} to end the log there"
             )
         if end - start > MAX_HOLE:
             raise InspectError(
-                f"{_offsets(start, end)} lost, more than a damaged batch can hold: a segment is"
-                f" missing; put it back from another node, or use --end-at {start}"
+                f"{_offsets(start, end)} lost, more than a damaged batch can hold: a segment is missing; "
+                f"copy it from another node, or use --end-at {start}"
             )
         self._fork()
-        text = f"lost, NoOpRecords stand there ({reason})"
+        text = f"lost, replaced by NoOpRecords ({reason})"
         self._note(Change(kind="filled", offset=start, end_offset=end, text=text))
         while start < end:
             known = self._table.epoch_at(start) or self._epoch
@@ -208,8 +211,8 @@ class RepairPass:
     def _drop(self, batch: RecordBatch, offsets: frozenset[int], why: str) -> RecordBatch:
         if batch.header.is_control:
             raise InspectError(
-                f"the record at offset {min(offsets)} is the quorum's own (an election): it marks an epoch"
-                " and cannot be taken out; give the offset of a metadata record"
+                f"the record at offset {min(offsets)} is the quorum's own (an election): it marks an epoch "
+                "and cannot be removed; give the offset of a metadata record"
             )
         self._fork()
         for offset in sorted(offsets):
@@ -272,14 +275,14 @@ class RepairPass:
         unknown = _unknown_offsets(out)
         broken = {at: why for at, why in failing.items() if at not in unknown}
         for at in sorted(unknown & failing.keys()):
-            self._report.is_newer(f"{failing[at]}; it stays, a newer release reads it")
+            self._report.is_newer(f"{failing[at]}; it stays, for a newer release to read")
         caused = [at for at in broken if self._twin is not None and at not in known]
         if self._request.drop_failing:
             return broken
         if caused:
             raise InspectError(
-                f"without what is taken out, the record at offset {caused[0]} no longer fits"
-                f" ({broken[caused[0]]}); add --drop-failing to take out such records too"
+                f"without the removed records, the record at offset {caused[0]} no longer applies "
+                f"({broken[caused[0]]}); add --drop-failing to remove such records too"
             )
         for at, why in broken.items():
             self._report.remains(f"{why}; name it with --drop {at}, or --drop-failing")
@@ -302,22 +305,22 @@ class RepairPass:
         least = report.start_offset if report.base is None else report.base.offset
         if self._expected < least or not self._written:
             raise InspectError(
-                f"nothing of {self._log.path} would be left: its oldest state is that of offset {least};"
-                " give a later --end-at, or another node's directory"
+                f"nothing of {self._log.path} would be left: its oldest state is at offset {least}; give a "
+                "later --end-at, or another node's directory"
             )
         missing = sorted(request.drop - self._dropped)
         if missing:
             inside = f"offsets {report.start_offset} to {self._expected - 1}"
-            raise InspectError(f"no record was found at offset {missing[0]}; the log has {inside}")
+            raise InspectError(f"there is no record at offset {missing[0]}; the log has {inside}")
         if self._first_change is not None and self._first_change < least:
             raise InspectError(
-                f"offset {self._first_change} lies before the oldest snapshot ({least}), which holds what it"
-                " did: it cannot be taken out; put an older snapshot into the directory"
+                f"offset {self._first_change} precedes the oldest snapshot ({least}), which includes its "
+                "effect: it cannot be removed; copy an older snapshot into the directory"
             )
         if not report.changed:
             left = (*report.remaining, *report.newer)
             problem = f"; {left[0]}" if left else ""
-            raise InspectError(f"nothing would change: {self._log.path} is whole up to its end{problem}")
+            raise InspectError(f"nothing would change: {self._log.path} is intact up to its end{problem}")
         report.end = LogPosition(self._epoch, self._expected)
         report.after = self._engine.state().image
         self._choose_snapshots()
@@ -335,7 +338,7 @@ class RepairPass:
             if position.offset < report.start_offset:
                 text = "it ends before the new log begins"
             elif position.offset > limit:
-                text = "it holds what was changed; the controllers write a new one"
+                text = "it includes what was changed; the controllers write a new one"
             elif position != report.base and whole_snapshot(self._log, position) is None:
                 text = "it is damaged"
             if text is None:

@@ -134,7 +134,7 @@ def examine(files: NodeFiles) -> Survivor:
         epochs = EpochTable.reset(end)
         time_ms = max(time_ms, log.snapshot(end).snapshot_timestamp_ms())
     if end.offset == 0:
-        raise InspectError(f"{log.path} holds no whole record; leave it out")
+        raise InspectError(f"{log.path} holds no complete record; leave it out")
     voted = 0 if files.quorum is None else files.quorum.epoch
     return Survivor(
         files=files,
@@ -153,7 +153,7 @@ def rank(survivors: Sequence[Survivor]) -> Ranking:
     Raises InspectError for none, for two clusters, and for dynamic voters (kraft.version 1).
     """
     if not survivors:
-        raise InspectError("no directory is left to salvage from; give those of the surviving nodes")
+        raise InspectError("there is no directory to salvage from; give those of the surviving nodes")
     clusters = {
         one.files.identity.cluster_id: one
         for one in survivors
@@ -166,14 +166,14 @@ def rank(survivors: Sequence[Survivor]) -> Ranking:
         )
     if any(one.quorum.kraft_version > 0 for one in survivors):
         raise InspectError(
-            "the voters of this cluster are dynamic (kraft.version 1), which this release only reads;"
-            " a directory of it cannot be given a new voter set here"
+            "the voters of this cluster are dynamic (kraft.version 1), which this release can only read; "
+            "it cannot write a new voter set for this cluster"
         )
     ordered = sorted(survivors, key=lambda one: one.end, reverse=True)
     newest = max((one.quorum for one in ordered), key=lambda view: view.epoch)
     ranking = Ranking(survivors=ordered, voters=newest.voters or _stored_voters(ordered))
     ranking.warnings += [
-        f"{one.files.identity_problem}; the log counts all the same"
+        f"{one.files.identity_problem}; its log is used nevertheless"
         for one in ordered
         if one.files.identity_problem is not None
     ]
@@ -237,42 +237,44 @@ def what_is_missing(ranking: Ranking) -> list[str]:
     lines = []
     found, voters = ranking.found_voters, ranking.voters
     if not voters:
-        lines.append("the old voters are unknown: records behind the end may be missing")
+        lines.append("the old voters are unknown: records after the end may be missing")
     elif ranking.losses:
-        lines.append("what the warnings above say: what a node knew to be committed is not with all of them")
+        lines.append(
+            "see the warnings above: some records that a node knew to be committed are not on all nodes"
+        )
     elif ranking.has_majority:
         whole = len(found) - len(ranking.damaged_voters)
         how = "" if whole == len(found) else " and whole"
-        lines.append(
-            f"nothing that was committed: {whole} of the {len(voters)} voters are here{how}, a majority"
-        )
+        lines.append(f"no committed record: {whole} of the {len(voters)} voters are here{how}, a majority")
         if best.damage is None:
-            lines.append("this quorum can be started as it is; salvage only for another voter set")
+            lines.append("this quorum can start as it is; salvage only to change the voter set")
     elif 2 * len(found) > len(voters):
         damaged = ", ".join(map(str, ranking.damaged_voters))
         lines.append(
-            f"whatever was committed from offset {best.end.offset} on: a majority of the voters is here, but"
-            f" what {damaged} held behind the damage is not known"
+            f"anything committed from offset {best.end.offset} on: a majority of the voters is here, but"
+            f" what {damaged} held after the damage is unknown"
         )
     else:
         gone = ", ".join(str(voter) for voter in voters if voter not in found)
         lines.append(
-            f"whatever was committed from offset {best.end.offset} on: voters {gone} are gone, and the"
-            f" {len(voters) // 2 + 1} of {len(voters)} that commit a record need not have included a survivor"
+            f"anything committed from offset {best.end.offset} on: voters {gone} are gone, and the "
+            f"{len(voters) // 2 + 1} of {len(voters)} voters that commit a record may not have included "
+            "a survivor"
         )
         if best.time_ms >= 0:
             lines.append(
-                f"the newest record here is of {utc_text(best.time_ms)}; changes after it may be lost"
+                f"the newest record here is from {utc_text(best.time_ms)}; later changes may be lost"
             )
     highest = max(one.epoch for one in ranking.survivors)
     if highest > best.end.epoch and not ranking.has_majority:
         lines.append(
-            f"the survivors know of epoch {highest}, and the best log ends in epoch {best.end.epoch}:"
-            " a leader of an epoch in between may have committed records that are in no directory here"
+            f"the survivors know of epoch {highest}, but the best log ends in epoch {best.end.epoch}: a "
+            "leader of an epoch in between may have committed records that are in no directory here"
         )
     if best.node_id is not None and best.node_id in voters:
         lines.append(
-            "its last records may never have been committed: nobody was told of them, and now they will count"
+            "its last records may never have been committed: no client got an answer for them, but now "
+            "they count as committed"
         )
     return lines
 

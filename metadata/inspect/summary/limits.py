@@ -66,13 +66,13 @@ def cannot_tell(
     """In lines for people, the most important first."""
     lines = []
     if interval_ms is None:
-        lines.append("whether nobody led for a while: idle controllers wrote nothing into it")
+        lines.append("whether there were times without a leader: idle controllers wrote nothing")
     if gaps:
         lines.append(f"what happened in the {count(gaps, 'gap') if gaps > 1 else 'gap'}: nobody wrote")
     if uncertain:
         lines.append(f"whether {count(uncertain, 'fence')} followed an orderly stop or a silence")
     if not _has_default_min_isr(image):
-        lines.append("min.insync.replicas in brokers' files: it counts as 1 where no record sets it")
+        lines.append("min.insync.replicas in brokers' files: taken as 1 unless a record sets it")
     if nodes == 1:
         lines.append("whether its last records were committed: compare the other nodes' logs")
     lines.append("who asked for a change; heartbeats, lag, and what clients saw")

@@ -43,7 +43,7 @@ _CHANGES = {
 """Kinds that are counted: of what, and what became of it."""
 _NEVER: Place = (1 << 62, 1 << 62)
 """Where a range begins that has not begun yet: nothing counts."""
-_TROUBLE = ("record does not fit", "unknown record", "transaction aborted")
+_TROUBLE = ("record does not apply", "unknown record", "transaction aborted")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,7 +264,7 @@ class Summary:
             self._stretch_section("under min isr", self._under, WARNING),
             self._listed("directories", "directories failed", ""),
             self._reassignment_section(),
-            self._listed("trouble", "records that tools or nodes cannot take", ""),
+            self._listed("trouble", "records that tools or nodes cannot apply", ""),
             self._change_section(),
         ]
         self.sections = [section for section in made if section is not None]

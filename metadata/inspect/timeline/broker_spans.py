@@ -78,7 +78,8 @@ class BrokerSpans:
             lasted = changes.time_ms - since[1]
             least = "at least " if self._outage_at_least else ""
             text = (
-                f"broker {last.broker_id} is unfenced, {least}{duration(lasted)} after the last one was not"
+                f"broker {last.broker_id} is unfenced, after {least}{duration(lasted)} without an unfenced "
+                "broker"
             )
             yield Grouped(
                 last.offset, "total outage ended", entity, text, "info", None, (entity,), span_ms=lasted
@@ -107,7 +108,7 @@ class BrokerSpans:
             return
         lasted = now_ms - found.registered[1]
         entity = f"broker/{step.broker_id}"
-        times = f" and {found.registrations - 1} times more" if found.registrations > 1 else ""
+        times = f" and {found.registrations - 1} more times" if found.registrations > 1 else ""
         text = (
             f"broker {step.broker_id} stayed fenced for {duration(lasted)} after it registered at"
             f" {found.registered[0]}{times}"

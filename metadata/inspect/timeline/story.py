@@ -33,8 +33,8 @@ from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 from metaquorum.storage.log.reader import Damage
 
 ALONE = (
-    "told by the records alone: what a broker or partition was before, causes, and sums of time without a"
-    " leader are not known there"
+    "from the records alone: earlier states of brokers and partitions, causes, and total time without a "
+    "leader are unknown there"
 )
 """What the events of a trimmed log lack before its oldest snapshot."""
 
@@ -287,10 +287,10 @@ class _Story:
             return None
         behind = (at for at in self._log.snapshots() if at.offset >= base_offset)
         cure = next((at.offset for at in behind if self._log.is_whole(at)), None)
-        after = "what follows may build on it"
+        after = "what follows may depend on it"
         if cure is not None:
-            after = f"what follows is told by the records alone up to the snapshot that ends at {cure}"
-        text = f"these records are lost here: what they did is not told, and {after}"
+            after = f"what follows comes from the records alone, up to the snapshot that ends at {cure}"
+        text = f"these records are lost here: their effect is missing, and {after}"
         self._seen.limits.coverage.add(
             Uncovered(
                 from_offset=expected, to_offset=base_offset, reason=MISSING, text=text, path=self._log.path

@@ -306,7 +306,7 @@ class Timeline:
         if last is not None and last >= 0 and now >= 0:
             if self._idle_records and now - last > self._gap_ms:
                 text = (
-                    f"nothing was written for {duration(now - last)}; a live controller writes when idle too"
+                    f"nothing was written for {duration(now - last)}; a live controller writes even when idle"
                 )
                 self._tell(offset, "gap in time", "quorum", text, severity=WARNING, span_ms=now - last)
             elif now < last:
@@ -397,7 +397,7 @@ class Timeline:
             error = changes.refused[0]
             more = len(changes.refused) - 1
             text = f"{error.reason}" + (f", and {more} more" if more else "")
-            self._tell(error.offset, "record does not fit", "quorum", text, severity=WARNING)
+            self._tell(error.offset, "record does not apply", "quorum", text, severity=WARNING)
 
     def _single(self, offset: int, record: object) -> None:  # noqa: C901
         if isinstance(record, r.PartitionChangeRecord | r.PartitionRecord | r.NoOpRecord):
@@ -419,7 +419,9 @@ class Timeline:
             case r.BeginTransactionRecord(name=named):
                 self._tell(offset, "transaction begun", entity, named or "no name", severity=DETAIL)
             case r.EndTransactionRecord():
-                self._tell(offset, "transaction ended", entity, "its records hold now", severity=DETAIL)
+                self._tell(
+                    offset, "transaction ended", entity, "its records take effect now", severity=DETAIL
+                )
             case r.AbortTransactionRecord(reason=reason):
                 self._spans.rebuild(self._batch)
                 text = reason or "no reason given"
@@ -435,7 +437,7 @@ class Timeline:
                 if told is not None:
                     kind, text, severity = told
                     if offset in self._batch.idle:
-                        text, severity = f"{text}, which was so already", DETAIL
+                        text, severity = f"{text}, which was already so", DETAIL
                     self._tell(offset, kind, entity, text, severity=severity, entities=names)
 
     def _election(self, offset: int, record: control.LeaderChangeMessage) -> None:

@@ -103,8 +103,8 @@ def _all_no_op(batch: RecordBatch) -> RecordBatch:
     count = header.last_offset_delta + 1
     if count > FILL_RECORDS * 16:
         raise BatchError(
-            f"the batch at offset {header.base_offset} claims {count} records and cannot be taken apart; "
-            "end the log before it"
+            f"the batch at offset {header.base_offset} claims {count} records and cannot be split; end the "
+            "log before it"
         )
     data = encode_batch(
         base_offset=header.base_offset,

@@ -248,16 +248,16 @@ def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) 
         known = known_from(log)
         if known is not None:
             raise InspectError(
-                f"{log.path} begins at offset {base}, and its oldest whole snapshot ends at {known}: no state"
-                f" before that is known; ask for {known} or later (what records alone say of earlier places:"
-                " log timeline, log why, log dump)"
+                f"{log.path} begins at offset {base}, and its oldest complete snapshot ends at {known}: no "
+                f"earlier state is known; give {known} or later (for what the records alone say about "
+                "earlier places: log timeline, log why, log dump)"
             )
         raise InspectError(
-            f"{log.path} begins at offset {base} and no snapshot beside it leads there; give a"
-            " directory that has one, use --past-corruption, or ask for what records alone say (log timeline,"
-            " log why, log dump)"
+            f"{log.path} begins at offset {base}, and no snapshot beside it reaches that offset; give a "
+            "directory that has one, use --past-corruption, or use what the records alone say (log "
+            "timeline, log why, log dump)"
         )
-    notes.add(f"{log.path} begins at offset {base}: nothing before it is known")
+    notes.add(f"{log.path} begins at offset {base}: nothing earlier is known")
     walk.engine.builder.offset = base
     return walk
 
@@ -279,7 +279,7 @@ def _nearest(log: MetadataLog, point: Point, notes: Notes) -> FoundState:
             continue
         loaded = _checkpoint(snapshot, END, None)
         if loaded.problems and (base == 0 or position != snapshots[0]):
-            notes.add(f"{snapshot.path} is not whole, an earlier start is used: {loaded.problems[0]}")
+            notes.add(f"{snapshot.path} is incomplete; starting earlier: {loaded.problems[0]}")
             continue
         for line in loaded.problems:
             notes.add(line)

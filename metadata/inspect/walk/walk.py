@@ -233,17 +233,17 @@ class Walk:
         expected, base = self.engine.end_offset, batch.header.base_offset
         if self._follows_at(batch, expected):
             place = f"{batch.file} at byte {batch.position}"
-            what = f"the base offset {base} of the batch there is damaged, {expected} is the one that fits"
+            what = f"the base offset {base} of the batch there is damaged; {expected} matches"
             if self._past_corruption:
-                self._notes.add(f"{place}: {what}, and it was put back")
+                self._notes.add(f"{place}: {what}; it was corrected")
                 return with_header(batch, batch.header._replace(base_offset=expected))
             self.found.stopped = Damage(
                 file=batch.file, position=batch.position, offset=expected, reason=what
             )
             self._not_looked_at(expected, limit)
             self._notes.add(
-                f"stopped at offset {expected}: {place}: {what}; go on with it by --past-corruption, or put"
-                " it right with: metaquorum log repair --past-corruption"
+                f"stopped at offset {expected}: {place}: {what}; continue with --past-corruption, or "
+                "correct it with: metaquorum log repair --past-corruption"
             )
             return None
         lost = _missing(expected, base) if base > expected else "offsets go back"
@@ -254,20 +254,20 @@ class Walk:
             )
             self._not_looked_at(max(base, expected), limit)
             self._notes.add(
-                f"stopped at offset {expected}: {lost}, the next batch begins at {base}; go on with it by"
-                " --past-corruption"
+                f"stopped at offset {expected}: {lost}, the next batch begins at {base}; continue with "
+                "--past-corruption"
             )
             return None
-        self._notes.add(f"went on at offset {base}: {lost}")
+        self._notes.add(f"continued at offset {base}: {lost}")
         self.engine.builder.offset = base
         return batch
 
     def _lost(self, start: int, end: int | None) -> None:
-        text = "these records are lost here, and what they did is not in the answer"
+        text = "these records are lost here, and their effect is missing from the answer"
         self._uncovered(start, end, MISSING, text)
 
     def _not_looked_at(self, start: int, limit: Point) -> None:
-        text = "the answer stops before them; go on behind what is missing by --past-corruption"
+        text = "the answer stops before them; continue past them with --past-corruption"
         self._uncovered(start, limit.offset, NOT_LOOKED_AT, text)
 
     def _tell_lost_end(self) -> None:

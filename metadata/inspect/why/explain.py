@@ -29,7 +29,7 @@ from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
 
-ALONE = "told by the records alone: what was before them, and causes, are not known there"
+ALONE = "from the records alone: earlier state and causes are unknown there"
 """What the links of a trimmed log lack before its oldest snapshot."""
 
 
@@ -51,10 +51,7 @@ def explain(
     point, shown = settle(log, point)
     base, known = log.start_offset, known_from(log)
     if point.offset is not None and point.offset < base:
-        raise InspectError(
-            f"{log.path} begins at offset {base}, after {point.offset}: nothing of what was before is in it;"
-            f" give {base} or more"
-        )
+        raise InspectError(f"{log.path} begins at offset {base}, after {point.offset}; give {base} or more")
     walk = _Walk(log, point, on_problem, past_corruption)
     clock = None if log.is_checkpoint else partial(clock_of, log)
     if known == base:
@@ -132,8 +129,8 @@ class _Walk:
                 return
             if base_offset > expected and not self._past_corruption:
                 self._tell(
-                    f"stopped at offset {expected}: the next batch that can be read is at offset"
-                    f" {base_offset}; go on past it with --past-corruption"
+                    f"stopped at offset {expected}: the next readable batch is at offset {base_offset}; "
+                    "continue past the gap with --past-corruption"
                 )
                 chain.limits.coverage.add(_not_looked_at(log, expected, base_offset, limit or point.offset))
                 return
@@ -160,10 +157,10 @@ class _Walk:
 
 
 def _missing(log: MetadataLog, start: int, found: int) -> Uncovered:
-    text = "these records are lost here, and what they did is not in the answer"
+    text = "these records are lost here, and their effect is missing from the answer"
     return Uncovered(from_offset=start, to_offset=found, reason=MISSING, text=text, path=log.path)
 
 
 def _not_looked_at(log: MetadataLog, start: int, found: int, end: int | None) -> Uncovered:
-    text = f"records are missing before offset {found}, and the answer stops there"
+    text = f"records are missing before offset {found}; the answer stops there"
     return Uncovered(from_offset=start, to_offset=end, reason=NOT_LOOKED_AT, text=text, path=log.path)

@@ -154,7 +154,9 @@ class Chain:
             found = entities_below(image, Wanted(self._target.entity))
             self._settings = {(path, key) for path, fields in found for key in fields}
         place = image.provenance
-        before = "what was before is" if not self._links else "what the records above do not say is"
+        before = (
+            "the earlier state is" if not self._links else "anything that the records above do not show is"
+        )
         text = f"it is in the snapshot that ends at offset {place.offset}; {before} not in this log"
         self._add(
             Link(
@@ -236,7 +238,7 @@ class Chain:
         """A record about what was there before the log began: what it says is all that is known."""
         is_end = isinstance(record, r.RemoveTopicRecord | r.UnregisterBrokerRecord)
         said = {} if is_end else {**self._said, **said_fields(record)}
-        text = f"what was before offset {self._base_offset} is not known, and so no cause"
+        text = f"the state before offset {self._base_offset} is unknown, and so is the cause"
         cause = record_causes(record)[0] if is_end else Cause(rule="unexplained", text=text, certain=False)
         self._changed(changes, offset, record, (self._said, said), (cause,))
         self._said = said
@@ -415,9 +417,9 @@ class Chain:
         now = self._now()
         if not self._links and not self._feed.is_known:
             raise InspectError(
-                f"what {self._target} was at offset {self._end} is not known: no record from offset"
-                f" {self._base_offset} on says it, and no snapshot says what was before; ask for a later"
-                " place"
+                f"the state of {self._target} at offset {self._end} is unknown: no record from offset "
+                f"{self._base_offset} on shows it, and no snapshot has the earlier state; give a later "
+                "place"
             )
         if not self._links:
             raise InspectError(
@@ -463,5 +465,5 @@ def _other_names(record: object) -> tuple[str, ...]:
 
 
 def _split_fence(cause: Cause, offset: int) -> Cause:
-    text = f"broker {cause.broker_id} was being fenced, its record stands at {offset}"
+    text = f"broker {cause.broker_id} was being fenced; the record is at {offset}"
     return Cause(rule="broker-fenced", text=text, offset=offset, broker_id=cause.broker_id)

@@ -229,7 +229,7 @@ def test_a_broker_without_a_quorum_says_every_ten_seconds_what_it_waits_for() ->
     lines = [effect.message for effect in at.log if isinstance(effect, Warn)]
     assert len(lines) == 5  # at the end of the minute the broker stops, and says that instead
     assert lines[0].startswith(
-        "broker 4 has been waiting (STARTING) for 10 s, at offset 0 of the metadata log: no active controller of"
+        "broker 4 has been waiting (STARTING) for 10 s, at offset 0 of the metadata log: no active controller"
     )
     assert [line.rpartition("; ")[2] for line in lines] == [
         f"gives up in {n} s" for n in (50, 40, 30, 20, 10)

@@ -134,7 +134,7 @@ def test_an_unreadable_path_for_everybody(tmp_path: Path) -> None:
 def test_a_checkpoint_without_its_end(tmp_path: Path, command: str) -> None:
     path = tmp_path / CHECKPOINT.name
     path.write_bytes(CHECKPOINT.read_bytes()[:-75])
-    assert_one_line(run("log", command, path), "has no footer: it is cut off")
+    assert_one_line(run("log", command, path), "has no footer: it was truncated")
 
 
 def test_a_log_that_begins_later_and_has_no_snapshot(tmp_path: Path) -> None:
@@ -144,7 +144,9 @@ def test_a_log_that_begins_later_and_has_no_snapshot(tmp_path: Path) -> None:
     path.write_bytes(
         encode_batch(base_offset=100, leader_epoch=2, timestamp_ms=5, values=[b"\x01\x14\x00\x00"])
     )
-    assert_one_line(run("log", "state", path), "begins at offset 100 and no snapshot beside it leads there")
+    assert_one_line(
+        run("log", "state", path), "begins at offset 100, and no snapshot beside it reaches that offset"
+    )
     assert run("log", "dump", path).exit_code == 0
 
 
@@ -172,11 +174,11 @@ def test_a_checkpoint_has_no_history() -> None:
         (["log", "dump"], "Missing argument 'PATH...'"),
         (
             ["log", "dump", "x", "--type", "topik"],
-            "no record type is called 'topik'; did you mean TOPIC_RECORD",
+            "there is no record type 'topik'; did you mean TOPIC_RECORD",
         ),
         (
             ["log", "dump", "x", "--entity", "partition/3"],
-            "no entity is called 'partition/3'; begin with one of",
+            "there is no entity 'partition/3'; begin with one of",
         ),
         (["log", "dump", "x", "--entity", "topic/"], "'topic/' ends in a slash"),
         (["log", "dump", "x", "--from-time", "noon"], "'noon' is no time"),

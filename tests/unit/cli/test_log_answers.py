@@ -186,7 +186,7 @@ def test_a_snapshot_that_is_not_whole_is_not_held_against_the_log(tmp_path: Path
     result = run("check", tmp_path)
     assert result.exit_code == 1
     assert "0 snapshots compared: 0 errors, 0 warnings" in result.stdout
-    assert "is not whole, it was not compared with the log" in result.stderr
+    assert "is incomplete and was not compared with the log" in result.stderr
 
 
 def test_why_knows_the_elections_of_others(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_quorum_that_does_not_answer_is_one_line(
     assert result.exit_code == 1
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
-    assert f"nobody at 127.0.0.1:{port} answered" in line
+    assert f"no node at 127.0.0.1:{port} answered" in line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -55,7 +55,7 @@ def test_a_quorum_that_does_not_answer_is_one_line(
     [
         (("state", "--bootstrap", "nonsense"), 1, "'nonsense' is no address"),
         (("dump", "--follow", "--bootstrap", "127.0.0.1:9"), 2, "--follow reads files"),
-        (("state", str(UPGRADE), "topic", "--bootstrap", "127.0.0.1:9"), 2, "no entity is called"),
+        (("state", str(UPGRADE), "topic", "--bootstrap", "127.0.0.1:9"), 2, "there is no entity"),
         (("state", "--bootstrap", "127.0.0.1:9", "--truststore", "/nowhere.pem"), 1, "/nowhere.pem"),
         (("state", "--bootstrap"), 2, "requires an argument"),
     ],

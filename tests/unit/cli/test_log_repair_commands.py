@@ -89,7 +89,7 @@ def test_records_of_a_newer_release_stay_and_have_the_exit_code_of_every_tool(
     log.write_bytes(log.read_bytes() + newer)
     result = run("repair", tmp_path / "node", "--drop", "14", *more, "--to", tmp_path / "new")
     assert result.exit_code == EXIT_UNKNOWN_RECORDS == 3
-    assert result.stderr.count("it stays, a newer release reads it") == 1
+    assert result.stderr.count("it stays, for a newer release to read") == 1
     assert (tmp_path / "new" / "__cluster_metadata-0" / f"{0:020d}.log").read_bytes().endswith(newer)
     result = run("repair", tmp_path / "node", "--drop", "14", *more, "--dry-run", "--json")
     report = json.loads(result.stdout)
@@ -116,7 +116,7 @@ def test_a_repair_as_json(tmp_path: Path) -> None:
         (("--drop", "12", "--to", "{node}"), 1, "must not change"),
         (("--drop", "12", "--to", "{node}/__cluster_metadata-0/new"), 1, "must not change"),
         (("--drop", "12", "--to", "{full}"), 1, "exists and is not empty"),
-        (("--drop", "99", "--to", "{new}"), 1, "no record was found at offset 99"),
+        (("--drop", "99", "--to", "{new}"), 1, "there is no record at offset 99"),
         (("--drop", "7", "--to", "{new}"), 1, "--drop-failing"),
         (("--drop-failing", "--to", "{new}"), 1, "nothing would change"),
         (("--end-at", "0", "--to", "{new}"), 1, "would be left"),
@@ -267,7 +267,7 @@ def test_salvage_takes_the_cluster_id_that_a_directory_lost(tmp_path: Path) -> N
     looked = run("salvage", tmp_path / "node")
     assert looked.exit_code == 0, looked.stderr
     assert looked.stdout.splitlines()[1].split()[:2] == ["1", "3000"]
-    assert "meta.properties has no cluster.id line; the log counts all the same" in looked.stderr
+    assert "meta.properties has no cluster.id line; its log is used nevertheless" in looked.stderr
     voters = ("--voters", "1@h:1", "--to", tmp_path / "new")
     assert "give --cluster-id" in run("salvage", tmp_path / "node", *voters).stderr
     made = run("salvage", tmp_path / "node", *voters, "--cluster-id", CLUSTER)

@@ -110,7 +110,7 @@ def test_until_stops_behind_the_batch_that_made_it_true_and_stays_where_it_never
     with pytest.raises(ShellError, match="never true after offset 14"):
         lines(made, "until len(topics) > 7")
     assert made.cursor.offset == 14
-    with pytest.raises(ShellError, match="no name leaderles is known; did you mean leaderless"):
+    with pytest.raises(ShellError, match="there is no name leaderles; did you mean leaderless"):
         lines(made, "until leaderles() > 0")
     with pytest.raises(ShellError, match="until needs an expression"):
         lines(made, "until")
@@ -252,7 +252,7 @@ def test_help_names_every_command_and_exit_ends() -> None:
         ("cat", "is a directory"),
         ("cd topic/orders/0", "has nothing below it; use cat topic/orders/0"),
         ("at", None),
-        ("at noon", "is no time"),
+        ("at noon", "is neither a time"),
         ("at 1 2", "at needs one place"),
         ("next 0x", "next 0x"),
         ("step two", "'two' is not a number of batches"),

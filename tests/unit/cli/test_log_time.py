@@ -95,7 +95,7 @@ def test_logs_of_different_clusters_and_of_different_nodes() -> None:
     other = ROOT / "kraft-wild" / "kafka-3.5" / "data" / "kafka"
     mixed = run("log", "diff", GOLDEN, other)
     assert mixed.exit_code == 1
-    assert "is of cluster ycvx3IyUTJ2ANvCy7N_YyA and" in mixed.stderr
+    assert "belongs to cluster ycvx3IyUTJ2ANvCy7N_YyA, but" in mixed.stderr
     assert mixed.stdout == ""
     assert run("log", "diff", "--across-clusters", GOLDEN, other).exit_code == 10
     nodes = ROOT / "kraft-wild" / "kafka-3.3-three-nodes-lagging" / "data"
@@ -124,7 +124,7 @@ def test_a_state_can_be_asked_for_by_entity_and_form(tmp_path: Path) -> None:
     assert run("log", "state", tmp_path, "quorum").exit_code == 1
     wrong = run("log", "state", tmp_path, "brokers")
     assert wrong.exit_code == 2
-    assert "no entity is called 'brokers'" in wrong.stderr
+    assert "there is no entity 'brokers'" in wrong.stderr
 
 
 def test_differences_have_an_exit_code(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_differences_have_an_exit_code(tmp_path: Path) -> None:
     [
         (("4", "99"), 1, "ends at offset 9, before 99; give 9 or less"),
         (("4", "yesterday"), 2, "'yesterday' is neither an offset nor a time"),
-        (("4", "5", "brokers"), 2, "no entity is called"),
+        (("4", "5", "brokers"), 2, "there is no entity"),
         (("4", "5", "topic", "more"), 2, "one argument too many"),
         ((), 2, "give PATH A B, or two logs"),
         (("2020-01-01", "5"), 1, "give a later time"),
@@ -191,7 +191,7 @@ def test_corruption_stops_the_state_or_is_passed(tmp_path: Path) -> None:
     beyond = run("log", "state", tmp_path, "topic/orders/0", "--json", "--past-corruption")
     assert beyond.exit_code == 1
     assert json.loads(beyond.stdout)["leader"] == 2
-    assert "went on at offset 5" in beyond.stderr
+    assert "continued at offset 5" in beyond.stderr
     assert run("log", "diff", tmp_path, "0", "end").exit_code == 1
     assert run("log", "history", tmp_path).exit_code == 1
 

@@ -77,7 +77,7 @@ def test_a_log_of_every_record_type_is_refused_record_by_record_but_shown() -> N
     assert "error record-applies at broker/3000: UnregisterBrokerRecord cannot be applied" in check.stdout
     timeline = run("log", "timeline", path)
     assert timeline.exit_code == 0
-    assert "record does not fit" in timeline.stdout
+    assert "record does not apply" in timeline.stdout
 
 
 @needs_recording
@@ -113,9 +113,9 @@ def test_why_has_a_headline_and_can_begin_with_the_newest() -> None:
     assert nobody.startswith("no record says who asked for it")
     assert headline == (
         "topic/t00/0.leader is -1 since 873 (2026-11-21T03:11:32.899Z): broker 1 was fenced at 889 (no"
-        " heartbeat in time; unfenced since 33 (2026-11-21T03:08:22.946Z)), the ISR was [1] and none of it is"
-        " left; unclean.leader.election.enable is not set in the log, so false unless the controllers' own"
-        " configuration has it"
+        " heartbeat in time; unfenced since 33 (2026-11-21T03:08:22.946Z)), the ISR was [1], and none of it"
+        " is active; unclean.leader.election.enable is not set in the log, so false unless the controllers'"
+        " own configuration has it"
     )
     assert [line.split()[0] for line in records if not line.startswith("          ")] == ["60", "873"]
     newest = run("log", "why", GOLDEN, "topic/t00/0.leader", "--at", "898", "--newest-first", "--last", "1")
@@ -155,7 +155,7 @@ def test_a_mistake_in_a_predicate_is_one_line_and_a_caret() -> None:
     result = run("log", "bisect", SAMPLE, "--predicate", "brokr(1).fenced")
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-3:] == [
-        "metaquorum: --predicate: no name brokr is known; did you mean broker?",
+        "metaquorum: --predicate: there is no name brokr; did you mean broker?",
         "  brokr(1).fenced",
         "  ^",
     ]
@@ -172,7 +172,7 @@ def test_a_mistake_in_a_predicate_is_one_line_and_a_caret() -> None:
         (["bisect", SAMPLE, "--check", "all-led", "--predicate", "True"], "give either --check NAME"),
         (["bisect", SAMPLE, "--check", "all-lead"], "did you mean all-led?"),
         (["bisect", SAMPLE, "--check", "all-led", "--monotone"], "--monotone needs --predicate"),
-        (["bisect", SAMPLE, "--check", "all-led", "--from", "yesterday"], "is no time"),
+        (["bisect", SAMPLE, "--check", "all-led", "--from", "yesterday"], "is neither a time"),
         (["bisect", "--check", "all-led"], "give the PATH of a log"),
         (["why", SAMPLE, "topic/u33/0.leadr"], "did you mean leader?"),
         (["timeline", SAMPLE, "--severity", "loud"], "'loud' is not one of"),

@@ -106,7 +106,7 @@ def test_why_is_told_by_records_before_the_first_known_state(tmp_path: Path) -> 
     plain = run("why", path, "topic/unclean/0.leader", "--at", 1922)
     assert plain.stdout.startswith("topic/unclean/0.leader is 2 since 1921 (2026-11-21T03:14:35.365Z)")
     before = run("why", path, "topic/unclean/0.leader", "--at", 1900)
-    assert before.exit_code == 1 and "is not known: no record from offset 1850 on says it" in before.stderr
+    assert before.exit_code == 1 and "is unknown: no record from offset 1850 on shows it" in before.stderr
     earlier = run("why", path, "topic/unclean/0.leader", "--at", 1000)
     assert earlier.exit_code == 1 and "begins at offset 1850, after 1000" in earlier.stderr
     broker = json.loads(run("why", path, "broker/2", "--at", "1867+", "--json").stdout)

@@ -222,7 +222,7 @@ def test_a_cut_log_ends_the_reading_with_the_offset(brokers: Served, run: Run) -
     brokers.cluster._read = cut_when_read  # type: ignore[method-assign]
     ended = run("consume", "t")
     assert ended.code == 1
-    assert f"the log of t-0 was cut at offset {partition.end_offset}" in ended.line
+    assert f"the log of t-0 was truncated at offset {partition.end_offset}" in ended.line
     assert ended.out.splitlines() == [b"%04d" % n for n in range(60)]
 
 

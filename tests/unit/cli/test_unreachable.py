@@ -64,7 +64,7 @@ def test_nobody_listens(elsewhere: CliRunner, command: list[str]) -> None:
     with silent_port() as port:
         address = f"127.0.0.1:{port}"
         result = elsewhere.invoke(main, [*command, "--bootstrap", address, "--timeout", "0.1"])
-    assert_one_line(result, f"nobody at {address} answered within 100 ms")
+    assert_one_line(result, f"no node at {address} answered within 100 ms")
 
 
 def test_each_silent_controller_is_a_line_of_the_answer(elsewhere: CliRunner) -> None:

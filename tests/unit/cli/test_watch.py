@@ -197,8 +197,8 @@ def test_without_a_quorum_nobody_leads_and_who_is_killed_is_down() -> None:
         BrokerRegistration(broker_id=each, epoch=1, incarnation_id=bytes(16), fenced=False) for each in (0, 1)
     ]
     assert status_line(what).startswith("leader 3000, epoch 2; brokers: 0 running, 1 running; down: ")
-    what.problem = "nobody at 127.0.0.1:1 answered"
-    assert status_line(what) == "no leader; down: controller-3000, broker-1; nobody at 127.0.0.1:1 answered"
+    what.problem = "no node at 127.0.0.1:1 answered"
+    assert status_line(what) == "no leader; down: controller-3000, broker-1; no node at 127.0.0.1:1 answered"
     text = shown(what, 120, 50)
     assert "   no leader" in text[0]
     assert not any("leader 3000" in line or "│ leader " in line for line in text)

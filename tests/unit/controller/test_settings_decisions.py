@@ -118,8 +118,8 @@ def test_what_is_accepted_and_changes_nothing_yet_is_told() -> None:
         (result,) = alter(image or image_of(TOPIC), resource, *ops, **more).response.results
         return result.note
 
-    compacted = "nothing is compacted yet, and nothing is removed: the log grows"
-    both = "nothing is compacted yet: old segments are removed"
+    compacted = "compaction is not supported yet, and nothing is deleted: the log grows"
+    both = "compaction is not supported yet: old segments are deleted"
     assert note((SET, "cleanup.policy", "compact")) == f"cleanup.policy=compact: {compacted}"
     assert note((SET, "cleanup.policy", "compact"), validate_only=True) is not None
     assert note((APPEND, "cleanup.policy", "compact")) == f"cleanup.policy=delete,compact: {both}"

@@ -101,7 +101,7 @@ def test_configurations_are_in_the_same_batch_between_a_topic_and_its_partitions
     )
     result, answers = create(cluster(), *wanted)
     assert [answer.note for answer in answers] == [
-        "cleanup.policy=compact: nothing is compacted yet, and nothing is removed: the log grows",
+        "cleanup.policy=compact: compaction is not supported yet, and nothing is deleted: the log grows",
         *[None] * 4,
     ]
     kinds = [type(record).__name__ for record in result.records]

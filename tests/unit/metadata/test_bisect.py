@@ -81,7 +81,7 @@ def test_a_vouched_predicate_is_searched_by_halving_snapshots() -> None:
         "topic/__transaction_state",
         "topic/__transaction_state/4",
     }
-    assert "vouched" in halved.reason
+    assert "--monotone" in halved.reason
 
 
 @needs_recording
@@ -165,7 +165,7 @@ def test_a_snapshot_that_is_not_whole_is_left_out_and_told() -> None:
 def test_without_snapshots_the_halving_is_a_scan_that_says_why() -> None:
     node = make_node(memory_disk(), story(5))
     found = bisect(node.log, predicate_check(compile_predicate("len(topics) < 3"), vouched=True))
-    assert (found.method, found.reason) == (SCAN, "there is no snapshot to search by")
+    assert (found.method, found.reason) == (SCAN, "there is no snapshot to search with")
     assert found.step is not None
 
 
@@ -186,7 +186,7 @@ def test_a_snapshot_that_the_log_contradicts_is_named() -> None:
     later = read_file(disk, join(node.log.directory, snapshot_name(LogPosition(3, 45))))
     write(disk, join(node.log.directory, snapshot_name(LogPosition(3, 18))), later)
     check = predicate_check(compile_predicate("len(topics) < 8"), vouched=True)
-    with pytest.raises(InspectError, match="the snapshot that ends at 18 says false"):
+    with pytest.raises(InspectError, match="false at the snapshot that ends at 18"):
         bisect(node.log, check)
 
 

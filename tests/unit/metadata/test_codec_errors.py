@@ -78,7 +78,7 @@ def test_trailing_bytes_are_refused(record: Record, version: int) -> None:
         ("01 14 00 01 05 09 00", "NO_OP_RECORD.*tagged field 5 has 9 bytes, 1 are left"),
         ("01 14 00 80 00", "varint is longer than its value needs"),
         ("01 14 00 ff ff ff ff ff", "varint is above"),
-        ("01 09 00 0000", "REMOVE_TOPIC_RECORD version 0, 5 bytes: it ends before"),
+        ("01 09 00 0000", "REMOVE_TOPIC_RECORD version 0, 5 bytes: it ends inside"),
         ("01 1a 00 03 ff fe 00", "REMOVE_DELEGATION_TOKEN_RECORD.*not UTF-8"),
         ("01 1a 00 00 00", "tokenId may not be null"),
         ("01 17 00 01 00 05 03 61 62 63 64 00", "BEGIN_TRANSACTION_RECORD.*tagged field 0"),
@@ -230,9 +230,9 @@ def test_control_records_cut_or_continued(record: Any) -> None:
 
 
 def test_each_encoder_takes_its_own_kind_only() -> None:
-    with pytest.raises(RecordEncodeError, match="KRaftVersionRecord is no metadata record"):
+    with pytest.raises(RecordEncodeError, match="KRaftVersionRecord is not a metadata record"):
         codec.encode(KRaftVersionRecord(1), 0)  # type: ignore[arg-type]
-    with pytest.raises(RecordEncodeError, match="NoOpRecord is no control record"):
+    with pytest.raises(RecordEncodeError, match="NoOpRecord is not a control record"):
         codec.encode_control(NoOpRecord())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"shorter|longer"):
         codec.encode_records([NoOpRecord()], [0, 0])

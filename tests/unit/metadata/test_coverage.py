@@ -69,7 +69,7 @@ def test_what_was_asked_about_bounds_it() -> None:
         "fromOffset": 1,
         "toOffset": 4,
         "reason": NOT_IN_LOG,
-        "text": "the log begins at offset 4: what was before was trimmed, or is on another node",
+        "text": "the log begins at offset 4: earlier records were deleted, or are on another node",
     }
     assert before_the_log(log, None) is None and before_the_log(log, Point(offset=4)) is None
 

@@ -95,7 +95,7 @@ def test_a_place_is_an_offset_a_time_or_the_end() -> None:
     assert parse_point("1970-01-01T00:00:01") == Point(time_ms=1000)
     assert parse_point(None) == parse_point("end") == END
     assert END.is_end
-    with pytest.raises(ValueError, match=r"is no time and no offset; write .*, or end"):
+    with pytest.raises(ValueError, match=r"is neither a time nor an offset; write .*, or end"):
         parse_point("yesterday")
     assert utc_text(1001) == "1970-01-01T00:00:01.001Z"
     assert utc_text(10**18) == f"{10**18}ms"
@@ -161,7 +161,7 @@ def test_replay_stops_at_a_corrupt_batch_or_goes_on(tmp_path: Path) -> None:
     beyond = state_at(log, END, past_corruption=True)
     assert beyond.end_offset == 18
     assert beyond.stopped is None
-    assert "went on at offset 10" in beyond.problems[1]
+    assert "continued at offset 10" in beyond.problems[1]
     assert level_at(log, END, past=True) == 9
     assert state_at(log, Point(offset=8)).problems == []
     assert [step.offset for step in steps(log)] == [0, 2, 4, 6]
@@ -280,11 +280,13 @@ def test_what_is_no_log_says_so(tmp_path: Path) -> None:
 def test_a_log_without_its_beginning_needs_a_snapshot(tmp_path: Path) -> None:
     maker = Maker(tmp_path, base=100)
     maker.batch(feature(5))
-    with pytest.raises(InspectError, match="begins at offset 100 and no snapshot beside it leads there"):
+    with pytest.raises(
+        InspectError, match="begins at offset 100, and no snapshot beside it reaches that offset"
+    ):
         state_at(maker.log())
     found = state_at(maker.log(), past_corruption=True)
     assert (found.end_offset, found.image.features.level("metadata.version")) == (101, 5)
-    assert "nothing before it is known" in found.problems[0]
+    assert "nothing earlier is known" in found.problems[0]
 
 
 def test_logs_of_two_clusters_are_not_mixed(tmp_path: Path) -> None:
@@ -297,7 +299,7 @@ def test_logs_of_two_clusters_are_not_mixed(tmp_path: Path) -> None:
     assert logs[0].identity is not None
     assert (logs[0].identity.cluster_id, logs[0].identity.node_id) == ("one", 7)
     require_one_cluster([logs[0], logs[0]])
-    with pytest.raises(InspectError, match=r"is of cluster one and .* of two"):
+    with pytest.raises(InspectError, match=r"belongs to cluster one, but .* to two"):
         require_one_cluster(logs)
 
 
@@ -331,9 +333,9 @@ def test_a_damaged_base_offset_is_named_and_put_back_when_asked(bit: tuple[int, 
     found = state_at(node.log)
     assert found.end_offset == 7
     line = found.problems[-1]
-    assert f"{path} at byte {batch.position}" in line and "7 is the one that fits" in line
+    assert f"{path} at byte {batch.position}" in line and "7 matches" in line
     assert "--past-corruption" in line and "metaquorum log repair" in line
     past = state_at(node.log, past_corruption=True)
     assert images_equal(past.image, whole.image) and past.end_offset == whole.end_offset
-    assert any("it was put back" in one for one in past.problems)
+    assert any("it was corrected" in one for one in past.problems)
     assert 7 in [step.offset for step in steps(node.log, past_corruption=True)]

@@ -115,7 +115,7 @@ def test_one_record_of_a_batch_leaves_the_others_in_it() -> None:
 
 def test_records_that_no_longer_fit_are_told_and_taken_out_only_when_asked() -> None:
     node = make_node(memory_disk())
-    with pytest.raises(InspectError, match=r"the record at offset 8 no longer fits .*--drop-failing"):
+    with pytest.raises(InspectError, match=r"the record at offset 8 no longer applies .*--drop-failing"):
         plan_repair(node, RepairRequest(drop=frozenset({7})))
     report, log = repaired(node, drop=frozenset({7}), drop_failing=True)
     assert [one.offset for one in report.changes] == [7, 8, 9, 12]
@@ -145,7 +145,7 @@ def test_an_election_cannot_be_taken_out() -> None:
 
 
 def test_a_record_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InspectError, match="no record was found at offset 99; the log has offsets 0 to 14"):
+    with pytest.raises(InspectError, match="there is no record at offset 99; the log has offsets 0 to 14"):
         plan_repair(make_node(memory_disk()), RepairRequest(drop=frozenset({99})))
 
 
@@ -280,12 +280,12 @@ def test_a_trimmed_log_is_repaired_from_its_oldest_snapshot_on() -> None:
     assert (log.start_offset, log.end_offset) == (7, 15)
     assert report.base == LogPosition(1, 10)
     assert sorted(topic.name for topic in state_at(log).image.topics.all()) == ["orders", "payments"]
-    with pytest.raises(InspectError, match=r"offset 8 lies before the oldest snapshot \(10\)"):
+    with pytest.raises(InspectError, match=r"offset 8 precedes the oldest snapshot \(10\)"):
         plan_repair(node, RepairRequest(drop=frozenset({8})))
-    with pytest.raises(InspectError, match="its oldest state is that of offset 10"):
+    with pytest.raises(InspectError, match="its oldest state is at offset 10"):
         plan_repair(node, RepairRequest(end_at=9))
     disk.remove(node.log.snapshot(LogPosition(1, 10)).path)
-    with pytest.raises(InspectError, match="no whole snapshot beside it leads there"):
+    with pytest.raises(InspectError, match="no complete snapshot beside it reaches that offset"):
         plan_repair(node, RepairRequest(drop=frozenset({12})))
 
 
@@ -477,9 +477,9 @@ STRANGE = [(5, [r.PartitionChangeRecord(0, bytes([7]) * 16, leader=at)]) for at 
     ("second", "base", "name", "why"),
     [
         (STORY, 9, None, "offsets 9 to 14 are in 00000000000000000000.log already"),
-        (STORY, 0, 15, "its name says offset 15, its batches begin at 0"),
+        (STORY, 0, 15, "its name says offset 15, but its batches begin at 0"),
         ([(1, [r.NoOpRecord()]), (1, [r.NoOpRecord()])], 15, None, "its leader epochs end at 1, those of"),
-        ([(2, [leads(1, (1, 2))]), (2, [r.NoOpRecord()])], 15, None, "its voters are [1, 2], those of"),
+        ([(2, [leads(1, (1, 2))]), (2, [r.NoOpRecord()])], 15, None, "its voters are [1, 2], but those of"),
         (STRANGE, 40, None, "none of the 12 records that build on others fits"),
     ],
 )

@@ -76,7 +76,7 @@ def test_a_later_epoch_counts_more_than_a_longer_log() -> None:
     ]
     assert ranking.voters == (3000, 3001, 3002)
     (warning,) = ranking.warnings
-    assert "/3000 has offsets 11 to 30 of epoch 1 that the best log has not" in warning
+    assert "/3000 has offsets 11 to 30 of epoch 1 that the best log lacks" in warning
 
 
 def test_a_prefix_is_no_divergence() -> None:
@@ -89,7 +89,7 @@ def test_with_a_majority_nothing_committed_is_missing() -> None:
     disk = memory_disk()
     ranking = rank([survivor(disk, 3000, STORY), survivor(disk, 3001, STORY[:-1])])
     assert ranking.has_majority
-    assert "nothing that was committed: 2 of the 3 voters" in what_is_missing(ranking)[0]
+    assert "no committed record: 2 of the 3 voters" in what_is_missing(ranking)[0]
 
 
 def test_without_a_majority_it_says_from_where_and_when_records_may_be_missing() -> None:
@@ -97,8 +97,8 @@ def test_without_a_majority_it_says_from_where_and_when_records_may_be_missing()
     assert not ranking.has_majority
     lines = what_is_missing(ranking)
     assert "from offset 15 on: voters 3000, 3002 are gone, and the 2 of 3" in lines[0]
-    assert "the newest record here is of 2026-11-18T" in lines[1]
-    assert "know of epoch 5, and the best log ends in epoch 2" in lines[2]
+    assert "the newest record here is from 2026-11-18T" in lines[1]
+    assert "know of epoch 5, but the best log ends in epoch 2" in lines[2]
     assert ranking.first_epoch == 5 + EPOCH_MARGIN
 
 
@@ -120,14 +120,14 @@ def test_only_what_lies_before_damage_counts() -> None:
     whole = survivor(disk, 3001, STORY[:6])
     ranking = rank([found, whole])
     assert ranking.best is whole
-    assert "/3000: nothing behind offset 4 counts" in ranking.warnings[0]
+    assert "/3000: nothing after offset 4 is used" in ranking.warnings[0]
     assert "metaquorum log repair /3000 --past-corruption --to NEW" in ranking.warnings[0]
 
 
 def test_what_cannot_be_salvaged_is_refused() -> None:
     disk = memory_disk()
     one = survivor(disk, 3000, STORY)
-    with pytest.raises(InspectError, match="no directory is left"):
+    with pytest.raises(InspectError, match="there is no directory"):
         rank([])
     other = make_node(disk, STORY, home="/other", cluster_id="5CFVjtVmQeSY-MmKFTuhYA")
     with pytest.raises(InspectError, match="belong to different clusters"):
@@ -137,7 +137,7 @@ def test_what_cannot_be_salvaged_is_refused() -> None:
     empty = node_files(open_log(disk, "/3000"))
     disk.remove(join(empty.log.directory, segment_name(0)))
     disk.open_append(join(empty.log.directory, segment_name(0))).close()
-    with pytest.raises(InspectError, match="holds no whole record"):
+    with pytest.raises(InspectError, match="holds no complete record"):
         examine(empty)
 
 

@@ -191,7 +191,7 @@ def test_two_clusters_are_named_with_their_nodes() -> None:
         make_node(disk, home="/q/b", cluster_id="AAAAAAAAAAAAAAAAAAAAAA").log,
     ]
     with pytest.raises(
-        InspectError, match=r"/q: nodes of 2 clusters: \S+ \(a\), \S+ \(b\); give those of one"
+        InspectError, match=r"/q holds nodes of 2 clusters: \S+ \(a\), \S+ \(b\); give those of one cluster"
     ):
         require_one_quorum(logs, "/q")
 

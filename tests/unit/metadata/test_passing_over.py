@@ -114,7 +114,7 @@ def test_the_generated_logs_tell_of_everything_that_is_taken_in_columns() -> Non
     for seed in SEEDS:
         kinds |= {event.kind for event in events(node_of(seed, tampered=True).log, lambda line: None)}
     assert {
-        *("partitions added", "record does not fit", "gap in time", "time ran backwards", "election"),
+        *("partitions added", "record does not apply", "gap in time", "time ran backwards", "election"),
         *("transaction aborted", "unclean election", "min isr restored", "unknown record", "topic deleted"),
         *("reassignment started", "config changed", "broker fenced", "still leaderless", "under min isr"),
     } <= kinds

@@ -114,8 +114,8 @@ def credential(**more: object) -> r.UserScramCredentialRecord:
         (credential(stored_key=b"s" * 31), "the stored key has 31 bytes, not 32"),
         (credential(server_key=b""), "the server key has 0 bytes, not 32"),
         (credential(mechanism=2), "the stored key has 32 bytes, not 64, the server key has 32 bytes, not 64"),
-        (credential(mechanism=3), "no mechanism has the number 3"),
-        (credential(mechanism=0), "no mechanism has the number 0"),
+        (credential(mechanism=3), "there is no mechanism 3"),
+        (credential(mechanism=0), "there is no mechanism 0"),
     ],
 )
 def test_credentials_that_no_login_can_use(record: r.UserScramCredentialRecord, text: str | None) -> None:

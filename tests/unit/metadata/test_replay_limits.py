@@ -73,8 +73,8 @@ REFUSED = [
     (FeatureLevelRecord("metadata.version", 0), "cannot have level 0"),
     (FeatureLevelRecord("metadata.version", -1), "cannot have level -1"),
     (FeatureLevelRecord("x", -1), "x cannot have level -1"),
-    (ZkMigrationStateRecord(-1), "number -1"),
-    (ZkMigrationStateRecord(5), "number 5"),
+    (ZkMigrationStateRecord(-1), "state -1"),
+    (ZkMigrationStateRecord(5), "state 5"),
     (ProducerIdsRecord(1, 1, -1), "is not above -1"),
     (PartitionRecord(-1, TOPIC, (1,), (1,), leader=1), "index -1 is negative"),
     (PartitionRecord(0, TOPIC, (1,), (1,), leader=1, leader_recovery_state=2), "state 2 is not 0 or 1"),
@@ -135,7 +135,7 @@ def test_a_record_about_a_broker_is_about_the_registration_that_it_names(record_
     base, _ = run_both([broker(5)])
     after, errors = run_both([encode(record_of(epoch), 0)], base)
     assert len(errors) == 1
-    assert f"it names epoch {epoch} of broker 3, registered is epoch 5" in errors[0][1]
+    assert f"it names epoch {epoch} of broker 3, but epoch 5 is registered" in errors[0][1]
     assert describe_difference(after.image, base.image, provenance=False) == ""
     after, errors = run_both([encode(record_of(5), 0)], base)
     assert errors == []

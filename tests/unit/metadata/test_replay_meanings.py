@@ -244,7 +244,7 @@ def test_acls_credentials_and_tokens() -> None:
 
 
 REFUSED = [
-    ([BROKER], UnfenceBrokerRecord(1, 9), "epoch 9 of broker 1, registered is epoch 10"),
+    ([BROKER], UnfenceBrokerRecord(1, 9), "epoch 9 of broker 1, but epoch 10 is registered"),
     ([BROKER], FenceBrokerRecord(1, 11), "epoch 11 of broker 1"),
     ([BROKER], BrokerRegistrationChangeRecord(1, 9, fenced=1), "epoch 9"),
     ([BROKER], BrokerRegistrationChangeRecord(1, 10, fenced=2), "fenced is 2"),
@@ -256,8 +256,8 @@ REFUSED = [
     ([BROKER], UnregisterBrokerRecord(1, 9), "epoch 9"),
     ([], FenceBrokerRecord(1, 10), "broker 1 is not registered"),
     ([], UnregisterBrokerRecord(1, 10), "broker 1 is not registered"),
-    (ORDERS, TopicRecord("orders", T2), "named orders exists"),
-    (ORDERS, TopicRecord("other", T1), "exists already"),
+    (ORDERS, TopicRecord("orders", T2), "named orders already exists"),
+    (ORDERS, TopicRecord("other", T1), "already exists"),
     ([], RemoveTopicRecord(T1), "no topic has the id AQEBAQEBAQEBAQEBAQEBAQ"),
     ([], PartitionRecord(0, T1, (1,), (1,)), "no topic has the id"),
     (ORDERS, PartitionRecord(1, T1, (1, 2), (1,), directories=(D1,)), "1 directories for 2 replicas"),
@@ -268,7 +268,7 @@ REFUSED = [
     (ORDERS, PartitionChangeRecord(0, T1, directories=(D1,)), "1 directories for 3 replicas"),
     (ORDERS, PartitionChangeRecord(0, T1, leader_recovery_state=2), "recovery state 2"),
     ([], FeatureLevelRecord("metadata.version", 0), "cannot have level 0"),
-    ([], ZkMigrationStateRecord(9), "number 9"),
+    ([], ZkMigrationStateRecord(9), "state 9"),
     ([ProducerIdsRecord(1, 1, 1000)], ProducerIdsRecord(1, 1, 1000), "1000 is not above 1000"),
     ([], RemoveAccessControlEntryRecord(T1), "no access control entry"),
     ([], RemoveUserScramCredentialRecord("bob", 2), "no credential of mechanism 2"),
@@ -295,7 +295,7 @@ def test_refused_records_name_offset_and_reason_and_leave_no_trace(
 
 
 def test_a_batch_must_start_where_the_state_ends() -> None:
-    with pytest.raises(ReplayError, match="starts at offset 5, but everything before 0 was replayed"):
+    with pytest.raises(ReplayError, match="starts at offset 5, but replay has only reached 0"):
         replay_records(ReplayState(), base_offset=5, epoch=1, timestamp_ms=1, records=[NoOpRecord()])
 
 

@@ -19,16 +19,16 @@ from tests.unit.metadata.test_snapshot_files import image_of
         (
             "cleanup.policy",
             "compact",
-            "nothing is compacted yet, and nothing is removed: the log grows",
+            "compaction is not supported yet, and nothing is deleted: the log grows",
         ),
-        ("cleanup.policy", "compact,delete", "nothing is compacted yet: old segments are removed"),
+        ("cleanup.policy", "compact,delete", "compaction is not supported yet: old segments are deleted"),
         ("cleanup.policy", "delete", None),
         ("cleanup.policy", "", None),
         ("compression.type", "zstd", "batches stay as producers send them"),
         ("compression.type", "producer", None),
-        ("flush.messages", "1", "this is kept, and changes nothing yet"),
+        ("flush.messages", "1", "this is stored but has no effect yet"),
         ("flush.messages", "9223372036854775807", None),
-        ("preallocate", "TRUE", "this is kept, and changes nothing yet"),
+        ("preallocate", "TRUE", "this is stored but has no effect yet"),
         ("retention.ms", "5", None),
         ("no.such.key", "5", None),
         ("compression.type", None, None),
@@ -51,7 +51,7 @@ def test_several_notes_are_one_line() -> None:
     values = [("compression.type", "lz4"), ("retention.ms", "1"), ("preallocate", "true")]
     assert notes_on(TOPIC_RESOURCE, values) == (
         "compression.type=lz4: batches stay as producers send them; "
-        "preallocate=true: this is kept, and changes nothing yet"
+        "preallocate=true: this is stored but has no effect yet"
     )
     assert notes_on(TOPIC_RESOURCE, [("retention.ms", "1")]) is None
 
@@ -76,6 +76,6 @@ def test_a_description_says_so_whatever_the_source() -> None:
     image = image_of(record)
     topic = describe_resource(image, ConfigResource(TOPIC_RESOURCE, "t"), all_keys=True)
     noted = {entry.name: entry.note for entry in topic if entry.note}
-    assert list(noted) == ["cleanup.policy"] and "nothing is compacted yet" in noted["cleanup.policy"]
+    assert list(noted) == ["cleanup.policy"] and "compaction is not supported yet" in noted["cleanup.policy"]
     (shared,) = describe_resource(image, ConfigResource(BROKER_RESOURCE, ""))
     assert shared.note == noted["cleanup.policy"]

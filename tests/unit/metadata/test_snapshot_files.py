@@ -184,7 +184,7 @@ TOPIC = TopicRecord("t", uuid(1))
         ([control(HEADER, 0), control(FOOTER, 1), data(2, TOPIC)], "records follow"),
         (
             [control(HEADER, 0), data(1, BeginTransactionRecord("x")), control(FOOTER, 2)],
-            "no transaction markers",
+            "not hold transaction markers",
         ),
     ],
 )
@@ -200,7 +200,7 @@ def test_damage_and_nonsense_in_a_snapshot_are_named() -> None:
     with pytest.raises(CorruptLogError, match="CRC"):
         load_snapshot([bytes(damaged)], position=POSITION)
     nonsense = [control(HEADER, 0), data(1, TOPIC, TOPIC), control(FOOTER, 3)]
-    with pytest.raises(ReplayError, match="exists already"):
+    with pytest.raises(ReplayError, match="already exists"):
         load_snapshot(nonsense, position=POSITION)
     skipped: list[ReplayError] = []
     image = load_snapshot(nonsense, position=POSITION, on_error=skipped.append)

@@ -186,7 +186,7 @@ def test_nothing_critical_happened_that_is_not_in_the_scenario(scenario: list[Ti
         (4758, "still leaderless"),
         (4758, "still no broker"),
     ]
-    assert not [event for event in scenario if event.kind in ("gap in time", "record does not fit")]
+    assert not [event for event in scenario if event.kind in ("gap in time", "record does not apply")]
 
 
 def test_events_come_by_offset_and_name_everything_they_are_about(scenario: list[TimelineEvent]) -> None:
@@ -284,7 +284,7 @@ def test_records_that_do_not_fit_and_unknown_ones_are_told() -> None:
     story = started()
     told = story.batch(5, r.RemoveTopicRecord(OTHER), r.UnknownRecord(99, 7, b""), r.RemoveTopicRecord(OTHER))
     assert [(event.kind, event.offset) for event in told] == [
-        ("record does not fit", 5),
+        ("record does not apply", 5),
         ("unknown record", 6),
     ]
     assert told[0].text.endswith("and 1 more")
@@ -324,7 +324,10 @@ def test_a_stretch_without_an_unfenced_broker_is_an_outage_and_says_how_it_began
     assert ("still no broker", "no broker is unfenced for 0 ms, since 6") in critical(story.timeline.finish())
     back = story.batch(36_100, r.UnfenceBrokerRecord(1, 1))
     ended = next(event for event in back if event.kind == "total outage ended")
-    assert (ended.span_ms, ended.text) == (24_100, "broker 1 is unfenced, 24.1 s after the last one was not")
+    assert (ended.span_ms, ended.text) == (
+        24_100,
+        "broker 1 is unfenced, after 24.1 s without an unfenced broker",
+    )
     assert critical(story.timeline.finish()) == []
 
 
@@ -357,7 +360,7 @@ def test_a_recorded_broker_that_waited_for_its_directory_is_slow_to_return(
 ) -> None:
     (slow,) = [event for event in scenario if event.kind == "slow to return"]
     assert (slow.offset, slow.entity) == (1602, "broker/0")
-    assert "after it registered at 1431 and 2 times more" in slow.text
+    assert "after it registered at 1431 and 2 more times" in slow.text
 
 
 @pytest.mark.parametrize(("lasted_ms", "severity"), [(30_000, "info"), (30_001, "warning")])

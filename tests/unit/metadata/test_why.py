@@ -74,7 +74,7 @@ RECORDED = [
         -1,
         1043,
         ["controlled-shutdown", "no-eligible-leader"],
-        "the ISR was [2] and none",
+        "the ISR was [2], and none",
     ),
     (
         "topic/t04/5.leader",
@@ -111,7 +111,7 @@ RECORDED = [
     ("topic/t19/0.isr", 1320, [3], 1318, ["directory-failed"], "broker 0 lost this log directory at 1319"),
     ("topic/t19/0.isr", 1336, [3, 0], 1333, ["replica-caught-up"], "broker 0 caught up: ISR [3] -> [3,0]"),
     ("topic/unclean/0.leader", 1843, -1, 1836, ["broker-fenced", "no-eligible-leader"], "the ISR was [1]"),
-    ("topic/unclean/0.leader", 1922, 2, 1921, ["unclean-election", "broker-fenced"], "somebody asked for it"),
+    ("topic/unclean/0.leader", 1922, 2, 1921, ["unclean-election", "broker-fenced"], "someone requested it"),
     (
         "topic/unclean/0.leaderRecoveryState",
         2011,
@@ -327,7 +327,7 @@ def test_a_trimmed_log_begins_with_its_snapshot_and_a_gap_ends_the_chain() -> No
     flip(node, 12)
     cut = explain(node.log, parse_target("topic/orders/1.leader"), on_problem=problems.append)
     assert [link.offset for link in cut.links] == [10]
-    assert any("go on past it with --past-corruption" in line for line in problems)
+    assert any("continue past the gap with --past-corruption" in line for line in problems)
     past = explain(node.log, parse_target("topic/orders/1.leader"), past_corruption=True)
     assert [link.offset for link in past.links] == [10, 13]
 

@@ -192,7 +192,7 @@ def test_what_is_no_log_leaves_a_row_of_damage(tmp_path: Path, name: str) -> Non
         rows = [row for row in found if row["file"] == str(file)]
         assert [(row["cluster"], row["kind"]) for row in rows] == [(owner, kinds[number])], file
         assert rows[0]["position"] == 0
-    assert any("without one record that can be read" in line for line in report.left_out)
+    assert any("without a readable record" in line for line in report.left_out)
 
 
 def test_a_log_that_may_not_be_read_is_left_out_with_a_row(
@@ -230,7 +230,7 @@ def test_an_executor_that_does_not_see_what_the_driver_sees_is_named(
         run(tmp_path / "logs", tmp_path / "out")
     away = WrittenFile(table="topics", cluster="made", date="2026-01-01", path="x", rows=1, final=True)
     blind((ReplayTask,), lambda result: msgspec.structs.replace(result, files=[away]))
-    with pytest.raises(ExecutorError, match="which the driver does not see"):
+    with pytest.raises(ExecutorError, match="which the driver cannot see"):
         run(tmp_path / "logs", tmp_path / "out")
     assert not list((tmp_path / "out" / "versions").glob(".staging-*"))
 

@@ -29,7 +29,7 @@ def test_what_is_a_path(text: str, path: str) -> None:
     "text", ["s3a://bucket/logs", "s3a:/bucket/logs", "gs://b/x", "hdfs://name:9000/logs"]
 )
 def test_what_is_none(text: str) -> None:
-    with pytest.raises(PathError, match="mount it, or copy"):
+    with pytest.raises(PathError, match="mount the store, or copy"):
         local_path(text)
 
 
@@ -48,5 +48,5 @@ def test_a_store_is_refused_in_one_line_and_leaves_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(pipeline, words)
-    assert done.exit_code == 2 and "mount it, or copy what is in it" in done.output
+    assert done.exit_code == 2 and "mount the store, or copy its contents" in done.output
     assert list(tmp_path.iterdir()) == []

@@ -35,7 +35,7 @@ def test_the_version_of_java(text: str, version: int | None) -> None:
 def test_java_that_is_missing_or_too_old_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    with pytest.raises(SessionError, match="there is no Java: install Java 17"):
+    with pytest.raises(SessionError, match="Java was not found: install Java 17"):
         require_java()
     monkeypatch.setenv(
         "PATH", str(fake_java(tmp_path / "old", 'openjdk version "11.0.2"')) + ":/bin:/usr/bin"
@@ -56,7 +56,7 @@ def test_the_command_says_so_on_one_line(
     found = CliRunner().invoke(main, ["pipeline", "ingest", log, "--out", str(tmp_path / "out")])
     assert found.exit_code == 1
     assert found.stderr.count("\n") == 1
-    assert "there is no Java" in found.stderr
+    assert "Java was not found" in found.stderr
     assert not (tmp_path / "out").exists()
 
 

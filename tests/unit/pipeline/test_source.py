@@ -67,7 +67,7 @@ def test_a_stream_says_what_was_deleted_before_it_read_it(tmp_path: Path) -> Non
     (log / f"{96:020d}.log").write_bytes(b"".join(at.data for at in made if at.header.base_offset >= 96))
     reader = MetadataLogStreamReader(Options({"path": str(tmp_path / "n1")}))
     end = reader.latestOffset({str(log): 46}, None)
-    with pytest.raises(SourceError, match="from offset 46 to 95 are gone"):
+    with pytest.raises(SourceError, match="from offset 46 to 95 were deleted"):
         streamed(reader, {str(log): 46}, end)
     assert streamed(reader, {}, end) == list(range(96, 196)), "a new stream begins where the log does"
 

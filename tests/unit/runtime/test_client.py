@@ -134,7 +134,9 @@ async def test_an_address_that_is_dead_is_passed_over() -> None:
 async def test_a_single_shot_says_that_the_outcome_is_unknown() -> None:
     service = ScriptedAdmin()
     async with serving(service) as ports, client_of(*ports, attempts_max=1) as client:
-        with pytest.raises(ClientError, match=r"INTERNAL: it broke\); whether a change was made is unknown"):
+        with pytest.raises(
+            ClientError, match=r"INTERNAL: it broke\); the change may or may not have been made"
+        ):
             await client.unregister_broker(1)
 
 
@@ -170,11 +172,12 @@ def test_an_error_code_from_the_future_keeps_its_name() -> None:
         (
             "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to"
             " remote host: connect: Connection refused (111)",
-            "not reachable (connection refused: nothing listens there)",
+            "not reachable (connection refused: no process listens there)",
         ),
         (
             "last error: UNKNOWN: ipv4:127.0.0.1:1: connection attempt timed out before receiving SETTINGS",
-            "not reachable (it takes no connection: the process hangs, or something in between drops it)",
+            "not reachable (it does not accept the connection: the process hangs, or something in between"
+            " drops the packets)",
         ),
         ("DNS resolution failed for nowhere", "not reachable (DNS resolution failed for nowhere)"),
     ],

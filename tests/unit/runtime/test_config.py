@@ -142,11 +142,11 @@ BAD = [
         "node.id=one is not a number: give a whole number from 0 to 2147483647",
     ),
     (CONTROLLER, {"node__id": "-1"}, "node.id=-1 is out of range"),
-    (CONTROLLER, {"process__roles": "controller,broker"}, "a process has one role here"),
+    (CONTROLLER, {"process__roles": "controller,broker"}, "combined mode is not supported;"),
     (CONTROLLER, {"process__roles": "worker"}, "choose controller or broker"),
     (CONTROLLER, {"listeners": "CONTROLLER://127.0.0.1:99999"}, "a port is a number from 1 to 65535"),
     (CONTROLLER, {"listeners": "127.0.0.1:9093"}, "write NAME://host:port"),
-    (CONTROLLER, {"listeners": "PLAINTEXT://127.0.0.1:9093"}, "must be one called CONTROLLER"),
+    (CONTROLLER, {"listeners": "PLAINTEXT://127.0.0.1:9093"}, "exactly one listener, named CONTROLLER"),
     (BROKER, {"listeners": "A://h:1,A://h:2"}, "uses a name twice"),
     (BROKER, {"listeners": "A://h:1,B://h:1"}, "uses an address twice"),
     (BROKER, {"listeners": "A://:1,B://h:1"}, "uses an address twice"),
@@ -166,12 +166,12 @@ BAD = [
     (
         CONTROLLER,
         {"zookeeper__connect": "h:2181"},
-        "zookeeper.connect is not supported: there is no ZooKeeper",
+        "zookeeper.connect is not supported: remove the line",
     ),
     (
         CONTROLLER,
         {"log__flush__before__ack": "true"},
-        "log.flush.before.ack is for a broker, and this is a controller",
+        "log.flush.before.ack is for a broker, but this is a controller",
     ),
     (
         CONTROLLER,
@@ -179,14 +179,14 @@ BAD = [
         "colour, log.dris (did you mean log.dirs?) are not known keys: docs/configuration.md lists",
     ),
     (BROKER, {"offsets__topic__num__partition": "1"}, "did you mean offsets.topic.num.partitions?"),
-    (BROKER, {"broker__id": "7"}, "broker.id=7, and node.id=101: remove the line with broker.id"),
+    (BROKER, {"broker__id": "7"}, "broker.id=7, but node.id=101: remove the line with broker.id"),
     (
         CONTROLLER,
         {"broker__session__timeout__ms": "0"},
         "out of range: give a whole number from 1 to 2147483647 ms",
     ),
     (CONTROLLER, {"metadata__log__segment__bytes": "10"}, "from 1048576 to 2147483647 bytes"),
-    (CONTROLLER, {"log__format": "xml"}, "log.format=xml is not possible: choose one of text, json"),
+    (CONTROLLER, {"log__format": "xml"}, "log.format=xml is not valid: choose one of text, json"),
     (CONTROLLER, {"controller__quorum__fetch__max__wait__ms": "900"}, "must be at most half of"),
     (BROKER, {"broker__heartbeat__interval__ms": "20000"}, "registration.lease.timeout.ms"),
     (
@@ -246,9 +246,9 @@ def test_a_bad_file_is_one_clear_line(
     [
         (b"", "is empty"),
         (b"# only a comment\n", "is empty"),
-        (b"\xff\xfe", "is no UTF-8 text"),
+        (b"\xff\xfe", "is not UTF-8 text"),
         (b"node.id=1\nnode.id=2\n", "node.id is set twice"),
-        (b"node.id=\\u12\n", "is no .properties file"),
+        (b"node.id=\\u12\n", "is not a .properties file"),
         (b"x" * (1024 * 1024 + 1), "larger than 1 MiB"),
     ],
 )

@@ -173,7 +173,7 @@ def test_a_log_that_was_cut_is_said_with_the_offset() -> None:
             await consumer.assign({("t", 0): EARLIEST})
             await drain(consumer, 20)
             cut(cluster, partition, 12)
-            with pytest.raises(TruncatedError, match=r"t-0 was cut at offset 12: .* to 20") as said:
+            with pytest.raises(TruncatedError, match=r"t-0 was truncated at offset 12: .* to 20") as said:
                 await consumer.poll(60_000)
             assert said.value.end_offset == 12
             assert await consumer.poll(5_000) is None

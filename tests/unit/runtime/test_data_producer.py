@@ -374,7 +374,7 @@ def test_closing_without_flush_says_that_messages_were_not_acknowledged() -> Non
             await producer.close(flush=False)
         with pytest.raises(SendError, match="closed before"):
             await receipt
-        with pytest.raises(SendError, match="make another"):
+        with pytest.raises(SendError, match="create another"):
             await producer.send("t", b"y")
 
     run(main())

@@ -70,7 +70,7 @@ def take(*taken: str) -> None:
         (
             "PEER_DID_NOT_RETURN_A_CERTIFICATE",
             NOTHING,
-            "it showed no certificate, and ssl.client.auth requires one",
+            "it sent no certificate, but ssl.client.auth requires one",
         ),
         (
             "CERTIFICATE_VERIFY_FAILED",
@@ -89,7 +89,7 @@ def test_reasons_are_said_in_words(reason: str, detail: str, text: str) -> None:
 
 def test_a_handshake_that_failed_is_one_line_with_the_peer(told: list[str]) -> None:
     take(*lines(NO_CERTIFICATE, "ipv4:10.0.0.7:38036"), *lines(NO_CERTIFICATE, "ipv6:[fe80::1%252]:38036"))
-    reason = "it showed no certificate, and ssl.client.auth requires one"
+    reason = "it sent no certificate, but ssl.client.auth requires one"
     assert told == [
         f"TLS handshake with {peer} failed: {reason}" for peer in ("10.0.0.7:38036", "[fe80::1%252]:38036")
     ]
@@ -141,7 +141,7 @@ def test_a_client_that_tries_again_and_again_does_not_fill_the_log(told: list[st
     refused.tell("b:3", "{peer}: one")
     now[0] += AGAIN_S
     refused.tell("a:4", "{peer}: one")
-    assert told == ["a:1: one", "a:2: other", "b:3: one", "a:4: one (50 times more in the last 15 s)"]
+    assert told == ["a:1: one", "a:2: other", "b:3: one", "a:4: one (50 more times in the last 15 s)"]
 
 
 def test_of_many_hosts_the_newest_are_remembered(told: list[str]) -> None:

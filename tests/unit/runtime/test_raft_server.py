@@ -179,4 +179,4 @@ async def test_a_caller_that_sends_on_without_reading_loses_its_stream(
     await service.exchange(nothing(), caller)  # type: ignore[arg-type]
     assert caller.reason == "more than 5 requests are unanswered"
     assert len(asked) == caller.taken + 5
-    assert "its stream is closed" in caplog.text
+    assert "closed the stream" in caplog.text

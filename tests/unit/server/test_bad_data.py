@@ -303,8 +303,8 @@ async def test_directories_of_others(tmp_path: Path, capsys: pytest.CaptureFixtu
             return line
 
         own = formatted(tmp_path / "second", 102)
-        assert "belongs to node 101, and node.id is 102" in await refused(102, "theirs", own, at.data)
-        assert "belongs to node 101, and node.id is 102" in await refused(102, "copied", own, copy)
+        assert "belongs to node 101, but node.id is 102" in await refused(102, "theirs", own, at.data)
+        assert "belongs to node 101, but node.id is 102" in await refused(102, "copied", own, copy)
         same = formatted(tmp_path / "third", 101)
         assert "is in use by another running process" in await refused(101, "twice", same, at.data)
         assert "one is a copy" in await refused(101, "both", same, at.data, copy)

@@ -93,7 +93,7 @@ def a_file_for_a_directory(site: Site) -> str:
 def another_node(site: Site) -> str:
     identity = MetaProperties(cluster_id=CLUSTER_ID, node_id=5, directory_id=random_uuid(random.Random(5)))
     store_meta_properties(PosixDisk(), str(site.root / "controller"), identity)
-    return "belongs to node 5, and node.id is 1"
+    return "belongs to node 5, but node.id is 1"
 
 
 def no_directory_id(site: Site) -> str:

@@ -218,7 +218,7 @@ async def test_nobody_there_is_one_line(site: Site) -> None:
     config = config_of(site, {"initial.broker.registration.timeout.ms": "200"})
     with pytest.raises(StartError) as caught:
         await settle_identity(config, None)
-    assert str(caught.value).startswith("the controllers were asked for this broker's id: nobody at")
+    assert str(caught.value).startswith("the controllers were asked for this broker's id: no node at")
     assert not list(site.root.glob("d*/meta.properties"))
 
 
@@ -304,7 +304,7 @@ def test_s0_28_without_the_switch_an_id_is_required(site: Site) -> None:
 def test_s0_1_the_command_line_names_the_id(site: Site) -> None:
     path = site.broker_file()
     assert load_config(path, "broker", 101).node_id == 101
-    with pytest.raises(ConfigError, match=r"node\.id=101, and the command line says 102"):
+    with pytest.raises(ConfigError, match=r"node\.id=101, but the command line says 102"):
         load_config(path, "broker", 102)
     path.write_text(path.read_text().replace("node.id=101\n", ""))
     assert load_config(path, "broker", 102).node_id == 102

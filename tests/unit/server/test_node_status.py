@@ -92,5 +92,5 @@ async def test_a_broker_is_told_apart_from_a_controller(site: Site) -> None:
     assert result.exit_code == 1
     assert (
         result.stdout
-        == f"127.0.0.1:{site.broker_port}: it does not serve this; give a controller's address\n"
+        == f"127.0.0.1:{site.broker_port}: it does not serve this request; give a controller's address\n"
     )

@@ -143,7 +143,7 @@ async def configured(site: Site) -> None:
     """Topics that are given configurations at their creation."""
     made = ("topics", "create", "c", "--config", "retention.ms=5", "--config", "flush.ms=1")
     dry = await command(site, *made, "--validate-only")
-    note = "metaquorum: c: note: flush.ms=1: this is kept, and changes nothing yet\n"
+    note = "metaquorum: c: note: flush.ms=1: this is stored but has no effect yet\n"
     assert (dry.return_value, dry.output) == (
         0,
         "c: can be created, with flush.ms=1, retention.ms=5\n" + note,

@@ -191,7 +191,7 @@ async def test_nobody_there_is_one_clear_error(site: Site) -> None:
         with pytest.raises(ClientError) as caught:
             await client.list_topics()
     line = str(caught.value)
-    assert line.startswith(f"nobody at 127.0.0.1:{site.controller_port} answered within 150 ms")
+    assert line.startswith(f"no node at 127.0.0.1:{site.controller_port} answered within 150 ms")
     assert "check that the quorum runs" in line and "\n" not in line
 
 

@@ -233,7 +233,7 @@ async def run(site: Site, *arguments: str, typed: str | None = None, code: int =
 async def test_configs_and_features_on_the_command_line(site: Site) -> None:
     ops = ("--set", "retention.ms=5", "--append", "cleanup.policy=compact")
     changed = await run(site, "configs", "alter", "topic", "orders", *ops)
-    note = "nothing is compacted yet: old segments are removed"
+    note = "compaction is not supported yet: old segments are deleted"
     assert changed.stdout == "topic orders: changed\n"
     assert changed.stderr == f"metaquorum: topic orders: note: cleanup.policy=delete,compact: {note}\n"
     text = (await run(site, "configs", "describe", "topic", "orders")).stdout.splitlines()

@@ -121,7 +121,7 @@ def test_an_invariant_that_stays_broken_is_found(tables: Tables) -> None:
                 planted += 1
                 found = [one for one in tables.of(cluster, "violation") if incident["rule"] in one.text]
                 assert [one.severity for one in found] == ["error"]
-                assert found[0].count >= 1 and "1 still so" in found[0].text
+                assert found[0].count >= 1 and "1 ongoing" in found[0].text
     assert planted == 2
 
 
@@ -200,8 +200,8 @@ def test_json_holds_every_finding(tables: Tables) -> None:
 
 def test_mistakes_are_one_line(tables: Tables, tmp_path: Path) -> None:
     for arguments, said in (
-        ((str(tmp_path / "absent"),), "is no directory"),
-        ((str(tmp_path),), "holds no tables"),
+        ((str(tmp_path / "absent"),), "is not a directory"),
+        ((str(tmp_path),), "holds no pipeline tables"),
         ((str(tables.path), "--cluster", "nobody"), "no cluster nobody"),
     ):
         assert said in str(run(*arguments).exception)
@@ -233,8 +233,8 @@ def test_a_warning_that_is_no_more_is_info_and_an_error_never_is() -> None:
     found = [(at.severity, at.text, at.end_ms) for at in violations(one, Limits())]
     assert found == [
         ("error", "leader-in-isr: x", 7),
-        ("info", "isr-active: x, no more so", 7),
-        ("warning", "leader-active: x, 1 still so", None),
+        ("info", "isr-active: x, no longer", 7),
+        ("warning", "leader-active: x, 1 ongoing", None),
     ]
 
 
@@ -262,4 +262,4 @@ def test_a_silent_quorum_is_a_finding_and_less_of_one_where_the_brokers_had_been
         ("warning", 0, 5, 60.0),
         ("info", 70_000, 8, 10.0),
     ]
-    assert found[0].text == "nobody wrote for 60 s, until offset 5; whether brokers served is not known"
+    assert found[0].text == "nobody wrote for 60 s, until offset 5; whether brokers served clients is unknown"

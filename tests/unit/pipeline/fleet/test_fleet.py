@@ -216,7 +216,7 @@ def test_any_seed_and_size_gives_exactly_the_records(seed: int, tmp_path: Path) 
         ({"clusters": 3, "records": 1000}, "too few"),
         ({"brokers": 2}, "4 to 1000 brokers"),
         ({"partitions": 90_000}, "more records or fewer partitions"),
-        ({"kinds": ("earthquake",)}, "earthquake is no incident"),
+        ({"kinds": ("earthquake",)}, "earthquake is not an incident"),
     ],
 )
 def test_plans_that_cannot_be_are_refused(numbers: dict[str, Any], said: str) -> None:

@@ -139,7 +139,9 @@ def test_time_that_nobody_saw_is_hatched_and_time_switched_off_marked_with_a_leg
         part = text[text.index(f'<section id="{anchor}"') :]
         part = part[: part.index("</section>")]
         assert all(f'<path class="{kind}"' in part for kind in ("unseen", "hatch", "off")), anchor
-        assert "unobserved: nobody wrote" in part and "off: the last broker had stopped in order" in part
+        assert (
+            "unobserved: nothing was written" in part and "off: the last broker had stopped in order" in part
+        )
     plain = rendered(Fleet([other], 0, DAY))
     assert 'class="hatch"' not in plain and "unobserved:" not in plain
 

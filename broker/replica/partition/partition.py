@@ -94,10 +94,7 @@ class Partition(LogView):
         self.replicas: tuple[int, ...] = ()
         self._leading: Leading | None = None
         self._following: Following | None = None
-        self._idle = (
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            "this broker does not know its role in the partition yet: try again",
-        )
+        self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not know its role yet: try again")
         self._lead_after_cut: PartitionInfo | None = None
 
     # ---- what the image says -----------------------------------------------------------------
@@ -148,9 +145,7 @@ class Partition(LogView):
         self.role = Role.FOLLOWER
         leader = self.leader
         text = "this broker is not the leader: " + (
-            "there is no leader; try again later"
-            if leader is None
-            else f"send the request to broker {leader}"
+            "there is no leader; try again later" if leader is None else f"use broker {leader}"
         )
         self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER, text, out)
         self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
@@ -290,14 +285,10 @@ class Partition(LogView):
             return Refusal(*self._idle) if self._leading is None else self._leading
         if asked_epoch < self.leader_epoch:
             text = (
-                f"leader epoch {asked_epoch} has ended, the current one is {self.leader_epoch}: refresh "
-                "the metadata"
+                f"leader epoch {asked_epoch} has ended, {self.leader_epoch} is current: refresh the metadata"
             )
             return Refusal(ErrorCode.FENCED_LEADER_EPOCH, text)
-        text = (
-            f"leader epoch {asked_epoch} is newer than {self.leader_epoch}, the newest that this broker "
-            "knows: try again"
-        )
+        text = f"leader epoch {asked_epoch} is newer than {self.leader_epoch}, the last one known: try again"
         return Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, text)
 
     def _other_leader(self) -> int | None:
@@ -324,10 +315,7 @@ class Partition(LogView):
         if isinstance(leading, Refusal):
             return self._not_listed(leading)
         if found.problem is not None:
-            text = (
-                f"the data that had to be read is damaged: {found.problem}; elect another leader, then "
-                "repair it"
-            )
+            text = f"the requested data is damaged: {found.problem}; elect another leader, then repair it"
             return self._not_listed(Refusal(ErrorCode.KAFKA_STORAGE_ERROR, text))
         return leading.reading().found_offset(found.offset, found.timestamp_ms, found.leader_epoch)
 

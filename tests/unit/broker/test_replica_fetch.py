@@ -155,7 +155,7 @@ def test_who_does_not_lead_says_who_does() -> None:
     answer = replica.fetch_as(CONSUMER, 0)
     assert isinstance(answer, FetchedPartition)
     assert (answer.error, answer.leader, answer.leader_epoch) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2, 10)
-    assert "send the request to broker 2" in str(answer.message)
+    assert "use broker 2" in str(answer.message)
 
 
 # ---- list offsets ---------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 Owns the way from Raft's effects to the committed state and back: the gate, which slice of the log is read
 next, what a fetched snapshot replaces, when a snapshot is written and the log before it trimmed. A controller
 and a broker have one each, and nothing of it is said twice. Knows no request, no lease and no decision; all
-state changes go through `metadata.replay`. The one place in this folder that stands on Raft (ADR 5).
+state changes go through `metadata.replay`. The one place in this folder that stands on Raft (ADR 12).
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _op_from_pb(op: pb.ConfigOp) -> api.ConfigOp:
     try:
         kind = api.OpKind(op.kind)
     except ValueError:
-        text = f"{op.kind} is not an operation on {op.name}: 0 sets, 1 deletes, 2 appends, 3 subtracts"
+        text = f"{op.kind} cannot change {op.name}: 0 sets, 1 deletes, 2 appends, 3 subtracts"
         raise ApiError(ErrorCode.INVALID_REQUEST, text) from None
     return api.ConfigOp(kind=kind, name=op.name, value=op.value if op.HasField("value") else None)
 
@@ -116,7 +116,7 @@ def update_features_from_pb(request: pb.UpdateFeaturesRequest) -> api.UpdateFeat
         try:
             change = api.LevelChange(each.change)
         except ValueError:
-            text = f"{each.change} is not an operation on {each.name}: 1 upgrades, 2 and 3 downgrade"
+            text = f"{each.change} cannot change {each.name}: 1 upgrades, 2 and 3 downgrade"
             raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, text) from None
         updates.append(api.FeatureUpdate(name=each.name, level=each.level, change=change))
     return api.UpdateFeaturesRequest(updates=tuple(updates), validate_only=request.validate_only)

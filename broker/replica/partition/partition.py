@@ -284,9 +284,7 @@ class Partition(LogView):
         if self.role is Role.IDLE or asked_epoch in {-1, self.leader_epoch}:
             return Refusal(*self._idle) if self._leading is None else self._leading
         if asked_epoch < self.leader_epoch:
-            text = (
-                f"leader epoch {asked_epoch} has ended, {self.leader_epoch} is current: refresh the metadata"
-            )
+            text = f"leader epoch {asked_epoch} has ended, {self.leader_epoch} is current: refresh metadata"
             return Refusal(ErrorCode.FENCED_LEADER_EPOCH, text)
         text = f"leader epoch {asked_epoch} is newer than {self.leader_epoch}, the last one known: try again"
         return Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, text)

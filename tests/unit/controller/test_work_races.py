@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.controller.active.workbench import PENDING_BATCHES_MAX
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.invariants import check_image
 from metaquorum.metadata.records.types import (
@@ -22,7 +20,7 @@ from metaquorum.metadata.requests.common import (
     RegisterBrokerResponse,
     UnregisterBrokerRequest,
 )
-from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration
+from tests.unit.controller.node_quorum import Quorum, registration
 from tests.unit.controller.test_node_brokers import error, quorum_of
 
 
@@ -124,24 +122,4 @@ def test_a_heartbeat_between_two_slices_of_a_fencing_is_answered_as_fenced() -> 
     assert not quorum.image().brokers[1].fenced
     assert 1 not in quorum.leader.node.sessions.fencing
     assert all(quorum.partition(topic, at).leader == 2 for at in range(7))
-    sound(quorum)
-
-
-def test_slices_do_not_outrun_the_quorum() -> None:
-    """Nothing is committed for a while: so many batches wait, and the others are not even made."""
-    quorum = Quorum(size=1, config=ControllerConfig(cluster_id=CLUSTER, node_id=0, records_per_slice_max=1))
-    quorum.elect()
-    quorum.start_broker(1)
-    quorum.start_broker(2)
-    topic = quorum.create("t", *[(1, 2)] * 30)
-    leader = quorum.leader
-    leader.sync = False
-    removal = quorum.request(UnregisterBrokerRequest(broker_id=1))
-    quorum.advance(300)
-    assert len(leader.node.ledger.pending) == PENDING_BATCHES_MAX
-    assert removal not in leader.answers
-    leader.resume_sync()
-    quorum.advance(300)
-    assert leader.answers[removal] == Done()
-    assert all(quorum.partition(topic, at).leader == 2 for at in range(30))
     sound(quorum)

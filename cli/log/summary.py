@@ -159,7 +159,12 @@ class _Found:
             start, shown_as = settle(log, start, first=True)
             seen.limits.place(shown_as)
             seen.limits.coverage.add(before_the_log(log, start))
-        self.summary = Summary(start)
+        offset = None if start is None else start.offset
+        first = None if offset is None else batch_at(log, offset)
+        start_ms = (
+            None if first is None else clock_of(log).time_ms(offset or 0, first.header.max_timestamp_ms)
+        )
+        self.summary = Summary(start, start_ms)
         self.start = start
         interval_ms = idle_interval_ms(log)
         told = events(

@@ -219,6 +219,22 @@ class Story:
         content[start + 12 : start + 16] = int(number).to_bytes(4, "big", signed=True)
         path.write_bytes(content)
 
+    def do_base(self, rest: str) -> None:
+        """base OFFSET N: the base offset in the header of the batch that begins there is another."""
+        offset, number = rest.split()
+        path, content, start, _ = self._found(int(offset))
+        content[start : start + 8] = int(number).to_bytes(8, "big")
+        path.write_bytes(content)
+
+    def do_wrong(self, rest: str) -> None:
+        """wrong OFFSET OTHER: the snapshot of OFFSET holds the state of an OTHER place."""
+        offset, other = rest.split()
+        self.do_snapshot(offset)
+        (right,) = self._directory.glob(f"{int(offset):020}-*.checkpoint")
+        self.do_snapshot(other)
+        (wrong,) = self._directory.glob(f"{int(other):020}-*.checkpoint")
+        wrong.replace(right)
+
     def do_tells(self, rest: str) -> None:
         """tells OFFSET EPOCH: up to there the node knew records to be committed."""
         offset, epoch = rest.split()
@@ -269,6 +285,11 @@ class Story:
             if int.from_bytes(content[start : start + 8], "big") == offset:
                 return path, content, start, end
         raise ValueError(f"no batch begins at offset {offset}")
+
+    def do_bare(self, rest: str) -> None:
+        """bare: the node's snapshots are gone."""
+        for path in self._directory.glob("*.checkpoint"):
+            path.unlink()
 
     def do_drop(self, rest: str) -> None:
         """drop NAME: a file of the node's log directory, or of the node's, is gone."""

@@ -73,9 +73,10 @@ class Section(msgspec.Struct, kw_only=True):
 class Summary:
     """Feed it every event in order, from the log's beginning on; then `finish`."""
 
-    def __init__(self, start: Point | None = None) -> None:
-        """What lies before `start` counts for nothing but the state there."""
+    def __init__(self, start: Point | None = None, start_ms: int | None = None) -> None:
+        """What lies before `start`, where it is `start_ms`, counts for nothing but the state there."""
         self._start = start
+        self._start_ms = start_ms if start is None or start.time_ms is None else start.time_ms
         self._in_range = start is None or start.is_end
         self._since: Place = (-1, 0) if self._in_range else _NEVER
         self.severity = INFO
@@ -92,9 +93,8 @@ class Summary:
 
     def take(self, event: TimelineEvent) -> None:  # noqa: C901, PLR0912
         if not self._in_range and _reaches(event, self._start):
-            time_ms = None if self._start is None else self._start.time_ms
             self._in_range = True
-            self._since = (event.offset - 1, event.time_ms if time_ms is None else time_ms)
+            self._since = (event.offset - 1, event.time_ms if self._start_ms is None else self._start_ms)
         place = (event.offset, event.time_ms)
         if self._in_range:
             self.counts[event.kind] += 1

@@ -108,7 +108,8 @@ class BrokerSpans:
             return
         lasted = now_ms - found.registered[1]
         entity = f"broker/{step.broker_id}"
-        times = f" and {found.registrations - 1} more times" if found.registrations > 1 else ""
+        more = found.registrations - 1
+        times = f" and {'once' if more == 1 else f'{more} times'} more" if more else ""
         text = (
             f"broker {step.broker_id} stayed fenced for {duration(lasted)} after it registered at"
             f" {found.registered[0]}{times}"

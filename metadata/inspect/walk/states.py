@@ -83,6 +83,8 @@ def quorum_state_at(
     if place.time_ms is not None and log.start_offset and not log.is_checkpoint:
         offset = clock_of(log).place(place.time_ms)[0].offset
     known = known_from(log)
+    if place.is_end and known is None:
+        offset = log.end_offset
     is_before = offset is not None and log.start_offset <= offset and (known is None or offset < known)
     if offset is not None and is_before and offset <= log.end_offset:
         found = nothing_known(offset)

@@ -127,6 +127,8 @@ LAYERS: dict[str, Layer] = {
                 "tests/properties/test_column_decisions.py",
                 "tests/properties/test_controller_brokers.py",
                 "tests/properties/test_broker_ids.py",
+                "tests/properties/test_plans.py",
+                "tests/properties/test_scans.py",
                 "tests/properties/test_partition_changes.py",
                 SEEDS,
             ),

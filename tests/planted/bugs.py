@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.planted.bug import Bug
 from tests.planted.table_data import SECTIONS as DATA_SECTIONS
 from tests.planted.table_eligible import ELIGIBLE_BUGS
-from tests.planted.table_nodes import BROKER_BUGS, DECISION_BUGS, NODE_BUGS, REPLAY_BUGS
+from tests.planted.table_nodes import BROKER_BUGS, DECISION_BUGS, NODE_BUGS, REPLAY_BUGS, REPLICA_BUGS
 from tests.planted.table_partitions import SECTIONS as PARTITION_SECTIONS
 from tests.planted.table_raft import RAFT_BUGS
 from tests.planted.table_storage import STORAGE_BUGS
@@ -17,6 +17,7 @@ SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Decisions on brokers and partitions", DECISION_BUGS),
     *PARTITION_SECTIONS,
     ("Eligible leaders, clean stops and upgrades", ELIGIBLE_BUGS),
+    ("Replica of the metadata log", REPLICA_BUGS),
     ("Replay", REPLAY_BUGS),
     ("Broker", BROKER_BUGS),
     *DATA_SECTIONS,

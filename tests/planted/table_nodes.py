@@ -208,6 +208,27 @@ DECISION_BUGS = (
     ),
 )
 
+REPLICA_BUGS = (
+    Bug(
+        name="image-of-another-place-loaded",
+        breaks="the image of a fetched snapshot ends where the snapshot's name says",
+        source="KIP-630",
+        file="metadata/replica.py",
+        old="if (place.epoch, place.offset) != (position.epoch, position.offset):",
+        new="if place.offset < 0:",
+        caught_by=("tests/unit/controller/test_node_log.py",),
+    ),
+    Bug(
+        name="slice-that-a-snapshot-overtook-replayed",
+        breaks="a slice of the log that was read before a snapshot took its place is dropped",
+        source="KIP-630",
+        file="metadata/replica.py",
+        old="if event.from_offset != self._reading_from:",
+        new="if event.from_offset < 0:",
+        caught_by=("tests/unit/broker/test_node.py",),
+    ),
+)
+
 REPLAY_BUGS = (
     Bug(
         name="fence-applied-to-a-newer-incarnation",

@@ -55,6 +55,15 @@ STORAGE_BUGS = (
         caught_by=(CRASH,),
     ),
     Bug(
+        name="batches-that-do-not-follow-appended",
+        breaks="a log takes batches that follow its end, and no others",
+        source="Raft paper 5.3",
+        file="storage/batches/parsed.py",
+        old="return next(iter(header_problems(self.headers[0], end_offset, epoch, gaps=gaps)), None)",
+        new="return None",
+        caught_by=("tests/unit/storage/test_batches.py", "tests/unit/broker/test_directory_store.py"),
+    ),
+    Bug(
         name="epoch-table-not-cut-with-the-log",
         breaks="the epoch table names only epochs that the log holds",
         source="KIP-101",

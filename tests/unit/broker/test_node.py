@@ -514,6 +514,15 @@ def test_a_broker_that_another_ones_shutdown_waits_for_says_at_once_what_it_has_
     assert len(world.controller.heartbeats) == before + 1 + len(beats)
 
 
+def test_the_last_word_of_a_node_that_serves_goes_to_the_controller() -> None:
+    world = World(linked=False)
+    assert world.node.farewell() is None
+    said = running().node.farewell()
+    assert said is not None
+    target, request = said
+    assert target == LEADER and request.want_fence and request.want_shutdown and request.broker_id == BROKER
+
+
 def test_a_fenced_broker_stops_at_once() -> None:
     world = World(Controller(), linked=False)
     world.give(ShutdownRequested())

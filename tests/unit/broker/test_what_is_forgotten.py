@@ -14,11 +14,13 @@ import pytest
 from metaquorum.broker.replica import events, messages
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.replica.events import SendFetch
 from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, Session
 from metaquorum.broker.replica.partition import leader
 from metaquorum.metadata.errors import ErrorCode
-from tests.unit.broker.manager_world import Host, answer_to, key_of
+from tests.unit.broker.manager_world import Host, answer_to, key_of, only
 from tests.unit.broker.replica_world import Replica, batch, info
+from tests.unit.broker.test_fetch_loops import following, respond
 from tests.unit.broker.test_manager_requests import at, fetch, leading
 
 
@@ -56,6 +58,17 @@ def test_epochs_of_a_session_come_round_to_one(epoch: int, following: int) -> No
     session.next_epoch = epoch
     session.advance()
     assert session.next_epoch == following
+
+
+@pytest.mark.parametrize(("epoch", "then"), [(7, 8), (LAST_EPOCH - 1, LAST_EPOCH), (LAST_EPOCH, 1)])
+def test_a_follower_counts_the_epochs_of_its_session_as_its_leader_does(epoch: int, then: int) -> None:
+    _, host = following("x")
+    sent = only(host.publish(), SendFetch)
+    sent = only(respond(host, sent), SendFetch)
+    (loop,) = host.manager._fetchers._loops.values()
+    loop.epoch = epoch
+    again = only(respond(host, sent), SendFetch)
+    assert again.request.session_epoch == then
 
 
 @pytest.mark.parametrize(("room", "fits"), [(0, True), (-1, False)])

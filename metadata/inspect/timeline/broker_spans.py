@@ -109,7 +109,7 @@ class BrokerSpans:
         lasted = now_ms - found.registered[1]
         entity = f"broker/{step.broker_id}"
         more = found.registrations - 1
-        times = f" and {'once' if more == 1 else f'{more} times'} more" if more else ""
+        times = f" and {'once more' if more == 1 else f'{more} more times'}" if more else ""
         text = (
             f"broker {step.broker_id} stayed fenced for {duration(lasted)} after it registered at"
             f" {found.registered[0]}{times}"

@@ -106,9 +106,7 @@ class Timeline:
         self._clock = RunningClock(clock)
         self._stamp_ms: int | None = None
         self._is_odd = False
-        self._last_ms: int | None = None
-        if image is not None and is_known:
-            self._last_ms = image.provenance.timestamp_ms
+        self._last_ms = image.provenance.timestamp_ms if image is not None and is_known else None
         self._silence_ms: int | None = None
         self._idle_records = False
         self._is_trimmed = image is not None
@@ -218,8 +216,8 @@ class Timeline:
 
     def _through(self) -> list[TimelineEvent]:
         """The batch's events by offset, and those before it, as far as they need not wait."""
-        told = sorted(self._told, key=lambda event: event.offset)
         suspects, self._suspects = self._suspects, {}
+        told = sorted(self._told, key=lambda event: event.offset)
         return self._shown_of(self._held.through(told, suspects, self._batch))
 
     def _shown_of(self, told: list[TimelineEvent]) -> list[TimelineEvent]:
@@ -448,8 +446,7 @@ class Timeline:
         level, silent_ms = self._feed.metadata_version, self._silence_ms
         causes = election_causes(record, epoch, self._leader, self._epoch, silent_ms, level)
         rules = [cause.rule for cause in causes]
-        extra = "; ".join(cause.text for cause in causes[1:])
-        text = f"controller {leader} leads (voters {ids})" + (f"; {extra}" if extra else "")
+        text = "; ".join((f"controller {leader} leads (voters {ids})", *(one.text for one in causes[1:])))
         severity = WARNING if "leader-lost" in rules else INFO
         rule = rules[1] if len(rules) > 1 else rules[0]
         self._tell(

@@ -154,10 +154,8 @@ class Chain:
             found = entities_below(image, Wanted(self._target.entity))
             self._settings = {(path, key) for path, fields in found for key in fields}
         place = image.provenance
-        before = (
-            "the earlier state is" if not self._links else "anything that the records above do not show is"
-        )
-        text = f"it is in the snapshot that ends at offset {place.offset}; {before} not in this log"
+        before = "anything that the records above do not show" if self._links else "the earlier state"
+        text = f"it is in the snapshot that ends at offset {place.offset}; {before} is not in this log"
         self._add(
             Link(
                 offset=place.offset,
@@ -335,9 +333,9 @@ class Chain:
         match record:
             case control.LeaderChangeMessage():
                 leader, epoch = self._election or (None, None)
-                silence_ms = None if self._last_ms is None else changes.time_ms - self._last_ms
-                if silence_ms is not None and not self._is_silence_sure:
-                    silence_ms = -1
+                silence_ms = None
+                if self._last_ms is not None:
+                    silence_ms = changes.time_ms - self._last_ms if self._is_silence_sure else -1
                 level = self._feed.metadata_version
                 found = election_causes(record, changes.epoch, leader, epoch, silence_ms, level)
                 self._election = (record.leader_id, changes.epoch)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from metaquorum.controller.brokers.broker_ids import decide_allocation
 from metaquorum.controller.brokers.registrations import decide_register_controller
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.settings.feature_levels import decide_update_features
+from metaquorum.metadata import broker_ids as ids
+from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.types import ZkMigrationStateRecord
+from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
 from metaquorum.metadata.requests.common import Done
 from metaquorum.metadata.requests.settings import (
     FeatureUpdate,
@@ -64,3 +70,18 @@ def test_defaults_of_a_controller() -> None:
         if isinstance(value := getattr(config, each.name), int) and each.name != "node_id"
     }
     assert numbers == DEFAULTS, "a new setting: say its default here"
+
+
+@pytest.mark.parametrize(
+    ("following", "given"), [(2**31 - 2, 2**31 - 2), (2**31 - 1, 2**31 - 1), (2**31, None)]
+)
+def test_ids_of_brokers_go_up_to_the_last_one(following: int, given: int | None) -> None:
+    image = image_of(ids.next_id_record(following))
+    presence: Any = SimpleNamespace(voters=frozenset())
+    request = AllocateBrokerIdRequest(request_id=b"r" * 16)
+    config = ControllerConfig(cluster_id="c", node_id=0)
+    response = decide_allocation(image, request, config, presence).response
+    if given is None:
+        assert isinstance(response, ApiError) and response.code is ErrorCode.POLICY_VIOLATION
+    else:
+        assert isinstance(response, AllocateBrokerIdResponse) and response.broker_id == given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -58,6 +59,27 @@ def test_the_same_seed_places_alike_and_the_order_of_candidates_does_not_matter(
 def test_the_same_brokers_do_not_always_go_together() -> None:
     lists = place([Candidate(n) for n in range(5)], 50, 2, Random(3))
     assert len({frozenset(replicas) for replicas in lists}) > 5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_partitions_go_round_racks_and_the_brokers_of_each_until_all_is_shuffled(seed: int) -> None:
+    """Six brokers in three racks: for six partitions leaders and replicas go on by one rack, then in another
+    order, also of the racks."""
+    candidates = racks(2, 2, 2)
+    rack_of = {each.broker_id: each.rack for each in candidates}
+    lists = place(candidates, 60, 3, Random(seed))
+    followers: set[tuple[str | None, ...]] = set()
+    for begin in range(0, 60, 6):
+        turn = lists[begin : begin + 6]
+        assert sorted(replicas[0] for replicas in turn) == list(range(6))
+        order = [rack_of[replica] for replica in turn[0]]
+        for at, replicas in enumerate(turn):
+            assert [rack_of[replica] for replica in replicas] == [order[(at + step) % 3] for step in range(3)]
+        # Each rack hands out its brokers in turn: what leads now is not what led its rack before.
+        assert all(before[0] != after[0] for before, after in pairwise(turn[::3]))
+        start = order.index("r0")
+        followers.add(tuple(order[(start + step) % 3] for step in range(3)))
+    assert len(followers) == 2, "both orders of three racks occur"
 
 
 @pytest.mark.parametrize("factor", [0, 3])

@@ -26,8 +26,9 @@ demo: setup
 quorum: setup
 	$(BIN)/metaquorum local up --watch
 
+# Four at once on any machine: end-to-end tests wait half of their time, for elections and for sessions to end.
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 4 --dist loadgroup
 
 lint: setup
 	$(BIN)/ruff check .

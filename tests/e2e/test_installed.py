@@ -20,7 +20,7 @@ IGNORED = shutil.ignore_patterns("__pycache__")
 PACKAGE = REPOSITORY / "metaquorum"
 
 
-WHERE = "import metaquorum, metaquorum.cli; print(metaquorum.__file__, metaquorum.cli.__file__)"
+WHERE = "import metaquorum, metaquorum.cli; print(metaquorum.__file__, metaquorum.cli.__file__, sep=chr(10))"
 
 
 def run(*command: object, cwd: Path) -> str:
@@ -62,7 +62,7 @@ def fixture_command(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages,) = fresh.glob("lib/python*/site-packages")
     # Lines of a .pth are paths; what is installed there as a link to the checkout is not followed.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    where = run(python, "-c", WHERE, cwd=home).split()
+    where = run(python, "-c", WHERE, cwd=home).splitlines()
     assert all(Path(each).is_relative_to(packages) for each in where), where
     return fresh / "bin" / "metaquorum"
 

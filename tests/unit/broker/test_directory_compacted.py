@@ -97,13 +97,15 @@ def batches_in(disk: Disk) -> list[RecordBatch]:
     return found
 
 
-def check_reads(log: PartitionLog, batches: list[RecordBatch]) -> None:
+def check_reads(log: PartitionLog, batches: list[RecordBatch], *, every: int = 3) -> None:
+    """From every offset: one batch, all there is, and what lies below the next offset and `every` so many
+    behind it."""
     start, end = log.log_start_offset, log.end_offset
     for offset in range(start, end):
         rest = [one.data for one in batches if one.header.next_offset > offset]
         assert log.read_range(offset, end, 1) == b"".join(rest[:1]), offset
         assert log.read_range(offset, end, 1 << 20) == b"".join(rest), offset
-        for to in range(offset + 1, end, 3):
+        for to in range(offset + 1, end, every):
             some = [x.data for x in batches if x.header.next_offset > offset and x.header.base_offset < to]
             assert log.read_range(offset, to, 1 << 20) == b"".join(some), (offset, to)
 
@@ -178,7 +180,7 @@ def check_cut(disk: FaultyDisk, batches: list[RecordBatch], cut: int) -> None:
     stopped(log)
     for again in (loaded(disk.crash()), loaded(disk.crash(), verify=True)):
         assert again.end_offset == end + 2
-        check_reads(again, [*kept, RecordBatch(parse_header(more), more)])
+        check_reads(again, [*kept, RecordBatch(parse_header(more), more)], every=again.end_offset)
 
 
 def check_trim(disk: FaultyDisk, batches: list[RecordBatch], start: int) -> None:
@@ -188,8 +190,9 @@ def check_trim(disk: FaultyDisk, batches: list[RecordBatch], start: int) -> None
     stopped(log)
     again = loaded(disk)
     assert again.start_offset == log.start_offset <= start
-    check_reads(again, [one for one in batches if one.header.base_offset >= again.start_offset])
-    check_epochs(again, [one for one in batches if one.header.base_offset >= again.start_offset])
+    left = [one for one in batches if one.header.base_offset >= again.start_offset]
+    check_reads(again, left, every=again.end_offset)
+    check_epochs(again, left)
 
 
 @pytest.mark.parametrize("name", recorded())

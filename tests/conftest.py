@@ -90,8 +90,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FilesOfProcesses(config, log)
 
 
-E2E_TIMEOUT_S = 300
-"""Processes start slowly where twenty others want the same cores; the limit only ends what hangs."""
+E2E_TIMEOUT_S = 900
+"""Processes start slowly where twenty others want the same cores; the limit, as that of all other tests in
+pyproject.toml, only ends what hangs."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

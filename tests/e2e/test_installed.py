@@ -67,7 +67,6 @@ def fixture_command(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fresh / "bin" / "metaquorum"
 
 
-@pytest.mark.timeout(240)
 def test_the_demo_goes_through_where_no_checkout_is(command: Path, tmp_path: Path) -> None:
     # Modules with the names of our folders are the user's.
     for name in ("cli", "proto", "storage"):

@@ -26,7 +26,7 @@ from tests.e2e.pipeline_page import PAGE, blocks, printed, rewritten, views
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

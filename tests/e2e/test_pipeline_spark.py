@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-pytestmark = [pytest.mark.e2e, pytest.mark.shared_data, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.shared_data]
 GOLDEN = "kafka-3.7/controller-3000"
 GOLDEN_CLUSTER = "ycvx3IyUTJ2ANvCy7N_YyA"
 LOG = "__cluster_metadata-0"

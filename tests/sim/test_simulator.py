@@ -21,7 +21,7 @@ DATA_SEEDS = 25
 COPIES_SEEDS = 40
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     ("first", "count", "required"),
     [

@@ -78,7 +78,7 @@ class Hurt:
 
     def directory_of(self, name: str, node: Node) -> Path:
         """The directory in which a broker keeps partition 0 of a topic. The log may name it, and the replica
-        as in sync, before the broker has made it: with one good directory the controller knows which it is."""
+        as in sync, before the broker has made it: of one good directory the controller knows that."""
         (path,) = self.cluster.wait(
             lambda: [path for path in node.log_dirs if (path / f"{name}-0").is_dir()],
             f"{name}-0 to lie on {node.name}",

@@ -197,8 +197,8 @@ def _damage_lines(one: Survivor) -> list[str]:
         return []
     home = one.files.home
     return [
-        f"{home}: nothing behind offset {one.end.offset} counts: {damage_line(one.damage)}; if more can be"
-        f" read behind it, keep that first with: metaquorum log repair {shlex.quote(home)}"
+        f"{home}: nothing after offset {one.end.offset} is used: {damage_line(one.damage)}; if more can be"
+        f" read after it, save that first with: metaquorum log repair {shlex.quote(home)}"
         " --past-corruption --to NEW"
     ]
 
@@ -220,14 +220,14 @@ def _parting(best: Survivor, other: Survivor) -> list[str]:
     if known > common:
         return [
             f"{other.files.home} has {offsets_text(common, other.end.offset)} of epoch {other.end.epoch}"
-            f" that the best log has not, and what lies below {known} of them were committed: a controller's"
-            f" directory was replaced by an older copy or emptied, and what the best log has from {common} on"
-            f" was written without them; decide which to keep: to keep these, salvage from"
+            f" that the best log lacks, and those below {known} were committed: a controller's directory was"
+            f" replaced by an older copy or emptied, and the best log's records from offset {common} on were"
+            " written without them; decide which to keep: to keep these, salvage from"
             f" {other.files.home} alone"
         ]
     return [
         f"{other.files.home} has {offsets_text(common, other.end.offset)} of epoch {other.end.epoch}"
-        " that the best log has not; a later leader did not have them, so they were never committed"
+        " that the best log lacks; a later leader did not have them, so they were never committed"
     ]
 
 

@@ -58,19 +58,6 @@ class FoundReplica:
     log: ReplicaLog
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundDirectory:
-    """A configured directory. `problem` None: good. `directory_id` None: it could not be read. A directory
-    that fails while it is opened has its problem here and no replicas."""
-
-    path: str
-    directory_id: bytes | None
-    replicas: tuple[FoundReplica, ...] = ()
-    problem: str | None = None
-    total_bytes: int = -1
-    usable_bytes: int = -1
-
-
 # ---- in ------------------------------------------------------------------------------------------
 
 

@@ -28,7 +28,6 @@ from metaquorum.broker.replica.events import (
     DataRespond,
     DirectoryFailed,
     DirectoryMeasured,
-    FoundDirectory,
     LogAppended,
     LogCut,
     LogsSynced,
@@ -42,6 +41,7 @@ from metaquorum.broker.replica.events import (
     ReplicaRemoved,
 )
 from metaquorum.broker.replica.fetchers import Fetchers
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.known_brokers import KnownBrokers
 from metaquorum.broker.replica.messages import (
     CONSUMER,

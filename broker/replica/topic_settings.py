@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.events import LogSettings
+from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.metadata.features import ELR_VERSION
-from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.settings.effective import NOTHING, topic_setting
+from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
+from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT, NOTHING, topic_setting
 from metaquorum.metadata.settings.keys import ConfigValueError
 from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
 
@@ -73,6 +75,43 @@ def topic_settings(
             deletes=isinstance(policy, tuple) and "delete" in policy,
         ),
     )
+
+
+class SettingsOfTopics:
+    """Those in force on one broker, each worked out once."""
+
+    def __init__(self, config: ReplicaConfig) -> None:
+        self._me = config.broker_id
+        self._static = config.topic_defaults
+        self._defaults = (CLUSTER_DEFAULT, ConfigResource(BROKER_RESOURCE, str(config.broker_id)))
+        self._known: dict[str, TopicSettings] = {}
+
+    def of(self, topic: str, image: MetadataImage) -> TopicSettings:
+        known = self._known.get(topic)
+        if known is None:
+            known = topic_settings(image, topic, broker_id=self._me, static=self._static)
+            self._known[topic] = known
+        return known
+
+    def changed(self, image: MetadataImage, previous: MetadataImage) -> list[PartitionKey] | None:
+        """Partitions whose settings may be others now; None: all."""
+        same_features = image.features is previous.features
+        if image.configs is previous.configs and same_features:
+            return []
+        # In an order that no hash of a name decides: the same log gives the same effects everywhere.
+        changed = sorted(previous.configs.changed_keys(image.configs))
+        self._known.clear()
+        if any(each in changed for each in self._defaults) or not same_features:
+            return None
+        topics = [
+            image.topics.topic_named(each.name) for each in changed if each.resource_type == TOPIC_RESOURCE
+        ]
+        return [
+            (topic.topic_id, index)
+            for topic in topics
+            if topic is not None
+            for index in range(image.topics.partition_count_of(topic.topic_id))
+        ]
 
 
 def _int(value: object) -> int:

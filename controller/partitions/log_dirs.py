@@ -12,6 +12,7 @@ from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, MetadataImage, PartitionInfo
+from metaquorum.metadata.image.damaged import damaged_in, is_mark
 from metaquorum.metadata.meaning import merge_change
 from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.records.types import Record
@@ -75,8 +76,14 @@ def _assign(
         return None
     directory = wanted.directory_id
     before = partition.directory_of(broker_id)
-    gone = before not in {None, UNASSIGNED, MIGRATING, directory} and not directory_online(
-        image.brokers, broker_id, before
+    # One that was damaged there and came back has what it had; one that is said to be damaged, or to be given
+    # up, begins nowhere yet.
+    stays_there = before in {None, UNASSIGNED, MIGRATING, directory, damaged_in(directory)}
+    gone = (
+        before is not None
+        and not stays_there
+        and not is_mark(image.brokers.get(broker_id), directory)
+        and not directory_online(image.brokers, broker_id, before)
     )
     # One that is LOST never held anything: its first directory failed before the log named it (S3.6).
     emptied = gone and before != LOST

@@ -17,12 +17,12 @@ from metaquorum.broker.replica.events import (
     CreateReplica,
     DiskWork,
     FindOffset,
-    FoundDirectory,
     LogSettings,
     PartitionRead,
     ReadPartition,
     RemoveReplica,
 )
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.store.parts import ExpectedIdentity
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.storage.batches.batch import encode_batch, hop_headers

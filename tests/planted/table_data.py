@@ -10,6 +10,8 @@ ISR = "tests/unit/broker/test_replica_isr.py"
 PRODUCE = "tests/unit/broker/test_replica_produce.py"
 RULES = "tests/unit/broker/test_directory_rules.py"
 STORIES = "tests/sim/test_data_stories.py"
+DAMAGED = "tests/unit/broker/test_damaged_replicas.py"
+DAMAGED_STORIES = "tests/sim/test_damaged_stories.py"
 DEAD = f"{STORIES}::test_a_dead_directory_is_led_elsewhere_and_nothing_of_it_is_made_anew_on_the_other"
 SIM = "sim 2000..2005"
 
@@ -199,6 +201,48 @@ DIRECTORY_BUGS = (
         old="    if owes_lost:\n",
         new="    if owes_lost and not directories.any_bad:\n",
         caught_by=(f"{STORIES}::test_a_directory_dies_before_the_log_says_what_lies_in_it",),
+    ),
+    Bug(
+        name="damage-kept-from-the-controller",
+        breaks="the controller hears of a replica that is damaged, and elects it no more",
+        source="ADR 13",
+        file="broker/replica/placement/reconcile.py",
+        old="        return Damaged(place, damaged_in(place))\n",
+        new="        return Damaged(place, None)\n",
+        caught_by=(DAMAGED, DAMAGED_STORIES),
+    ),
+    Bug(
+        name="damaged-and-given-up-where-nobody-leads",
+        breaks="the last replica in sync is given up by nobody but an operator",
+        source="ADR 13, S4.5",
+        file="broker/replica/placement/reconcile.py",
+        old="given_up_in(directory) if led_elsewhere else None",
+        new="given_up_in(directory)",
+        caught_by=(
+            DAMAGED,
+            f"{DAMAGED_STORIES}::test_the_last_one_in_sync_waits_and_leads_again_when_it_is_whole",
+        ),
+    ),
+    Bug(
+        name="begins-anew-as-if-it-were-whole",
+        breaks="a damaged replica that begins with nothing says so before it is made",
+        source="ADR 13",
+        file="broker/replica/placement/reconcile.py",
+        old="    return Damaged(directory, given_up_in(directory))\n",
+        new="    return Create(directory)\n",
+        caught_by=(
+            DAMAGED,
+            f"{DAMAGED_STORIES}::test_one_that_was_moved_away_leads_nothing_before_its_loss_is_accepted",
+        ),
+    ),
+    Bug(
+        name="damaged-log-makes-its-directory-bad",
+        breaks="one damaged log stops no other replica of its directory",
+        source="ADR 13, LogManager.loadLogs",
+        file="broker/replica/store/open.py",
+        old="        except (CorruptFileError, CorruptLogError) as error:\n",
+        new="        except CorruptFileError as error:\n",
+        caught_by=("tests/unit/broker/test_directory_damaged.py",),
     ),
 )
 

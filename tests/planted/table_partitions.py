@@ -158,6 +158,15 @@ ELECTION_BUGS = (
 
 DIRECTORY_BUGS = (
     Bug(
+        name="given-up-counts-as-whole",
+        breaks="what was damaged leads cleanly only when it came back whole",
+        source="ADR 13",
+        file="controller/partitions/log_dirs.py",
+        old="MIGRATING, directory, damaged_in(directory)}",
+        new="MIGRATING, directory, before}",
+        caught_by=("tests/unit/controller/test_damaged_replicas.py", REQUESTS),
+    ),
+    Bug(
         name="last-in-sync-leads-with-an-empty-log",
         breaks="a replica whose directory is gone leads by an unclean election only",
         source="S3.15, S4.5",

@@ -19,11 +19,11 @@ from metaquorum.broker.replica.events import (
     ControllerAnswered,
     CreateReplica,
     DataEffect,
-    FoundDirectory,
     FoundReplica,
     RemoveReplica,
     ReplicaLog,
 )
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST, UNASSIGNED

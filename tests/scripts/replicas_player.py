@@ -18,7 +18,6 @@ from metaquorum.broker.replica.events import (
     DataRequestCancelled,
     DirectoryMeasured,
     FindOffset,
-    FoundDirectory,
     FoundReplica,
     LogAppended,
     LogsSynced,
@@ -30,6 +29,7 @@ from metaquorum.broker.replica.events import (
     ReplicaCreated,
     ReplicaRemoved,
 )
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.messages import (
     DescribeLogDirsRequest,
     FetchRequest,

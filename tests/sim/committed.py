@@ -14,6 +14,7 @@ from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
 from metaquorum.metadata.delta import MetadataDelta, diff
 from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage, PartitionInfo
+from metaquorum.metadata.image.damaged import damaged_in
 from metaquorum.metadata.invariants import ERROR, check_image
 from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.records.types import LEADER_RECOVERING, NO_LEADER
@@ -102,7 +103,7 @@ class CommittedLog:
             known = after.brokers.get(new.leader)
             if known is None or not known.is_active:
                 raise SafetyError(f"{name}: broker {new.leader} became the leader and is not active")
-            begins_anew = _begins_anew(before, old, new.leader)
+            begins_anew = _begins_anew(before, old, new)
             has_all = new.leader in {*old.isr, *old.elr}
             if has_all and new.leader not in old.isr:
                 self._marks.add("eligible leader elected")
@@ -117,7 +118,7 @@ class CommittedLog:
         asked = None in self.unclean_asked or (topic, int(index)) in self.unclean_asked
         if not old.isr and old.last_known_elr == (new.leader,):
             self._marks.add("last known leader elected")  # it led last, and whoever was eligible is no more
-            asked = not _begins_anew(before, old, new.leader)
+            asked = not _begins_anew(before, old, new)
         if not asked and not unclean_allowed(before, old.topic_id):
             raise SafetyError(
                 f"{name}: broker {new.leader} leads, was not in the ISR {old.isr}, and nobody allowed that:"
@@ -255,10 +256,14 @@ class CommittedLog:
             self._marks.add(f"reassignment completed{how}")
 
 
-def _begins_anew(before: MetadataImage, old: PartitionInfo, leader: int) -> bool:
-    """Whether the broker did not have the directory any more in which its replica lay."""
+def _begins_anew(before: MetadataImage, old: PartitionInfo, new: PartitionInfo) -> bool:
+    """Whether the broker did not have the directory any more in which its replica lay. One that was damaged
+    and is whole again has what it had; that this is so is the data laws' to find."""
+    leader = new.leader
     directory = old.directory_of(leader)
     if directory in {None, UNASSIGNED, MIGRATING, LOST}:
+        return False
+    if directory == damaged_in(new.directory_of(leader) or b""):
         return False
     return not directory_online(before.brokers, leader, directory)
 

@@ -21,11 +21,11 @@ from metaquorum.broker.replica.events import (
     DataRequestCancelled,
     DataRespond,
     DiskWork,
-    FoundDirectory,
     PeerFetched,
     PeerFetchFailed,
     SendFetch,
 )
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.replica.messages import DataRequest, PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition

@@ -16,12 +16,12 @@ from metaquorum.broker.replica.events import (
     DataEvent,
     DirectoryFailed,
     DiskWork,
-    FoundDirectory,
     LogCut,
     ReadPartition,
     ReplicaCreated,
     ReplicaRemoved,
 )
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.image import LOST, MetadataImage
@@ -55,7 +55,11 @@ class DirectoryLaws(Generations):
     def opened(
         self, process: DataBroker, directory: DataDirectory, store: DirectoryStore, found: FoundDirectory
     ) -> None:
-        """Every log is whole, and knows its producers as a replay of it does."""
+        """Every log is whole, unless its disk hurt it, and knows its producers as a replay of it does."""
+        for each in found.damaged:
+            if f"{each.topic}-{each.key[1]}" not in directory.rotten:
+                raise SafetyError(f"{process.host.name} finds damage that nobody did: {each.problem}")
+            self.marks.add("damaged replica found")
         for replica in found.replicas:
             log = replica.log
             self.held.setdefault((process.node_id, replica.key), set()).add(directory.directory_id)
@@ -179,6 +183,10 @@ class DirectoryLaws(Generations):
             each.directory_id == LOST for each in effect.request.assignments
         ):
             self.marks.add("LOST sent")
+
+    def came_back(self, count: int) -> None:
+        if count:
+            self.marks.add("damaged replica came back whole")
 
     def name_of(self, key: PartitionKey) -> str:
         topic = self.image().topics.topic(key[0])

@@ -7,11 +7,27 @@ while a process runs, and how long it takes, is `data_workers`'.
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
+from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.disk.interface import join, name_of, read_file
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
+from metaquorum.storage.log.segment import parse_segment_name
 from metaquorum.storage.uuids import UUID_BYTES
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.sim.processes import CLUSTER_ID
+
+BATCH_BODY_AT = 70
+MIN_BATCHES_TO_ROT = 3
+
+
+class Rotten(NamedTuple):
+    """A segment before and after."""
+
+    file: str
+    good: bytes
+    bad: bytes
 
 
 class DataDirectory:
@@ -25,6 +41,7 @@ class DataDirectory:
         self._made = 0
         self.dead = False
         self.hung = False
+        self.rotten: dict[str, Rotten] = {}
         self.disk = FaultyDisk(rng)
         self.directory_id = b""
         self.replace()
@@ -33,6 +50,7 @@ class DataDirectory:
         """An empty disk takes its place, formatted, with an id of its own."""
         self._made += 1
         self.dead = self.hung = False
+        self.rotten.clear()
         self.disk = FaultyDisk(self._rng)
         number = self._broker_id << 16 | self._number << 8 | self._made
         self.directory_id = bytes([9] * (UUID_BYTES - 8)) + number.to_bytes(8, "big")
@@ -42,6 +60,42 @@ class DataDirectory:
             cluster_id=CLUSTER_ID, node_id=self._broker_id, directory_id=self.directory_id
         )
         store_meta_properties(self.disk, self.path, identity)
+
+    def rot(self, name: str) -> bool:
+        """A sector of a replica goes bad while nobody looks, in the midst of what is whole, and the recovery
+        point that would keep a start from looking there is gone. False: there is too little to hit."""
+        place = join(self.path, name)
+        segment = join(place, min(each for each in self.disk.list_directory(place) if each.endswith(".log")))
+        data = read_file(self.disk, segment)
+        walk = walk_batches(data, expected_offset=parse_segment_name(name_of(segment)) or 0, min_epoch=0)
+        if len(walk.hops) < MIN_BATCHES_TO_ROT:
+            return False
+        bad = bytearray(data)
+        bad[BATCH_BODY_AT] ^= 0x55
+        point = join(place, POINT_FILE)
+        self.rotten[name] = Rotten(segment, data, bytes(bad))
+        self._write(segment, bytes(bad))
+        if self.disk.exists(point):
+            self.disk.remove(point)
+            self.disk.sync_directory(place)
+        return True
+
+    def restore(self) -> int:
+        """What rotted is as it was before, where it still lies there; to be done while no process uses it."""
+        count = 0
+        for rotten in self.rotten.values():
+            if self.disk.exists(rotten.file) and read_file(self.disk, rotten.file) == rotten.bad:
+                self._write(rotten.file, rotten.good)
+                count += 1
+        self.rotten.clear()
+        return count
+
+    def _write(self, path: str, data: bytes) -> None:
+        file = self.disk.open_append(path)
+        file.truncate(0)
+        file.append(data)
+        file.sync()
+        file.close()
 
     def die(self) -> None:
         """From now on everything fails, in later processes too."""

@@ -77,6 +77,7 @@ class DataLoad:
     eligible_leaders: bool
     self_fencing: bool
     lonely_rate: float
+    rot_chance: float
 
 
 def _draw_topics(rng: random.Random, brokers: int) -> tuple[TopicPlan, ...]:
@@ -146,6 +147,7 @@ def draw_data_load(seed: int) -> DataLoad:
         eligible_leaders=rng.random() < 0.5,
         self_fencing=self_fencing,
         lonely_rate=0.0 if self_fencing else 0.4,
+        rot_chance=random.Random(f"rot of {seed}").choice((0.0, 0.3)),
     )
 
 
@@ -216,6 +218,7 @@ def quiet_data_load(
         eligible_leaders=eligible_leaders,
         self_fencing=self_fencing,
         lonely_rate=0.0,
+        rot_chance=0.0,
     )
 
 

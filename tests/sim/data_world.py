@@ -6,6 +6,7 @@ what it means for partition data to be well after healing.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import UNASSIGNED, MetadataImage, PartitionInfo
 from metaquorum.metadata.records.types import NO_LEADER, FeatureLevelRecord
 from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.files.replica_directory import parse_replica_name
 from tests.sim.checks import Checks
 from tests.sim.committed import CommittedLog
 from tests.sim.data_broker import DataBroker
@@ -77,6 +79,7 @@ class DataWorld(World):
         self.laws.others = self._others
         self.laws.on_created = self._strike_after_creation
         self._struck = False
+        self._rot_rng = random.Random(f"rot in {seed}")
         self.log = CommittedLog(self.marks, self.laws, lambda broker_id: None)
         self.checks = Checks(self._committed)
         self.cluster = Cluster(
@@ -152,6 +155,24 @@ class DataWorld(World):
                 self._repair(node_id, directory, emptied=rng.random() < load.emptied_chance)
         if directories.good() and rng.random() < load.emptied_chance / 8:
             self._empty(node_id, rng.choice(directories.good()))
+        for directory in directories.good():
+            if self._rot_rng.random() < load.rot_chance:
+                self.rot(node_id, directory)
+
+    def rot(self, node_id: int, directory: DataDirectory, name: str | None = None) -> bool:
+        """One of the replicas of a directory that no process uses is damaged; False: none could be."""
+        names = [each for each in directory.disk.list_directory(directory.path) if parse_replica_name(each)]
+        chosen = name or (self._rot_rng.choice(names) if names else None)
+        if chosen is None or chosen in directory.rotten or not directory.rot(chosen):
+            return False
+        self.engine.trace(self.directory[node_id].name, f"{directory.path}/{chosen} rots")
+        self.marks.add("replica damaged")
+        return True
+
+    def restore(self, node_id: int) -> None:
+        """Somebody brings back what rotted; no process may use it."""
+        for directory in self.data[node_id].good():
+            self.laws.came_back(directory.restore())
 
     def _repair(self, node_id: int, directory: DataDirectory, *, emptied: bool) -> None:
         if emptied:
@@ -283,6 +304,9 @@ class DataWorld(World):
                 self.crash(node_id, power_loss=False)
                 for directory in directories.bad():
                     self._repair(node_id, directory, emptied=False)
+            if any(each.rotten for each in directories.all):
+                self.crash(node_id, power_loss=False)
+                self.restore(node_id)
         super()._heal()
         accept_losses(self.engine, self.log, self.ask_active, self.marks)
 

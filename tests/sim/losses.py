@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from metaquorum.metadata.image import MIGRATING, NO_LEADER, UNASSIGNED, MetadataImage, PartitionInfo
+from metaquorum.metadata.image.damaged import damaged_in
 from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.requests.partitions import ElectLeadersRequest, ElectLeadersResponse
 from tests.sim.committed import CommittedLog
@@ -30,8 +31,15 @@ def _lost(image: MetadataImage, partition: PartitionInfo, broker_id: int) -> boo
     return (
         directory not in {None, UNASSIGNED, MIGRATING}
         and image.brokers.is_active(broker_id)
+        and not _is_damaged(image, broker_id, directory)
         and not directory_online(image.brokers, broker_id, directory)
     )
+
+
+def _is_damaged(image: MetadataImage, broker_id: int, place: bytes | None) -> bool:
+    """It will be brought back."""
+    registration = image.brokers.get(broker_id)
+    return registration is not None and place in {damaged_in(each) for each in registration.directories}
 
 
 def accept_losses(

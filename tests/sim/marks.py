@@ -92,6 +92,8 @@ REQUIRED_WITH_DATA = (
     "produce answered KAFKA_STORAGE_ERROR",
     "last known leader elected",
     "broker served on without a lease",
+    "damaged replica found",
+    "damaged replica came back whole",
 )
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from metaquorum.broker.replica.events import FoundDirectory
+from metaquorum.broker.replica.found import FoundDirectory
+from metaquorum.metadata.image.damaged import damaged_in, given_up_in
 
 FREE_SPACE_PERCENT = 90
 """What is re-created may take so much of what is free: the rest is for what is written meanwhile."""
@@ -50,6 +51,8 @@ class Directories:
             for each in found
         ]
         self._by_id = {each.directory_id: each for each in self.all if each.directory_id is not None}
+        self._damaged = {damaged_in(each): each for each in self._by_id}
+        self._given_up = {given_up_in(each): each for each in self._by_id}
 
     @property
     def any_bad(self) -> bool:
@@ -85,6 +88,14 @@ class Directories:
         """Configured, and bad. False for one that is not configured (any more): that one is gone (S3.17)."""
         known = self._by_id.get(directory_id)
         return known is not None and known.problem is not None
+
+    def holding_damaged(self, place: bytes) -> bytes | None:
+        """The configured directory in which a replica that is said to lie at `place` is damaged."""
+        return self._damaged.get(place)
+
+    def given_up(self, place: bytes) -> bytes | None:
+        """The configured directory in which a replica that is said to lie at `place` is to begin anew."""
+        return self._given_up.get(place)
 
     def fail(self, directory_id: bytes, reason: str) -> bool:
         """It is bad from now on. False: it was bad already, or is not configured."""

@@ -16,36 +16,44 @@ from metaquorum.broker.replica.events import (
     AbandonDirectory,
     CreateReplica,
     DataEffect,
-    FoundDirectory,
     RemoveReplica,
     ReplicaCreated,
     ReplicaLog,
     ReplicaRemoved,
 )
 from metaquorum.broker.replica.fetchers import Fetchers
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import Brokers
 from metaquorum.broker.replica.placement.copies import Copies, Copy, Stage
+from metaquorum.broker.replica.placement.damaged_copies import CANNOT_BE_TOLD, DamagedCopies
 from metaquorum.broker.replica.placement.directories import Directories
-from metaquorum.broker.replica.placement.reconcile import Assign, Create, Offline, Remove, Run, Wait, decide
-from metaquorum.broker.replica.topic_settings import TopicSettings, topic_settings
+from metaquorum.broker.replica.placement.reconcile import (
+    Assign,
+    Create,
+    Damaged,
+    Offline,
+    Remove,
+    Run,
+    Wait,
+    decide,
+)
+from metaquorum.broker.replica.placement.room import Room
+from metaquorum.broker.replica.topic_settings import SettingsOfTopics, TopicSettings
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import (
-    BROKER_RESOURCE,
     LOST,
     MIGRATING,
     NO_LEADER,
-    TOPIC_RESOURCE,
     UNASSIGNED,
-    ConfigResource,
     MetadataImage,
     PartitionInfo,
     partition_changes,
 )
-from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT
 from metaquorum.raft.effects import Warn
+from metaquorum.raft.events import Stop
 
 RECONCILED_PER_STEP_MAX = 500
 """Partitions looked at before other events get their turn."""
@@ -72,7 +80,6 @@ class Placement:
     ) -> None:
         self._config = config
         self._me = config.broker_id
-        self._defaults = (CLUSTER_DEFAULT, ConfigResource(BROKER_RESOURCE, str(config.broker_id)))
         self._assignments = assignments
         self._fetchers = fetchers
         self._brokers = brokers
@@ -83,13 +90,13 @@ class Placement:
         self.running: dict[PartitionKey, Partition] = {}
         self.offline: dict[PartitionKey, str] = {}
         self.copies = Copies(self.directories)
+        self.damaged = DamagedCopies(found)
+        self._room = Room(self.directories, self.copies)
         self._new: set[PartitionKey] = set()
         self._starved: dict[PartitionKey, None] = {}
-        self._promised: dict[PartitionKey, tuple[bytes, int]] = {}
         self._queue: OrderedDict[PartitionKey, None] = OrderedDict()
-        self._settings: dict[str, TopicSettings] = {}
+        self._settings = SettingsOfTopics(config)
         self._serial = 0
-        self._usual_bytes: int | None = None
         for directory in found:
             if directory.problem is None and directory.directory_id is not None:
                 for each in directory.replicas:
@@ -133,7 +140,7 @@ class Placement:
             self._assignments.doubt(key)
             if not first:
                 self._note_new(key, previous)
-        for keys in (mine, self.copies.keys(), list(self.offline)):
+        for keys in (mine, self.copies.keys(), self.damaged.keys(), list(self.offline)):
             self._queue.update(dict.fromkeys(keys))
 
     def _note_new(self, key: PartitionKey, previous: MetadataImage) -> None:
@@ -149,44 +156,21 @@ class Placement:
         self, image: MetadataImage, previous: MetadataImage, *, now_ms: int, out: list[DataEffect]
     ) -> None:
         """Topics' settings that changed reach their partitions."""
-        same_features = image.features is previous.features
-        if image.configs is previous.configs and same_features:
-            return
-        # In an order that no hash of a name decides: the same log gives the same effects everywhere.
-        changed = sorted(previous.configs.changed_keys(image.configs))
-        self._settings.clear()
-        keys: list[PartitionKey] = []
-        if any(each in changed for each in self._defaults) or not same_features:
-            keys = list(self.running)
-        else:
-            for resource in changed:
-                if resource.resource_type == TOPIC_RESOURCE:
-                    topic = image.topics.topic_named(resource.name)
-                    count = 0 if topic is None else image.topics.partition_count_of(topic.topic_id)
-                    keys += [(topic.topic_id, index) for index in range(count) if topic is not None]
-        for key in keys:
+        changed = self._settings.changed(image, previous)
+        for key in list(self.running) if changed is None else changed:
             partition = self.running.get(key)
             if partition is not None:
                 partition.change_settings(self._settings_of(partition.topic), now_ms=now_ms, out=out)
                 self._touched(partition)
 
     def _settings_of(self, topic: str) -> TopicSettings:
-        known = self._settings.get(topic)
-        if known is None:
-            known = topic_settings(
-                self.image or MetadataImage(),
-                topic,
-                broker_id=self._me,
-                static=self._config.topic_defaults,
-            )
-            self._settings[topic] = known
-        return known
+        return self._settings.of(topic, self.image or MetadataImage())
 
     # ---- step by step ------------------------------------------------------------------------
 
     def step(self, now_ms: int, out: list[DataEffect]) -> None:
         """Looks at some of what is to be looked at."""
-        self._usual_bytes = None
+        self._room.look_again()
         for _ in range(RECONCILED_PER_STEP_MAX):
             if not self._queue or self.image is None:
                 return
@@ -204,11 +188,12 @@ class Placement:
             broker_id=self._me,
             copies=[each.directory_id for each in usable],
             directories=self.directories,
+            damaged=list(self.damaged.of(key)),
             is_new=key in self._new,
             owes_lost=self._assignments.owes_lost(key),
             can_assign=image.features.metadata_version >= LEVEL_DIRECTORIES,
         )
-        if not isinstance(decision, Offline):
+        if not isinstance(decision, Offline | Damaged):
             self.offline.pop(key, None)
         match decision:
             case Run(directory_id=directory_id):
@@ -221,6 +206,8 @@ class Placement:
                 self._remove_all(key, usable, reason, out)
             case Offline(reason=reason):
                 self._set_offline(key, reason, out)
+            case Damaged():
+                self._set_damaged(image, key, decision, out)
             case Wait():
                 self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, decision.reason, out)
 
@@ -264,10 +251,12 @@ class Placement:
         self._touched(partition)
         if known is not partition:
             self._stirred(copy.key)
-        if settled and len(self.copies.of(copy.key)) > 1:
+        if settled:
+            left_over = "the metadata log assigns the replica to another directory"
             for each in list(self.copies.of(copy.key).values()):
                 if each is not copy:
-                    self._remove(each, "the metadata log assigns the replica to another directory", out)
+                    self._remove(each, left_over, out)
+            self._remove_damaged(copy.key, left_over, out)
 
     def _assign(self, copy: Copy, info: PartitionInfo | None, now_ms: int, out: list[DataEffect]) -> None:
         """It neither leads nor follows before the image shows its directory (S3.6); one that served before
@@ -292,14 +281,19 @@ class Placement:
         topic = image.topics.topic(key[0])
         if copies or topic is None:
             return  # one is being removed: looked at again when it is gone
-        size = self._usual_size() if decision.replaces else 0
-        place = decision.directory_id or self.directories.choose(size)
+        size, place = 0, decision.directory_id
+        if decision.replaces:
+            size = max(self._room.usual_size(), 0 if place is None else self.damaged.size_of(key, place))
+        if place is None or decision.replaces:
+            place = self._room.place_for(size, place)
         if place is None:
             self._starve(key, topic.name, size, out)
             return
         if decision.replaces:
-            self._promise(key, place, size)
+            self._room.promise(key, place, size)
         self._starved.pop(key, None)
+        # What is in the way there is kept under another name.
+        self.damaged.forget(key, place)
         namesake = self.copies.named(place, topic.name, key[1])
         if namesake is not None:
             self._remove(namesake, "its topic was deleted, and a new topic has its name", out)
@@ -332,6 +326,23 @@ class Placement:
         # What was to be told is superseded: a committed place is told by the heartbeat.
         self._assignments.settle(key)
 
+    def _set_damaged(
+        self, image: MetadataImage, key: PartitionKey, decision: Damaged, out: list[DataEffect]
+    ) -> None:
+        topic = image.topics.topic(key[0])
+        text = self.damaged.text_of(key, "" if topic is None else topic.name, decision)
+        if image.features.metadata_version < LEVEL_DIRECTORIES:
+            out.append(Stop(reason=f"stopped: {text}; {CANNOT_BE_TOLD}", failed=True))
+            return
+        self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, text, out)
+        self.offline[key] = text
+        if decision.tell is None:
+            self._assignments.settle(key)
+        else:
+            self._assignments.want(key, decision.tell)
+        if self.damaged.is_news(key, text):
+            out.append(Warn(message=text))
+
     def _stop(self, key: PartitionKey, error: ErrorCode, message: str, out: list[DataEffect]) -> None:
         """It neither leads nor follows any more."""
         partition = self.running.pop(key, None)
@@ -351,6 +362,11 @@ class Placement:
         self._starved.pop(key, None)
         for copy in usable:
             self._remove(copy, reason, out)
+        self._remove_damaged(key, reason, out)
+
+    def _remove_damaged(self, key: PartitionKey, reason: str, out: list[DataEffect]) -> None:
+        for place in self.damaged.take(key):
+            out.append(RemoveReplica(directory_id=place, key=key, incarnation=0, reason=reason))
 
     def _remove(self, copy: Copy, reason: str, out: list[DataEffect]) -> None:
         if copy.stage is Stage.REMOVING:
@@ -404,23 +420,13 @@ class Placement:
             elif self._place_of(copy.key) == directory_id:
                 self.offline[copy.key] = text
             self._queue[copy.key] = None
+        self._queue.update(dict.fromkeys(self.damaged.leave(directory_id)))
         self._queue.update(self._starved)
         return True
 
     def measured(self, directory_id: bytes, total_bytes: int, usable_bytes: int) -> None:
         """New figures of a directory's room: who had none may be made now."""
-        self.directories.measured(directory_id, total_bytes, usable_bytes)
-        directory = self.directories.get(directory_id)
-        if directory is None:
-            return
-        directory.promised_bytes = 0
-        for key, (place, size) in list(self._promised.items()):
-            copy = self.copies.at(place, key)
-            left = 0 if copy is None else size - copy.size_bytes
-            if left <= 0:
-                del self._promised[key]
-            elif place == directory_id:
-                directory.promised_bytes += left
+        self._room.measured(directory_id, total_bytes, usable_bytes)
         self._queue.update(self._starved)
 
     def _was_uncommitted(self, copy: Copy) -> bool:
@@ -438,16 +444,3 @@ class Placement:
         """The partition whose log in `directory_id` a report is about; None: it is gone, or never ran."""
         copy = self.copies.at(directory_id, key)
         return None if copy is None or copy.stage is Stage.REMOVING else copy.partition
-
-    def _usual_size(self) -> int:
-        """What a replica takes here on the average; 0 where there are none to learn from."""
-        if self._usual_bytes is None:
-            copies = self.copies.all()
-            self._usual_bytes = sum(each.size_bytes for each in copies) // max(1, len(copies))
-        return self._usual_bytes
-
-    def _promise(self, key: PartitionKey, place: bytes, size: int) -> None:
-        directory = self.directories.get(place)
-        if directory is not None and size > 0:
-            directory.promised_bytes += size
-            self._promised[key] = (place, size)

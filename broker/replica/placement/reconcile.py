@@ -6,6 +6,10 @@ Pure and without state. Where a replica is created is the caller's, and `directo
 The rules (S3.5 to S3.8, S3.16, S3.17, S3.29, S3.35): the image alone says whether a replica exists. It is
 made anew only if the image says that nobody has placed it, if the image began to name this broker while this
 process watched, or if no configured directory is bad: what is not found otherwise may lie in the bad one.
+
+A copy whose log is damaged does not run, and the controller is told (`metadata.image.damaged`) before
+anything becomes of it. It begins anew only where another broker leads the partition, or when somebody moved
+it away.
 """
 
 from __future__ import annotations
@@ -14,9 +18,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from metaquorum.broker.replica.placement.directories import Directories
-from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, PartitionInfo
+from metaquorum.metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, PartitionInfo
+from metaquorum.metadata.image.damaged import damaged_in, given_up_in
 
 _UNPLACED = frozenset({UNASSIGNED, LOST})
+_UNASSIGNED = frozenset({UNASSIGNED, LOST, MIGRATING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,16 @@ class Wait:
     reason: str
 
 
-Decision = Remove | Run | Assign | Create | Offline | Wait
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """The copy in `directory_id` is damaged, or was and is gone: nothing runs. `tell`: the place where the
+    controller has to be told that the replica lies; None: it knows, and nobody else leads the partition."""
+
+    directory_id: bytes
+    tell: bytes | None
+
+
+Decision = Remove | Run | Assign | Create | Offline | Wait | Damaged
 
 
 def decide(
@@ -72,11 +87,13 @@ def decide(
     broker_id: int,
     copies: Collection[bytes],
     directories: Directories,
+    damaged: Collection[bytes] = (),
     is_new: bool = False,
     owes_lost: bool = False,
     can_assign: bool = True,
 ) -> Decision:
     """`info` None: the image has no such partition. `copies`: good directories that hold one, best first.
+    `damaged`: good directories that hold one whose log is damaged.
     `is_new`: the image began to place a replica here while this process watched. `owes_lost`: the controller
     has not acknowledged that an unassigned copy is lost (S3.6). `can_assign`: the metadata.version knows
     directories (3.7-IV2)."""
@@ -85,6 +102,10 @@ def decide(
     place = info.directory_of(broker_id)
     if place is None:
         return Remove(f"broker {broker_id} is not among its replicas {list(info.replicas)}")
+    led_elsewhere = info.leader not in {NO_LEADER, broker_id}
+    hurt = _hurt(place, led_elsewhere, copies, directories, damaged)
+    if hurt is not None and not owes_lost:
+        return hurt
     if place in _UNPLACED or (place == MIGRATING and not can_assign):
         return _unplaced(place, copies, directories, is_new, owes_lost, can_assign)
     if place == MIGRATING:
@@ -96,6 +117,53 @@ def decide(
         return Run(place) if place in copies else _missing(place, copies, directories, is_new)
     where = f"in the directory {place.hex()}, which is not configured"
     return _not_found(directories, False, where, copies, replaces=True)
+
+
+def _hurt(
+    place: bytes,
+    led_elsewhere: bool,
+    copies: Collection[bytes],
+    directories: Directories,
+    damaged: Collection[bytes],
+) -> Decision | None:
+    """What becomes of a replica that is damaged, or was; None: it is not, or nobody knows whose it is."""
+    told, anew = directories.holding_damaged(place), directories.given_up(place)
+    if told is not None:
+        return _damaged(told, led_elsewhere, copies, directories, damaged)
+    if anew is not None:
+        return _anew(anew, copies, directories)
+    if place in damaged:
+        return Damaged(place, damaged_in(place))
+    if place in _UNASSIGNED and damaged and not copies:
+        here = next(iter(damaged))
+        return Damaged(here, damaged_in(here))
+    return None
+
+
+def _damaged(
+    directory: bytes,
+    led_elsewhere: bool,
+    copies: Collection[bytes],
+    directories: Directories,
+    damaged: Collection[bytes],
+) -> Decision:
+    """The controller knows that the copy in `directory` was damaged."""
+    if directories.is_bad(directory):
+        return Offline(f"its log directory is offline: {_problems(directories)}")
+    if directory in damaged:
+        return Damaged(directory, given_up_in(directory) if led_elsewhere else None)
+    if directory in copies:
+        return Assign(directory)  # it is whole again
+    return Damaged(directory, given_up_in(directory))
+
+
+def _anew(directory: bytes, copies: Collection[bytes], directories: Directories) -> Decision:
+    """The controller knows that what `directory` held counts no more."""
+    if directories.is_bad(directory):
+        return Offline(f"its log directory is offline: {_problems(directories)}")
+    if copies:
+        return Assign(directory if directory in copies else next(iter(copies)))
+    return Create(directory, replaces=True)
 
 
 def _unplaced(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metaquorum.broker.replica.events import CreateReplica
+from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import Opened, RemovedReplica, StoredReplica, log_config
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import FileMissingError, StorageError
@@ -36,7 +37,8 @@ def create_replicas(opened: Opened, works: Sequence[CreateReplica]) -> list[Stor
             raise StorageError(f"{opened.path} already holds a replica of {name}; remove it first")
         directory = join(opened.path, name)
         if opened.disk.exists(directory):
-            _set_aside(opened, directory, name)
+            damaged = opened.damaged.pop(work.key, None) == name
+            _set_aside(opened, directory, name, "is damaged" if damaged else "is unknown")
         opened.disk.make_directory(directory)
         file = opened.pool.file(join(directory, PARTITION_METADATA_FILE), size=0)
         file.append(encode_partition_metadata(work.key[0]))
@@ -70,20 +72,32 @@ def _open_new(opened: Opened, directory: str, work: CreateReplica) -> StoredRepl
     )
 
 
-def _set_aside(opened: Opened, directory: str, name: str) -> None:
+def _set_aside(opened: Opened, directory: str, name: str, why: str) -> None:
     aside = removed_name(name, opened.rng, STRAY_SUFFIX)
     opened.disk.rename(directory, join(opened.path, aside))
     opened.disk.sync_directory(opened.path)
-    opened.on_warning(f"{directory} is unknown and was in the way of a new replica: it is kept as {aside}")
+    opened.on_warning(f"{directory} {why} and was in the way of a new replica: it is kept as {aside}")
 
 
 def rename_away(opened: Opened, replica: StoredReplica) -> None:
     """Takes a replica away under a name that no replica has; durable once the directory is synced."""
     del opened.replicas[replica.key]
     replica.log.close()
-    name = removed_name(replica_name(replica.topic, replica.key[1]), opened.rng)
-    opened.disk.rename(replica.log.directory, join(opened.path, name))
-    opened.removed.append(RemovedReplica(name=name, delay_ms=replica.settings.file_delete_delay_ms))
+    _rename(opened, replica_name(replica.topic, replica.key[1]), replica.settings.file_delete_delay_ms)
+
+
+def rename_damaged_away(opened: Opened, key: PartitionKey) -> bool:
+    """The same for one that is damaged; False: there is none."""
+    name = opened.damaged.pop(key, None)
+    if name is not None:
+        _rename(opened, name, opened.settings.file_delete_delay_ms)
+    return name is not None
+
+
+def _rename(opened: Opened, before: str, delay_ms: int) -> None:
+    name = removed_name(before, opened.rng)
+    opened.disk.rename(join(opened.path, before), join(opened.path, name))
+    opened.removed.append(RemovedReplica(name=name, delay_ms=delay_ms))
 
 
 def delete_one(opened: Opened, now_ms: int) -> bool:

@@ -9,7 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from metaquorum.broker.replica.events import FoundDirectory, FoundReplica, LogSettings
+from metaquorum.broker.replica.events import (
+    FoundReplica,
+    LogSettings,
+)
+from metaquorum.broker.replica.found import DamagedReplica, FoundDirectory
+from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import (
     ExpectedIdentity,
     Opened,
@@ -78,7 +83,7 @@ def open_directory(  # noqa: PLR0913
             )
             found = _Opening(opened, first_incarnation, progress).run()
             return opened, found
-        except (DiskError, FileMissingError, CorruptLogError, _Unreadable) as error:
+        except (DiskError, FileMissingError, _Unreadable) as error:
             _close(opened, lock)
             return None, FoundDirectory(path=path, directory_id=directory_id, problem=str(error))
     except BaseException:
@@ -136,13 +141,14 @@ class _Opening:
         self._incarnation = incarnation
         self._progress = progress
         self._unsynced: list[PartitionLog] = []
+        self._damaged: dict[PartitionKey, DamagedReplica] = {}
         self._removed = False
         self._config = log_config(opened.settings, opened.options)
         self._high_watermarks: dict[tuple[str, int], int] = {}
         self._kafka_was_here = False
 
     def run(self) -> FoundDirectory:
-        """Raises DiskError, FileMissingError, CorruptLogError, _Unreadable."""
+        """Raises DiskError, FileMissingError."""
         self._load_offsets()
         self._kafka_was_here = self._disk.exists(join(self._path, KAFKA_RECOVERY_POINT_FILE))
         names = []
@@ -167,6 +173,7 @@ class _Opening:
             path=self._path,
             directory_id=self._opened.directory_id,
             replicas=tuple(replicas),
+            damaged=tuple(self._damaged.values()),
             total_bytes=self._disk.total_bytes(self._path),
             usable_bytes=self._disk.free_bytes(self._path),
         )
@@ -211,8 +218,9 @@ class _Opening:
                 names=names,
                 verify=self._kafka_was_here,
             )
-        except CorruptFileError as error:
-            raise _Unreadable(str(error)) from error
+        except (CorruptFileError, CorruptLogError) as error:
+            self._note_damage(place, name, names, key, str(error))
+            return None
         self._opened.log_starts.apply((topic, partition), log)
         found = as_found(log, self._high_watermarks.get((topic, partition), -1))
         self._opened.replicas[key] = StoredReplica(
@@ -229,6 +237,13 @@ class _Opening:
             self._opened.unpointed[key] = self._opened.replicas[key]
         self._incarnation += 1
         return FoundReplica(key=key, topic=topic, incarnation=self._incarnation - 1, log=found)
+
+    def _note_damage(self, place: str, name: str, names: list[str], key: PartitionKey, problem: str) -> None:
+        """One bad log of one replica stops nobody else: only a disk that fails makes the directory bad."""
+        size = sum(self._disk.file_size(join(place, each)) for each in names)
+        topic, _ = parse_replica_name(name) or ("", 0)
+        self._damaged[key] = DamagedReplica(key=key, topic=topic, problem=problem, size_bytes=size)
+        self._opened.damaged[key] = name
 
     def _topic_id(self, place: str, names: list[str]) -> bytes | None:
         """Whose replica it is; None: nobody's. One that a crash left before it was whole is removed."""

@@ -70,7 +70,8 @@ class RemovedReplica:
 @dataclass(slots=True, kw_only=True)
 class Opened:
     """What opening a directory makes, and the store is made of. `unpointed`: replicas whose recovery point is
-    below their end. `log_starts`: what `log-start-offset-checkpoint` says."""
+    below their end. `damaged`: the names of directories whose replicas are not open. `log_starts`: what
+    `log-start-offset-checkpoint` says."""
 
     disk: Disk
     path: str
@@ -85,6 +86,7 @@ class Opened:
     replicas: dict[PartitionKey, StoredReplica] = field(default_factory=dict)
     removed: list[RemovedReplica] = field(default_factory=list)
     unpointed: dict[PartitionKey, StoredReplica] = field(default_factory=dict)
+    damaged: dict[PartitionKey, str] = field(default_factory=dict)
     log_starts: LogStarts = field(default_factory=LogStarts)
 
 
@@ -114,3 +116,16 @@ def as_found(log: PartitionLog, high_watermark: int = -1) -> ReplicaLog:
         epochs=epochs,
         producers=log.producers.copy(),
     )
+
+
+def to_be_indexed(
+    replicas: dict[PartitionKey, StoredReplica], bytes_at_most: int
+) -> dict[PartitionKey, StoredReplica]:
+    """Those that lack index files, and can have them without reading for too long."""
+    found: dict[PartitionKey, StoredReplica] = {}
+    for key, replica in replicas.items():
+        needed = replica.log.unindexed_bytes
+        if needed is not None and needed <= bytes_at_most:
+            bytes_at_most -= needed
+            found[key] = replica
+    return found

@@ -28,7 +28,6 @@ from metaquorum.broker.replica.events import (
     DiskWork,
     EnforceRetention,
     FindOffset,
-    FoundDirectory,
     LogAppended,
     LogCut,
     LogSettings,
@@ -42,8 +41,14 @@ from metaquorum.broker.replica.events import (
     ReplicaRemoved,
     TrimTo,
 )
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.messages import PartitionKey
-from metaquorum.broker.replica.store.changes import create_replicas, delete_one, rename_away
+from metaquorum.broker.replica.store.changes import (
+    create_replicas,
+    delete_one,
+    rename_away,
+    rename_damaged_away,
+)
 from metaquorum.broker.replica.store.open import open_directory
 from metaquorum.broker.replica.store.parts import (
     ExpectedIdentity,
@@ -52,6 +57,7 @@ from metaquorum.broker.replica.store.parts import (
     StoreOptions,
     as_found,
     log_config,
+    to_be_indexed,
 )
 from metaquorum.broker.replica.store.sync import DirectorySync, missing_is_bad
 from metaquorum.storage.disk.interface import Disk
@@ -96,8 +102,9 @@ class DirectoryStore:
         """Locks the directory, checks whose it is and opens every replica in it.
 
         None and a `FoundDirectory` with its `problem` where the directory cannot be used (an I/O error, an
-        unreadable meta.properties, damage in a log). Raises LogDirectoryLockedError when another process has
-        it, and CorruptFileError when it is another broker's or another cluster's: the broker must not start.
+        unreadable meta.properties). Replicas whose logs are damaged are told, and not open. Raises
+        LogDirectoryLockedError when another process has the directory, and CorruptFileError when it is
+        another broker's or another cluster's: the broker must not start.
         `settings` hold until ChangeLogSettings tells a topic's own. `locked`: the caller holds the lock of
         this directory (the metadata log lies in it). Replicas get incarnations from `first_incarnation` on.
         `progress(done, of)` is called after every replica. `rng` names removed directories.
@@ -329,6 +336,8 @@ class DirectoryStore:
                 self._changed.pop(work.key, None)
                 rename_away(self._opened, replica)
                 renamed.append((replica.topic, work.key[1]))
+            elif rename_damaged_away(self._opened, work.key):
+                self._disk.sync_directory(self.path)
             events.append(
                 ReplicaRemoved(directory_id=self.directory_id, key=work.key, incarnation=work.incarnation)
             )
@@ -356,7 +365,7 @@ class DirectoryStore:
         `checkpoint_due`, or every minute, never before an ack that somebody waits for. `last`: the store is
         about to be closed, so segments without index files get them."""
         replicas = self._changed if checkpoint else self._dirty
-        unindexed = self._unindexed() if last else {}
+        unindexed = to_be_indexed(self._replicas, self._options.index_bytes_at_stop) if last else {}
         if checkpoint:
             replicas = {**self._changed, **self._dirty, **unindexed}
             self._changed, self._appended_bytes = {}, 0
@@ -371,17 +380,6 @@ class DirectoryStore:
             if checkpoint
             else [],
         )
-
-    def _unindexed(self) -> dict[PartitionKey, StoredReplica]:
-        """Replicas that lack index files, which can have them without reading for too long."""
-        found: dict[PartitionKey, StoredReplica] = {}
-        left = self._options.index_bytes_at_stop
-        for key, replica in self._replicas.items():
-            needed = replica.log.unindexed_bytes
-            if needed is not None and needed <= left:
-                left -= needed
-                found[key] = replica
-        return found
 
     def sync_completed(self, sync: DirectorySync) -> LogsSynced:
         """Takes note that `sync.run()` returned."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from metaquorum.broker.replica.events import FoundDirectory
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.server.data.watch import HangClock

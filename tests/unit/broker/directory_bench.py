@@ -15,7 +15,6 @@ from metaquorum.broker.replica.events import (
     DiskWork,
     EnforceRetention,
     FindOffset,
-    FoundDirectory,
     LogAppended,
     LogCut,
     LogSettings,
@@ -28,6 +27,7 @@ from metaquorum.broker.replica.events import (
     ReplicaRemoved,
     TrimTo,
 )
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
@@ -161,6 +161,7 @@ class Bench:
                 options=OPTIONS,
             )
             assert self.store is not None, self.found.problem
+            assert self.found.damaged == (), self.found.damaged
             for replica in self.found.replicas:
                 if replica.key in self.models:
                     self.models[replica.key].incarnation = replica.incarnation

@@ -24,7 +24,6 @@ from metaquorum.broker.replica.events import (
     DataRespond,
     DirectoryFailed,
     DiskWork,
-    FoundDirectory,
     FoundReplica,
     LogAppended,
     LogCut,
@@ -36,6 +35,7 @@ from metaquorum.broker.replica.events import (
     ReplicaLog,
     ReplicaRemoved,
 )
+from metaquorum.broker.replica.found import DamagedReplica, FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.replica.messages import DataRequest, PartitionKey
 from metaquorum.broker.replica.partition.values import ReadPlan
@@ -175,14 +175,19 @@ def found(
     usable_bytes: int = -1,
     size_bytes: int = 0,
     as_id: bytes | None = None,
+    damaged: Iterable[str] = (),
 ) -> FoundDirectory:
-    """A directory at /data/<letter> with replicas of (topic, index)."""
+    """A directory at /data/<letter> with replicas of (topic, index), and `damaged` ones of topics."""
     letter = "x" if directory_id is None else chr(directory_id[0])
     return FoundDirectory(
         path=f"/data/{letter}",
         directory_id=directory_id,
         problem=problem,
         usable_bytes=usable_bytes,
+        damaged=tuple(
+            DamagedReplica(key=key_of(name), topic=name, problem=f"{name}.log is damaged", size_bytes=50)
+            for name in damaged
+        ),
         replicas=tuple(
             FoundReplica(
                 key=(as_id or topic_id(name), index),

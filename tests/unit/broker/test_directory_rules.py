@@ -27,9 +27,19 @@ from metaquorum.broker.replica.messages import (
 )
 from metaquorum.broker.replica.partition.values import Role
 from metaquorum.broker.replica.placement.directories import Directories
-from metaquorum.broker.replica.placement.reconcile import Assign, Create, Offline, Remove, Run, Wait, decide
+from metaquorum.broker.replica.placement.reconcile import (
+    Assign,
+    Create,
+    Damaged,
+    Offline,
+    Remove,
+    Run,
+    Wait,
+    decide,
+)
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, PartitionInfo
+from metaquorum.metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, PartitionInfo
+from metaquorum.metadata.image.damaged import damaged_in, given_up_in
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest, ReplicaAssignment
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
@@ -53,13 +63,13 @@ from tests.unit.broker.replica_world import batch
 GONE = b"g" * 16
 
 
-def placed(place: bytes, replicas: tuple[int, ...] = (1, 2)) -> PartitionInfo:
+def placed(place: bytes, replicas: tuple[int, ...] = (1, 2), leader: int = 2) -> PartitionInfo:
     return PartitionInfo(
         topic_id=topic_id("t"),
         index=0,
         replicas=replicas,
         isr=replicas,
-        leader=2,
+        leader=leader,
         leader_epoch=0,
         partition_epoch=0,
         leader_recovery_state=0,
@@ -67,6 +77,8 @@ def placed(place: bytes, replicas: tuple[int, ...] = (1, 2)) -> PartitionInfo:
     )
 
 
+DAMAGED, GIVEN_UP = damaged_in(A), given_up_in(A)
+IN_A = {"damaged": [A]}
 GOOD = (found(A), found(B))
 ONE_BAD = (found(A), found(B, problem="EIO"))
 UNREADABLE = (found(A), found(None, problem="no meta.properties"))
@@ -103,12 +115,37 @@ UNREADABLE = (found(A), found(None, problem="no meta.properties"))
         (MIGRATING, [], GOOD, {"can_assign": False}, Create(None)),
         (MIGRATING, [], ONE_BAD, {"can_assign": False}, Offline),
         (MIGRATING, [], ONE_BAD, {"can_assign": False, "is_new": True}, Create(None)),
+        (A, [], GOOD, IN_A, Damaged(A, DAMAGED)),
+        (A, [], ONE_BAD, IN_A, Damaged(A, DAMAGED)),
+        (A, [B], GOOD, IN_A, Damaged(A, DAMAGED)),
+        (A, [], GOOD, {**IN_A, "is_new": True}, Damaged(A, DAMAGED)),
+        (B, [B], GOOD, IN_A, Run(B)),
+        (UNASSIGNED, [], GOOD, IN_A, Damaged(A, DAMAGED)),
+        (MIGRATING, [], GOOD, IN_A, Damaged(A, DAMAGED)),
+        (LOST, [], ONE_BAD, {**IN_A, "owes_lost": True}, Wait),
+        (UNASSIGNED, [B], GOOD, IN_A, Assign(B)),
+        (DAMAGED, [], GOOD, {**IN_A, "leader": 2}, Damaged(A, GIVEN_UP)),
+        (DAMAGED, [B], GOOD, {**IN_A, "leader": 2}, Damaged(A, GIVEN_UP)),
+        (DAMAGED, [], GOOD, {**IN_A, "leader": NO_LEADER}, Damaged(A, None)),
+        (DAMAGED, [B], GOOD, {**IN_A, "leader": NO_LEADER}, Damaged(A, None)),
+        (DAMAGED, [A], GOOD, {}, Assign(A)),
+        (DAMAGED, [A], ONE_BAD, {"leader": NO_LEADER}, Assign(A)),
+        (DAMAGED, [], GOOD, {"leader": NO_LEADER}, Damaged(A, GIVEN_UP)),
+        (DAMAGED, [B], GOOD, {"leader": NO_LEADER}, Damaged(A, GIVEN_UP)),
+        (DAMAGED, [], (found(A, problem="EIO"), found(B)), {}, Offline),
+        (DAMAGED, [], (found(B),), {}, Create(None, replaces=True)),
+        (GIVEN_UP, [], GOOD, {}, Create(A, replaces=True)),
+        (GIVEN_UP, [], ONE_BAD, IN_A, Create(A, replaces=True)),
+        (GIVEN_UP, [B, A], GOOD, {}, Assign(A)),
+        (GIVEN_UP, [B], GOOD, {}, Assign(B)),
+        (GIVEN_UP, [], (found(A, problem="EIO"), found(B)), {}, Offline),
+        (GIVEN_UP, [], (found(B),), {}, Create(None, replaces=True)),
     ],
 )
 def test_what_becomes_of_a_replica(place, copies, directories, facts, expected) -> None:
-    decision = decide(
-        placed(place), broker_id=ME, copies=copies, directories=Directories(directories), **facts
-    )
+    facts = dict(facts)
+    info = placed(place, leader=facts.pop("leader", 2))
+    decision = decide(info, broker_id=ME, copies=copies, directories=Directories(directories), **facts)
     if isinstance(expected, type):
         assert type(decision) is expected, decision
     else:

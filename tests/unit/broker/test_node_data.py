@@ -18,13 +18,13 @@ from metaquorum.broker.replica.events import (
     DataRequestCancelled,
     DataRespond,
     DirectoryFailed,
-    FoundDirectory,
     LogAppended,
     LogsSynced,
     OfflineDirectoriesChanged,
     RemoveReplica,
     ReplicaCreated,
 )
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.replica.messages import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
 from metaquorum.metadata.errors import ErrorCode, InvariantViolation

@@ -1,0 +1,33 @@
+"""What a start finds in a log directory. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaquorum.broker.replica.events import FoundReplica
+from metaquorum.broker.replica.messages import PartitionKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedReplica:
+    """A replica in a good directory whose log is damaged: it is not open, and nothing of it was changed.
+    `problem` names file and place."""
+
+    key: PartitionKey
+    topic: str
+    problem: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundDirectory:
+    """A configured directory. `problem` None: good. `directory_id` None: it could not be read. A directory
+    that fails while it is opened has its problem here and no replicas."""
+
+    path: str
+    directory_id: bytes | None
+    replicas: tuple[FoundReplica, ...] = ()
+    damaged: tuple[DamagedReplica, ...] = ()
+    problem: str | None = None
+    total_bytes: int = -1
+    usable_bytes: int = -1

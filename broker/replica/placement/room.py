@@ -1,0 +1,60 @@
+"""How much room replicas will take that are made anew, and which directory has it (S3.29).
+
+Owns what was promised and is not written yet, and the usual size of a replica here. Decides nothing else.
+"""
+
+from __future__ import annotations
+
+from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.broker.replica.placement.copies import Copies
+from metaquorum.broker.replica.placement.directories import Directories
+
+
+class Room:
+    """Of the configured directories."""
+
+    def __init__(self, directories: Directories, copies: Copies) -> None:
+        self._directories = directories
+        self._copies = copies
+        self._promised: dict[PartitionKey, tuple[bytes, int]] = {}
+        self._usual_bytes: int | None = None
+
+    def look_again(self) -> None:
+        """The usual size is another one by now."""
+        self._usual_bytes = None
+
+    def usual_size(self) -> int:
+        """What a replica takes here on the average; 0 where there are none to learn from."""
+        if self._usual_bytes is None:
+            copies = self._copies.all()
+            self._usual_bytes = sum(each.size_bytes for each in copies) // max(1, len(copies))
+        return self._usual_bytes
+
+    def place_for(self, size_bytes: int, wanted: bytes | None) -> bytes | None:
+        """The wanted directory, or the one with the fewest replicas; None: there is no room for so much."""
+        if wanted is None:
+            return self._directories.choose(size_bytes)
+        directory = self._directories.get(wanted)
+        return wanted if directory is not None and directory.has_room(size_bytes) else None
+
+    def promise(self, key: PartitionKey, place: bytes, size_bytes: int) -> None:
+        """A replica that is made anew will take so much there."""
+        directory = self._directories.get(place)
+        if directory is not None and size_bytes > 0:
+            directory.promised_bytes += size_bytes
+            self._promised[key] = (place, size_bytes)
+
+    def measured(self, directory_id: bytes, total_bytes: int, usable_bytes: int) -> None:
+        """New figures of a directory: what was promised and is written by now is in them."""
+        self._directories.measured(directory_id, total_bytes, usable_bytes)
+        directory = self._directories.get(directory_id)
+        if directory is None:
+            return
+        directory.promised_bytes = 0
+        for key, (place, size) in list(self._promised.items()):
+            copy = self._copies.at(place, key)
+            left = 0 if copy is None else size - copy.size_bytes
+            if left <= 0:
+                del self._promised[key]
+            elif place == directory_id:
+                directory.promised_bytes += left

@@ -17,7 +17,7 @@ from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import UNASSIGNED, MetadataImage, PartitionInfo
 from metaquorum.metadata.records.types import NO_LEADER, FeatureLevelRecord
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.files.replica_directory import parse_replica_name
+from metaquorum.storage.partition.replica_directory import parse_replica_name
 from tests.sim.checks import Checks
 from tests.sim.committed import CommittedLog
 from tests.sim.data_broker import DataBroker

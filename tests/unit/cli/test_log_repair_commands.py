@@ -249,7 +249,7 @@ def test_every_tool_refuses_a_log_of_user_records_in_one_line(tmp_path: Path) ->
     ):
         result = run(*command)
         assert (result.exit_code, result.stdout) == (1, ""), command
-        assert result.stderr.startswith(f"metaquorum: {directory}: is no metadata log"), command
+        assert result.stderr.startswith(f"metaquorum: {directory}: is the log of a topic partition"), command
         assert result.stderr.count("\n") == 1, command
 
 

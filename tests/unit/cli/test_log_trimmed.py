@@ -189,7 +189,7 @@ def test_lost_records_make_no_false_unclean_election(tmp_path: Path) -> None:
     segment.write_bytes(content)
     found = run("timeline", path, "--severity", "critical")
     assert found.exit_code == 1
-    assert "told by the records alone up to the snapshot that ends at 2280" in found.stderr
+    assert "from the records alone, up to the snapshot that ends at 2280" in found.stderr
     unclean = [line.split()[0] for line in found.stdout.splitlines() if "unclean election" in line]
     assert unclean == ["1921"]
     whole = run("timeline", GOLDEN, "--severity", "critical", "--from", 2280)

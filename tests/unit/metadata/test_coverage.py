@@ -83,3 +83,18 @@ def test_neighbours_are_one_range_and_nothing_is_told_twice() -> None:
         "offsets 3 to 8 (missing): lost",
         "offsets from 20 on (missing): lost",
     ]
+
+
+def test_only_neighbours_of_one_log_one_reason_and_one_text_become_one() -> None:
+    def lost(start: int, end: int | None, **other: str) -> Uncovered:
+        told = {"reason": MISSING, "text": "lost", "path": "/log"} | other
+        return Uncovered(from_offset=start, to_offset=end, **told)
+
+    coverage = Coverage()
+    first, apart = lost(0, 5), lost(10, 12)
+    coverage.extend((first, apart, lost(12, 12), lost(12, 14), apart))
+    assert coverage.ranges == [first, lost(10, 14), apart], "a range is told again only where it is another"
+    for other in ({"path": "/later"}, {"reason": NOT_IN_LOG}, {"text": "trimmed"}, {"text": "aa"}):
+        coverage = Coverage()
+        coverage.extend((first, lost(5, 7, **other), lost(7, None, **other)))
+        assert coverage.ranges == [first, lost(5, None, **other)]

@@ -9,6 +9,8 @@ import pytest
 
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.codec import encode
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.disk.posix import PosixDisk
@@ -61,6 +63,30 @@ def test_user_records_are_refused_wherever_they_stand(content: bytes) -> None:
         segment = MetadataLog(a_log(content, directory).disk, join(directory, SEGMENT))
         with pytest.raises(NotALogError):
             refuse_other_logs(segment)
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "attributes", "is_metadata"),
+    [(-1, 0, True), (0, 0, False), (7, 0, False), (-1, 0x10, False)],
+)
+def test_what_producers_alone_write_speaks_against_a_metadata_log(
+    producer_id: int, attributes: int, is_metadata: bool
+) -> None:
+    """However its records read: producers' ids begin at 0, and no metadata log has a client's transaction."""
+    made = encode_batch(
+        base_offset=0,
+        leader_epoch=1,
+        timestamp_ms=START_MS,
+        values=[encode(r.NoOpRecord(), 0)] * 3,
+        producer_id=producer_id,
+        attributes=attributes,
+    )
+    log = a_log(made)
+    if is_metadata:
+        refuse_other_logs(log)
+        return
+    with pytest.raises(NotALogError, match=f"a batch of producer {producer_id}"):
+        refuse_other_logs(log)
 
 
 def test_many_user_records_are_refused_under_the_metadata_logs_own_name() -> None:

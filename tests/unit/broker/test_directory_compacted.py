@@ -296,3 +296,15 @@ def test_retention_goes_on_behind_a_segment_that_was_cleaned_away() -> None:
     assert log.size_bytes > 600 and log.start_offset == 0
     gone = log.enforce_retention(retention_bytes=-1, retention_ms=5, below_offset=log.end_offset, wall_ms=100)
     assert gone and log.start_offset == log.end_offset
+
+
+def test_behind_a_gap_at_the_end_there_is_nothing_to_read_until_somebody_writes() -> None:
+    """As in Kafka (`LocalLog.read`): a reader in the gap gets no records, and stays there."""
+    disk = made([(0, 1, [True] * 2, 0, 1)])
+    disk.open_append(f"{PLACE}/{segment_name(10)}").close()
+    log = loaded(disk, verify=True)
+    assert (log.start_offset, log.end_offset) == (0, 10)
+    assert [log.read_range(at, 10, 1_000) for at in (2, 5, 9)] == [b"", b"", b""]
+    log.append(walked(thinned(10, 0, [True], epoch=1, time_ms=1)))
+    for at in (2, 10):
+        assert parse_header(log.read_range(at, 11, 1_000)).base_offset == 10

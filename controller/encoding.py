@@ -9,8 +9,7 @@ from metaquorum.metadata.columnar import MIN_RECORDS as COLUMNS_MIN_RECORDS
 from metaquorum.metadata.columnar.bulk import RecordPieces
 from metaquorum.metadata.features import write_version
 from metaquorum.metadata.image import METADATA_VERSION
-from metaquorum.metadata.records.codec import encode, encode_control
-from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter
+from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import FeatureLevelRecord, Record
 from metaquorum.metadata.replay import ReplayState, replay, replay_records
 from metaquorum.storage.batches.batch import encode_batch, plain_header, seal_batch
@@ -54,30 +53,4 @@ def encode_and_replay(
         return batches, replay(state, next(batches.split()))
     return batches, replay_records(
         state, base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms, records=records
-    )
-
-
-def encode_leader_change(
-    base_offset: int,
-    epoch: int,
-    wall_ms: int,
-    leader_id: int,
-    voters: tuple[int, ...],
-    granting: tuple[int, ...],
-) -> bytes:
-    """The control batch that begins an epoch (KIP-595), in version 0 as Kafka 3.7 writes it."""
-    key, value = encode_control(
-        LeaderChangeMessage(
-            leader_id=leader_id,
-            voters=tuple(LeaderVoter(voter_id=voter) for voter in voters),
-            granting_voters=tuple(LeaderVoter(voter_id=voter) for voter in granting),
-        )
-    )
-    return encode_batch(
-        base_offset=base_offset,
-        leader_epoch=epoch,
-        timestamp_ms=wall_ms,
-        values=[value],
-        keys=[key],
-        is_control=True,
     )

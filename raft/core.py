@@ -2,7 +2,7 @@
 
 Every input takes the time and returns the effects to carry out, in order; nothing else leaves the core. This
 module only dispatches: `election`, `replication`, `fetching`, `snapshots` and `reads` hold the rules. It
-knows no metadata: a record is bytes, and the one control batch that it writes is encoded by a function.
+knows no metadata: a record is bytes. It writes one record by itself, `leader_change`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from metaquorum.raft.messages import (
 from metaquorum.raft.protocol import election, fetching, known, reads, replication, snapshots
 from metaquorum.raft.protocol.progress import ReplicaState
 from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
-from metaquorum.raft.protocol.state import EncodeLeaderChange, InFlight, RaftState
+from metaquorum.raft.protocol.state import InFlight, RaftState
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.files.known_committed import CommittedLoss
 from metaquorum.storage.log.epochs import EpochTable
@@ -55,11 +55,8 @@ class RaftCore:
         voters: tuple[Voter, ...],
         recovered: RecoveredLog,
         rng: random.Random,
-        now_ms: int,
-        encode_leader_change: EncodeLeaderChange,
     ) -> None:
-        self.state = RaftState(config, identity, voters, recovered, rng, encode_leader_change)
-        self._started_ms = now_ms
+        self.state = RaftState(config, identity, voters, recovered, rng)
 
     # ---- inputs ------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-from metaquorum.raft.config import RecoveredLog
+from metaquorum.raft.config import Identity, RecoveredLog
 from metaquorum.raft.effects import (
     AppendLog,
     NoteCommitted,
@@ -34,6 +34,7 @@ from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
 from metaquorum.storage.disk.interface import Disk, Lock, join
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError, FileMissingError
 from metaquorum.storage.files.known_committed import KnownCommitted, load_known_committed
+from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
 from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_properties
 from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE_FILE
 from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state, store_quorum_state
@@ -151,6 +152,18 @@ class ReplicaStore:
             )
 
     # --- what was found
+
+    @property
+    def raft_identity(self) -> Identity:
+        """Who this replica is to its peers. Raises CorruptFileError where `meta.properties` does not say."""
+        found = self.identity
+        if found.cluster_id is None or found.node_id is None or found.directory_id is None:
+            raise CorruptFileError(
+                join(self.directory, META_PROPERTIES),
+                "lacks a cluster id, a node id or a directory id",
+                "format the directory",
+            )
+        return Identity(cluster_id=found.cluster_id, node_id=found.node_id, directory_id=found.directory_id)
 
     def recovered(self) -> RecoveredLog:
         """What the Raft core starts from."""

@@ -145,8 +145,6 @@ class BrokerProcess:
             config.voters,
             replica.store.recovered(),
             rng,
-            now_ms,
-            _no_leader_change,
         )
         self.node = _node(config, replica, data, self._raft, rng, now_ms)
         controllers_tls = tls if config.controllers_use_tls else None
@@ -371,18 +369,4 @@ def _features() -> tuple[BrokerFeature, ...]:
             name=each.name, min_supported_version=each.min_level, max_supported_version=each.max_level
         )
         for each in KNOWN_FEATURES
-    )
-
-
-def _no_leader_change(
-    base_offset: int,
-    epoch: int,
-    wall_ms: int,
-    leader_id: int,
-    voters: tuple[int, ...],
-    granting: tuple[int, ...],
-) -> bytes:
-    """An observer never leads."""
-    raise RuntimeError(
-        f"an observer was asked to begin epoch {epoch} as leader {leader_id}: report this as a bug"
     )

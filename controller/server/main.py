@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from metaquorum.controller.encoding import encode_leader_change
 from metaquorum.controller.events import Answer
 from metaquorum.controller.node import ControllerNode
 from metaquorum.controller.node_status import node_status
@@ -113,8 +112,6 @@ class ControllerProcess:
             config.voters,
             replica.store.recovered(),
             rng,
-            now_ms,
-            encode_leader_change,
         )
         self.node = ControllerNode(
             config.controller(replica.identity.cluster_id, replica.bootstrap),

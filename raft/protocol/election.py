@@ -380,15 +380,10 @@ def begin(state: RaftState, now_ms: int) -> None:
     epoch that it had sent and lost must not be written a second time with other content (KAFKA-10527)."""
     leader_id = state.known_leader_id
     if not state.is_observer and leader_id == state.node_id and state.other_voters:
-        state.role = Resigned(
-            deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms),
-            successors=(),
-            unacknowledged=set(state.other_voters),
-        )
+        transitions.start(state, transitions.resigned_role(state, now_ms, successors=()))
     elif leader_id is not None and leader_id != state.node_id and leader_id in state.voters:
-        state.role = transitions.follower_role(state, now_ms, leader_id)
+        transitions.start(state, transitions.follower_role(state, now_ms, leader_id))
     else:
-        state.role = transitions.unattached_role(state, now_ms)
-    state.announce()
+        transitions.start(state, transitions.unattached_role(state, now_ms))
     if not state.is_observer and not state.other_voters:
         stand(state, now_ms)

@@ -17,18 +17,26 @@ ReplicaKey = tuple[int, bytes]
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaProgress:
-    """`acked_offset`: end of what the replica holds (a voter: durably), None before its first matching fetch
-    in this epoch. `*_ms` are the core's clock, `*_wall_ms` Unix time for display."""
+    """What a leader knows of one replica. `*_ms` are the core's clock, `*_wall_ms` Unix time for display."""
 
     node_id: int
     directory_id: bytes
+    """Another directory is another replica: what this one acknowledged never counts for it."""
     acked_offset: int | None = None
+    """End of what the replica holds, a voter durably. Never above the leader's end, and a voter's does not
+    fall; None before its first fetch of this epoch that matched the log."""
     last_fetch_ms: int | None = None
+    """Its newest fetch of this epoch, matching or not: check-quorum counts it. Never falls."""
     last_fetch_wall_ms: int | None = None
+    """The same for display, of fetches that matched."""
     last_caught_up_wall_ms: int | None = None
+    """When it last held all that the leader had."""
     end_at_last_fetch: int = 0
+    """The leader's end at its newest matching fetch. A later fetch from there was caught up at that time."""
     read_round: int = 0
+    """The highest round of reads that it repeated; at most the leader's `reads.round`. Never falls."""
     next_begin_ms: int = 0
+    """When BeginQuorumEpoch is due again for a voter that has not fetched in this epoch yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +53,8 @@ class ReplicaState:
 
 @dataclass(slots=True, kw_only=True)
 class ParkedFetch:
+    """A fetch that is answered when there is news, at `deadline_ms` at the latest."""
+
     key: int
     request: FetchRequest
     replica: ReplicaKey
@@ -103,12 +113,16 @@ class ParkedFetches:
 
 @dataclass(slots=True)
 class ReadQueue:
-    """Linearizable reads. `waiting` join the next round; `asking` wait for the answers to round `round`."""
+    """Linearizable reads by token, in rounds."""
 
     waiting: list[int] = field(default_factory=list)
+    """These join the next round: they arrived after the current one began."""
     asking: list[int] = field(default_factory=list)
+    """These wait until a majority has repeated `round`. Empty: no round is under way."""
     round: int = 0
+    """The newest round's number. Grows by one with each; told in every answer to a fetch."""
     offset: int = 0
+    """The high watermark when the round began: what its reads must see."""
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.asking)
@@ -124,18 +138,26 @@ class Transfer:
 
 @dataclass(slots=True, kw_only=True)
 class LeaderView:
-    """`voters` are the other voters by node id. `observer_wake_offset` is the committed end of the
-    last append that observers are woken for; `wakes` are the uncommitted ones. `announced` is the high
-    watermark that is worth an answer to a voter of its own, and `announce_ms` when a newer one will be."""
+    """What a leader remembers. It begins empty with every election and ends with the leadership."""
 
     voters: dict[int, ReplicaProgress]
+    """The other voters by node id: exactly those of the configuration."""
     observers: dict[ReplicaKey, ReplicaProgress] = field(default_factory=dict)
+    """Everybody else who fetched within `observer_session_ms`."""
     parked: ParkedFetches = field(default_factory=ParkedFetches)
     reads: ReadQueue = field(default_factory=ReadQueue)
     observer_wake_offset: int = 0
+    """The committed end of the last append that observers are woken for. Never falls, never above the high
+    watermark."""
     wakes: deque[int] = field(default_factory=deque)
+    """The same of appends that are not committed yet, rising, all above the high watermark."""
     elected_ms: int = 0
+    """Check-quorum counts a voter that has not fetched as heard at this time."""
     transfer: Transfer | None = None
+    """Set while leadership is being handed over: the owner holds appends back."""
     next_prune_ms: int = 0
+    """When observers that fell silent are forgotten."""
     announced: int = -1
+    """The high watermark that is worth an answer of its own to a voter. Never above the real one."""
     announce_ms: int | None = None
+    """When the current high watermark will be; None: it is `announced`, or that waits for the next rise."""

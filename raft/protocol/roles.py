@@ -70,6 +70,24 @@ OBSERVER_TRANSITIONS: dict[tuple[Role, Role], tuple[EpochStep, str]] = {
 }
 
 
+VOTER_STARTS: dict[Role, str] = {
+    _U: "no leader of the recorded epoch is known, or this node stood in it",
+    _F: "another voter led the recorded epoch",
+    _R: "this node led the recorded epoch itself: it never leads an epoch twice",
+}
+OBSERVER_STARTS: dict[Role, str] = {
+    _U: "no leader of the recorded epoch is known",
+    _F: "a voter led the recorded epoch",
+}
+
+
+def check_start(role: Role, *, observer: bool) -> None:
+    """Raises RaftInvariantError unless the tables let a node start in this role."""
+    if role not in (OBSERVER_STARTS if observer else VOTER_STARTS):
+        kind = "observer" if observer else "voter"
+        raise RaftInvariantError(f"a {kind} must not start as {role}")
+
+
 def check_transition(source: Role, target: Role, *, epoch: int, new_epoch: int, observer: bool) -> None:
     """Raises RaftInvariantError unless the tables name the edge for this change of epoch."""
     table = OBSERVER_TRANSITIONS if observer else VOTER_TRANSITIONS
@@ -87,33 +105,39 @@ def check_transition(source: Role, target: Role, *, epoch: int, new_epoch: int, 
 
 @dataclass(slots=True, kw_only=True)
 class Unattached:
-    """Knows no leader. A voter waits for `deadline_ms`; an observer asks voters in turn at
-    `next_fetch_ms`."""
+    """Knows no leader."""
 
     deadline_ms: int | None
+    """When a voter stands; None for an observer."""
     next_fetch_ms: int | None = None
+    """When an observer asks the next voter; None for a voter."""
     attempts: int = 0
+    """How often an observer has asked: whose turn it is, and how long the pause grows."""
     role: Role = field(default=Role.UNATTACHED, init=False)
 
 
 @dataclass(slots=True, kw_only=True)
 class Prospective:
-    """Asks whether it would be elected (KIP-996). Sets hold voter ids: a repeated answer counts once."""
+    """Asks whether it would be elected (KIP-996), without a new epoch."""
 
     deadline_ms: int
     granted: set[int]
+    """Voter ids, this node's among them: a repeated answer counts once. Disjoint from `rejected`."""
     rejected: set[int] = field(default_factory=set)
     role: Role = field(default=Role.PROSPECTIVE, init=False)
 
 
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """Asks for votes in its epoch until `deadline_ms`, or until `backoff_until_ms` once it has lost."""
+    """Asks for votes in its epoch, in which its own vote is durable before anything is sent."""
 
     deadline_ms: int
+    """Then it asks anew whether it would be elected."""
     granted: set[int]
+    """Voter ids, this node's among them. Disjoint from `rejected`; a majority of them makes a leader."""
     rejected: set[int] = field(default_factory=set)
     backoff_until_ms: int | None = None
+    """Set once it has lost: a random pause, so that two losers do not collide again."""
     role: Role = field(default=Role.CANDIDATE, init=False)
 
 
@@ -138,21 +162,26 @@ class SnapshotFetch:
 
 @dataclass(slots=True, kw_only=True)
 class Follower:
-    """Fetches from `leader_id`.
-
-    `has_fetched`: a fetch of this stay succeeded. `suspect`: the leader's process looks dead or it resigned.
-    `alive` decides whether a pre-vote is refused.
-    """
+    """Fetches from `leader_id`, the leader of the current epoch; never this node itself."""
 
     leader_id: int
     deadline_ms: int
+    """Without a successful fetch until then a voter stands, and an observer asks who leads. Drawn anew by
+    every success."""
     next_fetch_ms: int
+    """Not before this is the next fetch sent, and only one at a time."""
     keepalive_ms: int
+    """When a fetch is due although a sync is under way, so that the leader hears of this voter."""
     has_fetched: bool = False
+    """A fetch of this stay succeeded: the leader is more than hearsay."""
     suspect: bool = False
+    """The leader's process looks dead, or it resigned. The next success takes it back."""
     failures: int = 0
+    """Fetches that failed in a row: their number sets the pause before the next."""
     read_round: int = 0
+    """The highest round of reads that the leader told; repeated in every fetch. Never falls."""
     snapshot: SnapshotFetch | None = None
+    """Set while a snapshot is fetched or loaded: no records are fetched meanwhile."""
     role: Role = field(default=Role.FOLLOWER, init=False)
 
     @property
@@ -171,3 +200,19 @@ class Resigned:
 
 
 RoleState = Unattached | Prospective | Candidate | Leader | Follower | Resigned
+
+
+def render_document() -> str:
+    """The generated part of docs/raft.md: diagrams and tables of the roles, as Markdown."""
+    parts = []
+    for kind, starts, table in (
+        ("A voter", VOTER_STARTS, VOTER_TRANSITIONS),
+        ("An observer", OBSERVER_STARTS, OBSERVER_TRANSITIONS),
+    ):
+        diagram = ["```mermaid", "stateDiagram-v2", *(f"    [*] --> {role}" for role in starts)]
+        diagram += [f"    {source} --> {target}" for source, target in table if source is not target]
+        rows = ["| from | to | epoch | when |", "|---|---|---|---|"]
+        rows += [f"| start | {role} | as recorded | {reason} |" for role, reason in starts.items()]
+        rows += [f"| {a} | {b} | {step} | {reason} |" for (a, b), (step, reason) in table.items()]
+        parts += [f"{kind}:", "\n".join([*diagram, "```"]), "\n".join(rows)]
+    return "\n\n".join(parts) + "\n"

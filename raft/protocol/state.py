@@ -7,7 +7,6 @@ request and response waits for it (`after`), so no peer ever hears of a vote tha
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
@@ -19,9 +18,6 @@ from metaquorum.raft.protocol.log_view import LogView
 from metaquorum.raft.protocol.progress import LeaderView
 from metaquorum.raft.protocol.roles import Follower, Leader, RoleState, Unattached
 from metaquorum.storage.files.known_committed import CommittedLoss
-
-EncodeLeaderChange = Callable[[int, int, int, int, tuple[int, ...], tuple[int, ...]], bytes]
-"""(base_offset, epoch, wall_ms, leader_id, voter ids, granting voter ids) -> one control batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +48,11 @@ class RaftState:
         voters: tuple[Voter, ...],
         recovered: RecoveredLog,
         rng: random.Random,
-        encode_leader_change: EncodeLeaderChange,
     ) -> None:
         self.config = config
         self.identity = identity
         self.voters = {voter.node_id: voter for voter in voters}
         self.rng = rng
-        self.encode_leader_change = encode_leader_change
         self.wall_ms = 0
         own = self.voters.get(identity.node_id)
         self.wrong_directory = own is not None and own.directory_id not in (None, identity.directory_id)

@@ -7,6 +7,7 @@ hard state in one write, and announces the new role. When to change is decided e
 from __future__ import annotations
 
 from metaquorum.raft.effects import AppendLog, ReadFailed
+from metaquorum.raft.leader_change import encode_leader_change
 from metaquorum.raft.messages import FetchResponse, RaftError
 from metaquorum.raft.protocol.progress import LeaderView, ReplicaProgress
 from metaquorum.raft.protocol.roles import (
@@ -17,6 +18,7 @@ from metaquorum.raft.protocol.roles import (
     Resigned,
     RoleState,
     Unattached,
+    check_start,
     check_transition,
 )
 from metaquorum.raft.protocol.state import RaftState, Vote
@@ -68,8 +70,13 @@ def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
         elected_ms=now_ms,
         next_prune_ms=now_ms + state.config.observer_session_ms,
     )
-    data = state.encode_leader_change(
-        start, state.epoch, state.wall_ms, state.node_id, tuple(sorted(state.voters)), tuple(sorted(granting))
+    data = encode_leader_change(
+        base_offset=start,
+        epoch=state.epoch,
+        timestamp_ms=state.wall_ms,
+        leader_id=state.node_id,
+        voter_ids=tuple(sorted(state.voters)),
+        granting_ids=tuple(sorted(granting)),
     )
     batches = Batches.sealed(data)
     end = batches.next_offset
@@ -93,12 +100,23 @@ def become_follower(state: RaftState, now_ms: int, epoch: int, leader_id: int) -
 
 
 def become_resigned(state: RaftState, now_ms: int, successors: tuple[int, ...]) -> None:
-    role = Resigned(
+    role = resigned_role(state, now_ms, successors)
+    _change(state, role, epoch=state.epoch, vote=state.vote, leader_id=state.known_leader_id)
+
+
+def start(state: RaftState, role: RoleState) -> None:
+    """The first role of a process, in the recorded epoch: hard state stays as it is."""
+    check_start(role.role, observer=state.is_observer)
+    state.role = role
+    state.announce()
+
+
+def resigned_role(state: RaftState, now_ms: int, successors: tuple[int, ...]) -> Resigned:
+    return Resigned(
         deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms),
         successors=successors,
         unacknowledged=set(state.other_voters),
     )
-    _change(state, role, epoch=state.epoch, vote=state.vote, leader_id=state.known_leader_id)
 
 
 def unattached_role(state: RaftState, now_ms: int) -> Unattached:

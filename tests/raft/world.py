@@ -19,7 +19,7 @@ from metaquorum.raft.core import RaftCore
 from metaquorum.raft.gate import EffectGate
 from metaquorum.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_snapshot, check_step
 from metaquorum.raft.protocol.quorum import majority
-from metaquorum.storage.batches.batch import control_key, encode_batch, iter_batches
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.files.known_committed import NOTHING
 from metaquorum.storage.log.epochs import EpochTable
@@ -30,20 +30,6 @@ CLUSTER_ID = "raft-scripts"
 
 def directory(node_id: int) -> bytes:
     return bytes([node_id]) * 16
-
-
-def encode_leader_change(
-    base: int, epoch: int, wall_ms: int, leader: int, voters: tuple[int, ...], granting: tuple[int, ...]
-) -> bytes:
-    value = f"leader {leader} voters {voters} granting {granting}".encode()
-    return encode_batch(
-        base_offset=base,
-        leader_epoch=epoch,
-        timestamp_ms=wall_ms,
-        values=[value],
-        keys=[control_key(2)],
-        is_control=True,
-    )
 
 
 @dataclass(slots=True)
@@ -203,8 +189,6 @@ class World:
             self.voters,
             node.disk.recovered(),
             rng,
-            self.now,
-            encode_leader_change,
         )
         node.core.wall_ms = 1_000_000 + self.now
         self._execute(node, node.gate.push(node.core.start(self.now)))

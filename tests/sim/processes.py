@@ -17,7 +17,6 @@ from metaquorum.broker.events import (
 from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.controller.config import VOTER_REPLICA, ControllerConfig
-from metaquorum.controller.encoding import encode_leader_change
 from metaquorum.controller.events import Answer
 from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -26,14 +25,13 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.common import RegisterBrokerRequest, RegisterBrokerResponse
 from metaquorum.raft import effects as raft
-from metaquorum.raft.config import Identity, RaftConfig, Voter
+from metaquorum.raft.config import RaftConfig, Voter
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.events import SnapshotLoaded
 from metaquorum.raft.invariants import CoreSnapshot
 from metaquorum.raft.store import ReplicaStore
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.log.log import LogConfig
-from metaquorum.storage.uuids import ZERO_UUID
 from tests.sim.calls import Calls
 from tests.sim.errors import SafetyError
 from tests.sim.host import Host, Process, read_image
@@ -89,14 +87,6 @@ def open_store(host: Host, voter_ids: tuple[int, ...]) -> tuple[ReplicaStore, Me
     return store, image
 
 
-def own_identity(store: ReplicaStore) -> Identity:
-    """Who a process is, as the directory that it found says."""
-    found = store.identity
-    return Identity(
-        cluster_id=found.cluster_id, node_id=found.node_id, directory_id=found.directory_id or ZERO_UUID
-    )
-
-
 class ControllerProcess(Process):
     """A controller node on a host."""
 
@@ -121,12 +111,10 @@ class ControllerProcess(Process):
         now_ms = host.monotonic_ms()
         self.core = RaftCore(
             RAFT_CONFIG,
-            own_identity(store),
+            store.raft_identity,
             voters,
             store.recovered(),
             random.Random(host.rng.getrandbits(64)),
-            now_ms,
-            encode_leader_change,
         )
         self.before = CoreSnapshot.of(self.core)
         self.role = self.core.role
@@ -260,12 +248,10 @@ class BrokerProcess(Process):
         now_ms = host.monotonic_ms()
         self.core = RaftCore(
             RAFT_CONFIG,
-            own_identity(store),
+            store.raft_identity,
             voters,
             store.recovered(),
             random.Random(host.rng.getrandbits(64)),
-            now_ms,
-            encode_leader_change,
         )
         self.before = CoreSnapshot.of(self.core)
         config = self.make_config()

@@ -16,6 +16,7 @@ PACKAGES = ("storage", "metadata", "raft", "controller", "broker")
 SHELL = (
     "controller/server",
     "broker/server",
+    "raft/blocking.py",
     "storage/disk/posix.py",
     "storage/disk/private.py",
 )

@@ -117,14 +117,6 @@ def batch_of(records: Sequence[Record], base_offset: int, epoch: int) -> bytes:
     return encode_batch(base_offset=base_offset, leader_epoch=epoch, timestamp_ms=1_000, values=values)
 
 
-def leader_change(
-    base: int, epoch: int, wall_ms: int, leader: int, voters: object, granting: object
-) -> bytes:
-    return encode_batch(
-        base_offset=base, leader_epoch=epoch, timestamp_ms=wall_ms, values=[b"c"], is_control=True
-    )
-
-
 class Controller:
     """The active controller: a real Raft core, and answers that a test can script."""
 
@@ -136,8 +128,6 @@ class Controller:
             (Voter(node_id=LEADER, host="127.0.0.1", port=1),),
             RecoveredLog(),
             random.Random(1),
-            0,
-            leader_change,
         )
         self.responses: deque[tuple[int, object]] = deque()
         self.refusals: deque[ApiError] = deque()
@@ -296,8 +286,6 @@ class World:
                 (Voter(node_id=LEADER, host="127.0.0.1", port=1),),
                 recovered,
                 random.Random(2),
-                self.now_ms,
-                leader_change,
             ),
             self.image,
             voters=(LEADER,),

@@ -13,7 +13,6 @@ from random import Random
 
 from metaquorum.controller.active.outcome import Batch
 from metaquorum.controller.config import ControllerConfig
-from metaquorum.controller.encoding import encode_leader_change
 from metaquorum.controller.events import (
     Answer,
     LogRead,
@@ -118,7 +117,7 @@ class Machine:
         )
         rng = Random(f"{q.seed}-{self.node_id}-{q.now_ms}")
         identity = Identity(cluster_id=CLUSTER, node_id=self.node_id, directory_id=directory(self.node_id))
-        core = RaftCore(q.raft_config, identity, q.voters, recovered, rng, q.now_ms, encode_leader_change)
+        core = RaftCore(q.raft_config, identity, q.voters, recovered, rng)
         newest = max(self.snapshots, key=lambda position: position.offset, default=None)
         image = MetadataImage() if newest is None else self.snapshots[newest]
         self.node = ControllerNode(replace(q.config, node_id=self.node_id), core, image, rng, q.now_ms)

@@ -24,7 +24,7 @@ from metaquorum.raft.protocol.roles import Follower
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
-from tests.raft.world import World, directory, encode_leader_change
+from tests.raft.world import World, directory
 
 
 def make(
@@ -41,8 +41,6 @@ def make(
         configured,
         recovered or RecoveredLog(),
         random.Random(1),
-        0,
-        encode_leader_change,
     )
 
 
@@ -259,7 +257,7 @@ def test_an_unpinned_voter_is_any_directory() -> None:
         Voter(node_id=3, host="h", port=3),
     )
     identity = Identity(cluster_id="c", node_id=1, directory_id=directory(9))
-    core = RaftCore(RaftConfig(), identity, voters, RecoveredLog(), random.Random(1), 0, encode_leader_change)
+    core = RaftCore(RaftConfig(), identity, voters, RecoveredLog(), random.Random(1))
     assert not any(isinstance(effect, Warn) for effect in core.start(0))
     request = VoteRequest(
         cluster_id="c",

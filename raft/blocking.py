@@ -1,0 +1,230 @@
+"""A driver that carries a core's effects out in the calling thread: writes, syncs and answers, in order.
+
+Owns the order that `metaquorum.raft` demands of every driver, in its plainest form: no event loop and no
+thread, so an input returns when its effects are durable and sent. It suits small systems, tests and
+examples; a server with many clients overlaps syncs with other work (`runtime.driver`). Knows no transport and
+no meaning of a record: a subclass brings those.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random, SystemRandom
+
+from metaquorum.raft.config import RaftConfig, Voter
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.effects import (
+    AppendLog,
+    FinishSnapshot,
+    HighWatermarkChanged,
+    NoteCommitted,
+    PersistQuorumState,
+    RaftEffect,
+    ReadFailed,
+    ReadReady,
+    ResetLog,
+    Respond,
+    RespondWithRecords,
+    RespondWithSnapshotChunk,
+    RoleChanged,
+    SendRequest,
+    TruncateLog,
+    Warn,
+    WriteSnapshotChunk,
+)
+from metaquorum.raft.errors import RaftUsageError
+from metaquorum.raft.gate import EffectGate
+from metaquorum.raft.messages import RaftRequest, RaftResponse
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.storage.batches.encode import encode_batch
+from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.types import LogPosition
+
+READ_BYTES = 1 << 20
+"""At most so much of the log is handed to `on_committed` at once (one batch at least)."""
+
+
+class BlockingDriver:
+    """One replica: a core, its open directory, and the hooks of a subclass. `rng` draws timeouts,
+    `monotonic_ms` and `wall_ms` are clocks in ms; without them the process's own are used.
+
+    Call `start` once, then the inputs as they happen, and
+    `tick` when `wait_ms` has passed without one. An exception from any of them is the replica's end: let it
+    stop the process, since what was decided and what is on the disk may differ (DiskError,
+    RaftInvariantError, CommittedLostError and whatever a hook raises).
+    """
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        voters: tuple[Voter, ...],
+        config: RaftConfig,
+        *,
+        rng: Random | None = None,
+        monotonic_ms: Callable[[], int] | None = None,
+        wall_ms: Callable[[], int] | None = None,
+        applied_offset: int = 0,
+    ) -> None:
+        self.core = RaftCore(config, store.raft_identity, voters, store.recovered(), rng or SystemRandom())
+        self.store = store
+        self.applied_offset = applied_offset
+        """Everything below went through `on_committed`, or is in the snapshot that the owner began with."""
+        self._monotonic_ms = monotonic_ms or (lambda: time.monotonic_ns() // 1_000_000)
+        self._wall_ms = wall_ms or (lambda: time.time_ns() // 1_000_000)
+        self._gate = EffectGate()
+
+    # ---- what a subclass brings
+
+    def send(self, to: int, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
+        """Send a request to a node. Its answer comes back by `on_response`; where none will come, say so by
+        `on_request_failed`. A lost message needs no report: the core asks again in time."""
+
+    def respond(self, key: int, response: RaftResponse) -> None:
+        """Answer the request that came in under `key`."""
+        raise NotImplementedError
+
+    def on_committed(self, batches: Batches) -> None:
+        """Whole batches in log order, each exactly once: apply them. A restart hands them over again."""
+        raise NotImplementedError
+
+    def on_role_changed(self, change: RoleChanged) -> None:
+        """This node's role or its idea of the leader changed. Records that it appended as a leader and that
+        are not committed may be overwritten from now on."""
+
+    def on_read(self, token: int, *, ready: bool) -> None:
+        """The read may be answered from what was applied so far; not `ready`: another node leads, ask it."""
+
+    def load_snapshot(self, position: LogPosition, path: str) -> None:
+        """Replace the state by the fetched snapshot in the file `path`. Raise ValueError if it is damaged."""
+        raise RaftUsageError(f"the leader sent the snapshot {position}: override load_snapshot to take it")
+
+    def warn(self, message: str) -> None:
+        """One line for the operator."""
+
+    # ---- inputs
+
+    def start(self) -> None:
+        """Take up the role that the directory asks for."""
+        self._input(self.core.start)
+
+    def tick(self) -> None:
+        """Every timer that is due."""
+        self._input(self.core.tick)
+
+    def wait_ms(self) -> int | None:
+        """How long to wait for an input before the next `tick`, at least 0; None: as long as it takes."""
+        deadline_ms = self.core.next_deadline_ms()
+        return None if deadline_ms is None else max(0, deadline_ms - self._monotonic_ms())
+
+    def on_request(self, key: int, request: RaftRequest) -> None:
+        """A peer asks; `respond` gets `key`, which must be unique in this process, now or later."""
+        self._input(lambda now_ms: self.core.on_request(now_ms, key, request))
+
+    def on_response(self, source: int, correlation_id: int, response: RaftResponse) -> None:
+        """A peer answered."""
+        self._input(lambda now_ms: self.core.on_response(now_ms, source, correlation_id, response))
+
+    def on_request_failed(self, target: int, correlation_id: int, reason: str) -> None:
+        """A request could not be sent, or its connection broke."""
+        self._input(lambda now_ms: self.core.on_request_failed(now_ms, target, correlation_id, reason))
+
+    def append(self, values: Sequence[bytes]) -> int:
+        """Leader only: append one batch of records; its base offset. `on_committed` tells when a majority has
+        it. Raises RaftUsageError when this node does not lead."""
+        base_offset = self.core.log_end_offset
+        batch = encode_batch(
+            base_offset=base_offset,
+            leader_epoch=self.core.epoch,
+            timestamp_ms=self._wall_ms(),
+            values=values,
+        )
+        self._input(lambda now_ms: self.core.append(now_ms, Batches.sealed(batch)))
+        return base_offset
+
+    def read(self, token: int) -> None:
+        """Ask for a linearizable read; `on_read` answers, now or later."""
+        self._input(lambda now_ms: self.core.request_read(now_ms, token))
+
+    def resign(self) -> None:
+        """Give leadership up in order; nothing happens in another role."""
+        self._input(self.core.resign)
+
+    # ---- carrying out
+
+    def _input(self, handle: Callable[[int], list[RaftEffect]]) -> None:
+        self.core.wall_ms = self._wall_ms()
+        todo = deque(self._gate.push(handle(self._monotonic_ms())))
+        unsynced = False
+        while todo or unsynced:
+            if todo:
+                effect = todo.popleft()
+                unsynced = unsynced or isinstance(effect, AppendLog)
+                todo += self._carry_out(effect)
+                continue
+            # Everything is written: one sync for all of it.
+            ticket, unsynced = self.store.prepare_sync(), False
+            ticket.run()
+            synced = self.store.sync_completed(ticket)
+            todo += self._gate.push(self.core.on_log_synced(self._monotonic_ms(), synced))
+
+    def _carry_out(self, effect: RaftEffect) -> list[RaftEffect]:  # noqa: C901
+        """Executes one effect; returns what its completion lets go or asks for."""
+        match effect:
+            case PersistQuorumState(token=token):
+                self.store.persist_quorum_state(effect)
+                ready = self._gate.persisted(token)
+                core_effects = self.core.on_quorum_state_persisted(self._monotonic_ms(), token)
+                return [*ready, *self._gate.push(core_effects)]
+            case AppendLog() | TruncateLog() | ResetLog() | WriteSnapshotChunk():
+                self.store.execute(effect)
+            case NoteCommitted():
+                self._note_committed(effect)
+            case SendRequest():
+                self.send(effect.to, effect.correlation_id, effect.request, effect.timeout_ms)
+            case Respond():
+                self.respond(effect.key, effect.response)
+            case RespondWithRecords():
+                self.respond(effect.key, self.store.fill_records(effect))
+            case RespondWithSnapshotChunk():
+                self.respond(effect.key, self.store.fill_snapshot_chunk(effect))
+            case FinishSnapshot():
+                return self._finish_snapshot(effect)
+            case HighWatermarkChanged(high_watermark=end_offset):
+                self._apply(end_offset)
+            case RoleChanged():
+                self.on_role_changed(effect)
+            case ReadReady(token=token):
+                self.on_read(token, ready=True)
+            case ReadFailed(token=token):
+                self.on_read(token, ready=False)
+            case Warn(message=message):
+                self.warn(message)
+        return []
+
+    def _note_committed(self, effect: NoteCommitted) -> None:
+        self.store.execute(effect)
+        if effect.durably:
+            position = self.store.prepare_committed()
+            self.store.persist_committed(position)
+            self.store.committed_persisted(position)
+
+    def _apply(self, end_offset: int) -> None:
+        while self.applied_offset < end_offset:
+            found = self.store.read_log(self.applied_offset, end_offset, READ_BYTES)
+            self.on_committed(found)
+            self.applied_offset = found.next_offset
+
+    def _finish_snapshot(self, effect: FinishSnapshot) -> list[RaftEffect]:
+        position = effect.snapshot
+        try:
+            self.load_snapshot(position, self.store.partial_snapshot(position, effect.size_bytes))
+        except ValueError as error:
+            self.store.drop_snapshot()
+            self.warn(f"the fetched snapshot {position} is damaged: {error}")
+            return self._gate.push(self.core.on_snapshot_rejected(self._monotonic_ms(), position))
+        self.store.finish_snapshot(position)
+        effects = self.core.on_snapshot_loaded(self._monotonic_ms(), position)
+        self.applied_offset = max(self.applied_offset, position.offset)
+        return self._gate.push(effects)

@@ -84,8 +84,8 @@ OBSERVER_STARTS: dict[Role, str] = {
 def check_start(role: Role, *, observer: bool) -> None:
     """Raises RaftInvariantError unless the tables let a node start in this role."""
     if role not in (OBSERVER_STARTS if observer else VOTER_STARTS):
-        kind = "observer" if observer else "voter"
-        raise RaftInvariantError(f"a {kind} must not start as {role}")
+        kind = "an observer" if observer else "a voter"
+        raise RaftInvariantError(f"{kind} must not start as {role}")
 
 
 def check_transition(source: Role, target: Role, *, epoch: int, new_epoch: int, observer: bool) -> None:
@@ -97,9 +97,9 @@ def check_transition(source: Role, target: Role, *, epoch: int, new_epoch: int, 
         or (new_epoch > epoch and edge[0] is not EpochStep.SAME)
     )
     if not legal:
-        kind = "observer" if observer else "voter"
+        kind = "an observer" if observer else "a voter"
         raise RaftInvariantError(
-            f"a {kind} must not go from {source} in epoch {epoch} to {target} in epoch {new_epoch}"
+            f"{kind} must not go from {source} in epoch {epoch} to {target} in epoch {new_epoch}"
         )
 
 

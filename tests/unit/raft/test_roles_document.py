@@ -1,0 +1,62 @@
+"""The table of roles makes its own page, and says how a node may start."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from metaquorum.raft.errors import RaftInvariantError
+from metaquorum.raft.protocol.roles import (
+    OBSERVER_STARTS,
+    OBSERVER_TRANSITIONS,
+    VOTER_STARTS,
+    VOTER_TRANSITIONS,
+    Role,
+    check_start,
+    render_document,
+)
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "raft.md"
+
+
+def test_the_page_is_what_the_tables_make() -> None:
+    """`METAQUORUM_REWRITE_DOCS=1` writes the generated part anew instead of comparing it."""
+    begin, end = "<!-- generated: begin -->\n", "<!-- generated: end -->"
+    before, rest = PAGE.read_text(encoding="utf-8").split(begin, 1)
+    generated, after = rest.split(end, 1)
+    if os.environ.get("METAQUORUM_REWRITE_DOCS") == "1":
+        PAGE.write_text(before + begin + render_document() + end + after, encoding="utf-8")
+        return
+    assert generated == render_document(), (
+        "docs/raft.md is out of date: run this test with METAQUORUM_REWRITE_DOCS=1, review"
+    )
+
+
+@pytest.mark.parametrize(
+    ("starts", "table", "roles"),
+    [
+        (VOTER_STARTS, VOTER_TRANSITIONS, set(Role)),
+        (OBSERVER_STARTS, OBSERVER_TRANSITIONS, {Role.UNATTACHED, Role.FOLLOWER}),
+    ],
+)
+def test_every_role_is_reached_from_a_start(
+    starts: dict[Role, str], table: dict[tuple[Role, Role], object], roles: set[Role]
+) -> None:
+    reached = set(starts)
+    while more := {target for source, target in table if source in reached} - reached:
+        reached |= more
+    assert reached == roles
+
+
+@pytest.mark.parametrize("role", [Role.CANDIDATE, Role.LEADER, Role.PROSPECTIVE])
+def test_nobody_starts_as_a_candidate_or_leader(role: Role) -> None:
+    with pytest.raises(RaftInvariantError, match=f"a voter must not start as {role}"):
+        check_start(role, observer=False)
+
+
+def test_an_observer_does_not_start_as_resigned() -> None:
+    check_start(Role.RESIGNED, observer=False)
+    with pytest.raises(RaftInvariantError, match="an observer must not start as resigned"):
+        check_start(Role.RESIGNED, observer=True)

@@ -53,7 +53,7 @@ def test_a_quorum_that_does_not_answer_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
-        (("state", "--bootstrap", "nonsense"), 1, "'nonsense' is no address"),
+        (("state", "--bootstrap", "nonsense"), 1, "'nonsense' is not an address"),
         (("dump", "--follow", "--bootstrap", "127.0.0.1:9"), 2, "--follow reads files"),
         (("state", str(UPGRADE), "topic", "--bootstrap", "127.0.0.1:9"), 2, "there is no entity"),
         (("state", "--bootstrap", "127.0.0.1:9", "--truststore", "/nowhere.pem"), 1, "/nowhere.pem"),

@@ -52,7 +52,7 @@ def test_an_odd_log_is_shown_whole_and_every_oddity_is_told() -> None:
     assert set(json.loads(state.stdout)["topic"]) == named == {"foo", "pax", "paz"}
     # Only the dump has to say how to go past a damaged base offset: this command just did.
     facts = [line.split("; the next batch is shown")[0] for line in told]
-    more = ("went on", "not covered: offset 0 (missing)")
+    more = ("continued at", "not covered: offset 0 (missing)")
     assert [line for line in state.stderr.splitlines() if not any(one in line for one in more)] == facts
 
 

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from metaquorum.broker.replica import events, messages
+from metaquorum.broker.replica import events, found, messages
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.events import SendFetch
@@ -138,7 +138,6 @@ MESSAGES = {
 }
 EVENTS = {
     "ReplicaLog": {"start_offset": 0, "end_offset": 0, "high_watermark": 0, "size_bytes": 0},
-    "FoundDirectory": {"total_bytes": -1, "usable_bytes": -1},
     "CutPartition": {"start_over": False},
     "LogSettings": {
         "segment_bytes": 1_073_741_824,
@@ -153,18 +152,19 @@ EVENTS = {
 
 def numbers_of(module: object) -> dict[str, dict[str, int]]:
     """Numbers that the values of a module have where nothing is said, by class and field."""
-    found: dict[str, dict[str, int]] = {}
+    numbers: dict[str, dict[str, int]] = {}
     for name, value in vars(module).items():
         if dataclasses.is_dataclass(value) and value.__module__ == module.__name__:  # type: ignore[attr-defined]
             for each in dataclasses.fields(value):
                 if type(each.default) in (int, bool):
-                    found.setdefault(name, {})[each.name] = each.default
-    return found
+                    numbers.setdefault(name, {})[each.name] = each.default
+    return numbers
 
 
 def test_what_is_left_out_of_a_message_or_a_configuration() -> None:
     assert numbers_of(messages) == MESSAGES
     assert numbers_of(events) == EVENTS
+    assert numbers_of(found) == {"FoundDirectory": {"total_bytes": -1, "usable_bytes": -1}}
     known = {
         each.name: each.default for each in dataclasses.fields(ReplicaConfig) if isinstance(each.default, int)
     }

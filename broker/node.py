@@ -39,6 +39,7 @@ from metaquorum.raft import effects as raft_effects
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import RaftEffect
 from metaquorum.raft.messages import FetchResponse, RaftError
+from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.errors import CommittedLostError
 
 
@@ -79,7 +80,7 @@ class BrokerNode:
         )
         self._now_ms, self._wall_ms = now_ms, 0
         self._stopped = False
-        self._out: list[Effect] = []
+        self._out: Outbox[Effect] = Outbox()
 
     # ---- driven by the shell ---------------------------------------------------------------------
 
@@ -301,8 +302,7 @@ class BrokerNode:
             serving = self._session.serves(now_ms)
             effects = self._replicas.handle(event, serving=serving, now_ms=now_ms, wall_ms=wall_ms)
             self._data(now_ms, effects)
-        out, self._out = self._out, []
-        return out
+        return self._out.take()
 
     def _data(self, now_ms: int, effects: list[DataEffect]) -> None:
         for effect in effects:
@@ -375,5 +375,4 @@ class BrokerNode:
             self._out += [effect for effect in parts if effect is not None]
             if isinstance(parts[0], PublishImage):
                 self._follow(parts[0], now_ms)
-        effects, self._out = self._out, []
-        return effects
+        return self._out.take()

@@ -34,6 +34,7 @@ from metaquorum.metadata.requests.common import (
 )
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
+from metaquorum.raft.outbox import Outbox
 
 FATAL_REFUSALS = frozenset(
     {ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION}
@@ -100,7 +101,7 @@ class BrokerSession:
         self._give_up_ms: int | None = None
         self._shutdown_deadline_ms: int | None = None
         self._ended_serving = False
-        self._effects: list[LifecycleEffect] = []
+        self._out: Outbox[LifecycleEffect] = Outbox()
 
     # ---- inputs ----------------------------------------------------------------------------------
 
@@ -162,7 +163,7 @@ class BrokerSession:
             self._hasten(now_ms)
             what = "that it is stopping, and it is not" if leaving else "not all of its log directories"
             text = f"broker {self._config.node_id}: its registration says {what}; it registers again"
-            self._effects.append(Warn(message=text))
+            self._out.append(Warn(message=text))
         return self._finish(now_ms)
 
     def _good_directories(self) -> tuple[bytes, ...]:
@@ -228,7 +229,7 @@ class BrokerSession:
             return self._finish(now_ms)
         self._move(Trigger.SHUTDOWN_REQUESTED, "asked to stop")
         if self.state.ended:
-            self._effects.append(Stop(reason="stopped: the broker was not serving", failed=False))
+            self._out.append(Stop(reason="stopped: the broker was not serving", failed=False))
         elif self._shutdown_deadline_ms is None:
             self._shutdown_deadline_ms = now_ms + self._config.controlled_shutdown_timeout_ms
             self._next_send_ms = now_ms
@@ -334,7 +335,7 @@ class BrokerSession:
             f"broker {self._config.node_id} has been waiting ({self.state.name}) for {waited_ms // 1000} "
             f"s, at offset {self.applied_offset} of the metadata log: {self._last_problem}{ends}"
         )
-        self._effects.append(Warn(message=text))
+        self._out.append(Warn(message=text))
 
     # ---- answers ---------------------------------------------------------------------------------
 
@@ -473,7 +474,7 @@ class BrokerSession:
             f"broker {self._config.node_id}: {why}; still serving, because broker.self.fencing.enable "
             "is false"
         )
-        self._effects.append(Warn(message=text))
+        self._out.append(Warn(message=text))
 
     def _lose(self, trigger: Trigger, now_ms: int, reason: str) -> None:
         """The lease or the registration is gone: answers still under way count no more, register again."""
@@ -493,7 +494,7 @@ class BrokerSession:
     def _count_failure(self, now_ms: int, reason: str) -> None:
         self._failures += 1
         if self._failures == 1 or _without_numbers(reason) != _without_numbers(self._last_problem):
-            self._effects.append(Warn(message=f"broker {self._config.node_id}: {reason}; retrying"))
+            self._out.append(Warn(message=f"broker {self._config.node_id}: {reason}; retrying"))
         self._last_problem = reason
         self._next_send_ms = now_ms + self._backoff(self._failures)
 
@@ -505,7 +506,7 @@ class BrokerSession:
 
     def _end(self, trigger: Trigger, reason: str, *, failed: bool) -> None:
         self._move(trigger, reason)
-        self._effects.append(Stop(reason=reason, failed=failed))
+        self._out.append(Stop(reason=reason, failed=failed))
 
     def _move(self, trigger: Trigger, reason: str) -> None:
         old, new = self.state, next_state(self.state, trigger)
@@ -516,13 +517,12 @@ class BrokerSession:
             self.lease_end_ms = None
             self._in_flight = None
         if new is not old:
-            self._effects.append(StateChanged(old=old, new=new, reason=reason))
+            self._out.append(StateChanged(old=old, new=new, reason=reason))
 
     def _finish(self, now_ms: int) -> list[LifecycleEffect]:
         self._say_what_is_waited_for(now_ms)
         self._send_if_due(now_ms)
-        effects, self._effects = self._effects, []
-        return effects
+        return self._out.take()
 
     def _send_if_due(self, now_ms: int) -> None:
         if self.state.ended or self.state is BrokerState.NOT_RUNNING or self._in_flight is not None:
@@ -544,7 +544,7 @@ class BrokerSession:
             sent_ms=now_ms,
             deadline_ms=now_ms + timeout_ms,
         )
-        self._effects.append(
+        self._out.append(
             SendToController(
                 target=self._targets.current,
                 correlation_id=self._correlation_id,

@@ -105,7 +105,7 @@ class RaftCore:
         """The caller went away: its parked fetch is forgotten and not answered."""
         if isinstance(self.state.role, Leader):
             self.state.role.view.parked.pop_key(key)
-        return self.state.take_effects()
+        return self.state.out.take()
 
     def on_response(
         self, now_ms: int, source: int, correlation_id: int, response: RaftResponse
@@ -184,7 +184,7 @@ class RaftCore:
 
     def on_log_trimmed(self, log_start_offset: int) -> list[RaftEffect]:
         self.state.log.trim(log_start_offset)
-        return self.state.take_effects()
+        return self.state.out.take()
 
     def request_read(self, now_ms: int, token: int) -> list[RaftEffect]:
         """A linearizable read: ReadReady(token, offset) or ReadFailed(token) follows, now or later."""
@@ -326,7 +326,7 @@ class RaftCore:
         fetching.pump(self.state, now_ms)
         known.note(self.state, now_ms)
         invariants.check_core(self)
-        return self.state.take_effects()
+        return self.state.out.take()
 
     def _failed(self, now_ms: int, flight: InFlight) -> None:
         self.state.retry_at_ms[flight.to] = now_ms + self.state.config.retry_backoff_ms

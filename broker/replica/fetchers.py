@@ -19,6 +19,7 @@ from metaquorum.broker.replica.messages import FetchPartition, FetchRequest, Fet
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import FollowerStep
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.raft.outbox import Outbox
 
 FIRST_BACKOFF_MS = 50
 
@@ -106,11 +107,13 @@ class Fetchers:
         endpoint_of: Callable[[int], tuple[str, int] | None],
         next_correlation_id: Callable[[], int],
         touched: Touched,
+        out: Outbox[DataEffect],
     ) -> None:
         self._config = config
         self._endpoint_of = endpoint_of
         self._next_correlation_id = next_correlation_id
         self._touched = touched
+        self._out = out
         self._loops: dict[LoopName, FetchLoop] = {}
         self._loop_of: dict[PartitionKey, FetchLoop] = {}
         self._in_flight: dict[int, FetchLoop] = {}
@@ -181,12 +184,12 @@ class Fetchers:
 
     # ---- the loops ---------------------------------------------------------------------------
 
-    def settle(self, now_ms: int, out: list[DataEffect]) -> None:
+    def settle(self, now_ms: int) -> None:
         """Sends what can be sent."""
         while self._ready:
             loop = next(iter(self._ready))
             del self._ready[loop]
-            self._send(loop, now_ms, out)
+            self._send(loop, now_ms)
 
     def tick(self, now_ms: int) -> None:
         for key in self._paused.take_due(now_ms):
@@ -198,7 +201,7 @@ class Fetchers:
         waits = (self._paused.next_ms(), self._retries.next_ms())
         return min((each for each in waits if each is not None), default=None)
 
-    def _send(self, loop: FetchLoop, now_ms: int, out: list[DataEffect]) -> None:
+    def _send(self, loop: FetchLoop, now_ms: int) -> None:
         if loop.correlation_id is not None or loop.busy or not loop.members:
             return
         if now_ms < loop.retry_ms:
@@ -228,7 +231,7 @@ class Fetchers:
             forgotten=() if loop.epoch == FIRST_EPOCH else tuple(loop.forgotten),
         )
         loop.forgotten.clear()
-        out.append(
+        self._out.append(
             SendFetch(
                 target=loop.leader,
                 host=endpoint[0],
@@ -246,7 +249,6 @@ class Fetchers:
         *,
         now_ms: int,
         wall_ms: int,
-        out: list[DataEffect],
     ) -> None:
         loop = self._in_flight.pop(correlation_id, None)
         if loop is None:
@@ -273,7 +275,7 @@ class Fetchers:
             partition = loop.members.get(part.key)
             if asked is None or partition is None:
                 continue
-            outcome = partition.fetched(part, asked=asked, now_ms=now_ms, wall_ms=wall_ms, out=out)
+            outcome = partition.fetched(part, asked=asked, now_ms=now_ms, wall_ms=wall_ms)
             self.bytes += len(part.records)
             reacts = bool(part.records) or part.diverging is not None
             self._note(loop, partition, outcome.step, reacts, now_ms)

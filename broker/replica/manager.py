@@ -74,6 +74,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
+from metaquorum.raft.outbox import Outbox
 
 _WAKES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE
 
@@ -96,7 +97,7 @@ class ReplicaManager:
     ) -> None:
         self._config = config
         self._metadata_directory = metadata_directory
-        self._out: list[DataEffect] = []
+        self._out = out = Outbox[DataEffect]()
         self._now_ms, self._wall_ms = now_ms, 0
         self._is_stopped = False
         self._was_serving = False
@@ -106,10 +107,13 @@ class ReplicaManager:
         self._brokers = KnownBrokers()
         assignments = Assignments(ControllerCall(rng, timeout_ms), config.log_dir_assignment_timeout_ms)
         self._assignments = assignments
-        self._producer_ids = ProducerIds(ControllerCall(rng, timeout_ms), config.replica_request_timeout_ms)
-        self._fetchers = Fetchers(config, self._brokers.endpoint, correlation_ids.__next__, self._touched)
+        call = ControllerCall(rng, timeout_ms)
+        self._producer_ids = ProducerIds(call, config.replica_request_timeout_ms, out)
+        self._fetchers = Fetchers(
+            config, self._brokers.endpoint, correlation_ids.__next__, self._touched, out
+        )
         tail = Tail(config.log_tail_cache_max_bytes)
-        self._fetches = Fetches(config, self._find_fetched, self._touched, tail, tokens.__next__, rng)
+        self._fetches = Fetches(config, self._find_fetched, self._touched, tail, tokens.__next__, rng, out)
         self._isr = IsrChanges(
             ControllerCall(rng, timeout_ms),
             self._running,
@@ -117,12 +121,12 @@ class ReplicaManager:
             config.replica_fetch_backoff_ms,
         )
         self._controller = ControllerTalk(
-            config.broker_id, assignments, self._isr, self._producer_ids, correlation_ids.__next__
+            config.broker_id, assignments, self._isr, self._producer_ids, correlation_ids.__next__, out
         )
         self._produces = Produces(
-            self._find_produced, self._touched, tail, config.produce_purgatory_max_requests
+            self._find_produced, self._touched, tail, config.produce_purgatory_max_requests, out
         )
-        self._offsets = Offsets(self._find_listed, tokens.__next__)
+        self._offsets = Offsets(self._find_listed, tokens.__next__, out)
         self._placement = Placement(
             config,
             directories,
@@ -131,8 +135,9 @@ class ReplicaManager:
             brokers=self._brokers,
             touched=self._touched,
             stirred=self._fetches.stir,
+            out=out,
         )
-        self._checkpoints = Checkpoints(config, now_ms)
+        self._checkpoints = Checkpoints(config, now_ms, out)
         self._rounds = (
             Round(max(1, config.replica_lag_time_max_ms // 2), now_ms, self._look_at_isr),
             Round(config.log_retention_check_interval_ms, now_ms, self._clean),
@@ -164,7 +169,7 @@ class ReplicaManager:
             text = f"log directory {each.path} is offline: {each.problem}"
             self._out.append(Warn(message=text))
         self._stop_if_unusable()
-        return self._take()
+        return self._out.take()
 
     def publish(
         self, image: MetadataImage, previous: MetadataImage, *, broker_epoch: int, now_ms: int, wall_ms: int
@@ -181,7 +186,7 @@ class ReplicaManager:
         first = self._placement.image is None
         self._placement.publish(image, previous, anew=anew, now_ms=now_ms)
         if not first:
-            self._placement.change_settings(image, previous, now_ms=now_ms, out=self._out)
+            self._placement.change_settings(image, previous, now_ms=now_ms)
         return self._finish()
 
     def handle(self, event: DataEvent, *, serving: bool, now_ms: int, wall_ms: int) -> list[DataEffect]:
@@ -201,19 +206,18 @@ class ReplicaManager:
         if self._is_stopped:
             return []
         self._note_time(now_ms, wall_ms)
-        out = self._out
         for key in self._partition_deadlines.take_due(now_ms):
             partition = self._placement.running.get(key)
             if partition is not None:
-                partition.tick(now_ms=now_ms, out=out)
+                partition.tick(now_ms=now_ms)
                 self._touched(partition)
         for each in self._rounds:
             each.tick(self._placement, now_ms)
-        self._checkpoints.tick(self._placement, now_ms, out)
+        self._checkpoints.tick(self._placement, now_ms)
         self._fetchers.tick(now_ms)
-        self._fetches.tick(now_ms, out)
+        self._fetches.tick(now_ms)
         self._isr.tick(now_ms)
-        self._producer_ids.tick(now_ms, out)
+        self._producer_ids.tick(now_ms)
         for unreported in self._controller.unreported(now_ms):
             self._learn(unreported)
         lost_ms = self._assignments.lost_deadline_ms()
@@ -231,8 +235,8 @@ class ReplicaManager:
         error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, text)
         for part in (self._produces, self._fetches, self._offsets, self._producer_ids):
             self._out += [DataRespond(key=key, response=error) for key in part.take_waiting()]
-        self._checkpoints.write(self._placement, self._out)
-        return self._take()
+        self._checkpoints.write(self._placement)
+        return self._out.take()
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due; None: no timer is needed."""
@@ -272,7 +276,7 @@ class ReplicaManager:
     # ---- events ----------------------------------------------------------------------------------
 
     def _dispatch(self, event: DataEvent, serving: bool) -> None:  # noqa: C901, PLR0912
-        now_ms, out = self._now_ms, self._out
+        now_ms = self._now_ms
         match event:
             case DataRequestArrived(key=key, request=request):
                 self._request(key, request, serving)
@@ -281,15 +285,15 @@ class ReplicaManager:
             case LogsSynced(ends=ends):
                 self._synced(event.directory_id, ends)
             case PartitionRead():
-                self._fetches.read(event, out)
+                self._fetches.read(event)
             case PeerFetched(correlation_id=at, response=response):
-                self._fetchers.answered(at, response, now_ms=now_ms, wall_ms=self._wall_ms, out=out)
+                self._fetchers.answered(at, response, now_ms=now_ms, wall_ms=self._wall_ms)
             case PeerFetchFailed(correlation_id=at):
                 self._fetchers.failed(at, now_ms=now_ms)
             case ControllerAnswered():
                 self._learn(event)
             case OffsetFound():
-                self._offsets.found(event, out)
+                self._offsets.found(event)
             case DataRequestCancelled(key=key):
                 for part in (self._produces, self._fetches, self._offsets, self._producer_ids):
                     if part.cancel(key):
@@ -306,18 +310,18 @@ class ReplicaManager:
                 assert_never(event)
 
     def _request(self, key: object, request: DataRequest, serving: bool) -> None:
-        now_ms, out = self._now_ms, self._out
+        now_ms = self._now_ms
         refusal = self._refusal(request, serving)
         if refusal is not None:
             self._answer(key, refusal)
             return
         match request:
             case ProduceRequest():
-                self._produces.handle(key, request, now_ms=now_ms, wall_ms=self._wall_ms, out=out)
+                self._produces.handle(key, request, now_ms=now_ms, wall_ms=self._wall_ms)
             case FetchRequest():
-                self._fetches.handle(key, request, now_ms=now_ms, out=out)
+                self._fetches.handle(key, request, now_ms=now_ms)
             case ListOffsetsRequest():
-                self._offsets.handle(key, request, out=out)
+                self._offsets.handle(key, request)
             case InitProducerIdRequest():
                 self._init_producer_id(key, request)
             case DescribeLogDirsRequest():
@@ -387,11 +391,11 @@ class ReplicaManager:
             return
         match event:
             case LogAppended():
-                partition.appended(event, now_ms=self._now_ms, out=self._out)
+                partition.appended(event, now_ms=self._now_ms)
             case LogCut():
-                partition.cut(event, now_ms=self._now_ms, out=self._out)
+                partition.cut(event, now_ms=self._now_ms)
             case LogTrimmed():
-                partition.trimmed(event, now_ms=self._now_ms, out=self._out)
+                partition.trimmed(event, now_ms=self._now_ms)
             case _:
                 assert_never(event)
         self._touched(partition)
@@ -400,20 +404,19 @@ class ReplicaManager:
         for key, incarnation, end_offset in ends:
             partition = self._placement.partition_at(directory_id, key)
             if partition is not None:
-                partition.synced(incarnation, end_offset, now_ms=self._now_ms, out=self._out)
+                partition.synced(incarnation, end_offset, now_ms=self._now_ms)
                 self._touched(partition)
 
     def _directory_failed(self, directory_id: bytes, reason: str) -> None:
-        out = self._out
-        if not self._placement.directory_failed(directory_id, reason, now_ms=self._now_ms, out=out):
+        if not self._placement.directory_failed(directory_id, reason, now_ms=self._now_ms):
             return
-        self._fetches.directory_failed(directory_id, out)
-        self._offsets.directory_failed(directory_id, out)
+        self._fetches.directory_failed(directory_id)
+        self._offsets.directory_failed(directory_id)
         known = self._placement.directories.get(directory_id)
         path = "" if known is None else known.path
         text = f"log directory {path} is now offline: {reason}; repair it and restart the broker"
-        out.append(Warn(message=text))
-        out.append(OfflineDirectoriesChanged(directories=self.offline_directories))
+        self._out.append(Warn(message=text))
+        self._out.append(OfflineDirectoriesChanged(directories=self.offline_directories))
         self._stop_if_unusable()
 
     def _stop_if_unusable(self) -> None:
@@ -441,7 +444,7 @@ class ReplicaManager:
         self._out.append(Stop(reason=reason, failed=True))
 
     def _learn(self, event: ControllerAnswered) -> None:
-        learned = self._controller.answered(event, now_ms=self._now_ms, out=self._out)
+        learned = self._controller.answered(event, now_ms=self._now_ms)
         for partition in learned.partitions:
             self._touched(partition)
         for key in learned.lost:
@@ -515,12 +518,8 @@ class ReplicaManager:
     def _finish(self) -> list[DataEffect]:
         """What follows from any event: reconcile further, wake who waits, send what may be sent."""
         if len(self._placement):
-            self._placement.step(self._now_ms, self._out)
-        self._fetches.settle(self._now_ms, self._out)
-        self._controller.ask(now_ms=self._now_ms, out=self._out)
-        self._fetchers.settle(self._now_ms, self._out)
-        return self._take()
-
-    def _take(self) -> list[DataEffect]:
-        effects, self._out = self._out, []
-        return effects
+            self._placement.step(self._now_ms)
+        self._fetches.settle(self._now_ms)
+        self._controller.ask(now_ms=self._now_ms)
+        self._fetchers.settle(self._now_ms)
+        return self._out.take()

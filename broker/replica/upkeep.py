@@ -15,6 +15,7 @@ from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.placement.copies import Copy
 from metaquorum.broker.replica.placement.placement import Placement
+from metaquorum.raft.outbox import Outbox
 
 SLICE_MAX = 200
 SLICE_PAUSE_MS = 20
@@ -45,20 +46,21 @@ class Round:
 class Checkpoints:
     """The high watermarks of each directory in which one moved since they were last written."""
 
-    def __init__(self, config: ReplicaConfig, now_ms: int) -> None:
+    def __init__(self, config: ReplicaConfig, now_ms: int, out: Outbox[DataEffect]) -> None:
         self._interval_ms = config.replica_high_watermark_checkpoint_interval_ms
+        self._out = out
         self._moved: set[bytes] = set()
         self.due_ms = now_ms + self._interval_ms
 
     def moved(self, directory_id: bytes) -> None:
         self._moved.add(directory_id)
 
-    def tick(self, placement: Placement, now_ms: int, out: list[DataEffect]) -> None:
+    def tick(self, placement: Placement, now_ms: int) -> None:
         if now_ms >= self.due_ms:
             self.due_ms = now_ms + self._interval_ms
-            self.write(placement, out)
+            self.write(placement)
 
-    def write(self, placement: Placement, out: list[DataEffect]) -> None:
+    def write(self, placement: Placement) -> None:
         moved = {each for each in self._moved if placement.directories.is_good(each)}
         self._moved.clear()
         if not moved:
@@ -69,7 +71,7 @@ class Checkpoints:
                 lines[copy.directory_id].append((copy.topic, copy.key[1], _high_watermark(copy)))
         for directory_id in sorted(moved):
             marks = tuple(lines[directory_id])
-            out.append(CheckpointHighWatermarks(directory_id=directory_id, high_watermarks=marks))
+            self._out.append(CheckpointHighWatermarks(directory_id=directory_id, high_watermarks=marks))
 
 
 def _high_watermark(copy: Copy) -> int:

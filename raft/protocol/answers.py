@@ -47,9 +47,9 @@ def answer(state: RaftState, key: int, request: FetchRequest, *, with_records: b
     is_voter = _is_other_voter(state, state.leader_view(), request)
     read_to = state.log.end_offset if is_voter else max(0, state.log.high_watermark)
     if not with_records or read_to <= request.fetch_offset:
-        state.emit(Respond(key=key, response=response, after=state.unpersisted_token))
+        state.out.append(Respond(key=key, response=response, after=state.unpersisted_token))
         return
-    state.emit(
+    state.out.append(
         RespondWithRecords(
             key=key,
             response=response,

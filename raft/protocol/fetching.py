@@ -164,19 +164,19 @@ def _append(state: RaftState, now_ms: int, role: Follower, fetch_offset: int, re
         return agreed
     for header in new.headers:
         log.append(header.leader_epoch, header.base_offset, header.next_offset)
-    state.emit(AppendLog(batches=new))
+    state.out.append(AppendLog(batches=new))
     return new.next_offset
 
 
 def _truncate_at(state: RaftState, end_offset: int) -> None:
     known.check_cut(state, end_offset)
     state.log.truncate(end_offset)
-    state.emit(TruncateLog(end_offset=end_offset))
+    state.out.append(TruncateLog(end_offset=end_offset))
 
 
 def _refuse_records(state: RaftState, now_ms: int, role: Follower, problem: str) -> None:
     role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
-    state.emit(
+    state.out.append(
         Warn(message=f"records from leader {role.leader_id} were not appended: {problem}; fetching again")
     )
 

@@ -57,7 +57,7 @@ def note(state: RaftState, now_ms: int) -> None:
     if durably:
         times.next_durable_ms = now_ms + state.config.sync_committed_ms
         times.durable = log.noted.offset
-    state.emit(NoteCommitted(position=log.noted, durably=durably))
+    state.out.append(NoteCommitted(position=log.noted, durably=durably))
 
 
 def next_note_ms(state: RaftState) -> int | None:

@@ -17,7 +17,7 @@ from metaquorum.raft.protocol.state import RaftState
 def request_read(state: RaftState, token: int) -> None:
     role = state.role
     if not isinstance(role, Leader) or len(role.view.reads) >= state.config.pending_reads_max:
-        state.emit(ReadFailed(token=token))
+        state.out.append(ReadFailed(token=token))
         return
     role.view.reads.waiting.append(token)
     begin_round(state)
@@ -51,5 +51,5 @@ def settle(state: RaftState) -> None:
     if quorum.has_majority(confirmed | {state.node_id}, state.voters):
         tokens, queue.asking = queue.asking, []
         for token in tokens:
-            state.emit(ReadReady(token=token, offset=queue.offset))
+            state.out.append(ReadReady(token=token, offset=queue.offset))
         begin_round(state)

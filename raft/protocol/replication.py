@@ -122,7 +122,7 @@ def append(state: RaftState, batches: Batches, *, wake_observers: bool) -> int:
     if not batches.headers:
         raise RaftUsageError("an append needs at least one batch")
     state.log.append(state.epoch, batches.base_offset, end)
-    state.emit(AppendLog(batches=batches))
+    state.out.append(AppendLog(batches=batches))
     if wake_observers:
         state.role.view.wakes.append(end)
     answers.wake_voters(state)
@@ -166,7 +166,7 @@ def set_high_watermark(state: RaftState, high_watermark: int) -> None:
     """It never falls."""
     if high_watermark > state.log.high_watermark:
         state.log.high_watermark = high_watermark
-        state.emit(HighWatermarkChanged(high_watermark=high_watermark))
+        state.out.append(HighWatermarkChanged(high_watermark=high_watermark))
 
 
 # ---- giving up leadership ------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def check_quorum(state: RaftState, now_ms: int) -> None:
     acting as leader, and the others elect one meanwhile."""
     role = state.role
     if isinstance(role, Leader) and now_ms >= check_quorum_deadline_ms(state, role):
-        state.emit(
+        state.out.append(
             Warn(
                 message=f"resigning as leader of epoch {state.epoch}: no majority of voters fetched in "
                 f"{check_quorum_ms(state)} ms; check the network to voters {state.other_voters}"
@@ -233,7 +233,7 @@ def transfer(state: RaftState, now_ms: int, target_id: int) -> None:
     timeout."""
     refusal = transfer_refusal(state, target_id)
     if refusal is not None:
-        state.emit(Warn(message=f"leadership was not transferred: {refusal}"))
+        state.out.append(Warn(message=f"leadership was not transferred: {refusal}"))
         return
     view = state.leader_view()
     view.transfer = Transfer(target_id=target_id, deadline_ms=now_ms + state.config.election_timeout_ms)
@@ -261,7 +261,7 @@ def tick(state: RaftState, now_ms: int) -> None:
     for parked in view.parked.pop_expired(now_ms):
         answers.answer(state, parked.key, parked.request)
     if view.transfer is not None and view.transfer.deadline_ms <= now_ms:
-        state.emit(
+        state.out.append(
             Warn(
                 message=f"leadership was not transferred: node {view.transfer.target_id} did not catch up "
                 f"within {state.config.election_timeout_ms} ms; try again when there are fewer "

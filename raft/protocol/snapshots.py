@@ -41,7 +41,7 @@ def on_fetch_snapshot(state: RaftState, now_ms: int, key: int, request: FetchSna
     if error is not RaftError.NONE:
         state.respond(key, response)
         return
-    state.emit(
+    state.out.append(
         RespondWithSnapshotChunk(
             key=key,
             response=response,
@@ -140,7 +140,7 @@ def _take_chunk(
     ):
         role.snapshot = None
         role.next_fetch_ms = now_ms + state.config.retry_backoff_ms
-        state.emit(
+        state.out.append(
             Warn(
                 message=f"leader {role.leader_id} answered for snapshot {fetch.snapshot} at byte "
                 f"{fetch.position} with {response.snapshot} at byte {response.position}, "
@@ -149,12 +149,12 @@ def _take_chunk(
         )
         return
     fetch.size_bytes = response.size_bytes
-    state.emit(WriteSnapshotChunk(snapshot=fetch.snapshot, position=fetch.position, data=response.data))
+    state.out.append(WriteSnapshotChunk(snapshot=fetch.snapshot, position=fetch.position, data=response.data))
     fetch.position = end
     if end == response.size_bytes:
         fetch.loading = True
         role.keepalive_ms = now_ms + max(1, state.config.fetch_timeout_ms // 4)
-        state.emit(FinishSnapshot(snapshot=fetch.snapshot, size_bytes=end))
+        state.out.append(FinishSnapshot(snapshot=fetch.snapshot, size_bytes=end))
 
 
 def begin(state: RaftState) -> None:
@@ -163,7 +163,7 @@ def begin(state: RaftState) -> None:
     latest = state.log.latest_snapshot
     if latest is not None and latest.offset > state.log.end_offset:
         state.log.reset(latest)
-        state.emit(ResetLog(position=latest))
+        state.out.append(ResetLog(position=latest))
 
 
 def on_loaded(state: RaftState, now_ms: int, position: LogPosition) -> None:
@@ -179,8 +179,8 @@ def on_loaded(state: RaftState, now_ms: int, position: LogPosition) -> None:
     if isinstance(role, Leader) or position.offset < state.log.high_watermark or not (wanted or behind):
         return
     state.log.reset(position)
-    state.emit(ResetLog(position=position))
-    state.emit(HighWatermarkChanged(high_watermark=position.offset))
+    state.out.append(ResetLog(position=position))
+    state.out.append(HighWatermarkChanged(high_watermark=position.offset))
 
 
 def on_rejected(state: RaftState, now_ms: int, position: LogPosition) -> None:
@@ -188,4 +188,6 @@ def on_rejected(state: RaftState, now_ms: int, position: LogPosition) -> None:
     if isinstance(role, Follower) and role.snapshot is not None and role.snapshot.snapshot == position:
         role.snapshot = None
         role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
-    state.emit(Warn(message=f"the fetched snapshot {position} is damaged; it is discarded and fetched again"))
+    state.out.append(
+        Warn(message=f"the fetched snapshot {position} is damaged; it is discarded and fetched again")
+    )

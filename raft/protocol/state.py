@@ -13,6 +13,7 @@ from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.effects import PersistQuorumState, RaftEffect, Respond, RoleChanged, SendRequest, Warn
 from metaquorum.raft.errors import RaftInvariantError
 from metaquorum.raft.messages import RaftRequest, RaftResponse
+from metaquorum.raft.outbox import Outbox
 from metaquorum.raft.protocol.known import NoteTimes
 from metaquorum.raft.protocol.log_view import LogView
 from metaquorum.raft.protocol.progress import LeaderView
@@ -64,7 +65,7 @@ class RaftState:
         voted_id = recovered.voted_id if same_epoch else None
         self.vote = None if voted_id is None else Vote(voted_id, recovered.voted_directory_id)
         self.role: RoleState = Unattached(deadline_ms=None)
-        self.effects: list[RaftEffect] = []
+        self.out: Outbox[RaftEffect] = Outbox()
         self.unpersisted_token: int | None = None
         self.in_flight: dict[int, InFlight] = {}
         self.retry_at_ms: dict[int, int] = {}
@@ -111,21 +112,14 @@ class RaftState:
 
     # ---- effects -----------------------------------------------------------------------------
 
-    def emit(self, effect: RaftEffect) -> None:
-        self.effects.append(effect)
-
-    def take_effects(self) -> list[RaftEffect]:
-        effects, self.effects = self.effects, []
-        return effects
-
     def warn_once(self, message: str) -> None:
         """One line for the operator, the first time that it is true."""
         if message not in self._warned and len(self._warned) < 1000:
             self._warned.add(message)
-            self.emit(Warn(message=message))
+            self.out.append(Warn(message=message))
 
     def respond(self, key: int, response: RaftResponse) -> None:
-        self.emit(Respond(key=key, response=response, after=self.unpersisted_token))
+        self.out.append(Respond(key=key, response=response, after=self.unpersisted_token))
 
     def send(self, now_ms: int, to: int, request: RaftRequest, timeout_ms: int) -> None:
         self._last_correlation_id += 1
@@ -133,7 +127,7 @@ class RaftState:
         self.in_flight[correlation_id] = InFlight(
             to=to, request=request, sent_ms=now_ms, timeout_ms=timeout_ms
         )
-        self.emit(
+        self.out.append(
             SendRequest(
                 to=to,
                 correlation_id=correlation_id,
@@ -154,7 +148,7 @@ class RaftState:
         """Ask for a durable write of epoch, vote and leader together; what follows waits for it."""
         self._last_token += 1
         self.unpersisted_token = self._last_token
-        self.emit(
+        self.out.append(
             PersistQuorumState(
                 token=self._last_token,
                 epoch=self.epoch,
@@ -176,7 +170,7 @@ class RaftState:
         )
         if change != self._announced:
             self._announced = change
-            self.emit(change)
+            self.out.append(change)
 
     # ---- randomness --------------------------------------------------------------------------
 

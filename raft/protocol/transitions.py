@@ -90,7 +90,7 @@ def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
     )
     state.log.append(state.epoch, start, end)
     view.wakes.append(end)
-    state.emit(AppendLog(batches=batches))
+    state.out.append(AppendLog(batches=batches))
 
 
 def become_follower(state: RaftState, now_ms: int, epoch: int, leader_id: int) -> None:
@@ -168,4 +168,4 @@ def _leave_leadership(state: RaftState, view: LeaderView) -> None:
             FetchResponse(error=RaftError.NOT_LEADER_OR_FOLLOWER, epoch=parked.request.epoch, leader_id=None),
         )
     for token in (*view.reads.asking, *view.reads.waiting):
-        state.emit(ReadFailed(token=token))
+        state.out.append(ReadFailed(token=token))

@@ -21,8 +21,8 @@ REPLICATION_BUGS = (
         breaks="a follower cuts its log where epochs differ, never at its high watermark",
         source="KIP-101",
         file="broker/replica/partition/follower.py",
-        old="        log.cut(to, out)\n",
-        new="        log.cut(log.high_watermark, out)\n",
+        old="        log.cut(to)\n",
+        new="        log.cut(log.high_watermark)\n",
         caught_by=(FOLLOWER,),
     ),
     Bug(

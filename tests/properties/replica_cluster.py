@@ -240,7 +240,7 @@ class Cluster:
         self.now_ms += ms
         for process in self.processes.values():
             process.replica.now_ms = self.now_ms
-            process.replica.partition.tick(now_ms=self.now_ms, out=process.replica.out)
+            process.replica.partition.tick(now_ms=self.now_ms)
         return True
 
     def fence(self, broker_id: int) -> bool:
@@ -323,7 +323,6 @@ class Cluster:
             replica_id=follower.replica.broker_id,
             replica_epoch=follower.broker_epoch,
             now_ms=self.now_ms,
-            out=process.replica.out,
         )
         part = answered(found, process.replica.disk.read(found)) if isinstance(found, ReadPlan) else found
         self._send("fetched", lambda: self._take(follower, part, asked))
@@ -349,7 +348,7 @@ class Cluster:
     ) -> None:
         if self.processes.get(process.replica.broker_id) is process:
             replica = process.replica
-            replica.partition.isr_answered(sent, result, now_ms=self.now_ms, out=replica.out)
+            replica.partition.isr_answered(sent, result, now_ms=self.now_ms)
 
     def give_up_proposal(self, broker_id: int) -> bool:
         """No answer came in time; it may still be on its way."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.deadlines import Deadlines
-from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -84,9 +83,7 @@ class IsrChanges:
             return None
         return AlterPartitionRequest(broker_id=broker_id, broker_epoch=broker_epoch, partitions=tuple(batch))
 
-    def answered(
-        self, response: AlterPartitionResponse, *, now_ms: int, out: list[DataEffect]
-    ) -> list[Partition]:
+    def answered(self, response: AlterPartitionResponse, *, now_ms: int) -> list[Partition]:
         """Partitions that learned something."""
         sent, self._sent = self._sent, {}
         self.call.succeeded()
@@ -97,7 +94,7 @@ class IsrChanges:
             if change is None or partition is None:
                 continue
             before = len(partition.isr)
-            partition.isr_answered(change, result, now_ms=now_ms, out=out)
+            partition.isr_answered(change, result, now_ms=now_ms)
             learned.append(partition)
             if result.error is ErrorCode.NONE:
                 self._count(before, len(result.isr))
@@ -105,30 +102,29 @@ class IsrChanges:
                 # A partition bars new members for as long; it must have ended when it is asked.
                 self._refused.arm(key, now_ms + self._retry_ms + 1)
         missing = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention the partition")
-        learned += self._give_back(sent, missing, now_ms, out)
+        learned += self._give_back(sent, missing, now_ms)
         if sent:
             self.call.failures += 1
             self.call.back_off(now_ms)
         return learned
 
-    def failed(self, error: ApiError, *, now_ms: int, out: list[DataEffect]) -> list[Partition]:
+    def failed(self, error: ApiError, *, now_ms: int) -> list[Partition]:
         """It is not known what became of the request: all is asked again after a while."""
         sent, self._sent = self._sent, {}
         self.call.failed(now_ms, error)
-        return self._give_back(sent, error, now_ms, out)
+        return self._give_back(sent, error, now_ms)
 
     def _give_back(
         self,
         sent: dict[PartitionKey, PartitionAlteration],
         error: ApiError,
         now_ms: int,
-        out: list[DataEffect],
     ) -> list[Partition]:
         learned = []
         for key, change in sent.items():
             partition = self._find(key)
             if partition is not None:
-                partition.isr_answered(change, error, now_ms=now_ms, out=out)
+                partition.isr_answered(change, error, now_ms=now_ms)
                 self._waiting[key] = None
                 learned.append(partition)
         return learned

@@ -14,6 +14,7 @@ from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.messages import InitProducerIdRequest, InitProducerIdResponse
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.settings import AllocateProducerIdsResponse
+from metaquorum.raft.outbox import Outbox
 
 WAITING_MAX = 10_000
 EPOCH_MAX = 32_766
@@ -23,7 +24,8 @@ EPOCH_MAX = 32_766
 class ProducerIds:
     """Answers InitProducerId, at once while a block is in hand."""
 
-    def __init__(self, call: ControllerCall, request_timeout_ms: int) -> None:
+    def __init__(self, call: ControllerCall, request_timeout_ms: int, out: Outbox[DataEffect]) -> None:
+        self._out = out
         self.call = call
         self._timeout_ms = request_timeout_ms
         self._next = 0
@@ -74,16 +76,16 @@ class ProducerIds:
         self._deadlines.disarm(serial)
         return True
 
-    def received(self, block: AllocateProducerIdsResponse, out: list[DataEffect]) -> None:
+    def received(self, block: AllocateProducerIdsResponse) -> None:
         """A block of our own: everybody who waits is answered, as far as it reaches."""
         self.call.succeeded()
         self._next, self._end = block.first_id, block.first_id + block.count
         while self._waiting and self._next < self._end:
             key = self._pop(self._waiting.popleft())
             if key is not None:
-                out.append(DataRespond(key=key, response=self._take()))
+                self._out.append(DataRespond(key=key, response=self._take()))
 
-    def tick(self, now_ms: int, out: list[DataEffect]) -> None:
+    def tick(self, now_ms: int) -> None:
         for serial in self._deadlines.take_due(now_ms):
             key = self._pop(serial)
             text = (
@@ -91,7 +93,7 @@ class ProducerIds:
                 "and try again"
             )
             if key is not None:
-                out.append(DataRespond(key=key, response=ApiError(ErrorCode.REQUEST_TIMED_OUT, text)))
+                self._out.append(DataRespond(key=key, response=ApiError(ErrorCode.REQUEST_TIMED_OUT, text)))
 
     def take_waiting(self) -> list[object]:
         """Everybody who waits; they are forgotten."""

@@ -24,6 +24,7 @@ from metaquorum.metadata.requests.partitions import (
     AssignReplicasToDirsResponse,
 )
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from metaquorum.raft.outbox import Outbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,9 @@ class ControllerTalk:
         isr: IsrChanges,
         producer_ids: ProducerIds,
         next_correlation_id: Callable[[], int],
+        out: Outbox[DataEffect],
     ) -> None:
+        self._out = out
         self._broker_id = broker_id
         self._assignments = assignments
         self._isr = isr
@@ -52,7 +55,7 @@ class ControllerTalk:
         self._next_correlation_id = next_correlation_id
         self.broker_epoch = -1
 
-    def answered(self, event: ControllerAnswered, *, now_ms: int, out: list[DataEffect]) -> Learned:
+    def answered(self, event: ControllerAnswered, *, now_ms: int) -> Learned:
         """An answer to an older question is dropped."""
         at, response = event.correlation_id, event.response
         error = response if isinstance(response, ApiError) else None
@@ -60,15 +63,15 @@ class ControllerTalk:
             error = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not match the request")
         if at == self._isr.call.correlation_id:
             if isinstance(response, AlterPartitionResponse):
-                return Learned(tuple(self._isr.answered(response, now_ms=now_ms, out=out)))
-            return Learned(tuple(self._isr.failed(error, now_ms=now_ms, out=out)))
+                return Learned(tuple(self._isr.answered(response, now_ms=now_ms)))
+            return Learned(tuple(self._isr.failed(error, now_ms=now_ms)))
         if at == self._assignments.call.correlation_id:
             if isinstance(response, AssignReplicasToDirsResponse):
                 return Learned(lost=tuple(self._assignments.answered(response, now_ms)))
             self._assignments.failed(now_ms, error)
         elif at == self._producer_ids.call.correlation_id:
             if isinstance(response, AllocateProducerIdsResponse):
-                self._producer_ids.received(response, out)
+                self._producer_ids.received(response)
             else:
                 self._producer_ids.call.failed(now_ms, error)
         return Learned()
@@ -82,18 +85,18 @@ class ControllerTalk:
             if call.correlation_id is not None and call.is_lost(now_ms)
         ]
 
-    def ask(self, *, now_ms: int, out: list[DataEffect]) -> None:
+    def ask(self, *, now_ms: int) -> None:
         """Asks what can be asked now."""
         me, epoch = self._broker_id, self.broker_epoch
         if epoch < 0:
             return
         if self._assignments.call.is_ready(now_ms):
-            self._send(self._assignments.call, self._assignments.next_request(me, epoch), now_ms, out)
+            self._send(self._assignments.call, self._assignments.next_request(me, epoch), now_ms)
         if self._isr.waits and self._isr.call.is_ready(now_ms):
-            self._send(self._isr.call, self._isr.next_request(me, epoch, now_ms), now_ms, out)
+            self._send(self._isr.call, self._isr.next_request(me, epoch, now_ms), now_ms)
         if self._producer_ids.needs_block and self._producer_ids.call.is_ready(now_ms):
             request = AllocateProducerIdsRequest(broker_id=me, broker_epoch=epoch)
-            self._send(self._producer_ids.call, request, now_ms, out)
+            self._send(self._producer_ids.call, request, now_ms)
 
     def next_deadline_ms(self) -> int | None:
         waits = (
@@ -110,13 +113,12 @@ class ControllerTalk:
         call: ControllerCall,
         request: AlterPartitionRequest | AssignReplicasToDirsRequest | AllocateProducerIdsRequest | None,
         now_ms: int,
-        out: list[DataEffect],
     ) -> None:
         if request is None:
             return
         correlation_id = self._next_correlation_id()
         call.sent(correlation_id, now_ms)
-        out.append(
+        self._out.append(
             AskController(
                 target=call.target,
                 correlation_id=correlation_id,

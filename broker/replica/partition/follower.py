@@ -7,7 +7,6 @@ at the high watermark, which only bounds reads. Knows no session and no back-off
 from __future__ import annotations
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.messages import FetchedPartition, FetchPartition
 from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.values import Changes, FollowerOutcome, FollowerStep
@@ -54,9 +53,7 @@ class Following:
             log_start_offset=log.start,
         )
 
-    def take(
-        self, part: FetchedPartition, asked: FetchPartition, *, wall_ms: int, out: list[DataEffect]
-    ) -> FollowerOutcome:
+    def take(self, part: FetchedPartition, asked: FetchPartition, *, wall_ms: int) -> FollowerOutcome:
         now = self.position()
         if now is None or (now.fetch_offset, now.current_leader_epoch, now.last_fetched_epoch) != (
             asked.fetch_offset,
@@ -65,15 +62,15 @@ class Following:
         ):
             return FollowerOutcome(step=FollowerStep.STALE)
         if part.error is not ErrorCode.NONE:
-            return self._refused(part, out)
+            return self._refused(part)
         if part.diverging is not None:
-            return self._diverged(part.diverging, out)
-        return self._take_records(part, wall_ms, out)
+            return self._diverged(part.diverging)
+        return self._take_records(part, wall_ms)
 
-    def _refused(self, part: FetchedPartition, out: list[DataEffect]) -> FollowerOutcome:
+    def _refused(self, part: FetchedPartition) -> FollowerOutcome:
         if part.error is ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset >= 0:
             # The leader compares epochs first, so nothing that this log holds is known to be in the leader's.
-            self._log.cut(part.log_start_offset, out, start_over=True)
+            self._log.cut(part.log_start_offset, start_over=True)
             return FollowerOutcome(step=FollowerStep.CUT, error=part.error, message=part.message)
         step = FollowerStep.BACK_OFF
         if part.error is ErrorCode.FENCED_LEADER_EPOCH:
@@ -82,7 +79,7 @@ class Following:
             step = FollowerStep.WAIT
         return FollowerOutcome(step=step, error=part.error, message=part.message)
 
-    def _diverged(self, shared: LogPosition, out: list[DataEffect]) -> FollowerOutcome:
+    def _diverged(self, shared: LogPosition) -> FollowerOutcome:
         log = self._log
         to = cut_offset(log.epochs, log.end, log.start, shared)
         if to >= log.end:
@@ -93,10 +90,10 @@ class Following:
             return FollowerOutcome(
                 step=FollowerStep.BACK_OFF, error=ErrorCode.UNKNOWN_SERVER_ERROR, message=text
             )
-        log.cut(to, out)
+        log.cut(to)
         return FollowerOutcome(step=FollowerStep.CUT)
 
-    def _take_records(self, part: FetchedPartition, wall_ms: int, out: list[DataEffect]) -> FollowerOutcome:
+    def _take_records(self, part: FetchedPartition, wall_ms: int) -> FollowerOutcome:
         log = self._log
         step = FollowerStep.NOTHING
         if part.records:
@@ -114,9 +111,9 @@ class Following:
                 return FollowerOutcome(
                     step=FollowerStep.BACK_OFF, error=ErrorCode.CORRUPT_MESSAGE, message=text
                 )
-            log.append(Batches.of_hops(part.records, walk.hops), wall_ms, out)
+            log.append(Batches.of_hops(part.records, walk.hops), wall_ms)
             step = FollowerStep.APPENDED
         self.leader_high_watermark = part.high_watermark
         log.raise_high_watermark(part.high_watermark)
-        log.trim_to(min(part.log_start_offset, log.end), out)
+        log.trim_to(min(part.log_start_offset, log.end))
         return FollowerOutcome(step=step)

@@ -27,6 +27,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import PartitionInfo
 from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
 from metaquorum.raft.effects import Warn
+from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.batches.format import BatchHeader
 from metaquorum.storage.partition.producers import Duplicate, Fenced, Fresh, OutOfOrder
 
@@ -40,8 +41,14 @@ class Leading:
     """In office from the first `update` on, for one leader epoch after another."""
 
     def __init__(
-        self, config: ReplicaConfig, log: LocalLog, settings: TopicSettings, brokers: Brokers
+        self,
+        config: ReplicaConfig,
+        log: LocalLog,
+        settings: TopicSettings,
+        brokers: Brokers,
+        out: Outbox[DataEffect],
     ) -> None:
+        self._out = out
         self._log = log
         self._brokers = brokers
         self._self = config.broker_id
@@ -54,19 +61,19 @@ class Leading:
 
     # ---- metadata ----------------------------------------------------------------------------
 
-    def update(self, info: PartitionInfo, *, now_ms: int, out: list[DataEffect]) -> None:
+    def update(self, info: PartitionInfo, *, now_ms: int) -> None:
         log = self._log
         if info.leader_epoch != self.epoch:
             self.epoch = info.leader_epoch
             self.epoch_start = log.end
         self.isr.update(info, leader_end=log.written, now_ms=now_ms)
         log.changes |= Changes.ISR
-        self.advance(now_ms=now_ms, out=out)
+        self.advance(now_ms=now_ms)
 
-    def resign(self, error: ErrorCode, message: str, leader: int | None, out: list[DataEffect]) -> None:
+    def resign(self, error: ErrorCode, message: str, leader: int | None) -> None:
         """Everyone who waits is told that nobody knows here what becomes of what was appended."""
         for waiting in (*self._until_written.all(), *self._until_held.all()):
-            self._fail(waiting, error, message, out, leader=leader)
+            self._fail(waiting, error, message, leader=leader)
 
     @property
     def min_isr(self) -> int:
@@ -82,7 +89,6 @@ class Leading:
         acks: int,
         *,
         wall_ms: int,
-        out: list[DataEffect],
     ) -> ProduceResult | None:
         refusal = self._produce_refusal(records, acks)
         if refusal is not None:
@@ -92,7 +98,7 @@ class Leading:
             return self._refused(header)
         match self._log.producers.check(header):
             case Fresh():
-                placed = self._append(records, header, wall_ms, out)
+                placed = self._append(records, header, wall_ms)
                 result, end = self._success(placed.base_offset, placed.max_timestamp_ms), placed.next_offset
             case Duplicate(first_offset, last_offset, timestamp_ms):
                 result, end = self._success(first_offset, timestamp_ms), last_offset + 1
@@ -121,9 +127,7 @@ class Leading:
             )
         return None
 
-    def _append(
-        self, records: bytes, header: BatchHeader, wall_ms: int, out: list[DataEffect]
-    ) -> BatchHeader:
+    def _append(self, records: bytes, header: BatchHeader, wall_ms: int) -> BatchHeader:
         log = self._log
         placed = stored_batch(
             records,
@@ -132,7 +136,7 @@ class Leading:
             leader_epoch=self.epoch,
             append_time_ms=wall_ms if self.settings.log_append_time else None,
         )
-        log.append(placed, wall_ms, out)
+        log.append(placed, wall_ms)
         return placed.headers[0]
 
     def _wait(self, waiting: Waiting, acks: int) -> ProduceResult | None:
@@ -173,7 +177,6 @@ class Leading:
         waiting: Waiting,
         error: ErrorCode,
         message: str,
-        out: list[DataEffect],
         *,
         leader: int | None = None,
     ) -> None:
@@ -184,11 +187,11 @@ class Leading:
             leader=leader,
             leader_epoch=self.epoch,
         )
-        waiting.ticket.complete(result, out)
+        waiting.ticket.complete(result)
 
     # ---- the high watermark ------------------------------------------------------------------
 
-    def advance(self, *, now_ms: int, out: list[DataEffect]) -> None:
+    def advance(self, *, now_ms: int) -> None:
         """Looks again how far every replica in sync holds the log, and answers who waited for that."""
         log, isr = self._log, self.isr
         if not self.settings.holds_back_high_watermark or len(isr.committed) >= self.min_isr:
@@ -197,41 +200,41 @@ class Leading:
                 if follower.acknowledged < reached and isr.awaited(broker_id, follower, now_ms=now_ms):
                     reached = follower.acknowledged
             log.raise_high_watermark(reached)
-        self._complete(out)
+        self._complete()
 
-    def _complete(self, out: list[DataEffect]) -> None:
+    def _complete(self) -> None:
         for waiting in self._until_written.reached(self._log.written):
-            waiting.ticket.complete(waiting.result, out)
+            waiting.ticket.complete(waiting.result)
         held = self._until_held.reached(visible_end(self._log))
         if not held:
             return
         enough = len(self.isr.maximal) >= self.min_isr
         for waiting in held:
             if enough:
-                waiting.ticket.complete(waiting.result, out)
+                waiting.ticket.complete(waiting.result)
             else:
                 text = (
                     f"the records are stored from offset {waiting.result.base_offset} on, but only "
                     f"{len(self.isr.maximal)} replicas are in sync, fewer than min.insync.replicas "
                     f"{self.min_isr}: send the batch again with the same sequence; it is stored only once"
                 )
-                self._fail(waiting, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, text, out)
+                self._fail(waiting, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, text)
 
-    def tick(self, *, now_ms: int, out: list[DataEffect]) -> None:
+    def tick(self, *, now_ms: int) -> None:
         for waiting in self._until_written.overdue(now_ms):
             text = (
                 "the log directory did not write the records in time: send the batch again with the same "
                 "sequence"
             )
-            self._fail(waiting, ErrorCode.REQUEST_TIMED_OUT, text, out)
+            self._fail(waiting, ErrorCode.REQUEST_TIMED_OUT, text)
         for waiting in self._until_held.overdue(now_ms):
             text = (
                 f"not every in-sync replica had offset {waiting.end_offset - 1} in time (high watermark "
                 f"{self._log.high_watermark}): send the batch again with the same sequence"
             )
-            self._fail(waiting, ErrorCode.REQUEST_TIMED_OUT, text, out)
+            self._fail(waiting, ErrorCode.REQUEST_TIMED_OUT, text)
         if self.isr.release_held(now_ms):
-            self.advance(now_ms=now_ms, out=out)
+            self.advance(now_ms=now_ms)
 
     def next_deadline_ms(self) -> int | None:
         deadlines = (self._until_written.deadline_ms, self._until_held.deadline_ms, self.isr.held_until_ms)
@@ -250,7 +253,6 @@ class Leading:
         replica_epoch: int,
         *,
         now_ms: int,
-        out: list[DataEffect],
     ) -> None:
         """A follower's fetch that was found right: it holds what lies below its offset."""
         log, isr = self._log, self.isr
@@ -260,7 +262,7 @@ class Leading:
         if replica_id not in isr.committed and isr.may_join(replica_id, floor=self._floor(), now_ms=now_ms):
             log.changes |= Changes.ISR
         if follower.acknowledged != before:
-            self.advance(now_ms=now_ms, out=out)
+            self.advance(now_ms=now_ms)
 
     def sender_refusal(self, replica_id: int, replica_epoch: int) -> Refusal | None:
         """Who may fetch as a follower: a replica, and not as an earlier process of its broker (KIP-903)."""
@@ -304,14 +306,13 @@ class Leading:
         result: AlteredPartition | ApiError,
         *,
         now_ms: int,
-        out: list[DataEffect],
     ) -> None:
         refused = self.isr.answered(sent, result, leader_end=self._log.written, now_ms=now_ms)
         if refused is not None:
-            out.append(Warn(message=f"{self._log}: {refused}"))
+            self._out.append(Warn(message=f"{self._log}: {refused}"))
         if not self.isr.is_proposing:
             self._log.changes |= Changes.ISR
-        self.advance(now_ms=now_ms, out=out)
+        self.advance(now_ms=now_ms)
 
 
 def _out_of_order(header: BatchHeader, expected: int) -> Refusal:

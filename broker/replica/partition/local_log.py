@@ -22,6 +22,7 @@ from metaquorum.broker.replica.events import (
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.values import Changes
 from metaquorum.raft.effects import Warn
+from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.producers import ProducerTable
@@ -31,6 +32,7 @@ class LocalLog:
     """Mutable. `counts_synced`: what was acknowledged must be durable (`log.flush.before.ack`)."""
 
     __slots__ = (
+        "_out",
         "_trim_asked",
         "_unwritten",
         "changes",
@@ -69,12 +71,14 @@ class LocalLog:
         incarnation: int,
         log: ReplicaLog,
         counts_synced: bool,
+        out: Outbox[DataEffect],
     ) -> None:
         self.key = key
         self.topic = topic
         self.directory_id = directory_id
         self.incarnation = incarnation
         self.counts_synced = counts_synced
+        self._out = out
         self.cutting = False
         self.changes = Changes.NONE
         self.high_watermark = 0
@@ -99,7 +103,7 @@ class LocalLog:
 
     # ---- work for the disk -------------------------------------------------------------------
 
-    def append(self, batches: Batches, wall_ms: int, out: list[DataEffect]) -> None:
+    def append(self, batches: Batches, wall_ms: int) -> None:
         """Accepts batches that follow `end`, their epochs and their producers."""
         for header in batches.headers:
             self.epochs = self.epochs.append(header.leader_epoch, header.base_offset)
@@ -107,7 +111,7 @@ class LocalLog:
         self.end = batches.next_offset
         self._unwritten.append((self.end, len(batches.data)))
         self.unwritten_bytes += len(batches.data)
-        out.append(
+        self._out.append(
             AppendPartition(
                 directory_id=self.directory_id,
                 key=self.key,
@@ -117,10 +121,10 @@ class LocalLog:
             )
         )
 
-    def cut(self, to: int, out: list[DataEffect], *, start_over: bool = False) -> None:
+    def cut(self, to: int, *, start_over: bool = False) -> None:
         """Asks for the log to end at `to`; nothing is read from it or added before that is done."""
         if to < self.high_watermark:
-            out.append(
+            self._out.append(
                 Warn(
                     message=f"{self}: truncating the log from {self.end} to {to}, below the high watermark "
                     f"{self.high_watermark}: an unclean election lost committed records"
@@ -129,7 +133,7 @@ class LocalLog:
         self.incarnation += 1
         self.cutting = True
         self.high_watermark = min(self.high_watermark, to)
-        out.append(
+        self._out.append(
             CutPartition(
                 directory_id=self.directory_id,
                 key=self.key,
@@ -139,12 +143,12 @@ class LocalLog:
             )
         )
 
-    def trim_to(self, start: int, out: list[DataEffect]) -> None:
+    def trim_to(self, start: int) -> None:
         """Asks once for each new `start`: segments that hold it stay, so the log may begin below it."""
         if start <= max(self.start, self._trim_asked):
             return
         self._trim_asked = start
-        out.append(
+        self._out.append(
             TrimTo(
                 directory_id=self.directory_id, key=self.key, incarnation=self.incarnation, start_offset=start
             )

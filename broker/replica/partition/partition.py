@@ -1,9 +1,9 @@
 """One local replica of a partition, in one good directory: leader, follower, or neither.
 
 Owns which role it plays and what it answers when it plays none; hands everything else to the role (`leader`,
-`follower`) and to what it knows of its log (`local_log`). Pure: disk work and answers go to `out`; what the
-disk did comes back through `appended`, `synced`, `cut` and `trimmed`. Knows no image, session or token, and
-no other partition.
+`follower`) and to what it knows of its log (`local_log`). Pure: disk work and answers go to the outbox; what
+the disk did comes back through `appended`, `synced`, `cut` and `trimmed`. Knows no image, session or token,
+and no other partition.
 
 After each call the manager asks `take_changes` what may concern others (parked fetches, AlterPartition).
 """
@@ -50,6 +50,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, PartitionInfo
 from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
 from metaquorum.raft.effects import Warn
+from metaquorum.raft.outbox import Outbox
 
 
 class Partition(LogView):
@@ -70,6 +71,7 @@ class Partition(LogView):
         log: ReplicaLog,
         settings: TopicSettings,
         brokers: Brokers,
+        out: Outbox[DataEffect],
     ) -> None:
         super().__init__(
             LocalLog(
@@ -79,10 +81,12 @@ class Partition(LogView):
                 incarnation=incarnation,
                 log=log,
                 counts_synced=config.log_flush_before_ack,
+                out=out,
             )
         )
         self._config = config
         self._brokers = brokers
+        self._out = out
         self.key = key
         self.topic = topic
         self.directory_id = directory_id
@@ -99,7 +103,7 @@ class Partition(LogView):
 
     # ---- what the image says -----------------------------------------------------------------
 
-    def lead(self, info: PartitionInfo, *, now_ms: int, out: list[DataEffect]) -> None:
+    def lead(self, info: PartitionInfo, *, now_ms: int) -> None:
         """Becomes or stays leader with the newer `info`. Older partition epochs than known are ignored (the
         answer to an AlterPartition may have come before its image). While the log is being cut the role is
         IDLE; it leads once the cut is done."""
@@ -107,7 +111,7 @@ class Partition(LogView):
             return
         if self._log.cutting:
             text = "this broker is about to lead and is still truncating its log: try again"
-            self._stand_aside(info, ErrorCode.NOT_LEADER_OR_FOLLOWER, text, out)
+            self._stand_aside(info, ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
             self._lead_after_cut = info
             return
         newest = self._log.epochs.last_epoch
@@ -116,8 +120,8 @@ class Partition(LogView):
                 f"this broker's log has records of leader epoch {newest}, but the metadata log is at "
                 f"{info.leader_epoch}: the directory belongs to another history; replace it"
             )
-            self._stand_aside(info, ErrorCode.KAFKA_STORAGE_ERROR, text, out)
-            out.append(Warn(message=f"{self._log}: {text}"))
+            self._stand_aside(info, ErrorCode.KAFKA_STORAGE_ERROR, text)
+            self._out.append(Warn(message=f"{self._log}: {text}"))
             return
         if self.role is not Role.LEADER or info.leader_epoch != self.leader_epoch:
             self._log.changes |= Changes.ROLE | Changes.POSITION
@@ -125,10 +129,10 @@ class Partition(LogView):
         self.role = Role.LEADER
         self._following = None
         if self._leading is None:
-            self._leading = Leading(self._config, self._log, self.settings, self._brokers)
-        self._leading.update(info, now_ms=now_ms, out=out)
+            self._leading = Leading(self._config, self._log, self.settings, self._brokers, self._out)
+        self._leading.update(info, now_ms=now_ms)
 
-    def follow(self, info: PartitionInfo, *, now_ms: int, out: list[DataEffect]) -> None:
+    def follow(self, info: PartitionInfo, *, now_ms: int) -> None:
         """Follows `info.leader` (NO_LEADER: fetches from nobody). Waiting requests are answered with
         NOT_LEADER_OR_FOLLOWER."""
         if self._is_old(info):
@@ -147,28 +151,28 @@ class Partition(LogView):
         text = "this broker is not the leader: " + (
             "there is no leader; try again later" if leader is None else f"use broker {leader}"
         )
-        self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER, text, out)
+        self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         self._following = None
         if leader is not None and leader != self._config.broker_id:
             self._following = Following(self._config, self._log, leader=leader, epoch=info.leader_epoch)
         self._log.changes |= Changes.ROLE | Changes.POSITION
 
-    def idle(self, error: ErrorCode, message: str, *, out: list[DataEffect]) -> None:
+    def idle(self, error: ErrorCode, message: str) -> None:
         """Neither leads nor follows any more: every waiting request is answered with `error`, and so is every
         later one until it leads again."""
         self._lead_after_cut = None
         self.role = Role.IDLE
         self._following = None
-        self._resign(error, message, out)
+        self._resign(error, message)
         self._idle = (error, message)
         self._log.changes |= Changes.ROLE | Changes.POSITION
 
-    def change_settings(self, settings: TopicSettings, *, now_ms: int, out: list[DataEffect]) -> None:
+    def change_settings(self, settings: TopicSettings, *, now_ms: int) -> None:
         """Takes up a topic's new settings; ChangeLogSettings goes out if those of the log differ."""
         before, self.settings = self.settings, settings
         if settings.log != before.log:
-            out.append(
+            self._out.append(
                 ChangeLogSettings(
                     directory_id=self.directory_id,
                     key=self.key,
@@ -178,7 +182,7 @@ class Partition(LogView):
             )
         if self._leading is not None:
             self._leading.settings = settings
-            self._leading.advance(now_ms=now_ms, out=out)
+            self._leading.advance(now_ms=now_ms)
 
     def _is_old(self, info: PartitionInfo) -> bool:
         return (info.leader_epoch, info.partition_epoch) < (self.leader_epoch, self.partition_epoch)
@@ -189,17 +193,15 @@ class Partition(LogView):
         self.partition_epoch = info.partition_epoch
         self.replicas = info.replicas
 
-    def _stand_aside(
-        self, info: PartitionInfo, error: ErrorCode, message: str, out: list[DataEffect]
-    ) -> None:
-        self.idle(error, message, out=out)
+    def _stand_aside(self, info: PartitionInfo, error: ErrorCode, message: str) -> None:
+        self.idle(error, message)
         self._note(info)
 
-    def _resign(self, error: ErrorCode, message: str, out: list[DataEffect]) -> None:
+    def _resign(self, error: ErrorCode, message: str) -> None:
         leading, self._leading = self._leading, None
         if leading is not None:
             other = None if self.leader == self._config.broker_id else self.leader
-            leading.resign(error, message, other, out)
+            leading.resign(error, message, other)
 
     # ---- clients and followers ---------------------------------------------------------------
 
@@ -211,7 +213,6 @@ class Partition(LogView):
         *,
         now_ms: int,
         wall_ms: int,
-        out: list[DataEffect],
     ) -> ProduceResult | None:
         """Appends one batch. A result: it is refused (nothing stored), or done (acks=0, or a duplicate that
         is held already). None: it waits, and `ticket.complete` is called later, exactly once: acks=1 when it
@@ -225,7 +226,7 @@ class Partition(LogView):
                 leader=self._other_leader(),
                 leader_epoch=self.leader_epoch,
             )
-        return self._leading.produce(ticket, records, acks, wall_ms=wall_ms, out=out)
+        return self._leading.produce(ticket, records, acks, wall_ms=wall_ms)
 
     def cancel(self, ticket: ProduceTicket) -> None:
         """Whoever asked is gone: `complete` is not called any more."""
@@ -239,7 +240,6 @@ class Partition(LogView):
         replica_id: int,
         replica_epoch: int = -1,
         now_ms: int,
-        out: list[DataEffect],
     ) -> FetchedPartition | ReadPlan:
         """A fetch that has just arrived, of a client (replica_id < 0) or a follower, whose offset is noted as
         acknowledged: the high watermark may move and waiting produces complete. FetchedPartition: answer at
@@ -248,7 +248,7 @@ class Partition(LogView):
         plan = self._plan_read(request, replica_id, replica_epoch)
         if replica_id < 0 or self._leading is None or not isinstance(plan, ReadPlan):
             return plan
-        self._leading.note_fetch(request, replica_id, replica_epoch, now_ms=now_ms, out=out)
+        self._leading.note_fetch(request, replica_id, replica_epoch, now_ms=now_ms)
         if plan.high_watermark == self.high_watermark:
             return plan
         # This very fetch has moved it.
@@ -340,14 +340,13 @@ class Partition(LogView):
         result: AlteredPartition | ApiError,
         *,
         now_ms: int,
-        out: list[DataEffect],
     ) -> None:
         """The answer to `sent`, which counts only while that is the proposal in flight; an ApiError says that
         it is not known what became of it."""
         leading = self._leading
         if leading is None:
             return
-        leading.isr_answered(sent, result, now_ms=now_ms, out=out)
+        leading.isr_answered(sent, result, now_ms=now_ms)
         self.partition_epoch = max(self.partition_epoch, leading.isr.partition_epoch)
 
     @property
@@ -393,43 +392,42 @@ class Partition(LogView):
         asked: FetchPartition,
         now_ms: int,
         wall_ms: int,
-        out: list[DataEffect],
     ) -> FollowerOutcome:
         """The leader's answer to `asked`, which is compared with the position now: answers to older questions
         change nothing."""
         if self._following is None:
             return FollowerOutcome(step=FollowerStep.STALE)
-        return self._following.take(part, asked, wall_ms=wall_ms, out=out)
+        return self._following.take(part, asked, wall_ms=wall_ms)
 
     # ---- what the disk did, and time ---------------------------------------------------------
 
-    def appended(self, event: LogAppended, *, now_ms: int, out: list[DataEffect]) -> None:
+    def appended(self, event: LogAppended, *, now_ms: int) -> None:
         self._log.appended(event)
-        self._advance(now_ms, out)
+        self._advance(now_ms)
 
-    def synced(self, incarnation: int, end_offset: int, *, now_ms: int, out: list[DataEffect]) -> None:
+    def synced(self, incarnation: int, end_offset: int, *, now_ms: int) -> None:
         self._log.synced_to(incarnation, end_offset)
-        self._advance(now_ms, out)
+        self._advance(now_ms)
 
-    def cut(self, event: LogCut, *, now_ms: int, out: list[DataEffect]) -> None:
+    def cut(self, event: LogCut, *, now_ms: int) -> None:
         """The log is as `event` says; its tables are this partition's from here on."""
         if not self._log.was_cut(event):
             return
         info, self._lead_after_cut = self._lead_after_cut, None
         if info is not None:
-            self.lead(info, now_ms=now_ms, out=out)
+            self.lead(info, now_ms=now_ms)
 
-    def trimmed(self, event: LogTrimmed, *, now_ms: int, out: list[DataEffect]) -> None:
+    def trimmed(self, event: LogTrimmed, *, now_ms: int) -> None:
         self._log.trimmed(event)
 
-    def _advance(self, now_ms: int, out: list[DataEffect]) -> None:
+    def _advance(self, now_ms: int) -> None:
         if self._leading is not None:
-            self._leading.advance(now_ms=now_ms, out=out)
+            self._leading.advance(now_ms=now_ms)
 
-    def tick(self, *, now_ms: int, out: list[DataEffect]) -> None:
+    def tick(self, *, now_ms: int) -> None:
         """Waiting produces whose time is over are answered."""
         if self._leading is not None:
-            self._leading.tick(now_ms=now_ms, out=out)
+            self._leading.tick(now_ms=now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None: never. A cheap look, it may be early."""

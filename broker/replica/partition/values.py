@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from typing import Protocol
 
-from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.messages import PartitionKey, ProduceResult
 from metaquorum.metadata.errors import ErrorCode
 
@@ -60,7 +59,7 @@ class ProduceTicket(Protocol):
         """When to give up (REQUEST_TIMED_OUT), on the clock of `now_ms`."""
         ...
 
-    def complete(self, result: ProduceResult, out: list[DataEffect]) -> None: ...
+    def complete(self, result: ProduceResult) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ from metaquorum.metadata.image import (
 )
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
+from metaquorum.raft.outbox import Outbox
 
 RECONCILED_PER_STEP_MAX = 500
 """Partitions looked at before other events get their turn."""
@@ -77,6 +78,7 @@ class Placement:
         brokers: Brokers,
         touched: Callable[[Partition], None],
         stirred: Callable[[PartitionKey], None],
+        out: Outbox[DataEffect],
     ) -> None:
         self._config = config
         self._me = config.broker_id
@@ -85,6 +87,7 @@ class Placement:
         self._brokers = brokers
         self._touched = touched
         self._stirred = stirred
+        self._out = out
         self.directories = Directories(found)
         self.image: MetadataImage | None = None
         self.running: dict[PartitionKey, Partition] = {}
@@ -152,15 +155,13 @@ class Placement:
         if before is None or self._me not in before.replicas:
             self._new.add(key)
 
-    def change_settings(
-        self, image: MetadataImage, previous: MetadataImage, *, now_ms: int, out: list[DataEffect]
-    ) -> None:
+    def change_settings(self, image: MetadataImage, previous: MetadataImage, *, now_ms: int) -> None:
         """Topics' settings that changed reach their partitions."""
         changed = self._settings.changed(image, previous)
         for key in list(self.running) if changed is None else changed:
             partition = self.running.get(key)
             if partition is not None:
-                partition.change_settings(self._settings_of(partition.topic), now_ms=now_ms, out=out)
+                partition.change_settings(self._settings_of(partition.topic), now_ms=now_ms)
                 self._touched(partition)
 
     def _settings_of(self, topic: str) -> TopicSettings:
@@ -168,16 +169,16 @@ class Placement:
 
     # ---- step by step ------------------------------------------------------------------------
 
-    def step(self, now_ms: int, out: list[DataEffect]) -> None:
+    def step(self, now_ms: int) -> None:
         """Looks at some of what is to be looked at."""
         self._room.look_again()
         for _ in range(RECONCILED_PER_STEP_MAX):
             if not self._queue or self.image is None:
                 return
             key, _ = self._queue.popitem(last=False)
-            self._reconcile(self.image, key, now_ms, out)
+            self._reconcile(self.image, key, now_ms)
 
-    def _reconcile(self, image: MetadataImage, key: PartitionKey, now_ms: int, out: list[DataEffect]) -> None:
+    def _reconcile(self, image: MetadataImage, key: PartitionKey, now_ms: int) -> None:
         info = image.topics.partition(*key)
         copies = self.copies.of(key)
         usable = [each for each in copies.values() if each.stage is not Stage.REMOVING]
@@ -197,26 +198,25 @@ class Placement:
             self.offline.pop(key, None)
         match decision:
             case Run(directory_id=directory_id):
-                self._run(copies[directory_id], info, now_ms, out)
+                self._run(copies[directory_id], info, now_ms)
             case Assign(directory_id=directory_id):
-                self._assign(copies[directory_id], info, now_ms, out)
+                self._assign(copies[directory_id], info, now_ms)
             case Create():
-                self._create(image, key, decision, copies, out)
+                self._create(image, key, decision, copies)
             case Remove(reason=reason):
-                self._remove_all(key, usable, reason, out)
+                self._remove_all(key, usable, reason)
             case Offline(reason=reason):
-                self._set_offline(key, reason, out)
+                self._set_offline(key, reason)
             case Damaged():
-                self._set_damaged(image, key, decision, out)
+                self._set_damaged(image, key, decision)
             case Wait():
-                self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, decision.reason, out)
+                self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, decision.reason)
 
     def _run(
         self,
         copy: Copy,
         info: PartitionInfo | None,
         now_ms: int,
-        out: list[DataEffect],
         *,
         settled: bool = True,
     ) -> None:
@@ -236,14 +236,15 @@ class Placement:
                 log=copy.log,
                 settings=self._settings_of(copy.topic),
                 brokers=self._brokers,
+                out=self._out,
             )
         known = self.running.get(copy.key)
         self.running[copy.key] = partition
         if info.leader == self._me:
             self._fetchers.leave(copy.key)
-            partition.lead(info, now_ms=now_ms, out=out)
+            partition.lead(info, now_ms=now_ms)
         else:
-            partition.follow(info, now_ms=now_ms, out=out)
+            partition.follow(info, now_ms=now_ms)
             if info.leader == NO_LEADER:
                 self._fetchers.leave(copy.key)
             else:
@@ -255,20 +256,20 @@ class Placement:
             left_over = "the metadata log assigns the replica to another directory"
             for each in list(self.copies.of(copy.key).values()):
                 if each is not copy:
-                    self._remove(each, left_over, out)
-            self._remove_damaged(copy.key, left_over, out)
+                    self._remove(each, left_over)
+            self._remove_damaged(copy.key, left_over)
 
-    def _assign(self, copy: Copy, info: PartitionInfo | None, now_ms: int, out: list[DataEffect]) -> None:
+    def _assign(self, copy: Copy, info: PartitionInfo | None, now_ms: int) -> None:
         """It neither leads nor follows before the image shows its directory (S3.6); one that served before
         directories had names goes on."""
         if copy.stage is not Stage.OPEN or info is None:
             return
         self._assignments.want(copy.key, copy.directory_id)
         if copy.was_found and info.directory_of(self._me) == MIGRATING:
-            self._run(copy, info, now_ms, out, settled=False)
+            self._run(copy, info, now_ms, settled=False)
         else:
             text = "its directory assignment is not committed yet: try again"
-            self._stop(copy.key, ErrorCode.NOT_LEADER_OR_FOLLOWER, text, out)
+            self._stop(copy.key, ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
 
     def _create(
         self,
@@ -276,7 +277,6 @@ class Placement:
         key: PartitionKey,
         decision: Create,
         copies: dict[bytes, Copy],
-        out: list[DataEffect],
     ) -> None:
         topic = image.topics.topic(key[0])
         if copies or topic is None:
@@ -287,7 +287,7 @@ class Placement:
         if place is None or decision.replaces:
             place = self._room.place_for(size, place)
         if place is None:
-            self._starve(key, topic.name, size, out)
+            self._starve(key, topic.name, size)
             return
         if decision.replaces:
             self._room.promise(key, place, size)
@@ -296,11 +296,11 @@ class Placement:
         self.damaged.forget(key, place)
         namesake = self.copies.named(place, topic.name, key[1])
         if namesake is not None:
-            self._remove(namesake, "its topic was deleted, and a new topic has its name", out)
+            self._remove(namesake, "its topic was deleted, and a new topic has its name")
         self._serial += 1
         copy = Copy(key, topic.name, place, self._serial << _INCARNATION_BITS, None)
         self.copies.add(copy)
-        out.append(
+        self._out.append(
             CreateReplica(
                 directory_id=place,
                 key=key,
@@ -310,71 +310,69 @@ class Placement:
             )
         )
 
-    def _starve(self, key: PartitionKey, topic: str, size: int, out: list[DataEffect]) -> None:
+    def _starve(self, key: PartitionKey, topic: str, size: int) -> None:
         text = (
             f"no log directory has room for another {size} bytes, the usual size of a replica: free some "
             "space, or add a directory to log.dirs"
         )
-        self._set_offline(key, text, out)
+        self._set_offline(key, text)
         if not self._starved:
-            out.append(Warn(message=f"replica {topic}-{key[1]} is not recreated: {text}"))
+            self._out.append(Warn(message=f"replica {topic}-{key[1]} is not recreated: {text}"))
         self._starved[key] = None
 
-    def _set_offline(self, key: PartitionKey, reason: str, out: list[DataEffect]) -> None:
-        self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, reason, out)
+    def _set_offline(self, key: PartitionKey, reason: str) -> None:
+        self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.offline[key] = reason
         # What was to be told is superseded: a committed place is told by the heartbeat.
         self._assignments.settle(key)
 
-    def _set_damaged(
-        self, image: MetadataImage, key: PartitionKey, decision: Damaged, out: list[DataEffect]
-    ) -> None:
+    def _set_damaged(self, image: MetadataImage, key: PartitionKey, decision: Damaged) -> None:
         topic = image.topics.topic(key[0])
         text = self.damaged.text_of(key, "" if topic is None else topic.name, decision)
         if image.features.metadata_version < LEVEL_DIRECTORIES:
-            out.append(Stop(reason=f"stopped: {text}; {CANNOT_BE_TOLD}", failed=True))
+            self._out.append(Stop(reason=f"stopped: {text}; {CANNOT_BE_TOLD}", failed=True))
             return
-        self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, text, out)
+        self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, text)
         self.offline[key] = text
         if decision.tell is None:
             self._assignments.settle(key)
         else:
             self._assignments.want(key, decision.tell)
         if self.damaged.is_news(key, text):
-            out.append(Warn(message=text))
+            self._out.append(Warn(message=text))
 
-    def _stop(self, key: PartitionKey, error: ErrorCode, message: str, out: list[DataEffect]) -> None:
+    def _stop(self, key: PartitionKey, error: ErrorCode, message: str) -> None:
         """It neither leads nor follows any more."""
         partition = self.running.pop(key, None)
         if partition is None:
             return
         self._fetchers.leave(key)
-        partition.idle(error, message, out=out)
+        partition.idle(error, message)
         self._stirred(key)
 
-    def _remove_all(self, key: PartitionKey, usable: list[Copy], reason: str, out: list[DataEffect]) -> None:
+    def _remove_all(self, key: PartitionKey, usable: list[Copy], reason: str) -> None:
         topics = (self.image or MetadataImage()).topics
         gone = topics.topic(key[0]) is None
         error = ErrorCode.UNKNOWN_TOPIC_ID if gone else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        self._stop(key, error, f"{reason}: refresh the metadata", out)
+        self._stop(key, error, f"{reason}: refresh the metadata")
         self._assignments.settle(key)
         self._new.discard(key)
         self._starved.pop(key, None)
         for copy in usable:
-            self._remove(copy, reason, out)
-        self._remove_damaged(key, reason, out)
+            self._remove(copy, reason)
+        self._remove_damaged(key, reason)
 
-    def _remove_damaged(self, key: PartitionKey, reason: str, out: list[DataEffect]) -> None:
+    def _remove_damaged(self, key: PartitionKey, reason: str) -> None:
         for place in self.damaged.take(key):
-            out.append(RemoveReplica(directory_id=place, key=key, incarnation=0, reason=reason))
+            self._out.append(RemoveReplica(directory_id=place, key=key, incarnation=0, reason=reason))
 
-    def _remove(self, copy: Copy, reason: str, out: list[DataEffect]) -> None:
+    def _remove(self, copy: Copy, reason: str) -> None:
         if copy.stage is Stage.REMOVING:
             return
         if self.running.get(copy.key) is copy.partition and copy.partition is not None:
-            self._stop(copy.key, ErrorCode.NOT_LEADER_OR_FOLLOWER, reason, out)
+            self._stop(copy.key, ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
         self.copies.leave(copy)
-        out.append(
+        self._out.append(
             RemoveReplica(
                 directory_id=copy.directory_id,
                 key=copy.key,
@@ -402,19 +400,17 @@ class Placement:
         """The controller knows that the copy is lost: another may be made (S3.6)."""
         self._queue[key] = None
 
-    def directory_failed(
-        self, directory_id: bytes, reason: str, *, now_ms: int, out: list[DataEffect]
-    ) -> bool:
+    def directory_failed(self, directory_id: bytes, reason: str, *, now_ms: int) -> bool:
         """Its replicas are offline from now on, and only those (S3.1, S3.35). False: it was bad already."""
         if not self.directories.fail(directory_id, reason):
             return False
-        out.append(AbandonDirectory(directory_id=directory_id))
+        self._out.append(AbandonDirectory(directory_id=directory_id))
         self._fetchers.directory_failed(directory_id)
         text = f"its log directory failed: {reason}"
         for copy in self.copies.in_directory(directory_id):
             self.copies.drop(copy)
             if copy.partition is not None and self.running.get(copy.key) is copy.partition:
-                self._stop(copy.key, ErrorCode.KAFKA_STORAGE_ERROR, text, out)
+                self._stop(copy.key, ErrorCode.KAFKA_STORAGE_ERROR, text)
             if self._was_uncommitted(copy):
                 self._assignments.lose(copy.key, now_ms)
             elif self._place_of(copy.key) == directory_id:

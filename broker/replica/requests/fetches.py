@@ -31,6 +31,7 @@ from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.tail import Tail
 from metaquorum.broker.replica.partition.values import Changes, ReadPlan
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.raft.outbox import Outbox
 
 Find = Callable[[PartitionKey], Partition | FetchedPartition]
 Touched = Callable[[Partition], None]
@@ -104,9 +105,9 @@ class Fetches:
         tail: Tail,
         next_token: Callable[[], int],
         rng: random.Random,
+        out: Outbox[DataEffect],
     ) -> None:
-        self._config = config
-        self._tail = tail
+        self._config, self._out, self._tail = config, out, tail
         self._find = find
         self._touched = touched
         self._next_token = next_token
@@ -124,22 +125,22 @@ class Fetches:
 
     # ---- requests ----------------------------------------------------------------------------
 
-    def handle(self, key: object, request: FetchRequest, *, now_ms: int, out: list[DataEffect]) -> None:
+    def handle(self, key: object, request: FetchRequest, *, now_ms: int) -> None:
         if len(self._by_key) >= self._config.fetch_purgatory_max_requests and request.replica_id < 0:
             text = f"{len(self._by_key)} fetches are already waiting: try again later"
             error = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
-            out.append(DataRespond(key=key, response=error))
+            self._out.append(DataRespond(key=key, response=error))
             return
-        session = self._session(request, now_ms, out)
+        session = self._session(request, now_ms)
         if isinstance(session, ApiError):
-            out.append(DataRespond(key=key, response=session))
+            self._out.append(DataRespond(key=key, response=session))
             return
         whole = request.session_epoch <= FIRST_EPOCH
         max_bytes = min(request.max_bytes, self._config.fetch_max_bytes)
         fetch = Fetch(key, request, session, now_ms, whole=whole, max_bytes=max_bytes)
         self._by_key[key] = fetch
         self._by_session[session] = fetch
-        self._look(fetch, now_ms, out, arrived=True)
+        self._look(fetch, now_ms, arrived=True)
 
     def cancel(self, key: object) -> bool:
         """Whoever asked is gone."""
@@ -194,23 +195,23 @@ class Fetches:
         self._tail.forget(key)
         self.changed(key, Changes.ROLE)
 
-    def settle(self, now_ms: int, out: list[DataEffect]) -> None:
+    def settle(self, now_ms: int) -> None:
         """Looks again at fetches that were woken."""
         while self._woken:
             fetch = next(iter(self._woken))
             del self._woken[fetch]
             if not fetch.is_over and not fetch.pending:
-                self._look(fetch, now_ms, out)
+                self._look(fetch, now_ms)
 
-    def tick(self, now_ms: int, out: list[DataEffect]) -> None:
+    def tick(self, now_ms: int) -> None:
         for fetch in self._deadlines.take_due(now_ms):
             if not fetch.is_over and not fetch.pending:
-                self._look(fetch, now_ms, out)
+                self._look(fetch, now_ms)
 
     def next_deadline_ms(self) -> int | None:
         return self._deadlines.next_ms()
 
-    def read(self, event: PartitionRead, out: list[DataEffect]) -> None:
+    def read(self, event: PartitionRead) -> None:
         read = self._reads.pop(event.token, None)
         if read is None or read.fetch.is_over:
             return
@@ -221,22 +222,22 @@ class Fetches:
             fetch.answers[read.key] = self._damaged(fetch, read.key, event.problem)
         fetch.pending -= 1
         if fetch.pending == 0:
-            self._respond(fetch, out)
+            self._respond(fetch)
 
-    def directory_failed(self, directory_id: bytes, out: list[DataEffect]) -> None:
+    def directory_failed(self, directory_id: bytes) -> None:
         """Its reads are never reported on: they gave nothing."""
         dead = [token for token, read in self._reads.items() if read.directory_id == directory_id]
         for token in dead:
-            self.read(PartitionRead(token=token, data=None), out)
+            self.read(PartitionRead(token=token, data=None))
 
     # ---- sessions ----------------------------------------------------------------------------
 
-    def _session(self, request: FetchRequest, now_ms: int, out: list[DataEffect]) -> Session | ApiError:
+    def _session(self, request: FetchRequest, now_ms: int) -> Session | ApiError:
         if request.session_epoch > FIRST_EPOCH:
             found = self.sessions.find(request)
             if isinstance(found, ApiError):
                 return found
-            self._interrupt(found, out)
+            self._interrupt(found)
             found.advance()
             found.used_ms = now_ms
             for key in request.forgotten:
@@ -246,11 +247,11 @@ class Fetches:
             self._watch(found, request.partitions)
             return found
         if request.session_id != NO_SESSION:
-            self._close(self.sessions.remove(request.session_id, request.replica_id), out)
+            self._close(self.sessions.remove(request.session_id, request.replica_id))
         session = None
         if request.session_epoch == FIRST_EPOCH:
             session, evicted = self.sessions.begin(request, now_ms)
-            self._close(evicted, out)
+            self._close(evicted)
         elif request.session_epoch != FINAL_EPOCH:
             text = f"{request.session_epoch} is not a valid fetch session epoch: send -1, 0, or the next one"
             return ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text)
@@ -260,20 +261,20 @@ class Fetches:
         self._watch(session, request.partitions)
         return session
 
-    def _close(self, session: Session | None, out: list[DataEffect]) -> None:
+    def _close(self, session: Session | None) -> None:
         if session is not None:
-            self._interrupt(session, out)
+            self._interrupt(session)
             for key in session.partitions:
                 self._unwatch(session, key)
 
-    def _interrupt(self, session: Session, out: list[DataEffect]) -> None:
+    def _interrupt(self, session: Session) -> None:
         """The fetcher does not wait for its last fetch any more."""
         fetch = self._by_session.get(session)
         if fetch is not None:
             self._drop(fetch)
             text = "another fetch of the same session arrived: read its answer instead"
             error = ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text)
-            out.append(DataRespond(key=fetch.key, response=error))
+            self._out.append(DataRespond(key=fetch.key, response=error))
 
     def _watch(self, session: Session, parts: tuple[FetchPartition, ...]) -> None:
         for part in parts:
@@ -288,13 +289,13 @@ class Fetches:
 
     # ---- one fetch ---------------------------------------------------------------------------
 
-    def _look(self, fetch: Fetch, now_ms: int, out: list[DataEffect], *, arrived: bool = False) -> None:
+    def _look(self, fetch: Fetch, now_ms: int, *, arrived: bool = False) -> None:
         session = fetch.session
         fresh, session.fresh = session.fresh, {}
         for key in fresh:
             fetch.answers.pop(key, None)
             fetch.plans.pop(key, None)
-            found = self._ask(fetch, session.partitions[key], now_ms, out, arrived)
+            found = self._ask(fetch, session.partitions[key], now_ms, arrived)
             if isinstance(found, FetchedPartition):
                 fetch.answers[key] = found
             elif found.is_empty:
@@ -306,9 +307,9 @@ class Fetches:
             return
         self._deadlines.disarm(fetch)
         if fetch.plans:
-            self._begin_reads(fetch, out)
+            self._begin_reads(fetch)
         if not fetch.pending:
-            self._respond(fetch, out)
+            self._respond(fetch)
 
     def _enough(self, fetch: Fetch) -> bool:
         if fetch.min_bytes <= 1:
@@ -316,7 +317,7 @@ class Fetches:
         return sum(self._estimate(plan) for plan in fetch.plans.values()) >= fetch.min_bytes
 
     def _ask(
-        self, fetch: Fetch, part: FetchPartition, now_ms: int, out: list[DataEffect], arrived: bool
+        self, fetch: Fetch, part: FetchPartition, now_ms: int, arrived: bool
     ) -> FetchedPartition | ReadPlan:
         partition = self._find(part.key)
         if isinstance(partition, FetchedPartition):
@@ -324,9 +325,7 @@ class Fetches:
         replica_id = fetch.session.replica_id
         if not arrived:
             return partition.plan_read(part, replica_id=replica_id)
-        found = partition.fetch(
-            part, replica_id=replica_id, replica_epoch=fetch.replica_epoch, now_ms=now_ms, out=out
-        )
+        found = partition.fetch(part, replica_id=replica_id, replica_epoch=fetch.replica_epoch, now_ms=now_ms)
         self._touched(partition)
         return found
 
@@ -339,7 +338,7 @@ class Fetches:
         mean = max(1, partition.size_bytes // held)
         return min(plan.max_bytes, mean * (plan.to_offset - plan.from_offset))
 
-    def _begin_reads(self, fetch: Fetch, out: list[DataEffect]) -> None:
+    def _begin_reads(self, fetch: Fetch) -> None:
         room = fetch.max_bytes
         for key, plan in list(fetch.plans.items()):
             partition = self._find(key)
@@ -357,7 +356,7 @@ class Fetches:
             token = self._next_token()
             self._reads[token] = _Read(fetch, key, partition.directory_id)
             fetch.pending += 1
-            out.append(
+            self._out.append(
                 ReadPartition(
                     token=token,
                     directory_id=partition.directory_id,
@@ -372,7 +371,7 @@ class Fetches:
 
     # ---- the answer --------------------------------------------------------------------------
 
-    def _respond(self, fetch: Fetch, out: list[DataEffect]) -> None:
+    def _respond(self, fetch: Fetch) -> None:
         session = fetch.session
         self._close_fetch(fetch)
         answered: list[FetchedPartition] = []
@@ -393,7 +392,7 @@ class Fetches:
                 session.put_off(key)
         self.bytes += total
         response = FetchResponse(session_id=session.session_id, partitions=tuple(answered))
-        out.append(DataRespond(key=fetch.key, response=response))
+        self._out.append(DataRespond(key=fetch.key, response=response))
 
     def _part(self, fetch: Fetch, key: PartitionKey, data: bytes) -> FetchedPartition:
         """One partition as it is now; what was read counts only if it is still led in that epoch."""

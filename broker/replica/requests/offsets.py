@@ -17,6 +17,7 @@ from metaquorum.broker.replica.messages import (
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import FindPlan
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.raft.outbox import Outbox
 
 WAITING_MAX = 1_000
 
@@ -45,7 +46,8 @@ class _LookUp:
 class Offsets:
     """`find` gives a partition, or the result that says why there is none."""
 
-    def __init__(self, find: Find, next_token: Callable[[], int]) -> None:
+    def __init__(self, find: Find, next_token: Callable[[], int], out: Outbox[DataEffect]) -> None:
+        self._out = out
         self._find = find
         self._next_token = next_token
         self._waiting: dict[object, _Waiting] = {}
@@ -54,23 +56,23 @@ class Offsets:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def handle(self, key: object, request: ListOffsetsRequest, *, out: list[DataEffect]) -> None:
+    def handle(self, key: object, request: ListOffsetsRequest) -> None:
         if len(self._waiting) >= WAITING_MAX:
             text = f"{WAITING_MAX} offset lookups are already waiting: try again later"
             error = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
-            out.append(DataRespond(key=key, response=error))
+            self._out.append(DataRespond(key=key, response=error))
             return
         waiting = self._waiting[key] = _Waiting(key, len(request.partitions))
         for at, part in enumerate(request.partitions):
             found = self._find(part.key)
             answer = found.list_offset(part) if isinstance(found, Partition) else found
             if isinstance(answer, FindPlan) and isinstance(found, Partition):
-                self._look_up(waiting, at, answer, found, out)
+                self._look_up(waiting, at, answer, found)
             elif isinstance(answer, ListedOffset):
                 self._settle(waiting, at, answer)
-        self._respond(waiting, out)
+        self._respond(waiting)
 
-    def found(self, event: OffsetFound, out: list[DataEffect]) -> None:
+    def found(self, event: OffsetFound) -> None:
         look_up = self._look_ups.pop(event.token, None)
         if look_up is None:
             return
@@ -80,14 +82,14 @@ class Offsets:
         else:
             now = partition.found_offset(look_up.plan, event)
         self._settle(look_up.waiting, look_up.at, now)
-        self._respond(look_up.waiting, out)
+        self._respond(look_up.waiting)
 
-    def directory_failed(self, directory_id: bytes, out: list[DataEffect]) -> None:
+    def directory_failed(self, directory_id: bytes) -> None:
         """Its look-ups are never reported on."""
         for token, look_up in list(self._look_ups.items()):
             if look_up.directory_id == directory_id:
                 nothing = OffsetFound(token=token, offset=None, timestamp_ms=-1, leader_epoch=-1)
-                self.found(nothing, out)
+                self.found(nothing)
 
     def cancel(self, key: object) -> bool:
         return self._waiting.pop(key, None) is not None
@@ -99,12 +101,10 @@ class Offsets:
         self._look_ups.clear()
         return keys
 
-    def _look_up(
-        self, waiting: _Waiting, at: int, plan: FindPlan, partition: Partition, out: list[DataEffect]
-    ) -> None:
+    def _look_up(self, waiting: _Waiting, at: int, plan: FindPlan, partition: Partition) -> None:
         token = self._next_token()
         self._look_ups[token] = _LookUp(waiting, at, plan, partition.directory_id)
-        out.append(
+        self._out.append(
             FindOffset(
                 token=token,
                 directory_id=partition.directory_id,
@@ -120,7 +120,7 @@ class Offsets:
             waiting.results[at] = result
             waiting.left -= 1
 
-    def _respond(self, waiting: _Waiting, out: list[DataEffect]) -> None:
+    def _respond(self, waiting: _Waiting) -> None:
         if waiting.left == 0 and self._waiting.pop(waiting.key, None) is not None:
             results = tuple([each for each in waiting.results if each is not None])
-            out.append(DataRespond(key=waiting.key, response=ListOffsetsResponse(results=results)))
+            self._out.append(DataRespond(key=waiting.key, response=ListOffsetsResponse(results=results)))

@@ -20,6 +20,7 @@ from metaquorum.broker.replica.messages import (
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.tail import Tail
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.raft.outbox import Outbox
 
 Find = Callable[[PartitionKey], Partition | ProduceResult]
 Touched = Callable[[Partition], None]
@@ -52,15 +53,18 @@ class Ticket:
     def deadline_ms(self) -> int:
         return self._waiting.deadline_ms
 
-    def complete(self, result: ProduceResult, out: list[DataEffect]) -> None:
-        self._produces.completed(self._waiting, self._at, result, out)
+    def complete(self, result: ProduceResult) -> None:
+        self._produces.completed(self._waiting, self._at, result)
 
 
 class Produces:
     """`find` gives a partition, or the result that says why there is none. `touched` is told of each one that
     was given a batch."""
 
-    def __init__(self, find: Find, touched: Touched, tail: Tail, requests_max: int) -> None:
+    def __init__(
+        self, find: Find, touched: Touched, tail: Tail, requests_max: int, out: Outbox[DataEffect]
+    ) -> None:
+        self._out = out
         self._find = find
         self._tail = tail
         self._touched = touched
@@ -73,13 +77,11 @@ class Produces:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def handle(
-        self, key: object, request: ProduceRequest, *, now_ms: int, wall_ms: int, out: list[DataEffect]
-    ) -> None:
+    def handle(self, key: object, request: ProduceRequest, *, now_ms: int, wall_ms: int) -> None:
         refusal = self._refusal(request)
         if refusal is not None:
             self.failed += 1
-            out.append(DataRespond(key=key, response=refusal))
+            self._out.append(DataRespond(key=key, response=refusal))
             return
         parts = request.partitions
         waiting = Waiting(key, len(parts), now_ms + max(0, request.timeout_ms))
@@ -90,12 +92,10 @@ class Produces:
                 continue
             ticket = Ticket(self, waiting, at)
             base = found.end_offset
-            result = found.produce(
-                ticket, part.records, request.acks, now_ms=now_ms, wall_ms=wall_ms, out=out
-            )
+            result = found.produce(ticket, part.records, request.acks, now_ms=now_ms, wall_ms=wall_ms)
             if found.end_offset > base:
                 self.records += found.end_offset - base
-                self._note_tail(found, base, out)
+                self._note_tail(found, base)
             if result is None:
                 waiting.tickets.append((found, ticket))
                 self.bytes += len(part.records)
@@ -103,14 +103,14 @@ class Produces:
                 self._settle(waiting, at, result)
             self._touched(found)
         if waiting.left == 0:
-            self._respond(waiting, out)
+            self._respond(waiting)
         else:
             self._waiting[key] = waiting
 
-    def completed(self, waiting: Waiting, at: int, result: ProduceResult, out: list[DataEffect]) -> None:
+    def completed(self, waiting: Waiting, at: int, result: ProduceResult) -> None:
         self._settle(waiting, at, result)
         if waiting.left == 0 and self._waiting.pop(waiting.key, None) is not None:
-            self._respond(waiting, out)
+            self._respond(waiting)
 
     def cancel(self, key: object) -> bool:
         """Whoever asked is gone; what was appended stays."""
@@ -128,8 +128,8 @@ class Produces:
             self.cancel(key)
         return keys
 
-    def _note_tail(self, partition: Partition, base_offset: int, out: list[DataEffect]) -> None:
-        for effect in reversed(out):
+    def _note_tail(self, partition: Partition, base_offset: int) -> None:
+        for effect in reversed(self._out):
             if isinstance(effect, AppendPartition) and effect.key == partition.key:
                 self._tail.note(partition.key, base_offset, partition.end_offset, effect.batches.data)
                 return
@@ -140,9 +140,9 @@ class Produces:
             waiting.left -= 1
             self.failed += result.error is not ErrorCode.NONE
 
-    def _respond(self, waiting: Waiting, out: list[DataEffect]) -> None:
+    def _respond(self, waiting: Waiting) -> None:
         results = tuple([each for each in waiting.results if each is not None])
-        out.append(DataRespond(key=waiting.key, response=ProduceResponse(results=results)))
+        self._out.append(DataRespond(key=waiting.key, response=ProduceResponse(results=results)))
 
     def _refusal(self, request: ProduceRequest) -> ApiError | None:
         if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):

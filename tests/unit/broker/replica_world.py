@@ -32,6 +32,7 @@ from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import FollowerOutcome, ReadPlan
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.image import PartitionInfo
+from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.format import hop_headers, parse_header
 from metaquorum.storage.log.epochs import EpochTable
@@ -108,7 +109,7 @@ class Ticket:
     deadline_ms: int = 10**9
     results: list[ProduceResult] = field(default_factory=list)
 
-    def complete(self, result: ProduceResult, out: list[DataEffect]) -> None:
+    def complete(self, result: ProduceResult) -> None:
         assert not self.results, "a ticket is completed once"
         self.results.append(result)
 
@@ -204,7 +205,7 @@ class Replica:
         self.disk = disk or ListDisk()
         self.now_ms = 0
         self.wall_ms = WALL_MS
-        self.out: list[DataEffect] = []
+        self.out: Outbox[DataEffect] = Outbox()
         self.partition = Partition(
             replace(config, broker_id=broker_id),
             key=KEY,
@@ -214,11 +215,12 @@ class Replica:
             log=self.disk.opened(high_watermark),
             settings=settings or TopicSettings(),
             brokers=self.brokers,
+            out=self.out,
         )
 
     def take(self) -> list[DataEffect]:
         """All effects since the last call, also those for the disk, which gets its work."""
-        out, self.out = self.out, []
+        out = self.out.take()
         self.disk.queue.extend(
             each for each in out if isinstance(each, AppendPartition | CutPartition | TrimTo)
         )
@@ -245,13 +247,13 @@ class Replica:
                     end_offset=disk.end,
                     size_bytes=disk.size_bytes,
                 )
-                partition.appended(event, now_ms=self.now_ms, out=self.out)
+                partition.appended(event, now_ms=self.now_ms)
             case CutPartition():
                 if work.start_over:
                     disk.batches, disk.synced, disk.start = [], 0, work.end_offset
                 disk.cut(work.end_offset)
                 cut = LogCut(directory_id=DIRECTORY, key=KEY, incarnation=work.incarnation, log=disk.opened())
-                partition.cut(cut, now_ms=self.now_ms, out=self.out)
+                partition.cut(cut, now_ms=self.now_ms)
             case TrimTo():
                 self.trim(work.start_offset, work.incarnation)
 
@@ -268,12 +270,12 @@ class Replica:
             start_offset=disk.start,
             size_bytes=disk.size_bytes,
         )
-        self.partition.trimmed(event, now_ms=self.now_ms, out=self.out)
+        self.partition.trimmed(event, now_ms=self.now_ms)
 
     def sync(self) -> None:
         disk = self.disk
         disk.synced = len(disk.batches)
-        self.partition.synced(self.partition.incarnation, disk.synced_end, now_ms=self.now_ms, out=self.out)
+        self.partition.synced(self.partition.incarnation, disk.synced_end, now_ms=self.now_ms)
 
     def settle(self) -> None:
         """The disk writes and syncs all that it was asked for."""
@@ -287,17 +289,15 @@ class Replica:
     # ---- what others ask ---------------------------------------------------------------------
 
     def lead(self, what: PartitionInfo) -> None:
-        self.partition.lead(what, now_ms=self.now_ms, out=self.out)
+        self.partition.lead(what, now_ms=self.now_ms)
 
     def follow(self, what: PartitionInfo) -> None:
-        self.partition.follow(what, now_ms=self.now_ms, out=self.out)
+        self.partition.follow(what, now_ms=self.now_ms)
 
     def send(self, records: bytes, acks: int = ACKS_ALL, *, timeout_ms: int = 10**9) -> Ticket:
         """A ticket that has the result already, or waits for it."""
         ticket = Ticket(self.now_ms + timeout_ms)
-        result = self.partition.produce(
-            ticket, records, acks, now_ms=self.now_ms, wall_ms=self.wall_ms, out=self.out
-        )
+        result = self.partition.produce(ticket, records, acks, now_ms=self.now_ms, wall_ms=self.wall_ms)
         if result is not None:
             assert not ticket.results
             ticket.results.append(result)
@@ -320,7 +320,6 @@ class Replica:
             replica_id=broker_id,
             replica_epoch=broker_epoch or (-1 if known is None else known),
             now_ms=self.now_ms,
-            out=self.out,
         )
 
     def read(self, offset: int) -> bytes:
@@ -336,14 +335,11 @@ class Replica:
             replica_id=broker_id,
             replica_epoch=self.brokers.epoch(broker_id) or -1,
             now_ms=self.now_ms,
-            out=self.out,
         )
         return plan if isinstance(plan, FetchedPartition) else answered(plan, self.disk.read(plan))
 
     def take_answer(self, part: FetchedPartition, asked: FetchPartition) -> FollowerOutcome:
-        return self.partition.fetched(
-            part, asked=asked, now_ms=self.now_ms, wall_ms=self.wall_ms, out=self.out
-        )
+        return self.partition.fetched(part, asked=asked, now_ms=self.now_ms, wall_ms=self.wall_ms)
 
 
 def answered(plan: ReadPlan, records: bytes) -> FetchedPartition:

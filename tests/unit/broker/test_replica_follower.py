@@ -188,7 +188,7 @@ def test_a_cut_is_work_under_a_new_incarnation_and_overtakes_what_was_under_way(
     assert replica.take() == [CutPartition(directory_id=DIRECTORY, key=KEY, incarnation=2, end_offset=3)]
     assert replica.partition.incarnation == 2 and replica.partition.fetch_position() is None
     late = LogAppended(directory_id=DIRECTORY, key=KEY, incarnation=1, end_offset=99, size_bytes=1)
-    replica.partition.appended(late, now_ms=0, out=replica.out)
+    replica.partition.appended(late, now_ms=0)
     replica.partition.take_changes()
     replica.settle()
     assert Changes.POSITION in replica.partition.take_changes()

@@ -44,7 +44,7 @@ def isr_of(change: PartitionAlteration | None) -> list[int] | None:
 
 def answer(replica: Replica, sent: PartitionAlteration | None, result: AlteredPartition | ApiError) -> None:
     assert sent is not None
-    replica.partition.isr_answered(sent, result, now_ms=replica.now_ms, out=replica.out)
+    replica.partition.isr_answered(sent, result, now_ms=replica.now_ms)
 
 
 def accepted(
@@ -144,11 +144,9 @@ def test_figures_say_how_near_a_partition_is_to_its_minimum(
         len(isr) < 1,
         len(isr) == 1,
     )
-    replica.partition.change_settings(
-        TopicSettings(min_insync_replicas=minimum), now_ms=replica.now_ms, out=replica.out
-    )
+    replica.partition.change_settings(TopicSettings(min_insync_replicas=minimum), now_ms=replica.now_ms)
     assert (replica.partition.is_under_min_isr, replica.partition.is_at_min_isr) == (under, at)
-    replica.partition.idle(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved", out=replica.out)
+    replica.partition.idle(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved")
     assert (replica.partition.is_under_min_isr, replica.partition.is_at_min_isr) == (False, False)
 
 
@@ -368,7 +366,7 @@ def test_after_a_repeated_proposal_a_refusal_does_not_make_the_first_copy_harmle
     assert replica.partition.high_watermark == 1, "the first copy may still reach the controller"
     deadline = replica.partition.next_deadline_ms()
     assert deadline == 2 * CONFIG.controller_request_timeout_ms
-    replica.partition.tick(now_ms=deadline, out=replica.out)
+    replica.partition.tick(now_ms=deadline)
     assert replica.partition.high_watermark == 2
     assert replica.partition.next_deadline_ms() is None
 

@@ -167,7 +167,7 @@ def test_a_lower_minimum_lets_the_high_watermark_go_on() -> None:
     replica.settle()
     assert replica.partition.high_watermark == 0 and ticket.results
     replica.partition.change_settings(
-        TopicSettings(min_insync_replicas=1, holds_back_high_watermark=True), now_ms=0, out=replica.out
+        TopicSettings(min_insync_replicas=1, holds_back_high_watermark=True), now_ms=0
     )
     assert replica.partition.high_watermark == 1
     assert not any(isinstance(each, ChangeLogSettings) for each in replica.take())
@@ -177,7 +177,7 @@ def test_settings_of_the_log_go_to_the_disk() -> None:
     replica = leader()
     replica.take()
     changed = LogSettings(segment_bytes=1_000)
-    replica.partition.change_settings(TopicSettings(log=changed), now_ms=0, out=replica.out)
+    replica.partition.change_settings(TopicSettings(log=changed), now_ms=0)
     assert replica.take() == [
         ChangeLogSettings(directory_id=DIRECTORY, key=KEY, incarnation=1, settings=changed)
     ]
@@ -275,12 +275,12 @@ def test_a_request_that_waits_too_long_is_told_so_once() -> None:
     slow, patient = replica.send(batch(), timeout_ms=500), replica.send(batch(), timeout_ms=900)
     unwritten = replica.send(batch(), ACKS_LEADER, timeout_ms=700)
     assert replica.partition.next_deadline_ms() == 500
-    replica.partition.tick(now_ms=499, out=replica.out)
+    replica.partition.tick(now_ms=499)
     assert not slow.results
-    replica.partition.tick(now_ms=500, out=replica.out)
+    replica.partition.tick(now_ms=500)
     assert slow.result.error is ErrorCode.REQUEST_TIMED_OUT and "offset 0" in str(slow.result.message)
     assert replica.partition.next_deadline_ms() == 700
-    replica.partition.tick(now_ms=700, out=replica.out)
+    replica.partition.tick(now_ms=700)
     assert unwritten.result.error is ErrorCode.REQUEST_TIMED_OUT
     replica.settle()
     all_hold(replica, 3)
@@ -313,7 +313,7 @@ def test_whoever_waits_is_told_when_another_broker_leads() -> None:
 def test_whoever_waits_is_told_that_the_directory_failed() -> None:
     replica = leader()
     ticket = replica.send(batch())
-    replica.partition.idle(ErrorCode.KAFKA_STORAGE_ERROR, "the directory failed: ask again", out=replica.out)
+    replica.partition.idle(ErrorCode.KAFKA_STORAGE_ERROR, "the directory failed: ask again")
     assert ticket.result.error is ErrorCode.KAFKA_STORAGE_ERROR
     assert replica.send(batch()).result.error is ErrorCode.KAFKA_STORAGE_ERROR
     assert replica.partition.role is Role.IDLE and replica.partition.isr == ()
@@ -389,7 +389,7 @@ def test_changes_say_what_moved() -> None:
 def test_a_report_on_work_before_a_cut_is_ignored() -> None:
     replica = leader()
     replica.send(batch())
-    replica.partition.synced(99, 1, now_ms=0, out=replica.out)
+    replica.partition.synced(99, 1, now_ms=0)
     assert (replica.partition.written_end, replica.partition.synced_end) == (0, 0)
 
 
@@ -398,6 +398,6 @@ def test_deadlines_of_many_are_kept_apart() -> None:
     tickets: dict[int, Ticket] = {ms: replica.send(batch(), timeout_ms=ms) for ms in (50, 10, 30, 20, 40)}
     for now in (10, 20, 30, 40, 50):
         assert replica.partition.next_deadline_ms() == now
-        replica.partition.tick(now_ms=now, out=replica.out)
+        replica.partition.tick(now_ms=now)
         assert [ms for ms in sorted(tickets) if tickets[ms].results] == list(range(10, now + 1, 10))
     assert replica.partition.next_deadline_ms() is None

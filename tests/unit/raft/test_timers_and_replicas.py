@@ -319,7 +319,7 @@ def test_a_chunk_or_records_for_an_earlier_role_do_nothing(role: Any) -> None:
     in_role(core, role)
     late = replace(chunk(0, b"abcd"), leader_id=None)
     snapshots.on_fetch_snapshot_response(core.state, 5, flight, late)
-    assert core.state.take_effects() == []
+    assert core.state.out.take() == []
 
     core, request = follower()
     flight = core.state.in_flight.pop(request.correlation_id)
@@ -327,7 +327,7 @@ def test_a_chunk_or_records_for_an_earlier_role_do_nothing(role: Any) -> None:
     assert isinstance(flight.request, FetchRequest)
     records = replace(answer(records=batches(0, 3, 4), high_watermark=3), leader_id=None)
     fetching.on_fetch_response(core.state, 5, flight, flight.request, records)
-    assert core.state.take_effects() == []
+    assert core.state.out.take() == []
     assert (core.log_end_offset, core.high_watermark) == (0, -1)
 
 

@@ -7,6 +7,7 @@ record that it writes when no heartbeat came (KIP-631, `BrokerHeartbeatManager` 
 from __future__ import annotations
 
 from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED
+from metaquorum.metadata.image.damaged import is_mark
 from metaquorum.metadata.image.types import PartitionInfo
 from metaquorum.metadata.inspect.causes.cause_types import SHUTDOWN_LEVEL, Cause, Scene, cannot_tell
 from metaquorum.metadata.inspect.changes.change_steps import BrokerStep, BrokerStory, Place
@@ -194,6 +195,8 @@ def _known_loss(broker: int, before: PartitionInfo, scene: Scene) -> Cause | Non
         and directory not in (None, UNASSIGNED, MIGRATING)
         and directory not in known.directories
     ):
+        if is_mark(known, directory):
+            return cause("replica-damaged", "cannot read its replica, whose log is damaged", None)
         if story.directory_lost is not None:
             return cause("directory-failed", "has this log directory offline", story.directory_lost)
         text = "is registered without this log directory (it failed, left log.dirs, or was formatted anew)"

@@ -43,6 +43,7 @@ RULES: dict[str, str] = {
     "replicas-changed": "the replica list changed in one step, with nothing to copy",
     "directory-assigned": "a broker reported which log directory holds a replica",
     "directory-moved": "a replica is in another log directory: it was moved, or created anew there",
+    "replica-damaged": "a broker reported that the log of its replica is damaged, whole again, or given up",
     "leader-epoch-raised": "the record names the current leader again, which raises the leader epoch",
     "eligible-leaders-changed": "the eligible leader replicas changed (KIP-966)",
     "registered": "the broker registered and had no registration before",

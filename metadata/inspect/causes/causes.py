@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED
+from metaquorum.metadata.image.damaged import damaged_in, given_up_in
 from metaquorum.metadata.image.types import NO_LEADER, RECOVERED, RECOVERING, PartitionInfo
 from metaquorum.metadata.inspect.causes.broker_causes import broker_causes, broker_loss, fence_cause
 from metaquorum.metadata.inspect.causes.cause_types import SHUTDOWN_LEVEL, Cause, Scene, cannot_tell, ids
@@ -57,7 +58,7 @@ def partition_causes(step: PartitionStep, scene: Scene) -> tuple[Cause, ...]:
     if isr:
         found += _isr_grew(before, after)
     if replicas or before.directories != after.directories:
-        found += _directories(before, after)
+        found += _directories(before, after, scene)
     found += _epochs(before, after, step)
     if not found:
         return (Cause(rule="unexplained", text="nothing in the log says why"),)
@@ -138,6 +139,8 @@ def _losses(before: PartitionInfo, after: PartitionInfo, scene: Scene) -> Iterat
     for broker in losers:
         if broker not in after.replicas:
             continue  # the reassignment took it; its own cause says so
+        if _is_damaged(broker, after, scene):
+            continue  # its place says so
         cause = broker_loss(broker, before, scene)
         if cause is not None:
             yield cause
@@ -265,12 +268,30 @@ def _isr_grew(before: PartitionInfo, after: PartitionInfo) -> Iterator[Cause]:
         yield Cause(rule="replica-caught-up", text=text, broker_id=joined[0])
 
 
-def _directories(before: PartitionInfo, after: PartitionInfo) -> Iterator[Cause]:
+def _is_damaged(replica: int, after: PartitionInfo, scene: Scene) -> bool:
+    """Whether its broker said that the log of the replica is damaged (ADR 13)."""
+    known, place = scene.feed.brokers.get(replica), after.directory_of(replica)
+    return known is not None and place in [damaged_in(each) for each in known.directories]
+
+
+def _directories(before: PartitionInfo, after: PartitionInfo, scene: Scene) -> Iterator[Cause]:
     for replica in after.replicas:
         old, new = before.directory_of(replica), after.directory_of(replica)
         if old is None or new is None or old == new:
             continue
-        if new == LOST:
+        known = scene.feed.brokers.get(replica)
+        if _is_damaged(replica, after, scene):
+            text = (
+                f"broker {replica} cannot read its replica, whose log is damaged (its own log names the file)"
+            )
+            yield Cause(rule="replica-damaged", text=text, broker_id=replica)
+        elif old == damaged_in(new):
+            text = f"broker {replica} reported that its damaged replica is whole again"
+            yield Cause(rule="replica-damaged", text=text, broker_id=replica)
+        elif known is not None and new in map(given_up_in, known.directories):
+            text = f"broker {replica} gave up its damaged replica, to recreate it"
+            yield Cause(rule="replica-damaged", text=text, broker_id=replica)
+        elif new == LOST:
             text = f"broker {replica} has its replica in a lost directory"
             yield Cause(rule="directory-failed", text=text, broker_id=replica)
         elif old in (UNASSIGNED, MIGRATING, LOST):

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from metaquorum.metadata.image.damaged import damaged_in, given_up_in
 from metaquorum.metadata.inspect.causes.cause_rules import RULES
 from metaquorum.metadata.inspect.entities.targets import Target, parse_target
 from metaquorum.metadata.inspect.errors import InspectError
@@ -252,6 +253,37 @@ def test_causes_that_the_recording_does_not_hold(
     found = chain("topic/t/0", START, *batches)
     assert found.last is not None
     assert [cause.rule for cause in found.last.causes] == rules
+
+
+def test_a_damaged_replica_is_no_lagging_one_and_no_move() -> None:
+    """Its broker said that it lies where no directory is, then back, or that it is given up (ADR 13)."""
+    home, other = b"h" * 16, b"o" * 16
+    start = (
+        0,
+        [
+            r.BrokerRecord(1, ID, 0, log_dirs=(home,)),
+            r.BrokerRecord(2, OTHER, 1, log_dirs=(other,)),
+            r.TopicRecord("t", ID),
+            partition(directories=(home, other)),
+            LEVEL,
+        ],
+    )
+    damaged = (9, [change(isr=(2,), leader=2, directories=(damaged_in(home), other))])
+    back = (19, [change(directories=(home, other))])
+    given_up = (19, [change(directories=(given_up_in(home), other))])
+    alone = (9, [change(leader=-1, isr=(1,), directories=(damaged_in(home), other))])
+    for batches, expected in (
+        ([damaged], {"replica-damaged": "cannot read its replica", "elected-from-isr": ""}),
+        ([damaged, back], {"replica-damaged": "is whole again"}),
+        ([damaged, given_up], {"replica-damaged": "gave up its damaged replica"}),
+        ([damaged, given_up, back], {"directory-moved": "moved or recreated"}),
+        ([alone, (19, [change(leader=-1)])], {"leader-epoch-raised": ""}),
+    ):
+        last = chain("topic/t/0", start, *batches).last
+        assert last is not None
+        told = {cause.rule: cause.text for cause in last.causes}
+        assert told.keys() == expected.keys(), told
+        assert all(part in told[rule] for rule, part in expected.items()), told
 
 
 def test_a_split_fence_names_the_offset_of_its_record() -> None:

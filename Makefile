@@ -36,6 +36,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/mypy examples
 	$(BIN)/lint-imports
+	$(BIN)/codespell
 
 proto: setup
 	$(BIN)/python proto/generate.py

@@ -1,4 +1,4 @@
-"""What a broker's core is configured with. Names are Kafka's keys in snake case (K16)."""
+"""What a broker's core is configured with. Names are Kafka's keys in snake case."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from metaquorum.metadata.errors import InvariantViolation
 
 
 class ProcessState(IntEnum):
-    """Kafka's public numbers for the state of a broker process (K13)."""
+    """Kafka's public numbers for the state of a broker process."""
 
     NOT_RUNNING = 0
     STARTING = 1

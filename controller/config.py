@@ -1,4 +1,4 @@
-"""What a controller node is configured with. Owns names, units and defaults (K16); reads no file.
+"""What a controller node is configured with. Owns names, units and defaults; reads no file.
 
 Durations are in ms and sizes in bytes, as the names say; 0 switches a periodic thing off where noted.
 """
@@ -56,7 +56,7 @@ class ControllerConfig:
     unclean_leader_election_enable: bool = False
     """unclean.leader.election.enable: for topics that set nothing, nor the cluster's default."""
     records_per_request_max: int = 50_000
-    """A request that would write more is refused with POLICY_VIOLATION (DESIGN 4)."""
+    """A request that would write more is refused with POLICY_VIOLATION."""
     records_per_slice_max: int = 5_000
     """Fencing, unfencing and the like write at most so many partition changes in one batch and step."""
     answers_max: int = 10_000

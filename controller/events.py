@@ -61,7 +61,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestArrived:
-    """A client or broker asks. `arrived_ms` was taken on arrival, before any queue (DESIGN 8)."""
+    """A client or broker asks. `arrived_ms` was taken on arrival, before any queue."""
 
     key: int
     arrived_ms: int
@@ -89,7 +89,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Answer the client request `key`. Released only when what it says is committed (DESIGN 6)."""
+    """Answer the client request `key`. Released only when what it says is committed."""
 
     key: int
     response: ControllerResponse | ApiError

@@ -1,4 +1,4 @@
-"""What finalized feature levels ask of a broker, and what they allow the controller to write (K26, S2.14)."""
+"""What finalized feature levels ask of a broker, and what they allow the controller to write (S2.14)."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _check_office(node: ControllerNode) -> None:
     ledger, raft = node.ledger, node.raft
     if node.active is None:
         _require(not ledger.pending, "a node that is not active has nothing pending")
-        _require(not node.sessions.fencing, "a node that is not active fences nobody")
+        _require(not node.sessions.fencing, "a node that is not active fences no broker")
     elif not node.stopped:
         _require(raft.is_leader, "an active controller leads")
         _require(
@@ -56,7 +56,7 @@ def _check_office(node: ControllerNode) -> None:
         for broker_id in node.sessions.fencing:
             _require(
                 any(work.broker_id == broker_id for work in node.active.work),
-                f"broker {broker_id} is marked as being fenced and nobody works on it",
+                f"broker {broker_id} is marked as being fenced, but no work is under way for it",
             )
 
 

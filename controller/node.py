@@ -1,4 +1,4 @@
-"""A controller node as one pure state machine: events in, an ordered list of effects out (DESIGN 7).
+"""A controller node as one pure state machine: events in, an ordered list of effects out.
 
 Owns the order between Raft, the replay of what is committed, the active controller's decisions and the
 answers; every effect that leaves may be executed at once. Knows no clock, no files and no network. Raft knows
@@ -336,7 +336,7 @@ class ControllerNode:
         if type(turn) is RequestArrived and not self._lets_through(turn):
             return
         if self.active is None:
-            raise InvariantViolation(f"nobody is active to take the turn {turn}")
+            raise InvariantViolation(f"no active controller can take the turn {turn}")
         outcome = self.active.decide(turn, now_ms=self.now_ms, wall_ms=self.wall_ms)
         if outcome is not NOTHING:
             self._carry_out(self.active, turn, outcome)
@@ -373,7 +373,7 @@ class ControllerNode:
         self._turns.add_first(outcome.then)
 
     def _append(self, batch: Batch) -> None:
-        """Appends only what replays (DESIGN 6). Raises BatchError and RecordEncodeError before anything
+        """Appends only what replays. Raises BatchError and RecordEncodeError before anything
         happened, and ReplayError for a decision that does not fit its own image: a bug."""
         raft = self.raft
         batches = self.ledger.append(

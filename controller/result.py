@@ -12,7 +12,7 @@ from metaquorum.metadata.requests.common import ControllerResponse
 
 
 class ControllerResult(msgspec.Struct, frozen=True, kw_only=True):
-    """`records` are one atomic batch; `response` is true once they are committed (DESIGN 6).
+    """`records` are one atomic batch; `response` is true once they are committed.
 
     A result without records says what it was read from, so that it can be told as soon as that much is
     committed: the whole image, or only the registration of `depends_on_broker`, or nothing at all.
@@ -26,7 +26,7 @@ class ControllerResult(msgspec.Struct, frozen=True, kw_only=True):
 
 class ControllerAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What to answer the request `key`, as soon as what it was read from is committed: the newest image (with
-    the outcome's batch), only the registration of `depends_on_broker`, or nothing at all (DESIGN 6)."""
+    the outcome's batch), only the registration of `depends_on_broker`, or nothing at all."""
 
     key: int
     response: ControllerResponse | ApiError

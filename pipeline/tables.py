@@ -124,11 +124,11 @@ COVERAGE = _table(
     Column(
         "state",
         STRING,
-        f"{KNOWN}; as in `metaquorum log`: {STATE_UNKNOWN} (the records are there, and no snapshot says what "
-        f"the state was: the other tables have what a record alone tells), {MISSING} (in no log, between two "
-        f"that are there), {NOT_IN_LOG} (before the first log); {UNOBSERVED} (nobody wrote before the record "
-        f"at from_offset, where an idle quorum does: it was down); {OFF} (the last broker had stopped in "
-        "order, and none was back)",
+        f"{KNOWN}; as in `metaquorum log`: {STATE_UNKNOWN} (the records are there, and no snapshot says "
+        f"what the state was: the other tables have what a record alone tells), {MISSING} (in no log, "
+        f"between two that are there), {NOT_IN_LOG} (before the first log); {UNOBSERVED} (nothing was "
+        f"written before the record at from_offset, although an idle quorum writes: it was down); {OFF} "
+        "(the last broker had stopped in order, and none was back)",
     ),
     Column("from_offset", LONG, "first offset"),
     Column("from_time", TIME, "when: the time of the record before, or of the first where none is before"),
@@ -236,7 +236,7 @@ VIOLATIONS = _table(
     "broken invariants (docs/invariants.md) and records that the replay refused",
     ("rule", "where", "from_offset", "found"),
     Column("rule", STRING, "name of the invariant; `replay` for a refused record"),
-    Column("severity", STRING, "error: a bug of whoever wrote the log; warning: a state to look at"),
+    Column("severity", STRING, "error: a bug of the program that wrote the log; warning: a state to look at"),
     Column("where", STRING, "entity path, as in topic/orders/7"),
     Column("found", STRING, "what was found"),
     *_INTERVAL,

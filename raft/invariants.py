@@ -73,7 +73,7 @@ def check_core(core: RaftCore) -> None:
         case Prospective():
             _require(not state.is_observer, "an observer never stands", core)
         case Follower(leader_id=leader_id):
-            _require(leader_id != state.node_id, "nobody follows itself", core)
+            _require(leader_id != state.node_id, "no node follows itself", core)
             _require(state.known_leader_id == leader_id, "a follower's leader is the one on record", core)
         case Resigned():
             _require(

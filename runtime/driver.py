@@ -60,7 +60,7 @@ until so many events are there or the time is over. A round costs every node the
 bursts halve the CPU of a write. More would leave followers and clients without work meanwhile."""
 
 GAP_MS = 200
-"""A pause of the process, or a step, that is longer makes silence of others prove nothing (DESIGN 8)."""
+"""A pause of the process, or a step, that is longer makes silence of others prove nothing."""
 
 GAP_SETTLE_MS = 100
 """After a gap the inbox counts as drained only when the sockets have had so long to be read."""

@@ -1,6 +1,6 @@
 """Requests of clients on their way through a node: a key, a place in the inbox, and who waits for it.
 
-Owns the keys and the waiting callers. The time of arrival is taken here, before any queue (DESIGN 8).
+Owns the keys and the waiting callers. The time of arrival is taken here, before any queue.
 """
 
 from __future__ import annotations

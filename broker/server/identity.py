@@ -2,7 +2,7 @@
 
 Owns the asking and the writing; who is who is decided in `broker.identity` and by the active controller.
 Does nothing unless `broker.id.generation.enable` is set: then directories are formatted by hand. A broker may
-format its own: it votes on nothing, so an emptied disk can lose nothing that was committed (unlike K18).
+format its own: it has no vote, so an emptied disk can lose nothing that was committed.
 """
 
 from __future__ import annotations

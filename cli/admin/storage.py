@@ -1,6 +1,6 @@
 """`metaquorum storage`: format directories, look at their identity, draw ids.
 
-Formatting is always asked for and never done on the way (KIP-631, K18): if servers formatted empty
+Formatting is always asked for and never done on the way (KIP-631): if servers formatted empty
 directories by themselves, a majority of emptied disks could elect a leader without the committed records.
 """
 

@@ -1,4 +1,4 @@
-"""The releases that a cluster can be formatted at. The levels are `metadata.features`' (K26)."""
+"""The releases that a cluster can be formatted at. The levels are `metadata.features`'."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def _findings(one: LogReport, show_all: bool) -> Iterator[str]:
     for rule, found in by_rule.items():
         shown = found if show_all else found[:_SHOWN_OF_A_RULE]
         for finding in shown:
-            still = ", and still so at the end" if (rule, finding.where) in one.lasting else ""
+            still = ", and still at the end" if (rule, finding.where) in one.lasting else ""
             yield (
                 f"  offset {finding.offset}  {utc_text(finding.time_ms)}  {finding.severity} {rule} at"
                 f" {finding.where}: {finding.text}{still}"

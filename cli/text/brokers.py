@@ -12,7 +12,7 @@ SECURITY_PROTOCOLS = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SS
 
 
 def broker_state(broker: BrokerRegistration) -> str:
-    """What the controllers think of a broker (K13): running, fenced or in controlled shutdown."""
+    """What the controllers think of a broker: running, fenced or in controlled shutdown."""
     if broker.fenced:
         return "fenced"
     return "controlled shutdown" if broker.in_controlled_shutdown else "running"

@@ -1,7 +1,7 @@
 """What the active controller decides on: the newest image, and the soft state of this leadership.
 
 Decisions read it. It changes in one place, `take_up`, when what an `Outcome` writes has been appended.
-Never logged, gone with leadership (DESIGN 8).
+Never logged, gone with leadership.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class Steps:
 
     def _balance_leaders(self) -> Outcome:
         """Once an interval: leaderless partitions are looked at again (an unclean election may have been
-        allowed meanwhile), and leadership goes back to preferred replicas that can take it (K17)."""
+        allowed meanwhile), and leadership goes back to preferred replicas that can take it."""
         if self._balance_at_ms is None or self._now_ms < self._balance_at_ms:
             return NOTHING
         self._balance_at_ms = self._now_ms + self._config.leader_imbalance_check_interval_ms

@@ -30,7 +30,7 @@ from metaquorum.controller.result import Slice
 from metaquorum.metadata.image import BrokerRegistration, MetadataImage
 
 ELECTIONS_PER_IMBALANCE_MAX = 1_000
-"""Preferred leaders elected in one batch of the balancer (K17's MAX_ELECTIONS_PER_IMBALANCE)."""
+"""Preferred leaders elected in one batch of the balancer (MAX_ELECTIONS_PER_IMBALANCE)."""
 
 
 BROKERS_TOLD_MS = 100

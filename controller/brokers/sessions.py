@@ -1,4 +1,4 @@
-"""Broker sessions: the active controller's soft state. Never logged, gone with leadership (DESIGN 8).
+"""Broker sessions: the active controller's soft state. Never logged, gone with leadership.
 
 Owns who was heard from when, how far each broker has applied the log, who is being fenced, and when a
 session may be called expired. Knows no image, no records and no clock of its own.

@@ -324,7 +324,7 @@ RECORD_SCHEMAS: tuple[RecordSchema, ...] = (
         _f("features", "[]struct", struct=_feature(records.ControllerFeature)),
     ),
 )
-"""Every metadata record, by ascending api key (K1)."""
+"""Every metadata record, by ascending api key."""
 
 _LEADER_VOTER = _s(control.LeaderVoter, _f("voter_id", "int32"), _f("voter_directory_id", "uuid", since=1))
 
@@ -370,7 +370,7 @@ CONTROL_SCHEMAS: tuple[RecordSchema, ...] = (
     ),
     _control(control.VotersRecord, 0, _f("version", "int16"), _f("voters", "[]struct", struct=_VOTER)),
 )
-"""Every control record, by ascending control type (K2). The value's first field repeats its version."""
+"""Every control record, by ascending control type. The value's first field repeats its version."""
 
 SCHEMA_BY_API_KEY: dict[int, RecordSchema] = {schema.key: schema for schema in RECORD_SCHEMAS}
 SCHEMA_BY_CLASS: dict[type[Any], RecordSchema] = {

@@ -1,6 +1,6 @@
 """Requests to the active controller and their responses, as values. Error codes are in `errors`.
 
-Shapes follow Kafka's messages of the same names (K3-K5); `None` means absent, durations are in ms.
+Shapes follow Kafka's messages of the same names; `None` means absent, durations are in ms.
 A request that fails as a whole is answered with an `ApiError` instead of a response.
 """
 

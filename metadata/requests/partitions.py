@@ -1,6 +1,6 @@
 """Requests about partitions and their answers, as values: growth, elections, ISRs, log directories.
 
-Shapes follow Kafka's messages of the same names (K5); `None` means absent, ids of topics and directories are
+Shapes follow Kafka's messages of the same names; `None` means absent, ids of topics and directories are
 16 bytes. A request that fails as a whole is answered with an `ApiError` instead of a response.
 """
 

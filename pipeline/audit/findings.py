@@ -259,7 +259,7 @@ def quorum_silent(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
     for silence in one.silences:
         seconds = (silence.end_ms - silence.start_ms) / 1000
         off = any(at.start_ms <= silence.start_ms and at.end_ms >= silence.end_ms for at in one.offs)
-        text = f"nobody wrote for {seconds_text(seconds)}, until offset {silence.offset}"
+        text = f"nothing was written for {seconds_text(seconds)}, until offset {silence.offset}"
         text += (
             "; the brokers had been stopped before" if off else "; whether brokers served clients is unknown"
         )

@@ -73,7 +73,7 @@ def touch(state: RaftState, now_ms: int, replica: ReplicaKey) -> ReplicaProgress
     if state.is_voter_replica(*replica) and replica[0] in view.voters:
         progress = view.voters[replica[0]]
         if progress.directory_id != replica[1]:
-            # Another disk: what the one before held counts no more (a voter that is not pinned, K15).
+            # Another disk: what the one before held counts no more (a voter that is not pinned).
             progress.directory_id, progress.acked_offset = replica[1], None
         progress.next_begin_ms = now_ms + state.config.fetch_timeout_ms // 2
     elif replica[0] < 0:
@@ -278,7 +278,7 @@ def tick(state: RaftState, now_ms: int) -> None:
 
 
 def describe(state: RaftState, now_ms: int) -> list[ReplicaState]:
-    """The leader's view of every replica, itself first; [] elsewhere. Silent observers drop out (K14)."""
+    """The leader's view of every replica, itself first; [] elsewhere. Silent observers drop out."""
     role = state.role
     if not isinstance(role, Leader):
         return []

@@ -26,7 +26,9 @@ A controller:
 process.roles=controller
 node.id=1
 listeners=CONTROLLER://127.0.0.1:9093
-controller.quorum.voters=1@127.0.0.1:9093:4KTwDGQ6RZ2nQJ4yCqFvXQ,2@127.0.0.1:9094:O7wy5uJ8Q0aEwAGn8i4tJg,3@127.0.0.1:9095:b0GXkGmFTkS1Qy8W1fC2zA
+controller.quorum.voters=1@127.0.0.1:9093:4KTwDGQ6RZ2nQJ4yCqFvXQ,\\
+    2@127.0.0.1:9094:O7wy5uJ8Q0aEwAGn8i4tJg,\\
+    3@127.0.0.1:9095:b0GXkGmFTkS1Qy8W1fC2zA
 log.dirs=/var/lib/metaquorum/controller-1
 ```
 
@@ -50,7 +52,9 @@ The names are in `runtime/config/kafka_keys.py`; `listener.name.*` and the keys 
 too. Such a key is ignored if the node is only slower, lacks a feature or keeps more data without it. It
 is refused if ignoring it would admit, reveal or change something that the key protects. So keys of SASL
 are ignored (a listener that uses SASL is refused), and so are quotas and limits of connections, internal
-topics, and metrics reporters. {_OLD_NAMES}, if the newer name is absent.
+topics, and metrics reporters.
+
+{_OLD_NAMES}, if the newer name is absent.
 
 | key | refused when | what to do |
 |---|---|---|

@@ -39,7 +39,7 @@ _NODE = (
         "list",
         None,
         "Where this process listens, as `NAME://host:port`; without a host on every interface, so that "
-        "whoever reaches this machine reaches it. A controller has one listener.",
+        "every client that reaches this machine reaches it. A controller has one listener.",
         required=True,
     ),
     Key(

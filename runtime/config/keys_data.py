@@ -126,8 +126,8 @@ DATA = (
         "queued.max.request.bytes",
         "int",
         256 * MIB,
-        "Records of producers that a broker holds at once, waiting for disks or followers; a producer that "
-        "finds it full is told to come back. -1, Kafka's default: no bound but that of requests at once.",
+        "Records of producers that a broker holds at once, waiting for disks or followers; requests "
+        "beyond it are refused as retriable. -1, Kafka's default: no bound but that of requests at once.",
         minimum=MIB,
         also=(-1,),
         maximum=MAX_LONG,

@@ -55,7 +55,7 @@ REPLICATION_BUGS = (
     Bug(
         name="high-watermark-of-the-fastest",
         breaks="the high watermark is what every replica in sync holds",
-        source="K3, KIP-101",
+        source="KIP-101",
         file="broker/replica/partition/leader.py",
         old="if follower.acknowledged < reached and isr.awaited(",
         new="if follower.acknowledged > reached and isr.awaited(",
@@ -72,7 +72,7 @@ REPLICATION_BUGS = (
     ),
     Bug(
         name="isr-grown-below-the-high-watermark",
-        breaks="nobody joins the ISR who has less than the high watermark",
+        breaks="no replica joins the ISR that has less than the high watermark",
         source="S4.10, KIP-497",
         file="broker/replica/partition/isr.py",
         old="            and progress.acknowledged >= floor\n",
@@ -159,7 +159,7 @@ PRODUCER_BUGS = (
 DIRECTORY_BUGS = (
     Bug(
         name="made-anew-on-the-remaining-directory",
-        breaks="a replica in a bad directory is offline, and made anew nowhere",
+        breaks="a replica in a bad directory is offline, and recreated nowhere",
         source="S3.6, KIP-112; Kafka 3.7.0 does it",
         file="broker/replica/placement/reconcile.py",
         old="    if directories.is_bad(place):\n        return Offline(",
@@ -186,7 +186,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="dead-directory-goes-on-serving",
-        breaks="no replica in a dead directory answers anybody",
+        breaks="no replica in a dead directory answers any request",
         source="S3.1, S3.35",
         file="broker/replica/placement/placement.py",
         old="        for copy in self.copies.in_directory(directory_id):\n            self.copies.drop",
@@ -195,7 +195,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="loss-not-told-first",
-        breaks="a replica whose directory died unassigned is made anew when the log says that it is lost",
+        breaks="a replica whose directory died unassigned is recreated when the log says that it is lost",
         source="S3.8, KIP-858",
         file="broker/replica/placement/reconcile.py",
         old="    if owes_lost:\n",
@@ -213,7 +213,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="damaged-and-given-up-where-nobody-leads",
-        breaks="the last replica in sync is given up by nobody but an operator",
+        breaks="only an operator gives up the last in-sync replica",
         source="ADR 13, S4.5",
         file="broker/replica/placement/reconcile.py",
         old="given_up_in(directory) if led_elsewhere else None",

@@ -11,7 +11,7 @@ CLEAN = "tests/unit/storage/test_clean_shutdown.py"
 ELIGIBLE_BUGS = (
     Bug(
         name="a-full-isr-keeps-eligible-leaders",
-        breaks="an ISR that has min.insync.replicas may get ahead of others: nobody else is eligible",
+        breaks="an ISR that has min.insync.replicas may get ahead of others: no other replica is eligible",
         source="KIP-966",
         file="controller/partitions/partition_change.py",
         old="if len(self.isr) >= self.rules.min_isr(self.partition.topic_id):",
@@ -38,7 +38,7 @@ ELIGIBLE_BUGS = (
     ),
     Bug(
         name="lowered-min-isr-keeps-eligible-leaders",
-        breaks="where min.insync.replicas is lowered to what an ISR has, nobody else is eligible",
+        breaks="where min.insync.replicas is lowered to what an ISR has, no other replica is eligible",
         source="KIP-966",
         file="controller/partitions/eligible.py",
         old="if len(partition.isr) >= wanted[partition.topic_id]:",

@@ -17,7 +17,7 @@ NODE_BUGS = (
     Bug(
         name="answer-before-commit",
         breaks="a write is answered when it is committed",
-        source="DESIGN 6",
+        source="docs/architecture.md, A metadata write",
         file="controller/ledger.py",
         old="if self._holds(answer):",
         new="if self._holds(answer) or answer.depends_on_broker is None:",
@@ -26,7 +26,7 @@ NODE_BUGS = (
     Bug(
         name="answer-from-what-is-not-committed",
         breaks="an answer that was read from a pending image waits for its commit",
-        source="DESIGN 6",
+        source="docs/architecture.md, A metadata write",
         file="controller/ledger.py",
         old="if not self.pending or not answer.depends_on_image:",
         new="if self is not None:",
@@ -35,7 +35,7 @@ NODE_BUGS = (
     Bug(
         name="pending-kept-without-leadership",
         breaks="everything that is not committed is dropped with leadership",
-        source="S4.14, DESIGN 6",
+        source="S4.14, docs/architecture.md, A metadata write",
         file="controller/ledger.py",
         old="self.pending.clear()",
         new="pass",
@@ -44,7 +44,7 @@ NODE_BUGS = (
     Bug(
         name="decides-on-the-committed-image",
         breaks="a decision is made on the newest image, what is pending included",
-        source="DESIGN 6",
+        source="docs/architecture.md, A metadata write",
         file="controller/ledger.py",
         old="return self.newest_state.newest",
         new="return self.committed.newest",
@@ -62,7 +62,7 @@ NODE_BUGS = (
     Bug(
         name="decision-remembers-by-itself",
         breaks="a decision changes nothing: what follows from it is in its outcome alone",
-        source="DESIGN 6",
+        source="docs/architecture.md, A metadata write",
         file="controller/active/heartbeats.py",
         old="after = transition(before, event)",
         new="after = transition(before, event); sessions.put(broker_id, session)",
@@ -289,7 +289,7 @@ REPLAY_BUGS = (
 BROKER_BUGS = (
     Bug(
         name="broker-serves-after-its-lease",
-        breaks="a broker without a lease serves nobody, also between two ticks",
+        breaks="a broker without a lease serves no client, also between two ticks",
         source="S2.17, S2.19",
         file="broker/session.py",
         old="or (lease is not None and now_ms < lease)",

@@ -63,7 +63,7 @@ ISR_BUGS = (
     ),
     Bug(
         name="growth-while-recovering",
-        breaks="nobody joins the ISR of a leader that has not recovered from its unclean election",
+        breaks="no replica joins the ISR of a leader that has not recovered from its unclean election",
         source="S4.10, KIP-704",
         file="controller/partitions/alter_partition.py",
         old="if state == RECOVERING and len(wanted.isr) > 1:",
@@ -93,7 +93,7 @@ ELECTION_BUGS = (
     ),
     Bug(
         name="unclean-leader-that-lies-nowhere",
-        breaks="a replica that no directory holds yet, and that has nothing, is elected by nobody",
+        breaks="a replica that no directory holds yet, and that has nothing, is never elected",
         source="S3.6, S4.5",
         file="controller/partitions/partition_change.py",
         old="        return self._accepts(replica) and not (nowhere and told)\n",
@@ -121,7 +121,7 @@ ELECTION_BUGS = (
     Bug(
         name="fenced-before-its-partitions-moved",
         breaks="the fencing of a broker is in the last batch, when no partition names it any more",
-        source="S2.29, DESIGN, A broker's death",
+        source="S2.29, docs/architecture.md, A broker's death",
         file="controller/active/work.py",
         old="final=final, scan=scan, unclean=unclean",
         new="first=final, scan=scan, unclean=unclean",
@@ -177,7 +177,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="joins-from-nowhere",
-        breaks="nobody joins an ISR before the log says in which directory its replica lies",
+        breaks="no replica joins an ISR before the log says in which directory its replica lies",
         source="S3.6",
         file="controller/partitions/alter_partition.py",
         old="joins = member.broker_id not in partition.isr",
@@ -186,7 +186,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="leader-in-a-dead-directory",
-        breaks="a replica in a directory that is not online is elected by nobody",
+        breaks="a replica in a directory that is not online is never elected",
         source="S3.15, KIP-858",
         file="controller/partitions/partition_change.py",
         old="            and directory_online(self.brokers, replica, directory)",
@@ -195,7 +195,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="directory-dropped-under-its-leaders",
-        breaks="a registration that leaves a directory out comes into force when nobody leads in it",
+        breaks="a registration that leaves a directory out comes into force when no replica leads in it",
         source="S3.15",
         file="controller/brokers/brokers.py",
         old="return known.incarnation_id != request.incarnation_id or not set(known.directories) <= set(",
@@ -246,7 +246,7 @@ MOVE_BUGS = (
 ID_BUGS = (
     Bug(
         name="id-taken-within-the-grace-period",
-        breaks="an id that nobody has may be taken over after broker.id.reuse.grace.ms, not before",
+        breaks="an id that no broker has may be taken over after broker.id.reuse.grace.ms, not before",
         source="S0.22",
         file="controller/brokers/broker_ids.py",
         old="and presence.absent_ms(broker_id) >= config.broker_id_reuse_grace_ms",

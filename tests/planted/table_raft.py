@@ -16,7 +16,7 @@ RAFT_BUGS = (
     Bug(
         name="what-the-old-disk-held-counts",
         breaks="a voter counts for what the directory that it has now acknowledged",
-        source="KIP-853, K15",
+        source="KIP-853",
         file="raft/protocol/replication.py",
         old="progress.directory_id, progress.acked_offset = replica[1], None",
         new="progress.directory_id = replica[1]",

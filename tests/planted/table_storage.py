@@ -12,7 +12,7 @@ STORAGE_BUGS = (
     Bug(
         name="log-not-synced",
         breaks="what a sync has reported is on the disk",
-        source="DESIGN: crash safety of the log",
+        source="docs/partition-storage.md, What is durable when",
         file="storage/log/log.py",
         old="ticket.segment.file.sync()",
         new="pass",
@@ -21,7 +21,7 @@ STORAGE_BUGS = (
     Bug(
         name="full-segment-not-synced-at-a-roll",
         breaks="a segment is durable before the next one gets its first byte",
-        source="DESIGN: crash safety of the log",
+        source="docs/partition-storage.md, What is durable when",
         file="storage/log/log.py",
         old="self._segments[-1].file.sync()",
         new="pass",
@@ -30,7 +30,7 @@ STORAGE_BUGS = (
     Bug(
         name="sync-of-a-log-that-was-cut-counts",
         breaks="a sync that began before a cut says nothing about the log after it",
-        source="DESIGN: crash safety of the log",
+        source="docs/partition-storage.md, What is durable when",
         file="storage/log/log.py",
         old="if ticket.generation == self.generation:",
         new="if ticket.generation <= self.generation:",
@@ -39,7 +39,7 @@ STORAGE_BUGS = (
     Bug(
         name="truncation-not-synced",
         breaks="a truncation is durable when it returns",
-        source="DESIGN: crash safety of the log",
+        source="docs/partition-storage.md, What is durable when",
         file="storage/log/log.py",
         old="keep.cut(position)\n        keep.file.sync()",
         new="keep.cut(position)",
@@ -48,7 +48,7 @@ STORAGE_BUGS = (
     Bug(
         name="recovery-point-not-lowered-before-a-cut",
         breaks="the recovery point is never above the log's end",
-        source="DESIGN: recovery point",
+        source="docs/partition-storage.md, What is durable when",
         file="storage/log/log.py",
         old="if self._point.offset > end:",
         new="if self._point.offset < 0:",
@@ -84,7 +84,7 @@ STORAGE_BUGS = (
     Bug(
         name="torn-tail-not-cut",
         breaks="a torn tail is cut at the last whole batch",
-        source="DESIGN: recovery",
+        source="docs/partition-storage.md, What is durable when",
         file="storage/log/open.py",
         old="torn.segment.cut(torn.position)",
         new="pass",
@@ -93,7 +93,7 @@ STORAGE_BUGS = (
     Bug(
         name="damage-below-the-recovery-point-cut-silently",
         breaks="damage below the recovery point is corruption, never a torn tail",
-        source="DESIGN: recovery point",
+        source="docs/partition-storage.md, What is durable when",
         file="storage/log/open.py",
         old="if size < point.position:",
         new="if size < 0:",
@@ -102,7 +102,7 @@ STORAGE_BUGS = (
     Bug(
         name="damage-before-a-valid-batch-cut-silently",
         breaks="damage that a valid batch follows is corruption, never a torn tail",
-        source="DESIGN: recovery",
+        source="docs/partition-storage.md, What is durable when",
         file="storage/log/open.py",
         old="found = find_valid_batch(segment.file, position, max(end_offset, segment.base_offset))",
         new="found = None",
@@ -111,7 +111,7 @@ STORAGE_BUGS = (
     Bug(
         name="file-renamed-before-its-bytes-are-synced",
         breaks="a file gets its final name only when its bytes are durable (the vote above all)",
-        source="DESIGN: quorum state in one atomic durable write",
+        source="docs/architecture.md, Effects and their order",
         file="storage/disk/interface.py",
         old="file.append(data)\n        file.sync()",
         new="file.append(data)",
@@ -120,7 +120,7 @@ STORAGE_BUGS = (
     Bug(
         name="directory-not-synced-after-a-rename",
         breaks="a rename is durable when the write returns (a vote that is answered is kept)",
-        source="DESIGN: quorum state in one atomic durable write",
+        source="docs/architecture.md, Effects and their order",
         file="storage/disk/interface.py",
         old="disk.sync_directory(parent_of(path))",
         new="pass",

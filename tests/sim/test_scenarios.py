@@ -254,7 +254,7 @@ def test_a_follower_far_behind_comes_back_by_snapshot_and_can_lead() -> None:
 
 
 def test_a_voter_with_an_emptied_disk_observes_and_does_not_vote() -> None:
-    """K15: under its old name it could elect a leader that lacks what it once acknowledged."""
+    """Under its old name it could elect a leader that lacks what it once acknowledged."""
     story = Story(18)
     leader = story.active()
     follower, keeper = (process for process in story.world.controllers() if process is not leader)

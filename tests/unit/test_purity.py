@@ -1,7 +1,7 @@
 """Pure code stays pure: no clock, no event loop, no process randomness and no files outside the shell.
 
 The shell is listed here, folder by folder and file by file; everything else is read as source and
-searched for what a deterministic state machine must not touch (DESIGN 1).
+searched for what a deterministic state machine must not touch.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the local copies, from their creation to their removal, and what becomes of them when a directory
 fails. `reconcile.decide` says what is to be done with one; here it is done, so many at a time. A delta
-between images only says where to look (DESIGN 9). Knows no requests.
+between images only says where to look. Knows no requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bounded batches of partition changes: columns decide what they can, the rest is decided one by one.
 
 Owns how rows become a slice. What a change means is brought by the caller in both forms, and must be the
-same. Each slice is computed from the image as it is now and is valid alone (DESIGN, "A broker's death").
+same. Each slice is computed from the image as it is now and is valid alone.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def broker_loss(broker: int, before: PartitionInfo, scene: Scene) -> Cause | Non
             return _loss("controlled-shutdown", f"began its controlled shutdown at {step.offset}", step)
         if step.is_registration and step.before is not None:
             if step.before.incarnation_id != step.after.incarnation_id:
-                return _loss("broker-restarted", f"registered anew at {step.offset}", step)
+                return _loss("broker-restarted", f"restarted at {step.offset}", step)
             if step.was_fenced:
                 text = f"registered again at {step.offset}, which fenced it"
                 return _loss("registered-again", text, step)
@@ -199,6 +199,6 @@ def _known_loss(broker: int, before: PartitionInfo, scene: Scene) -> Cause | Non
             return cause("replica-damaged", "cannot read its replica, whose log is damaged", None)
         if story.directory_lost is not None:
             return cause("directory-failed", "has this log directory offline", story.directory_lost)
-        text = "is registered without this log directory (it failed, left log.dirs, or was formatted anew)"
+        text = "is registered without this log directory (it failed, left log.dirs, or was reformatted)"
         return cause("directory-failed", text, story.registered)
     return None

@@ -42,7 +42,7 @@ RULES: dict[str, str] = {
     " cancelled, or the replicas were assigned back",
     "replicas-changed": "the replica list changed in one step, with nothing to copy",
     "directory-assigned": "a broker reported which log directory holds a replica",
-    "directory-moved": "a replica is in another log directory: it was moved, or created anew there",
+    "directory-moved": "a replica is in another log directory: it was moved, or recreated there",
     "replica-damaged": "a broker reported that the log of its replica is damaged, whole again, or given up",
     "leader-epoch-raised": "the record names the current leader again, which raises the leader epoch",
     "eligible-leaders-changed": "the eligible leader replicas changed (KIP-966)",
@@ -61,12 +61,12 @@ RULES: dict[str, str] = {
     "leader-elected": "a majority of the voters voted for the controller",
     "leader-resigned": "the previous leader wrote its last record less than the default fetch timeout (2 s)"
     " before the election: it resigned",
-    "leader-lost": "the previous leader was silent for longer and did not vote for its successor: it failed,"
-    " was cut off, or was stopped when nobody was there to follow it",
+    "leader-lost": "the previous leader was silent for longer and did not vote for its successor: it "
+    "failed, was cut off, or was stopped without a successor",
     "leader-replaced": "another controller leads, and silence, votes and clocks do not show whether the"
     " previous leader resigned or failed; the log cannot tell",
-    "epochs-skipped": "epochs without a record come before this one: nobody won them, or their winners"
-    " committed nothing",
+    "epochs-skipped": "epochs without a record come before this one: they had no winner, or their winners "
+    "committed nothing",
     "set": "the record sets it",
     "removed": "the record removes it",
     "changed-nothing": "everything already was as the record says",

@@ -36,7 +36,7 @@ def election_causes(
         which = (
             f"epoch {skipped}, or its winner" if skipped.isdigit() else f"epochs {skipped}, or the winners"
         )
-        text = f"nobody won {which} committed nothing"
+        text = f"no controller won {which} committed nothing"
         found.append(Cause(rule="epochs-skipped", text=text))
     return tuple(found)
 
@@ -51,8 +51,8 @@ def _leader_gone(leader: int, voted: bool, silence_ms: int | None, metadata_vers
     silent = silence_ms is not None and silence_ms >= FETCH_TIMEOUT_MS
     if silent and not voted and metadata_version >= NOOP_LEVEL:
         text = (
-            f"controller {leader}, which led before, fell silent and did not vote: it failed, was cut off, or"
-            " was stopped when nobody was there to follow it"
+            f"controller {leader}, which led before, fell silent and did not vote: it failed, was cut off, "
+            "or was stopped without a successor"
         )
         return Cause(rule="leader-lost", text=text)
     if silence_ms is None:

@@ -68,7 +68,7 @@ def cannot_tell(
     if interval_ms is None:
         lines.append("whether there were times without a leader: idle controllers wrote nothing")
     if gaps:
-        lines.append(f"what happened in the {count(gaps, 'gap') if gaps > 1 else 'gap'}: nobody wrote")
+        lines.append(f"what happened in the {count(gaps, 'gap') if gaps > 1 else 'gap'}: nothing was written")
     if uncertain:
         lines.append(f"whether {count(uncertain, 'fence')} followed an orderly stop or a silence")
     if not _has_default_min_isr(image):

@@ -20,7 +20,7 @@ FENCE_WORDS = {
     "shutdown-finished": "in order",
     "stopped-idle": "in order",
     "stopped-or-silent": "unclear",
-    "broker-restarted": "registered anew",
+    "broker-restarted": "restarted",
 }
 _ELECTION_WORDS = {
     "leader-lost": "fell silent",
@@ -256,7 +256,7 @@ class Summary:
         made = [
             self._quorum_section(),
             self._listed("outages", "total outages", "no broker unfenced"),
-            self._listed("gaps", "gaps in time", "nobody wrote, so nobody led"),
+            self._listed("gaps", "gaps in time", "nothing was written, so no controller led"),
             self._listed("clocks", "clock jumps", "times are those of the batches around"),
             self._broker_section(),
             self._stretch_section("leaderless", self._leaderless, CRITICAL),

@@ -148,7 +148,7 @@ def _how(step: BrokerStep, rule: str | None) -> str:
     if step.after is None:
         return ", it was unregistered"
     if step.is_registration:
-        return ", it registered anew"
+        return ", it restarted"
     if rule == "session-expired":
         return ", no heartbeat came in time"
     return ", it stopped in order" if rule in ("shutdown-finished", "stopped-idle") else ""

@@ -197,7 +197,7 @@ def test_why_knows_the_elections_of_others(tmp_path: Path) -> None:
     newest = found["records"][-1]
     assert newest["leaderEpoch"] == 3
     texts = [cause["text"] for cause in newest["causes"]]
-    assert not any("nobody won" in text for text in texts)
+    assert not any("no controller won" in text for text in texts)
     assert any("controller 2, which led before" in text for text in texts)
 
 

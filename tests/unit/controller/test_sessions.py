@@ -1,4 +1,4 @@
-"""Leases: when they run out, and when they must not (DESIGN 8)."""
+"""Leases: when they run out, and when they must not."""
 
 from __future__ import annotations
 

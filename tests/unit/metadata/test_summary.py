@@ -165,7 +165,7 @@ def test_outages_tell_how_they_began_and_how_long_they_were() -> None:
     story.batch(9_000, r.UnfenceBrokerRecord(1, 7))
     (row,) = of(story)["total outages"].rows
     assert (row.offset, row.span_ms, row.severity) == (6, 7_000, "critical")
-    assert row.text == "for 7.0 s; broker 1 last, registered anew"
+    assert row.text == "for 7.0 s; broker 1 last, restarted"
 
 
 def test_nothing_but_the_state_counts_from_before_the_range() -> None:

@@ -132,7 +132,7 @@ RECORDED = [
         3001,
         2016,
         ["leader-elected", "leader-lost", "epochs-skipped"],
-        "nobody won epoch 4",
+        "no controller won epoch 4",
     ),
     ("quorum.leader", 2071, 3000, 2070, ["leader-elected", "leader-resigned"], "wrote until 850 ms before"),
 ]

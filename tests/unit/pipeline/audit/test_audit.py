@@ -262,4 +262,7 @@ def test_a_silent_quorum_is_a_finding_and_less_of_one_where_the_brokers_had_been
         ("warning", 0, 5, 60.0),
         ("info", 70_000, 8, 10.0),
     ]
-    assert found[0].text == "nobody wrote for 60 s, until offset 5; whether brokers served clients is unknown"
+    assert (
+        found[0].text
+        == "nothing was written for 60 s, until offset 5; whether brokers served clients is unknown"
+    )

@@ -153,9 +153,9 @@ def test_a_log_that_begins_later_and_has_no_snapshot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("at", "part"),
     [
-        ("yesterday", "'yesterday' is no time"),
+        ("yesterday", "'yesterday' is neither a time"),
         ("99999999", "ends at offset 261, before 99999999"),
-        ("-5", "'-5' is no time"),
+        ("-5", "'-5' is neither a time"),
     ],
 )
 def test_a_place_that_is_not_there(at: str, part: str) -> None:
@@ -181,7 +181,7 @@ def test_a_checkpoint_has_no_history() -> None:
             "there is no entity 'partition/3'; begin with one of",
         ),
         (["log", "dump", "x", "--entity", "topic/"], "'topic/' ends in a slash"),
-        (["log", "dump", "x", "--from-time", "noon"], "'noon' is no time"),
+        (["log", "dump", "x", "--from-time", "noon"], "'noon' is not a time"),
         (["log", "dump", "x", "--from-offset", "-3"], "-3 is not in the range"),
         (["log", "dump", "x", "y", "--follow"], "--follow takes exactly one PATH"),
         (["log", "dump", "x", "--nonsense"], "No such option"),

@@ -155,7 +155,7 @@ def test_ignore_formatted_goes_on_with_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "exit_code", "part"),
     [
-        (["-t", "short", "--node-id", 1], 1, "'short' is no uuid"),
+        (["-t", "short", "--node-id", 1], 1, "'short' is not a uuid"),
         (["-t", "AAAAAAAAAAAAAAAAAAAAAA", "--node-id", 1], 1, "reserved"),
         (["-t", CLUSTER], 2, "give --config FILE, or --directory with --node-id"),
         (["-t", CLUSTER, "--node-id", -1], 2, "-1 is not in the range"),

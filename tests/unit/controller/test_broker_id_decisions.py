@@ -162,7 +162,7 @@ def test_s0_25_any_text_is_a_key_and_comes_back(key: str) -> None:
 def test_s0_25_keys_that_are_none() -> None:
     assert "is empty" in (ids.key_problem(" ") or "")
     assert "at most 255" in (ids.key_problem("x" * 256) or "")
-    assert "no UTF-8" in (ids.key_problem("\ud800") or "")
+    assert "not UTF-8" in (ids.key_problem("\ud800") or "")
 
 
 # ---- steps 3 to 5 --------------------------------------------------------------------------------

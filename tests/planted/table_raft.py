@@ -258,7 +258,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="vote-sent-before-it-is-written",
-        breaks="epoch, vote and leader are durable before anybody hears of them",
+        breaks="epoch, vote and leader are durable before any other node learns of them",
         source="point 2 of the contract in raft/__init__.py",
         file="raft/blocking.py",
         old="                self.store.persist_quorum_state(effect)\n",

@@ -56,17 +56,21 @@ What the driver tells the core:
 
 from __future__ import annotations
 
-from metaquorum.raft import effects, messages
-from metaquorum.raft.blocking import BlockingDriver
-from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
-from metaquorum.raft.core import RaftCore
-from metaquorum.raft.directory import create_directory, open_directory
-from metaquorum.raft.effects import RoleChanged
-from metaquorum.raft.errors import RaftInvariantError, RaftUsageError
-from metaquorum.raft.gate import EffectGate
-from metaquorum.raft.messages import RaftRequest, RaftResponse
-from metaquorum.raft.store import ReplicaStore
-from metaquorum.storage.batches.parsed import Batches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metaquorum.raft import effects, messages
+    from metaquorum.raft.blocking import BlockingDriver
+    from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+    from metaquorum.raft.core import RaftCore
+    from metaquorum.raft.directory import create_directory, open_directory
+    from metaquorum.raft.effects import RoleChanged
+    from metaquorum.raft.errors import RaftInvariantError, RaftUsageError
+    from metaquorum.raft.gate import EffectGate
+    from metaquorum.raft.messages import RaftRequest, RaftResponse
+    from metaquorum.raft.store import ReplicaStore
+    from metaquorum.storage.batches.parsed import Batches
 
 __all__ = [
     "Batches",
@@ -88,3 +92,26 @@ __all__ = [
     "messages",
     "open_directory",
 ]
+
+_HOMES = {
+    "metaquorum.raft.blocking": ("BlockingDriver",),
+    "metaquorum.raft.config": ("Identity", "RaftConfig", "RecoveredLog", "Voter"),
+    "metaquorum.raft.core": ("RaftCore",),
+    "metaquorum.raft.directory": ("create_directory", "open_directory"),
+    "metaquorum.raft.effects": ("RoleChanged",),
+    "metaquorum.raft.errors": ("RaftInvariantError", "RaftUsageError"),
+    "metaquorum.raft.gate": ("EffectGate",),
+    "metaquorum.raft.messages": ("RaftRequest", "RaftResponse"),
+    "metaquorum.raft.store": ("ReplicaStore",),
+    "metaquorum.storage.batches.parsed": ("Batches",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What `__all__` names, on first use: commands that ask a cluster import messages and load no core."""
+    if name in ("effects", "messages"):
+        return import_module(f"metaquorum.raft.{name}")
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'metaquorum.raft' has no attribute {name!r}")

@@ -6,6 +6,8 @@ import ast
 import os
 from pathlib import Path
 
+import pytest
+
 import metaquorum
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -50,3 +52,12 @@ def test_the_public_surface_is_small_and_there() -> None:
     assert metaquorum.raft.__doc__
     log = metaquorum.open_log(REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade")
     assert log.end_offset > log.start_offset
+
+
+def test_every_name_of_the_raft_library_is_there() -> None:
+    from metaquorum import raft
+
+    for name in raft.__all__:
+        assert getattr(raft, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = raft.nothing

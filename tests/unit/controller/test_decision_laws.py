@@ -353,10 +353,10 @@ BREAKS: dict[str, Callable[[Any], object]] = {
     "miscounted": lambda node: setattr(node.ledger, "replies_waiting", 1),
     "must not replay others'": lambda node: setattr(node.replica, "is_reading", True),
     "has nothing pending": lambda node: setattr(node, "active", None),
-    "fences nobody": lambda node: (stand_by(node), node.sessions.fencing.update({1: 5})),
+    "fences no broker": lambda node: (stand_by(node), node.sessions.fencing.update({1: 5})),
     "an active controller leads": lambda node: setattr(node.raft, "is_leader", False),
     "the newest state ends at": lambda node: setattr(node.raft, "log_end_offset", 16),
-    "nobody works on it": lambda node: node.active.work.pop(1),
+    "no work is under way for it": lambda node: node.active.work.pop(1),
     "answers are not bounded": lambda node: (
         node.ledger.pending.__setitem__(1, batch(15, replies=2)),
         setattr(node.ledger, "replies_waiting", 4),

@@ -75,7 +75,13 @@ def why(
     log = open_path(path)
     try:
         found = explain(
-            log, target, at or END, complaints, past_corruption=past_corruption, secrets=shows_secrets()
+            log,
+            target,
+            at or END,
+            complaints,
+            past_corruption=past_corruption,
+            secrets=shows_secrets(),
+            last=last,
         )
     finally:
         clear_progress(log)
@@ -103,7 +109,9 @@ def explanation_lines(found: Explanation, links: list[Link]) -> list[str]:
         stamped = "" if link.stamp_ms is None else f" (stamped {utc_text(link.stamp_ms)})"
         lines.append(f"{place}{stamped}  {_changes(link)}".rstrip())
         lines += [f"{'':10}{cause.rule}: {cause.text}" for cause in link.causes]
-    if hidden:
+    if found.read_from is not None:
+        lines.append(f"earlier records are not shown: the log was read from offset {found.read_from} on")
+    elif hidden:
         lines.append(f"{count(hidden, 'earlier record')} {'is' if hidden == 1 else 'are'} not shown")
     if found.links:
         lines.append(NOBODY_NAMED)
@@ -140,7 +148,10 @@ def explanation_json(found: Explanation, links: list[Link]) -> dict[str, Any]:
         "records": [_link_json(link) for link in links],
         "askedBy": None,
         "askedByText": NOBODY_NAMED,
-        "earlierRecords": len(found.links) - len(links) + found.dropped,
+        "earlierRecords": None
+        if found.read_from is not None
+        else len(found.links) - len(links) + found.dropped,
+        "readFrom": found.read_from,
         "shownAs": [place.tree() for place in found.limits.shown],
         "uncovered": found.limits.coverage.tree(),
     }

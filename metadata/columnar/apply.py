@@ -64,15 +64,27 @@ def apply_places(engine: Engine, frames: Frames, header: BatchHeader, places: Pl
     """Applies the records with the (rising) numbers `places`; `header` says where record 0 stands."""
     one_by_one = _OneByOne(engine, frames, header)
     for kind, low, high in _segments(frames.keys[places]):
-        records = places[low:high]
-        done = False
-        if high - low >= MIN_RECORDS:
-            if kind == _CREATE:
-                done = _create(engine.builder, frames, records, one_by_one)
-            elif kind == _CHANGE:
-                done = apply_changes(engine.builder, frames, records, one_by_one)
-        if not done:
-            one_by_one(records)
+        _apply_segment(kind, engine.builder, frames, places[low:high], one_by_one)
+
+
+def _apply_segment(
+    kind: int, builder: ImageBuilder, frames: Frames, records: Places, one_by_one: _OneByOne
+) -> None:
+    """Applies a segment. One that is unusual is halved, so that what makes it so ends up alone."""
+    done = False
+    if len(records) >= MIN_RECORDS:
+        if kind == _CREATE:
+            done = _create(builder, frames, records, one_by_one)
+        elif kind == _CHANGE:
+            done = apply_changes(builder, frames, records, one_by_one)
+    if done:
+        return
+    if len(records) < 2 * MIN_RECORDS or kind not in (_CREATE, _CHANGE):
+        one_by_one(records)
+        return
+    middle = len(records) // 2
+    _apply_segment(kind, builder, frames, records[:middle], one_by_one)
+    _apply_segment(kind, builder, frames, records[middle:], one_by_one)
 
 
 class _OneByOne:

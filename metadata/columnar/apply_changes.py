@@ -1,12 +1,14 @@
-"""Replays many PartitionChangeRecords at once, each of another partition.
+"""Replays many PartitionChangeRecords at once, also several of one partition.
 
 Owns the bulk form of a partition change: partition epochs go up by one, leader epochs where a leader is
-named, lists are replaced. `metadata.meaning.merge_change` says the same for one record.
+named, lists are replaced. `metadata.meaning.merge_change` says the same for one record. What each change
+found and left is kept side by side (`Versions`), for the image and for whoever looks at the steps between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ from metaquorum.metadata.image.columns import (
     PADDING,
     PARTITION_EPOCH,
     RECOVERING_FLAG,
+    Chunk,
     IntArray,
     RowArray,
     split_by_chunk,
@@ -33,6 +36,33 @@ from metaquorum.metadata.image.compare import rows_block
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import PartitionChangeRecord
 
+Bools = npt.NDArray[np.bool_]
+
+
+class Versions(NamedTuple):
+    """Changes by row, those of one row in log order: `records` are their numbers, `first` says which is the
+    first of its row. `base` are the rows (each once) as the changes found them, `after` as each change left
+    its row, in a chunk's layout with lists of these widths."""
+
+    records: Places
+    rows: RowArray
+    first: Bools
+    base: IntArray
+    after: IntArray
+    replica_width: int
+    isr_width: int
+
+    def before(self) -> IntArray:
+        """The rows as each change found them."""
+        found = np.empty_like(self.after)
+        found[:, 1:] = self.after[:, :-1]
+        found[:, self.first] = self.base
+        return found
+
+    def chunk(self, block: IntArray) -> Chunk:
+        """`before` or `after` as a chunk is looked at."""
+        return Chunk(block, self.replica_width, self.isr_width)
+
 
 def apply_changes(
     builder: ImageBuilder, frames: Frames, records: Places, one_by_one: Callable[[Places], None]
@@ -40,29 +70,33 @@ def apply_changes(
     """Applies a segment of changes; False, with nothing applied, if it is unusual."""
     is_change = frames.keys[records] == API_KEY
     groups, odd = decode_changes(frames, records[is_change])
-    placed: list[tuple[ChangeRows, RowArray]] = []
-    for group in groups:
-        rows = rows_of(builder, group.topics, group.indexes)
-        if rows is None or not _fits(builder, group, rows):
-            return False
-        placed.append((group, rows))
+    found = _merged(builder, groups)
     odd_rows = _odd_rows(builder, frames, odd)
-    if odd_rows is None:
+    if found is None or odd_rows is None or (len(odd_rows) and np.isin(odd_rows, found.rows).any()):
         return False
-    touched = np.concatenate([rows for _, rows in placed]) if placed else odd_rows
-    ordered = np.sort(touched)
-    twice = (ordered[1:] == ordered[:-1]).any()
-    if twice or (placed and len(odd_rows) and np.isin(odd_rows, touched).any()):
-        return False
-    others = np.sort(np.concatenate([records[~is_change], odd]))
-    one_by_one(others)
-    if placed and len(touched):
-        _write(builder, placed)
+    one_by_one(np.sort(np.concatenate([records[~is_change], odd])))
+    store(builder, found)
     return True
+
+
+def versions_of(builder: ImageBuilder, frames: Frames, records: Places) -> Versions | None:
+    """What changes with these (rising) numbers would do; None where one is unusual."""
+    groups, odd = decode_changes(frames, records)
+    return None if len(odd) else _merged(builder, groups)
 
 
 def rows_of(builder: ImageBuilder, topics: Words, index: npt.NDArray[np.int32]) -> RowArray | None:
     """The row of each partition; None if one of them does not exist."""
+    word = topics[:, 0]
+    steps = np.count_nonzero(word[1:] != word[:-1])
+    if steps * 4 > len(word) and (word[1:] < word[:-1]).any():  # mixed: a topic is looked up once
+        order = np.argsort(word, kind="stable")
+        ordered = rows_of(builder, topics[order], index[order])
+        if ordered is None:
+            return None
+        mixed = np.empty_like(ordered)
+        mixed[order] = ordered
+        return mixed
     edges = np.flatnonzero((topics[1:, 0] != topics[:-1, 0]) | (topics[1:, 1] != topics[:-1, 1])) + 1
     places = [0, *edges.tolist(), len(index)] if len(index) else [0]
     raw = topics[places[:-1]].tobytes()
@@ -86,17 +120,6 @@ def rows_of(builder: ImageBuilder, topics: Words, index: npt.NDArray[np.int32]) 
     return None if (rows < 0).any() else rows
 
 
-def _fits(builder: ImageBuilder, group: ChangeRows, rows: RowArray) -> bool:
-    """Whether new directories are as many as the partitions have replicas."""
-    if group.directories is None:
-        return True
-    count = group.directories.shape[1]
-    chunks = builder.topics.columns.chunks
-    return all(
-        bool((chunks[at].data[N_REPLICAS, local] == count).all()) for at, _, local in split_by_chunk(rows)
-    )
-
-
 def _odd_rows(builder: ImageBuilder, frames: Frames, odd: Places) -> RowArray | None:
     """The rows that odd changes touch; None if one is no change, or of no known partition."""
     rows = []
@@ -113,27 +136,115 @@ def _odd_rows(builder: ImageBuilder, frames: Frames, odd: Places) -> RowArray | 
     return None if (found < 0).any() else found
 
 
-def _write(builder: ImageBuilder, placed: list[tuple[ChangeRows, RowArray]]) -> None:
-    """Writes all groups, each chunk once: rows are copied out, changed there, and copied back."""
+def _merged(builder: ImageBuilder, groups: list[ChangeRows]) -> Versions | None:
+    """The versions that the groups make of their rows; None where a partition does not exist, or has another
+    number of replicas than a change names directories for."""
+    own = [rows_of(builder, group.topics, group.indexes) for group in groups]
+    known = [rows for rows in own if rows is not None]
+    if len(known) != len(own):
+        return None
     columns = builder.topics.columns
-    rows = np.concatenate([rows for _, rows in placed])
+    rows = np.concatenate([*known, np.empty(0, dtype=np.int64)])
+    records = np.concatenate([*(group.records for group in groups), np.empty(0, dtype=np.int64)])
+    order = np.lexsort((records, rows))
     place_of = np.empty(len(rows), dtype=np.int64)
-    order = np.argsort(rows, kind="stable")
     place_of[order] = np.arange(len(rows))
-    rows = rows[order]
-    by_chunk = split_by_chunk(rows)
-    width = max(columns.chunks[at].replica_width for at, _, _ in by_chunk)
-    isr_width = max(columns.chunks[at].isr_width for at, _, _ in by_chunk)
-    isr_width = max(isr_width, *(0 if group.isr is None else group.isr.shape[1] for group, _ in placed), 0)
-    block = rows_block(columns, rows, width, isr_width)
+    rows, records = rows[order], records[order]
+    first = np.ones(len(rows), dtype=bool)
+    first[1:] = rows[1:] != rows[:-1]
+    touched = rows[first]
+    chunks = [columns.chunks[at] for at, _, _ in split_by_chunk(touched)]
+    width = max((chunk.replica_width for chunk in chunks), default=0)
+    isr_width = max(
+        *(chunk.isr_width for chunk in chunks),
+        *(group.isr.shape[1] for group in groups if group.isr is not None),
+        0,
+        0,
+    )
+    base = rows_block(columns, touched, width, isr_width)
+    merge = _Merge(base, first, width)
     low = 0
-    for group, own in placed:
-        _change(builder, block, place_of[low : low + len(own)], group, width)
-        low += len(own)
+    for group, rows_of_group in zip(groups, known, strict=True):
+        if not merge.take(builder, group, place_of[low : low + len(rows_of_group)]):
+            return None
+        low += len(rows_of_group)
+    merge.finish()
+    return Versions(records, rows, first, base, merge.after, width, isr_width)
+
+
+class _Merge:
+    """Writes what each change names into its own version, then what it leaves as it was."""
+
+    def __init__(self, base: IntArray, first: Bools, width: int) -> None:
+        self._first = first
+        self._group = np.cumsum(first) - 1
+        self._starts = np.flatnonzero(first)[self._group]
+        self._width = width
+        self._is_named = np.zeros((4, len(first)), dtype=bool)
+        self.after: IntArray = base[:, self._group]
+
+    def take(self, builder: ImageBuilder, group: ChangeRows, at: Places) -> bool:
+        """One group, whose versions are at `at`. False where the directories do not fit the replicas."""
+        after, width, named = self.after, self._width, self._is_named
+        if group.leader is not None:
+            named[0, at] = True
+            after[LEADER, at] = group.leader
+        if group.isr is not None:
+            named[1, at] = True
+            n_isr, start = group.isr.shape[1], LISTS + 2 * width
+            after[N_ISR, at] = n_isr
+            after[start : start + n_isr, at] = group.isr.T
+            after[start + n_isr :, at] = PADDING
+        if group.recovery is not None:
+            named[2, at] = True
+            after[FLAGS, at] = after[FLAGS, at] & ~RECOVERING_FLAG | group.recovery
+        if group.directories is not None:
+            if (after[N_REPLICAS, at] != group.directories.shape[1]).any():
+                return False
+            named[3, at] = True
+            table = builder.topics.columns.directories
+            codes = table.codes_of(group.directories.reshape(-1, 2)).reshape(len(at), -1)
+            after[LISTS + width : LISTS + width + codes.shape[1], at] = codes.T
+        return True
+
+    def finish(self) -> None:
+        """Epochs, and what a change did not name: it is as the one before it left it."""
+        after, starts, named = self.after, self._starts, self._is_named
+        places = np.arange(len(starts))
+        after[PARTITION_EPOCH] += (places - starts + 1).astype(np.int32)
+        led = np.cumsum(named[0])
+        after[LEADER_EPOCH] += (led - (led - named[0])[starts]).astype(np.int32)
+        if self._first.all():
+            return
+        directories, isr = LISTS + self._width, LISTS + 2 * self._width
+        fields: tuple[tuple[Any, ...], ...] = (
+            (LEADER,),
+            (N_ISR, slice(isr, None)),
+            (FLAGS,),
+            (slice(directories, isr),),
+        )
+        for is_named, columns in zip(named, fields, strict=True):
+            if not is_named.any():
+                continue
+            source = np.maximum.accumulate(np.where(is_named, places, 0))
+            taken = np.flatnonzero((source >= starts) & (source != places) & is_named[source])
+            for column in columns:
+                after[column, taken] = after[column, source[taken]]
+
+
+def store(builder: ImageBuilder, found: Versions) -> None:
+    """Writes the newest version of every row, each chunk once."""
+    if not len(found.rows):
+        return
+    columns = builder.topics.columns
+    last = np.ones(len(found.rows), dtype=bool)
+    last[:-1] = found.first[1:]
+    rows, block = found.rows[last], found.after[:, last]
+    width, isr_width = found.replica_width, found.isr_width
     longest = block[N_ISR]
     middle = LISTS + width
     isr_start = middle + width
-    for at, place, local in by_chunk:
+    for at, place, local in split_by_chunk(rows):
         chunk = columns.own_wide(at, 0, int(longest[place].max()))
         part = block[:, place[0] : place[-1] + 1]
         data = chunk.data
@@ -144,26 +255,3 @@ def _write(builder: ImageBuilder, placed: list[tuple[ChangeRows, RowArray]]) -> 
         directories = LISTS + chunk.replica_width
         data[directories : chunk.isr_start, local] = part[middle : middle + chunk.replica_width]
         data[chunk.isr_start :, local] = part[isr_start : isr_start + chunk.isr_width]
-
-
-def _change(
-    builder: ImageBuilder, block: IntArray, at: npt.NDArray[np.int64], group: ChangeRows, width: int
-) -> None:
-    """Changes the rows of one group where they stand in `block`."""
-    block[PARTITION_EPOCH, at] += 1
-    if group.leader is not None:
-        block[LEADER, at] = group.leader
-        block[LEADER_EPOCH, at] += 1
-    if group.isr is not None:
-        n_isr = group.isr.shape[1]
-        isr_start = LISTS + 2 * width
-        block[N_ISR, at] = n_isr
-        block[isr_start : isr_start + n_isr, at] = group.isr.T
-        block[isr_start + n_isr :, at] = PADDING
-    if group.recovery is not None:
-        block[FLAGS, at] = block[FLAGS, at] & ~RECOVERING_FLAG | group.recovery
-    if group.directories is not None:
-        table = builder.topics.columns.directories
-        codes = table.codes_of(group.directories.reshape(-1, 2)).reshape(len(at), -1)
-        start = LISTS + width
-        block[start : start + codes.shape[1], at] = codes.T

@@ -1,24 +1,18 @@
 """Replays a run of batches with one record each as if they were one batch.
 
-Owns the framing of such a run, and its cut into pieces in which no partition comes twice: those can be
-written at once. Whatever is unusual is left to the caller.
+Owns the framing of such a run. Whatever is unusual is left to the caller.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.columnar import changes, partitions
 from metaquorum.metadata.columnar.apply import BARRIER, CLASS_OF_KEY, Engine, apply_places
-from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, Places, gather, lengths_at, varint_widths
+from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, Places, lengths_at, varint_widths
 from metaquorum.storage.batches.batch import HEADER_BYTES, parse_header
 from metaquorum.storage.log.runs import BatchRun
 
-_PARTITION_BYTES = 20
-"""A partition record and a partition change begin with the partition's index and its topic's id."""
 _NO_OP = 20
 _NO_OP_BYTES = 4
 
@@ -35,9 +29,7 @@ def apply_run(engine: Engine, run: BatchRun) -> bool:
     if frames is None or (CLASS_OF_KEY[frames.keys] == BARRIER).any():
         return False
     header = parse_header(run.data, int(run.places[-2]))._replace(base_offset=run.base_offset)
-    places = np.flatnonzero(~idle_frames(frames))
-    for low, high in pairwise(cuts_of(frames, places)):
-        apply_places(engine, frames, header, places[low:high])
+    apply_places(engine, frames, header, np.flatnonzero(~idle_frames(frames)))
     return True
 
 
@@ -47,27 +39,6 @@ def idle_frames(frames: Frames) -> npt.NDArray[np.bool_]:
     idle &= frames.lengths == _NO_OP_BYTES
     idle &= frames.octets[frames.starts + FRAME_BYTES] == 0
     return idle
-
-
-def cuts_of(frames: Frames, places: Places) -> list[int]:
-    """Where the pieces of `places` begin, and the end of the last: no partition is named twice in a piece."""
-    keys = frames.keys[places]
-    named = (keys == partitions.API_KEY) | (keys == changes.API_KEY)
-    named &= frames.lengths[places] >= FRAME_BYTES + _PARTITION_BYTES
-    at = np.flatnonzero(named)
-    cuts = [0]
-    if len(at):
-        dtype = np.dtype(f"V{_PARTITION_BYTES}")
-        names = gather(frames, frames.starts[places[at]] + FRAME_BYTES, _PARTITION_BYTES, dtype)
-        codes = np.unique(names, return_inverse=True)[1].ravel()
-        order = np.argsort(codes, kind="stable")
-        again = codes[order][1:] == codes[order][:-1]
-        later, earlier = at[order[1:][again]], at[order[:-1][again]]
-        by_place = np.argsort(later)
-        for place, previous in zip(later[by_place].tolist(), earlier[by_place].tolist(), strict=True):
-            if previous >= cuts[-1]:
-                cuts.append(place)
-    return [*cuts, len(places)]
 
 
 def read_run(run: BatchRun) -> Frames | None:

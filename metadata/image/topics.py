@@ -351,3 +351,11 @@ class TopicsBuilder:
                 place = there[n]
                 found[place] = _partition(columns, topic_ids[place], rows[place], chunk, values)
         return found
+
+    def seen(self, chunk: Chunk, rows: RowArray) -> list[PartitionInfo]:
+        """The partitions of live `rows` as they stand in the columns of `chunk`, which were copied out of
+        them and maybe changed."""
+        return [
+            _partition(self.columns, self.by_slot[values[TOPIC]], row, chunk, values)
+            for row, values in zip(rows.tolist(), chunk.data.T.tolist(), strict=True)
+        ]

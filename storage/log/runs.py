@@ -21,6 +21,7 @@ from metaquorum.storage.log.reader import Damage, LogReader
 MIN_BATCHES = 32
 """A shorter run is given batch by batch."""
 
+_EPOCH = 12
 _ATTRIBUTES = 21
 _COUNT = 57
 _TIMESTAMP = 35
@@ -53,6 +54,10 @@ class BatchRun(NamedTuple):
     def timestamps_ms(self) -> npt.NDArray[np.int64]:
         """The newest timestamp of every batch."""
         return numbers_at(self.data, self.places[:-1] + _TIMESTAMP, ">i8")
+
+    def epochs(self) -> npt.NDArray[np.int64]:
+        """The leader epoch of every batch."""
+        return numbers_at(self.data, self.places[:-1] + _EPOCH, ">i4")
 
     def batches(self) -> Iterator[RecordBatch]:
         """The batches one by one."""

@@ -34,7 +34,6 @@ LONG_FILES: dict[str, int] = {
     "broker/session.py": 587,
     "cli/local/demo.py": 404,
     "metadata/image/columns.py": 425,
-    "metadata/inspect/changes/changes.py": 414,
     "metadata/inspect/checks/bisect.py": 429,
     "metadata/inspect/checks/predicate.py": 468,
     "metadata/inspect/summary/summary.py": 405,

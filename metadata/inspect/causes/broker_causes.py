@@ -10,7 +10,7 @@ from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED
 from metaquorum.metadata.image.damaged import is_mark
 from metaquorum.metadata.image.types import PartitionInfo
 from metaquorum.metadata.inspect.causes.cause_types import SHUTDOWN_LEVEL, Cause, Scene, cannot_tell
-from metaquorum.metadata.inspect.changes.change_steps import BrokerStep, BrokerStory, Place
+from metaquorum.metadata.inspect.changes.change_steps import BrokerStep, Place
 
 SESSION_TIMEOUT_MS = 9_000
 """The default of broker.session.timeout.ms: so long after a heartbeat no session ends."""
@@ -63,8 +63,7 @@ def _directories_lost(step: BrokerStep) -> Cause:
 def _registration(step: BrokerStep, scene: Scene) -> Cause:
     broker, before, after = step.broker_id, step.before, step.after
     if before is None or after is None:
-        story = scene.feed.stories.get(broker)
-        gone = scene.since(story.unregistered if story else None)
+        gone = scene.since(scene.story(broker).unregistered)
         if not (gone or scene.feed.is_known):
             text = f"broker {broker} registered; whether it was registered before is not known here"
             return Cause(rule="registered", text=text, broker_id=broker, certain=False)
@@ -97,18 +96,18 @@ def fence_cause(step: BrokerStep, scene: Scene) -> Cause:
             broker_id=broker,
             certain=False,
         )
-    story = scene.feed.stories.get(broker)
-    in_order = scene.is_just_before(story.alive if story else None, SESSION_TIMEOUT_MS - 1)
+    story = scene.story(broker)
+    in_order = scene.is_just_before(story.alive, SESSION_TIMEOUT_MS - 1)
     if step.before is not None and step.before.in_controlled_shutdown:
         if in_order:
             text = f"the controlled shutdown of broker {broker} ended"
             return Cause(rule="shutdown-finished", text=text, broker_id=broker)
-        begun = scene.since(story.shutdown if story else None)
+        begun = scene.since(story.shutdown)
         orderly = f"its controlled shutdown, begun at {begun}, ended"
     elif in_order:
         text = (
             f"broker {broker} stopped in order while it led nothing: it was alive at "
-            f"{scene.since(story.alive if story else None)}, and a session lasts at least 9 s (the "
+            f"{scene.since(story.alive)}, and a session lasts at least 9 s (the "
             "default) after that"
         )
         return Cause(rule="stopped-idle", text=text, broker_id=broker)
@@ -131,17 +130,15 @@ def _led(broker: int, scene: Scene) -> bool:
     which it was split. Below 3.3-IV3 the latter is what a controlled shutdown looks like."""
     if any(step.before is not None and step.before.leader == broker for step in scene.batch.partitions):
         return True
-    story = scene.feed.stories.get(broker)
-    split = story is not None and scene.is_just_before(story.moved_off)
+    split = scene.is_just_before(scene.story(broker).moved_off)
     return split and scene.metadata_version >= SHUTDOWN_LEVEL
 
 
 def fence_reason(step: BrokerStep, scene: Scene) -> str:
     """In a few words, why a broker that was not in controlled shutdown, or led something, was fenced."""
-    story = scene.feed.stories.get(step.broker_id)
     if step.before is not None and step.before.in_controlled_shutdown:
         return "no heartbeat in time during its controlled shutdown, while it still led partitions"
-    unfenced = scene.since(story.unfenced if story else None)
+    unfenced = scene.since(scene.story(step.broker_id).unfenced)
     return "no heartbeat in time" + (f"; unfenced since {unfenced}" if unfenced else "")
 
 
@@ -174,10 +171,11 @@ def _loss(rule: str, text: str, step: BrokerStep) -> Cause:
 def _known_loss(broker: int, before: PartitionInfo, scene: Scene) -> Cause | None:
     """The same, from what was said before this batch."""
     known = scene.feed.brokers.get(broker)
-    story = scene.feed.stories.get(broker) or BrokerStory()
+    story = scene.story(broker)
 
     def cause(rule: str, text: str, place: Place | None) -> Cause:
-        text = f"broker {broker} {text}" + (f" since {scene.since(place)}" if place else "")
+        since = scene.since(place)
+        text = f"broker {broker} {text}" + (f" since {since}" if since else "")
         return Cause(rule=rule, text=text, offset=place[0] if place else None, broker_id=broker)
 
     if known is None and not scene.feed.is_known:

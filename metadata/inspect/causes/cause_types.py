@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from metaquorum.metadata.inspect.changes.change_steps import NOOP_LEVEL, Place
+from metaquorum.metadata.inspect.changes.change_steps import NOOP_LEVEL, BrokerStory, Place
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
 from metaquorum.metadata.inspect.log.points import utc_text
 
@@ -42,13 +42,23 @@ class Scene:
     batch: BatchChanges
     feed: ChangeFeed
 
+    def story(self, broker_id: int) -> BrokerStory:
+        """What the log last said about a broker."""
+        return self.feed.stories.get(broker_id) or BrokerStory()
+
     def since(self, place: Place | None) -> str:
-        return "" if place is None else f"{place[0]} ({utc_text(place[1])})"
+        if place is None:
+            self.feed.ask_before()
+            return ""
+        return f"{place[0]} ({utc_text(place[1])})"
 
     def is_just_before(self, place: Place | None, within_ms: int = SPLIT_MS) -> bool:
         """Whether a place lies so shortly before this batch, by the clock. A clock that ran backwards says
         nothing."""
-        return place is not None and 0 <= self.batch.time_ms - place[1] <= within_ms
+        if place is None:
+            self.feed.ask_before(self.batch.time_ms - within_ms)
+            return False
+        return 0 <= self.batch.time_ms - place[1] <= within_ms
 
     @property
     def metadata_version(self) -> int:

@@ -206,16 +206,16 @@ def _elected(before: PartitionInfo, after: PartitionInfo, scene: Scene) -> Itera
 def _led_again(leader: int, before: PartitionInfo, scene: Scene) -> Cause:
     """A partition without a leader has one again: the unfencing of its broker does that, in the same batch or
     in those right behind it."""
-    story = scene.feed.stories.get(leader)
     place = next(
         ((step.offset, scene.batch.time_ms) for step in scene.batch.steps_of(leader) if step.was_unfenced),
-        story.unfenced if story else None,
+        scene.story(leader).unfenced,
     )
     eligible = f"ISR {ids(before.isr)}" if leader in before.isr else f"ELR {ids(before.elr)}"
-    if place is not None and scene.is_just_before(place):
+    if scene.is_just_before(place) and place is not None:
         text = f"broker {leader} was unfenced at {place[0]} and is in the {eligible}"
         return Cause(rule="broker-returned", text=text, offset=place[0], broker_id=leader)
-    since = f" (unfenced since {scene.since(place)})" if place else ""
+    unfenced = scene.since(place)
+    since = f" (unfenced since {unfenced})" if unfenced else ""
     text = f"broker {leader}{since} is in the {eligible}; " + cannot_tell(
         ("someone requested an election", "the controller's log has the request to elect leaders"),
         ("a new controller found it without a leader", "a controller election precedes it closely"),

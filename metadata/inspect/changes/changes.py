@@ -29,12 +29,14 @@ from metaquorum.metadata.inspect.changes.change_steps import (
 )
 from metaquorum.metadata.inspect.changes.creations import read_creations
 from metaquorum.metadata.inspect.changes.idle_records import NOT_JUDGED, subject
+from metaquorum.metadata.inspect.changes.many_changes import Wanted, nothing, taken_together
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, is_passed, pass_over, pieces
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batches import decode_readable
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun, numbers_at
+from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun
 
 __all__ = [
     "MIN_INSYNC_REPLICAS",
@@ -48,10 +50,8 @@ __all__ = [
 ]
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
+_ENDS = (r.EndTransactionRecord, r.AbortTransactionRecord)
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
-
-_EPOCH = 12
-"""Where a batch's leader epoch stands in its header."""
 
 
 class ChangeFeed:
@@ -63,13 +63,17 @@ class ChangeFeed:
         *,
         is_known: bool = True,
         names: Mapping[bytes, str] | None = None,
+        is_middle: bool = False,
     ) -> None:
         """With `is_known` False nothing says what was before the first batch, until `learn` does; `names` are
-        those of topics by their ids, which never change, as far as a later snapshot tells them."""
+        those of topics by their ids, which never change, as far as a later snapshot tells them. With
+        `is_middle` the log holds more before the image (see `ask_before`)."""
         self._refused: list[ReplayError] = []
         self._start(MetadataImage() if image is None else image)
         self.is_known = is_known
         self._later_names = names or {}
+        self._begins_ms = None if image is None or not is_middle else image.provenance.timestamp_ms
+        self.asked_before = self.begins_inside = False
         self._idle_records = False
         self.stories: dict[int, BrokerStory] = {}
         self._names: dict[bytes, str] = {}
@@ -88,6 +92,12 @@ class ChangeFeed:
         self._later_names = {**self._later_names, **{one.topic_id: one.name for one in topics.all()}}
         self._start(MetadataImage())
         self.is_known = False
+
+    def ask_before(self, from_ms: int | None = None) -> None:
+        """Who looks at a broker's story did not find what may stand before the first batch; only from a time
+        on would it matter."""
+        begins_ms = self._begins_ms
+        self.asked_before |= begins_ms is not None and (from_ms is None or from_ms <= begins_ms)
 
     @property
     def state(self) -> ImageBuilder:
@@ -151,75 +161,40 @@ class ChangeFeed:
         if isinstance(stretch, Stretch):
             self._idle_records = self._idle_records or stretch.is_idle
             builder.offset = stretch.base_offset
-            pass_over(self._engine, stretch)
+            if len(stretch.changes):
+                self.changed(stretch, nothing)
+            else:
+                pass_over(self._engine, stretch)
         else:
             builder.offset = stretch.header.base_offset
             self._engine.apply_batch(stretch)
         return [error for error in self._refused if isinstance(error.__cause__, RecordDecodeError)]
 
-    def changed(self, stretch: Stretch) -> Iterator[BatchChanges]:
-        """Applies a stretch that was asked for with its partition changes; gives what each did, in order. The
-        state is already that behind some of the next ones, which change nothing but other partitions."""
+    def changed(self, stretch: Stretch, wanted: Wanted) -> list[BatchChanges]:
+        """Applies a stretch of partition changes; gives what each of those that are `wanted` did, in order.
+        The state is already that behind all of them, which changed nothing but partitions."""
+        taken = taken_together(self._engine.builder, stretch)
+        if taken is None:
+            return self._halved(stretch, wanted)
         self._names.clear()
-        pending: dict[PartitionKey, tuple[int, r.PartitionChangeRecord]] = {}
-        part = stretch.part()
-        low = 0
-        for offset, record in stretch.changes:
-            key = (record.topic_id, record.partition_id)
-            if key in pending:
-                high = offset - part.base_offset
-                yield from self._changed(part, low, high, pending)
-                pending, low = {}, high
-            pending[key] = offset, record
-        yield from self._changed(part, low, stretch.batches, pending)
-        builder = self._engine.builder
-        builder.offset, builder.epoch, builder.timestamp_ms = (
-            stretch.next_offset,
-            stretch.epoch,
-            stretch.time_ms,
-        )
+        for leader, place in taken.moves():
+            if self._is_active(leader):
+                self.stories.setdefault(leader, BrokerStory()).moved_off = place
+        return list(taken.changes(self._engine.builder, wanted))
 
-    def _changed(
-        self,
-        part: BatchRun,
-        low: int,
-        high: int,
-        pending: Mapping[PartitionKey, tuple[int, r.PartitionChangeRecord]],
-    ) -> Iterator[BatchChanges]:
-        """The batches from `low` to `high` of a run, which change each of these partitions once."""
-        run = part._replace(places=part.places[low : high + 1], base_offset=part.base_offset + low)
-        epochs, times = (
-            numbers_at(run.data, run.places[:-1] + _EPOCH, ">i4").tolist(),
-            run.timestamps_ms().tolist(),
-        )
-        topics = self._engine.builder.topics
-        found = topics.partitions(pending)
-        self._refused.clear()
-        if len(pending) >= MIN_BATCHES:
-            self._engine.builder.offset = run.base_offset
-            self._engine.apply_run(run)
-        else:
-            for offset, record in pending.values():
-                at = offset - run.base_offset
-                self._engine.apply(record, offset, epochs[at], times[at])
-        refused = {error.offset: error for error in self._refused}
-        for (key, (offset, record)), before, after in zip(
-            pending.items(), found, topics.partitions(pending), strict=True
-        ):
-            at = offset - run.base_offset
-            told = BatchChanges(base_offset=offset, epoch=epochs[at], time_ms=times[at])
-            told.records.append((offset, record))
-            if offset in refused:
-                told.refused.append(refused[offset])
-            else:
-                name = self.topic_name(key[0]) or key[0].hex()
-                told.partitions.append(
-                    PartitionStep(
-                        offset=offset, record=record, topic=name, index=key[1], before=before, after=after
-                    )
-                )
-                self._note_moves(told)
-            yield told
+    def _halved(self, stretch: Stretch, wanted: Wanted) -> list[BatchChanges]:
+        """The same of a stretch that holds something unusual: it ends up alone."""
+        if stretch.batches >= MIN_BATCHES:
+            low, high = stretch.split(stretch.batches // 2)
+            return [*self.changed(low, wanted), *self.changed(high, wanted)]
+        told = []
+        for batch in stretch.part().batches():
+            header = batch.header
+            records = [(one.offset, one.record) for one in decode_readable(batch)]
+            found = self.batch(header.leader_epoch, header.max_timestamp_ms, records)
+            if found.partitions or found.refused:
+                told.append(found)
+        return told
 
     def created(
         self, batch: RecordBatch, is_fine: Callable[[ImageBuilder, list[bytes]], bool]
@@ -265,6 +240,8 @@ class ChangeFeed:
             found.records.append((offset, record))
             self._record(found, offset, record)
         found.refused = list(self._refused)
+        self.asked_before = False
+        self.begins_inside |= any(isinstance(error.record, _ENDS) for error in found.refused)
         if not self.is_known:
             self._set_apart(found)
         for step in found.brokers:
@@ -375,14 +352,17 @@ class ChangeFeed:
             for at in gone
         ]
 
+    def _is_active(self, broker_id: int) -> bool:
+        known = self.brokers.get(broker_id)
+        return known is not None and not known.fenced and not known.in_controlled_shutdown
+
     def _note_moves(self, found: BatchChanges) -> None:
         """Remembers from which active brokers a leadership was taken: so a split fence begins."""
         for step in found.partitions:
             before, after = step.before, step.after
             if before is None or after is None or before.leader == after.leader:
                 continue
-            known = self.brokers.get(before.leader)
-            if known is None or known.fenced or known.in_controlled_shutdown:
+            if not self._is_active(before.leader):
                 continue
             if before.leader not in after.isr or after.leader == NO_LEADER:
                 story = self.stories.setdefault(before.leader, BrokerStory())

@@ -10,11 +10,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.checks.record_checks import IDLE_RULE, Fault, clock_faults, record_faults
+from metaquorum.metadata.inspect.checks.told_rows import COUNTED, NEW, TOLD, ToldRows
 from metaquorum.metadata.inspect.entities.diff import changes_between
 from metaquorum.metadata.inspect.entities.views import touched
-from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.clock import LogClock, Stamps, clock_of
 from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_state, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point
@@ -127,19 +130,22 @@ def _check_one_state(log: MetadataLog, report: LogReport, problem: OnProblem) ->
 
 
 def _judge(report: LogReport, violations: Sequence[Violation], image: MetadataImage) -> None:
-    place = image.provenance
+    at = image.provenance
+    place = Place(at.offset, at.epoch, at.timestamp_ms)
     for one in violations:
-        report.add(
-            Finding(
-                rule=one.rule,
-                severity=one.severity,
-                offset=place.offset,
-                epoch=place.epoch,
-                time_ms=place.timestamp_ms,
-                where=one.where,
-                text=one.found,
-            )
-        )
+        report.add(_finding(place, one.rule, one.severity, one.where, one.found))
+
+
+def _finding(at: Place | Step | Leap, rule: str, severity: str, where: str, text: str) -> Finding:
+    return Finding(
+        rule=rule,
+        severity=severity,
+        offset=at.offset,
+        epoch=at.epoch,
+        time_ms=at.time_ms,
+        where=where,
+        text=text,
+    )
 
 
 class _Checker:
@@ -158,6 +164,7 @@ class _Checker:
         self._problem = problem
         self._past_corruption = past_corruption
         self._open: dict[tuple[str, str], None] = {}
+        self._told = ToldRows()
         self._written = 0
         given = (*(log.snapshot(at) for at in log.snapshots()), *also)
         named = [(at, one) for one in given if (at := one.snapshot_position()) is not None]
@@ -166,12 +173,11 @@ class _Checker:
     def run(self) -> None:
         report = self._report
         last: Step | Leap | None = None
-        for fault, time_ms in clock_faults(clock_of(self._log)):
-            self._faults((fault,), -1, time_ms)
         known = known_from(self._log)
         self._without_state(known)
         if known is None:
             report.lasting = frozenset()
+            self._clock(None)
             return
         past_corruption, coverage = self._past_corruption, report.coverage
         start = state_at(
@@ -183,7 +189,8 @@ class _Checker:
         )
         self._begin(start)
         # Idle batches change nothing, but for the ends of snapshots.
-        concern = Concern(stops=frozenset(at.offset for at, _ in self._snapshots), leaps=True)
+        stamps = Stamps()
+        concern = Concern(stops=frozenset(at.offset for at, _ in self._snapshots), together=True)
         for step in steps_about(
             self._log,
             start,
@@ -192,9 +199,9 @@ class _Checker:
             past_corruption=past_corruption,
             coverage=coverage,
         ):
+            stamps.take(step.stretch.part() if isinstance(step, Passed) else step.batch)
             if isinstance(step, Leap):
-                for place, violation in step.violations():
-                    self._found((violation,), place)
+                self._leap(step)
                 last = step
             if isinstance(step, Passed):
                 report.batches += step.batches
@@ -203,6 +210,8 @@ class _Checker:
                 continue
             self._step(step)
             last = step
+        is_whole = start.end_offset == self._log.start_offset and not (report.problems or coverage)
+        self._clock(stamps if is_whole else None)
         if last is None:
             report.unknown += start.unknown
             report.lasting = frozenset((one.rule, one.where) for one in report.findings)
@@ -211,6 +220,18 @@ class _Checker:
         at_end = check_image(last.after, limit=MAX_OPEN)
         self._found(at_end, last)
         report.lasting = frozenset((one.rule, one.where) for one in at_end)
+
+    def _clock(self, stamps: Stamps | None) -> None:
+        """Where the log's clock jumps, before all else; `stamps` are those of all its batches, if all were
+        seen."""
+        report, found = self._report, LogReport(log=self._log)
+        clock = clock_of(self._log) if stamps is None else LogClock(*stamps.columns())
+        for fault, time_ms in clock_faults(clock):
+            found.add(_of_fault(fault, -1, time_ms))
+        for finding in report.findings:
+            found.add(finding)
+        report.findings = found.findings
+        report.dropped += found.dropped
 
     def _without_state(self, known: int | None) -> None:
         """Reads what comes before the first known state: nothing but damage can be told of it."""
@@ -258,6 +279,23 @@ class _Checker:
         while self._snapshots and self._snapshots[0][0].offset <= step.next_offset:
             self._snapshot(*self._snapshots.pop(0), step)
 
+    def _leap(self, leap: Leap) -> None:
+        """What a leap broke: what was told is passed over, or counted, without a look at it."""
+        broken, told = leap.broken(), self._told
+        states = told.of(leap.after.topics, broken)
+        self._report.dropped += int(np.count_nonzero(states == COUNTED))
+        new = np.flatnonzero(states == NEW)
+        columns = (column[new].tolist() for column in broken)
+        for batch, rule, row in zip(*columns, strict=True):
+            state = told.state(rule, row)
+            if state == NEW:
+                place, violations = leap.violations(batch, rule, row)
+                for one in violations:
+                    self._found((one,), place)
+                    told.put(rule, row, TOLD if (one.rule, one.where) in self._open else COUNTED)
+            elif state == COUNTED:
+                self._report.dropped += 1
+
     def _faults(self, faults: Iterable[Fault], epoch: int, time_ms: int) -> None:
         """What records say that they may not. Of those that change nothing, the first about each thing:
         what is set again and again may be so by the thousand."""
@@ -267,17 +305,7 @@ class _Checker:
                     continue
                 if len(self._open) < MAX_OPEN:
                     self._open[one.rule, one.where] = None
-            self._report.add(
-                Finding(
-                    rule=one.rule,
-                    severity=one.severity,
-                    offset=one.offset,
-                    epoch=epoch,
-                    time_ms=time_ms,
-                    where=one.where,
-                    text=one.text,
-                )
-            )
+            self._report.add(_of_fault(one, epoch, time_ms))
 
     def _refused(self, step: Step) -> list[int]:
         """A record that cannot be applied is wrong in any log: every node would have stopped on it."""
@@ -287,20 +315,11 @@ class _Checker:
             offsets.append(offset)
             record = next((one.record for one in step.records if one.offset == offset), None)
             paths = touched(record, step.before, step.after) or ("log",)
-            self._report.add(
-                Finding(
-                    rule="record-applies",
-                    severity=ERROR,
-                    offset=offset,
-                    epoch=step.epoch,
-                    time_ms=step.time_ms,
-                    where=paths[0],
-                    text=match[2],
-                )
-            )
+            place = Place(offset, step.epoch, step.time_ms)
+            self._report.add(_finding(place, "record-applies", ERROR, paths[0], match[2]))
         return offsets
 
-    def _found(self, violations: Sequence[Violation], step: Step | Leap | Place) -> None:
+    def _found(self, violations: Sequence[Violation], step: Step | Place | Leap) -> None:
         for one in violations:
             key = (one.rule, one.where)
             if key in self._open:
@@ -310,17 +329,7 @@ class _Checker:
             if len(self._report.findings) >= MAX_FINDINGS:
                 self._report.dropped += 1
                 continue
-            self._report.add(
-                Finding(
-                    rule=one.rule,
-                    severity=one.severity,
-                    offset=step.offset,
-                    epoch=step.epoch,
-                    time_ms=step.time_ms,
-                    where=one.where,
-                    text=one.found,
-                )
-            )
+            self._report.add(_finding(step, one.rule, one.severity, one.where, one.found))
 
     def _snapshot(self, position: LogPosition, snapshot: MetadataLog, step: Step) -> None:
         """A snapshot must hold what the log up to its end makes."""
@@ -344,16 +353,12 @@ class _Checker:
             )
 
 
+def _of_fault(one: Fault, epoch: int, time_ms: int) -> Finding:
+    return _finding(Place(one.offset, epoch, time_ms), one.rule, one.severity, one.where, one.text)
+
+
 def _snapshot_finding(position: LogPosition, time_ms: int, where: str, text: str) -> Finding:
-    return Finding(
-        rule="snapshot-agrees",
-        severity=ERROR,
-        offset=position.offset,
-        epoch=position.epoch,
-        time_ms=time_ms,
-        where=where,
-        text=text,
-    )
+    return _finding(Place(position.offset, position.epoch, time_ms), "snapshot-agrees", ERROR, where, text)
 
 
 def state_differences(one: MetadataImage, other: MetadataImage) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.inspect.log.points import Point, utc_text
+from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.runs import BatchRun
 
@@ -77,6 +78,37 @@ class ClockShown(ShownAs, frozen=True, kw_only=True):
         }
 
 
+class Stamps:
+    """Collects what a clock is made of, from the batches of a log in their order."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Longs, Longs, Longs]] = []
+        self._alone: list[tuple[int, int, int]] = []
+
+    def take(self, item: RecordBatch | BatchRun) -> None:
+        """What comes next in the log."""
+        if isinstance(item, BatchRun):
+            self._flush()
+            bases = np.arange(item.base_offset, item.next_offset, dtype=np.int64)
+            self._parts.append((bases, bases + 1, item.timestamps_ms()))
+        else:
+            header = item.header
+            self._alone.append((header.base_offset, header.next_offset, header.max_timestamp_ms))
+
+    def _flush(self) -> None:
+        if self._alone:
+            made = np.array(self._alone, dtype=np.int64).T
+            self._parts.append((made[0], made[1], made[2]))
+            self._alone.clear()
+
+    def columns(self) -> list[Longs]:
+        """First offsets, offsets behind the last, stamps: an item a batch."""
+        self._flush()
+        empty = np.empty(0, dtype=np.int64)
+        columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
+        return columns or [empty] * 3
+
+
 class LogClock:
     """The times of all batches of a log, or of those from an offset on."""
 
@@ -92,27 +124,11 @@ class LogClock:
     @classmethod
     def of(cls, log: MetadataLog, start_offset: int | None = None) -> Self:
         """Reads the headers of a log."""
-        parts: list[tuple[Longs, Longs, Longs]] = []
-        alone: list[tuple[int, int, int]] = []
-
-        def flush() -> None:
-            if alone:
-                made = np.array(alone, dtype=np.int64).T
-                parts.append((made[0], made[1], made[2]))
-                alone.clear()
-
+        stamps = Stamps()
         for item in log.runs(start_offset):
-            if isinstance(item, BatchRun):
-                flush()
-                bases = np.arange(item.base_offset, item.next_offset, dtype=np.int64)
-                parts.append((bases, bases + 1, item.timestamps_ms()))
-            elif not isinstance(item, Damage):
-                header = item.header
-                alone.append((header.base_offset, header.next_offset, header.max_timestamp_ms))
-        flush()
-        empty = np.empty(0, dtype=np.int64)
-        columns = [np.concatenate(column) if column else empty for column in zip(*parts, strict=True)]
-        return cls(*(columns or [empty] * 3))
+            if not isinstance(item, Damage):
+                stamps.take(item)
+        return cls(*stamps.columns())
 
     def time_ms(self, offset: int, stamp_ms: int) -> int:
         """What time it was at the batch that holds `offset`, whose stamp this is."""
@@ -192,6 +208,27 @@ class RunningClock:
                 self._clock = self._source()
         self._last_ms = stamp_ms
         return stamp_ms if self._clock is None else self._clock.time_ms(offset, stamp_ms)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the stamps that were seen gave no cause to read ahead, or what was read shows no jump."""
+        return self._clock is None or self._clock.is_steady
+
+    def ahead(self, offsets: Longs, stamps: Longs) -> Callable[[int, int], int]:
+        """As `time_ms` was asked for all of these batches, in order; what it would have said of each."""
+        counts_from = 0
+        if self._clock is None:
+            steps = np.diff(stamps, prepend=stamps[:1] if self._last_ms is None else self._last_ms)
+            jumps = np.flatnonzero((steps <= -JUMP_MS) | (steps >= LEAP_MS))
+            if self._source is not None and len(jumps):
+                self._clock, counts_from = self._source(), int(offsets[jumps[0]])
+        self._last_ms = int(stamps[-1])
+        clock = self._clock
+
+        def time_ms(offset: int, stamp_ms: int) -> int:
+            return stamp_ms if clock is None or offset < counts_from else clock.time_ms(offset, stamp_ms)
+
+        return time_ms
 
 
 def clock_of(log: MetadataLog) -> LogClock:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
+from metaquorum.metadata.image.columns import IntArray
 from metaquorum.metadata.image.types import NO_LEADER, ConfigResource, PartitionInfo
 from metaquorum.metadata.inspect.changes.change_steps import Place
 from metaquorum.metadata.inspect.changes.changes import (
@@ -16,6 +19,8 @@ from metaquorum.metadata.inspect.changes.changes import (
     PartitionStep,
 )
 from metaquorum.metadata.inspect.changes.creations import all_led_and_in_sync
+
+INT32_MAX = 2**31 - 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +91,14 @@ class PartitionSpans:
         than its replicas, as Kafka counts it."""
         name = self._feed.topic_name(info.topic_id)
         return _min_isr(None if name is None else self._setting(name), info)
+
+    def least_isr(self, slots: IntArray) -> IntArray:
+        """min.insync.replicas of topics, by their numbers in the columns."""
+        topics = self._feed.state.topics
+        found, places = np.unique(slots, return_inverse=True)
+        infos = [topics.by_id[topics.by_slot[slot]].info for slot in found.tolist()]
+        wanted = [min(_wanted(self._setting(info.name)), INT32_MAX) for info in infos]
+        return np.array(wanted, dtype=np.int32)[places]
 
     def _setting(self, topic: str) -> str | None:
         if topic not in self._settings_of:

@@ -8,6 +8,7 @@ does) and knows no files. Why something changed comes from `causes`, by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import msgspec
 
@@ -32,6 +33,7 @@ from metaquorum.metadata.inspect.timeline.broker_spans import BrokerSpans
 from metaquorum.metadata.inspect.timeline.event_groups import count, duration, listed
 from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
 from metaquorum.metadata.inspect.timeline.strangers import Strangers
+from metaquorum.metadata.inspect.timeline.telling_changes import may_tell
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
@@ -103,6 +105,7 @@ class Timeline:
         self._brokers = BrokerSpans(image if is_known else None)
         self._gap_ms = gap_ms
         self._shown = shown
+        self._may_tell = partial(may_tell, shown=shown, least_isr=self._spans.least_isr)
         self._clock = RunningClock(clock)
         self._stamp_ms: int | None = None
         self._is_odd = False
@@ -187,32 +190,29 @@ class Timeline:
 
     def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
         """A run that comes next: batches for `batch`, stretches for `stretch`."""
-        concern = Concern(gap_ms=self._gap_ms, changes_together=self._feed.is_known)
-        return self._feed.pieces(run, concern)
+        return self._feed.pieces(run, Concern(gap_ms=self._gap_ms, together=self._feed.is_known))
 
     def stretch(self, stretch: Stretch) -> Iterator[list[TimelineEvent]]:
         """Events, batch by batch, of batches of one record each that are idle or change a partition, each
         soon after the one before it."""
-        if stretch.changes:
-            for changes in self._feed.changed(stretch):
-                self._told = []
-                self._stamp_ms = changes.time_ms
-                changes.time_ms = self._clock.time_ms(changes.base_offset, changes.time_ms)
-                self._batch = changes
+        stamps, changed = stretch.part().timestamps_ms(), stretch.changes
+        if len(changed):
+            clock = self._clock.ahead(stretch.base_offset + changed, stamps[changed])
+            for changes in self._feed.changed(stretch, self._may_tell):
+                self._told, self._batch, self._stamp_ms = [], changes, changes.time_ms
+                changes.time_ms = clock(changes.base_offset, changes.time_ms)
                 self._partitions(Scene(batch=changes, feed=self._feed))
                 self._refused(changes)
                 if self._told:
                     yield self._through()
         else:
             self._feed.pass_over(stretch)
-        self._idle_records = self._idle_records or stretch.batches > len(stretch.changes)
-        stamps = stretch.part().timestamps_ms()[-2:].tolist()
-        last = stretch.next_offset - len(stamps)
-        times = [self._clock.time_ms(offset, stamp) for offset, stamp in enumerate(stamps, last)]
+        self._idle_records = self._idle_records or stretch.batches > len(changed)
+        ends = enumerate(stamps[-2:].tolist(), stretch.next_offset - min(2, stretch.batches))
+        times = [self._clock.time_ms(offset, stamp) for offset, stamp in ends]
         before = self._last_ms if len(times) == 1 else times[0]
-        self._last_ms = times[-1]
         self._silence_ms = None if before is None else times[-1] - before
-        self._end = (stretch.next_offset, stretch.epoch, times[-1])
+        self._last_ms, self._end = times[-1], (stretch.next_offset, stretch.epoch, times[-1])
 
     def _through(self) -> list[TimelineEvent]:
         """The batch's events by offset, and those before it, as far as they need not wait."""

@@ -15,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.metadata.columnar import changes, partitions
-from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, gather, read_frames
-from metaquorum.metadata.columnar.singles import cuts_of, idle_frames, read_run
-from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, Places, gather, read_frames
+from metaquorum.metadata.columnar.singles import idle_frames, read_run
 from metaquorum.metadata.image import ImageBuilder
-from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
 from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord
 from metaquorum.storage.batches.batch import RecordBatch
@@ -31,6 +29,8 @@ _INDEX_BYTES, _ID_BYTES = 4, 16
 """A partition record and a partition change begin with the partition's index and its topic's id."""
 _EPOCH = 12
 _LATEST = tuple(SCHEMA_BY_CLASS[one].latest_version for one in (PartitionRecord, PartitionChangeRecord))
+
+_NONE: Places = np.empty(0, dtype=np.int64)
 
 Bools = npt.NDArray[np.bool_]
 
@@ -50,22 +50,20 @@ class Concern:
     """What a question is about. Idle batches are no part of it, unless they end at one of `stops` (offsets).
 
     `topics` are the names of the topics whose partitions matter, None for all. `gap_ms`: also batches whose
-    time is before that of the one before them, or so much later. `changes_together`: partition changes are
-    wanted decoded, many at a time (`Stretch.changes`). `leaps`: they are wanted in stretches in which no
-    partition comes twice (see `leaps`).
+    time is before that of the one before them, or so much later. `together`: of partitions only changes in
+    their usual shapes go by, many at a time, in stretches with the idle batches between them.
     """
 
     topics: frozenset[str] | None = None
     stops: frozenset[int] = frozenset()
     gap_ms: int | None = None
-    changes_together: bool = False
-    leaps: bool = False
+    together: bool = False
 
 
 class Stretch(NamedTuple):
     """Batches of a run that follow each other and are not needed. `places` are where they start in the run's
-    data, and where the last one ends; `epoch` and `time_ms` are those of the last one. `changes` are offsets
-    and records of what is not idle, if it was asked for."""
+    data, and where the last one ends; `epoch` and `time_ms` are those of the last one. `changes` are the
+    numbers (in the stretch) of those that change a partition, where they were wanted together."""
 
     run: BatchRun
     low: int
@@ -73,7 +71,7 @@ class Stretch(NamedTuple):
     is_idle: bool
     epoch: int
     time_ms: int
-    changes: tuple[tuple[int, PartitionChangeRecord], ...] = ()
+    changes: Places = _NONE
 
     @property
     def batches(self) -> int:
@@ -87,6 +85,18 @@ class Stretch(NamedTuple):
     def next_offset(self) -> int:
         """Offset after the last batch."""
         return self.run.base_offset + self.high
+
+    def split(self, batches: int) -> tuple[Stretch, Stretch]:
+        """Its first batches, and the others."""
+        middle, run = self.low + batches, self.run
+        last = middle - 1
+        epoch = int(numbers_at(run.data, run.places[last : last + 1] + _EPOCH, ">i4")[0])
+        time_ms = int(run.timestamps_ms()[last])
+        low = self._replace(high=middle, epoch=epoch, time_ms=time_ms)
+        rest = self._replace(low=middle)
+        cut = int(np.searchsorted(self.changes, batches))
+        low = low._replace(changes=self.changes[:cut])
+        return low, rest._replace(changes=self.changes[cut:] - batches)
 
     def part(self) -> BatchRun:
         """The batches as a run of their own."""
@@ -105,47 +115,21 @@ def pieces(
     if frames is None or needed is None:
         yield from run.batches()
         return
-    # 0: needed, 1: idle, 2: else. Neighbours of one kind are one stretch; changes come with what is idle.
-    together = concern.changes_together or concern.leaps
-    kinds = np.where(needed, 0, np.where(idle_frames(frames) & (not together), 1, 2))
-    edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
-    if concern.leaps:
-        changed = np.flatnonzero(frames.keys == changes.API_KEY)
-        cuts = changed[cuts_of(frames, changed)[1:-1]].tolist()
-        edges = sorted({*edges, *cuts})
+    edges = [0, *(np.flatnonzero(np.diff(needed)) + 1).tolist(), len(needed)]
     last = np.array(edges[1:], dtype=np.int64) - 1
     epochs = numbers_at(run.data, run.places[last] + _EPOCH, ">i4").tolist()
     times = run.timestamps_ms()[last].tolist()
-    of = kinds[last].tolist()
+    idle = idle_frames(frames)
     starts = run.places.tolist()
     for at, (low, high) in enumerate(pairwise(edges)):
-        if of[at]:
-            stretch = Stretch(run, low, high, of[at] == 1, epochs[at], times[at])
-            told = _with_changes(stretch, frames) if concern.changes_together else stretch
-            if told is not None:
-                yield told
-                continue
+        if not needed[low]:
+            changed = np.flatnonzero(~idle[low:high])
+            told = changed if concern.together else _NONE
+            yield Stretch(run, low, high, not len(changed), epochs[at], times[at], told)
+            continue
         for start, end in pairwise(starts[low : high + 1]):
             header = parse_header(run.data, start)
             yield RecordBatch(header, run.data[start:end], run.position + start, run.file)
-
-
-def _with_changes(stretch: Stretch, frames: Frames) -> Stretch | None:
-    """The stretch with its changes decoded; None where one of them cannot be."""
-    low, high = stretch.low, stretch.high
-    at = low + np.flatnonzero(frames.keys[low:high] == changes.API_KEY)
-    starts = frames.starts[at]
-    ends = (starts + frames.lengths[at]).tolist()
-    found: list[tuple[int, PartitionChangeRecord]] = []
-    try:
-        for place, start, end in zip(at.tolist(), starts.tolist(), ends, strict=True):
-            record = decode(frames.data, start, end)[1]
-            if not isinstance(record, PartitionChangeRecord):
-                return None
-            found.append((stretch.run.base_offset + place, record))
-    except RecordDecodeError:
-        return None
-    return stretch._replace(changes=tuple(found), is_idle=not found)
 
 
 def is_passed(batch: RecordBatch, concern: Concern, topic_id: Callable[[str], bytes | None]) -> bool:
@@ -189,12 +173,15 @@ def _needed(
 ) -> Bools | None:
     """Which batches are needed; None for all of them."""
     needed: Bools = ~idle_frames(frames)
+    if concern.topics and (frames.keys == _TOPIC_KEY).any():
+        return None  # one of them may be asked about from there on
+    other: Bools = np.full(len(needed), concern.topics is None and concern.together)
     if concern.topics is not None:
-        if concern.topics and (frames.keys == _TOPIC_KEY).any():
-            return None  # one of them may be asked about from there on
-        needed &= ~_other_partitions(frames, {topic_id(name) for name in concern.topics} - {None})
-    if concern.changes_together or concern.leaps:
-        needed &= ~((frames.keys == changes.API_KEY) & (frames.versions <= _LATEST[1]))
+        other = _other_partitions(frames, {topic_id(name) for name in concern.topics} - {None})
+    if concern.together:
+        other &= (frames.keys == changes.API_KEY) & (frames.versions <= _LATEST[1])
+        other[changes.decode_changes(frames, np.flatnonzero(other))[1]] = False
+    needed &= ~other
     if concern.stops:
         ends = run.base_offset + 1 + np.arange(len(needed))
         needed |= np.isin(ends, np.array(sorted(concern.stops), dtype=np.int64))

@@ -10,6 +10,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.coverage import Coverage
 from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.inspect.walk.concern import Stretch
 from metaquorum.metadata.records.batches import DecodedRecord, decode_readable
 from metaquorum.metadata.replay import ReplayState
 from metaquorum.storage.batches.batch import RecordBatch
@@ -106,10 +107,25 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Passed(msgspec.Struct, frozen=True, kw_only=True):
-    """Batches that went by between two steps because the question did not need them (see `concern`).
-    `epoch` and `time_ms` are those of the last one, `next_offset` is that after it."""
+    """Batches that went by between two steps because the question did not need them (see `concern`)."""
 
-    batches: int
-    next_offset: int
-    epoch: int
-    time_ms: int
+    stretch: Stretch
+
+    @property
+    def batches(self) -> int:
+        return self.stretch.batches
+
+    @property
+    def next_offset(self) -> int:
+        """Offset after the last batch."""
+        return self.stretch.next_offset
+
+    @property
+    def epoch(self) -> int:
+        """The last batch's leader epoch."""
+        return self.stretch.epoch
+
+    @property
+    def time_ms(self) -> int:
+        """The last batch's time, Unix ms."""
+        return self.stretch.time_ms

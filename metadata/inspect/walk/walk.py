@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 
+from metaquorum.metadata.columnar.apply_changes import store
 from metaquorum.metadata.errors import ReplayError, UnknownRecordError
-from metaquorum.metadata.image import ImageBuilder
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_LOOKED_AT, Coverage, Uncovered
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.points import Point, ms_hint, utc_text
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, pass_over, pieces
-from metaquorum.metadata.inspect.walk.leaps import changed_rows, leap
+from metaquorum.metadata.inspect.walk.leaps import Leap, first_unfit, versions_in
 from metaquorum.metadata.inspect.walk.rewrite import with_header
 from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, Step
 from metaquorum.metadata.records.batches import DecodedRecord, decode_readable
@@ -71,7 +71,7 @@ class Walk:
         before: ReplayState | None = None
         while (batch := self._next(limit)) is not None:
             if isinstance(batch, Stretch):
-                if concern is not None and concern.leaps and not batch.is_idle:
+                if concern is not None and concern.together and not batch.is_idle:
                     leapt = self._leap(batch)
                     if leapt is not None:
                         yield leapt
@@ -80,12 +80,7 @@ class Walk:
                 before = None
                 self._moved = True
                 pass_over(self.engine, batch)
-                yield Passed(
-                    batches=batch.batches,
-                    next_offset=batch.next_offset,
-                    epoch=batch.epoch,
-                    time_ms=batch.time_ms,
-                )
+                yield Passed(stretch=batch)
                 continue
             before = self.engine.state() if before is None else before
             quorum = self.found.quorum
@@ -105,37 +100,35 @@ class Walk:
             before = after
 
     def _leap(self, stretch: Stretch) -> Passed | None:
-        """Applies a stretch of partition changes as one step. Where it cannot be judged as one, its batches
-        come next instead."""
-        before, skipped, unknown = self.engine.state(), self.engine.skipped, self._notes.unknown
-        found = None
-        if before.transaction is None and stretch.batches >= MIN_BATCHES:
-            found = changed_rows(self.engine.builder, stretch)
-        leapt: Passed | None = None
-        if found is not None and len(found[0]):
-            was_alone, self._notes.is_alone = self._notes.is_alone, True
-            pass_over(self.engine, stretch)
-            self._notes.is_alone = was_alone
-            if self.engine.skipped == skipped and self._notes.unknown == unknown:
-                leapt = leap(stretch, before.image, self.engine.state().image, found)
-            if leapt is None:
-                self.engine.builder = ImageBuilder(before.image)
-                self.engine.skipped, self._notes.unknown = skipped, unknown
-        elif found is not None:
-            pass_over(self.engine, stretch)  # all of it is idle
-            leapt = Passed(
-                batches=stretch.batches,
-                next_offset=stretch.next_offset,
-                epoch=stretch.epoch,
-                time_ms=stretch.time_ms,
-            )
-        if leapt is None:
-            concern = replace(self._concern or Concern(), leaps=False)
-            parts = pieces(stretch.part(), concern, self.engine.builder.topics.by_name.get)
-            self._opened = chain(parts, self._opened)
-        else:
-            self._moved = True
-        return leapt
+        """Applies a stretch of partition changes as one step, as far as it can be judged as one; the batch
+        behind that comes next alone."""
+        before, builder = self.engine.state(), self.engine.builder
+        whole = before.transaction is None and stretch.batches >= MIN_BATCHES
+        versions = versions_in(builder, stretch) if whole else None
+        if versions is None:
+            self._open(stretch, stretch.batches // 2 if whole else 0)
+            return None
+        fits = first_unfit(stretch, versions, before.image.provenance.epoch)
+        if fits < stretch.batches:
+            self._open(stretch, fits if fits >= MIN_BATCHES else 0)
+            return None
+        store(builder, versions)
+        builder.offset, builder.epoch = stretch.next_offset, stretch.epoch
+        builder.timestamp_ms = stretch.time_ms
+        self._moved = True
+        if not len(versions.rows):
+            return Passed(stretch=stretch)  # all of it is idle
+        return Leap(stretch=stretch, after=self.engine.state().image, versions=versions)
+
+    def _open(self, stretch: Stretch, fits: int) -> None:
+        """Puts a stretch back in parts: the first `fits` batches as one, or, for 0, a few one by one."""
+        middle = fits or min(MIN_BATCHES, stretch.batches)
+        low, rest = stretch.split(middle)
+        parts: Iterator[RecordBatch | Stretch] = iter((low,))
+        if not fits:
+            concern = replace(self._concern or Concern(), together=False)
+            parts = pieces(low.part(), concern, self.engine.builder.topics.by_name.get)
+        self._opened = chain(parts, (rest,) if rest.batches else (), self._opened)
 
     def finish(self, point: Point) -> FoundState:
         """The state reached. Raises InspectError for a place that the log does not reach."""

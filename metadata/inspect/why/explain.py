@@ -1,7 +1,9 @@
-"""The walk behind `why`: the batches that a chain is fed, from the log's first one to the place asked about.
+"""The walk behind `why`: the batches that a chain is fed, up to the place asked about.
 
-Owns where a chain gets its state from: nothing at offset 0; in a trimmed log the oldest snapshot, and before
-that what records say by themselves. The chain is `why`'s. Reads a log once.
+Owns where a chain begins: at the newest snapshot from which on the log holds all that is asked, so at one in
+which a topic is not there yet, or, for the last few links, at the newest, and further and further back as
+long as that does not do; else at the log's beginning. There the state is nothing at offset 0; in a trimmed
+log that of the oldest snapshot, and before that what records say by themselves. The chain is `why`'s.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from metaquorum.metadata.inspect.log.points import END, Point, utc_text
 from metaquorum.metadata.inspect.walk.concern import Stretch
 from metaquorum.metadata.inspect.walk.decoded_runs import decoded_runs, place_of
 from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at
-from metaquorum.metadata.inspect.why.explanation import Explanation
+from metaquorum.metadata.inspect.why.explanation import MAX_LINKS, Explanation, is_change
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.runs import BatchRun
+from metaquorum.storage.types import LogPosition
 
 ALONE = "from the records alone: earlier state and causes are unknown there"
 """What the links of a trimmed log lack before its oldest snapshot."""
@@ -41,8 +45,10 @@ def explain(
     *,
     past_corruption: bool = False,
     secrets: bool = False,
+    last: int | None = None,
 ) -> Explanation:
-    """The chain of records up to `point` that made `target` what it is there.
+    """The chain of records up to `point` that made `target` what it is there; with `last`, as many of its
+    newest links at least, if it has them. What lies before the snapshot at which it begins is not read.
 
     Stops where records are missing, after telling `on_problem`, unless `past_corruption`. With `secrets`,
     causes tell the values of secret settings. Raises InspectError for a target that no record is about, and
@@ -52,13 +58,22 @@ def explain(
     base, known = log.start_offset, known_from(log)
     if point.offset is not None and point.offset < base:
         raise InspectError(f"{log.path} begins at offset {base}, after {point.offset}; give {base} or more")
-    walk = _Walk(log, point, on_problem, past_corruption)
     clock = None if log.is_checkpoint else partial(clock_of, log)
+    for start in _starts(log, target, point, last, known):
+        lines: list[str] = []
+        image = state_at(log, Point(offset=start), lines.append, past_corruption=True).image
+        chain = Chain(target, image, secrets=secrets, clock=clock, is_middle=True)
+        _Walk(log, point, lines.append, past_corruption, is_middle=True).feed(chain, start, None)
+        if _is_enough(chain, last):
+            chain.limits.place(shown)
+            _tell_all(on_problem, lines)
+            return chain.result()
+    walk = _Walk(log, point, on_problem, past_corruption)
     if known == base:
-        image = None
+        begun = None
         if base and not log.is_checkpoint:
-            image = state_at(log, Point(offset=base), on_problem, past_corruption=past_corruption).image
-        chain = Chain(target, image, secrets=secrets, clock=clock)
+            begun = state_at(log, Point(offset=base), on_problem, past_corruption=past_corruption).image
+        chain = Chain(target, begun, secrets=secrets, clock=clock)
     else:
         names = log.namer().names()
         chain = Chain(
@@ -70,23 +85,97 @@ def explain(
     chain.limits.place(shown)
     if known is not None and not walk.is_over:
         walk.feed(chain, known, None)
-    if known != base and not chain.is_whole(known):
+    if known != base and not chain.is_whole(known) and not _reaches(chain, known, last):
         reached = Point(offset=chain.end_offset) if walk.is_over else point
         chain.limits.coverage.add(before_the_state(log, None, reached, ALONE))
     return chain.result()
+
+
+def _tell_all(on_problem: OnProblem | None, lines: list[str]) -> None:
+    if on_problem is not None:
+        for line in lines:
+            on_problem(line)
+
+
+def _starts(
+    log: MetadataLog, target: Target, point: Point, last: int | None, known: int | None
+) -> Iterator[int]:
+    """Ends of snapshots at which the chain may begin, newest first, each twice as far back."""
+    kind, _, name = target.entity.partition("/")
+    topic = name.partition("/")[0] if kind == "topic" else ""
+    if known is None or log.is_checkpoint or kind == "quorum" or (last is None and not topic):
+        return
+    snapshots = [at for at in log.snapshots() if at.offset > known]
+    step = 1
+    while snapshots:
+        at = snapshots[-1]
+        if (last is None and _holds(log.snapshot(at), topic)) or not _is_usable(log, at, point):
+            snapshots.pop()
+            continue
+        yield at.offset
+        del snapshots[-step:]
+        step *= 2
+
+
+def _is_enough(chain: Chain, last: int | None) -> bool:
+    """Whether a chain that begins in the middle of the log says what one from its beginning would: of all
+    links, or of the `last` ones."""
+    links, has_begun = chain.so_far()
+    if not chain.is_plain or not (has_begun or (last is not None and len(links) >= last)):
+        return False
+    newest = next(filter(is_change, reversed(links)), None)
+    if newest is None or len(chain.unsure) > MAX_LINKS:
+        return False
+    asked = links if last is None else links[-last:]
+    return not any(link.offset in chain.unsure for link in (*asked, newest))
+
+
+def _reaches(chain: Chain, offset: int | None, last: int | None) -> bool:
+    """Whether the `last` links all stand behind an offset."""
+    links, _ = chain.so_far()
+    return last is not None and offset is not None and len(links) >= last and links[-last].offset >= offset
+
+
+def _is_usable(log: MetadataLog, at: LogPosition, point: Point) -> bool:
+    """Whether a snapshot ends before the place, and the log goes on from there."""
+    if point.offset is not None and at.offset >= point.offset:
+        return False
+    if point.time_ms is not None and log.snapshot(at).snapshot_timestamp_ms() > point.time_ms:
+        return False
+    following = next(iter(log.runs(at.offset)), None)
+    base = following.base_offset if isinstance(following, BatchRun) else None
+    if isinstance(following, RecordBatch):
+        base = following.header.base_offset
+    return base == at.offset and log.is_whole(at)
+
+
+def _holds(snapshot: MetadataLog, topic: str) -> bool:
+    """Whether a topic of this name may be in a snapshot: its record has the name behind its length."""
+    name = topic.encode()
+    wanted = bytes((len(name) + 1,)) + name if len(name) < 0x7F else name
+    return any(
+        isinstance(item, Damage) or item.header.compression or wanted in item.data
+        for item in snapshot.batches()
+    )
 
 
 class _Walk:
     """Feeds a chain with the batches of a log, stretch by stretch."""
 
     def __init__(
-        self, log: MetadataLog, point: Point, on_problem: OnProblem | None, past_corruption: bool
+        self,
+        log: MetadataLog,
+        point: Point,
+        on_problem: OnProblem | None,
+        past_corruption: bool,
+        *,
+        is_middle: bool = False,
     ) -> None:
         self._log = log
         self._point = point
         self._on_problem = on_problem
         self._past_corruption = past_corruption
-        self._is_first = True
+        self._is_first = not is_middle
         self.is_over = False
 
     def feed(self, chain: Chain, first: int, limit: int | None) -> None:

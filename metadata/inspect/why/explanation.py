@@ -12,6 +12,8 @@ from metaquorum.metadata.inspect.causes.cause_types import Cause
 from metaquorum.metadata.inspect.entities.targets import Target
 from metaquorum.metadata.inspect.log.places import Limits
 
+MAX_LINKS = 100_000
+"""Links that are kept; older ones are counted."""
 SNAPSHOT = "SNAPSHOT"
 """In place of a record type: the entity is there from the start on, a snapshot says so."""
 
@@ -30,12 +32,17 @@ class Link:
     stamp_ms: int | None = None
 
 
+def is_change(link: Link) -> bool:
+    """Whether its record changed anything."""
+    return link.causes[0].rule != "changed-nothing"
+
+
 @dataclass(slots=True, kw_only=True)
 class Explanation:
     """The chain, oldest first, and how the target stands at its end. `exists` is False for an entity that was
     deleted or never was, None where records alone cannot tell; `value` is the field's, or all fields'.
     `dropped` links were too many to keep; `unknown` records of the log are from the future; `limits` has what
-    the chain does not cover."""
+    the chain does not cover. `read_from`: the log was read from there on, and may have earlier links."""
 
     target: Target
     end_offset: int
@@ -44,7 +51,7 @@ class Explanation:
     links: list[Link] = field(default_factory=list)
     dropped: int = 0
     unknown: int = 0
-    base_offset: int = 0
+    read_from: int | None = None
     limits: Limits = field(default_factory=Limits, compare=False)
 
     @property
@@ -52,5 +59,4 @@ class Explanation:
         """The newest link that changed something; the newest where none did. A snapshot says what was before
         the log's records: it changes nothing where there are some."""
         told = [link for link in self.links if link.type_name != SNAPSHOT] or self.links
-        changed = (link for link in reversed(told) if link.causes[0].rule != "changed-nothing")
-        return next(changed, told[-1] if told else None)
+        return next(filter(is_change, reversed(told)), told[-1] if told else None)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from metaquorum.metadata.errors import ReplayError
-from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
+from metaquorum.metadata.image import Acl, MetadataImage
 from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS
 from metaquorum.metadata.inspect.causes.causes import (
     Cause,
@@ -25,10 +25,10 @@ from metaquorum.metadata.inspect.causes.causes import (
 )
 from metaquorum.metadata.inspect.causes.split_fences import LIKE_A_SPLIT_FENCE, SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed, broker_of
-from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_who
+from metaquorum.metadata.inspect.changes.record_texts import acl_text
 from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.entities.targets import Target
-from metaquorum.metadata.inspect.entities.views import Wanted, config_path, entities_below, scram_path
+from metaquorum.metadata.inspect.entities.views import Wanted, entities_below
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.clock import JUMP_MS, LogClock, RunningClock
 from metaquorum.metadata.inspect.log.entities import EntityNamer, is_below
@@ -37,7 +37,8 @@ from metaquorum.metadata.inspect.timeline.strangers import said_fields
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
 from metaquorum.metadata.inspect.walk.decoded_runs import place_of
 from metaquorum.metadata.inspect.walk.states import inside_transaction
-from metaquorum.metadata.inspect.why.explanation import SNAPSHOT, Explanation, Link
+from metaquorum.metadata.inspect.why.explanation import MAX_LINKS, SNAPSHOT, Explanation, Link
+from metaquorum.metadata.inspect.why.kept_settings import KeptSettings, other_names
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.text.tree import broker_tree, partition_tree
@@ -45,9 +46,6 @@ from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.runs import BatchRun
 
 _QUORUM_RECORDS = (control.LeaderChangeMessage, control.VotersRecord, control.KRaftVersionRecord)
-
-MAX_LINKS = 100_000
-"""Links that are kept; older ones are counted."""
 
 
 class Chain:
@@ -62,23 +60,26 @@ class Chain:
         names: Mapping[bytes, str] | None = None,
         secrets: bool = False,
         clock: Callable[[], LogClock] | None = None,
+        is_middle: bool = False,
     ) -> None:
-        """`image` is the state at the log's start; with `is_known` False it is empty, and records tell what
-        they say by themselves until `learn`. `names` are those of topics as a later snapshot tells them. With
-        `secrets`, causes tell the values of secret settings. `clock` reads the log's clock, where its stamps
-        jump."""
+        """`image` is the state at the log's start, or (`is_middle`) behind much of it; with `is_known` False
+        it is empty, and records tell what they say by themselves until `learn`. `names` are those of topics
+        as a later snapshot tells them. With `secrets`, causes tell the values of secret settings. `clock`
+        reads the log's clock, where its stamps jump."""
         self._target = target
         self._secrets = secrets
         self._clock = RunningClock(clock)
         self._stamp_ms: int | None = None
         self._is_odd = False
         self._is_silence_sure = True
-        self._feed = ChangeFeed(image, is_known=is_known, names=names)
+        self._feed = ChangeFeed(image, is_known=is_known, names=names, is_middle=is_middle)
         known = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
         self._namer = EntityNamer({**(names or {}), **known})
         self._said: dict[str, Any] = {}
         self._links: deque[Link] = deque(maxlen=MAX_LINKS)
-        self._visible: tuple[deque[Link], int] | None = None
+        self._visible: tuple[deque[Link], int, bool] | None = None
+        self._has_begun = not is_middle
+        self.unsure: set[int] = set()
         self.limits = Limits()
         self._count = 0
         self._unknown = 0
@@ -88,11 +89,11 @@ class Chain:
         self._last_ms: int | None = None
         self._kind = target.entity.partition("/")[0]
         self._quorum_before: dict[str, Any] = {}
-        self._settings: set[tuple[str, str]] = set()
+        self._settings = KeptSettings()
         self._concern = self._concern_of()
         self._slices: set[int] = set()
         if image is not None and is_known:
-            self._begin(image)
+            self._begin(image, is_middle=is_middle)
 
     def _concern_of(self) -> Concern:
         """Which batches may hold a link, or a fence that tells of one."""
@@ -101,8 +102,8 @@ class Chain:
         if self._kind == "topic":
             wanted = (self._partition_of() or (self._target.entity.partition("/")[2],))[0]
             by_name = wanted and self._partition_of() is not None
-            return Concern(topics=frozenset({wanted}) if by_name else None)
-        return Concern(topics=frozenset())
+            return Concern(topics=frozenset({wanted}), together=True) if by_name else Concern()
+        return Concern(topics=frozenset(), together=True)
 
     def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
         """A run that comes next: batches for `batch`, stretches for `pass_over`."""
@@ -123,6 +124,17 @@ class Chain:
     def end_offset(self) -> int:
         """Offset behind the last batch."""
         return self._end
+
+    def so_far(self) -> tuple[list[Link], bool]:
+        """The links as they hold now, and whether all that there are can be among them."""
+        links, _, has_begun = self._visible or (self._links, self._count, self._has_begun)
+        return list(links), has_begun
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its own batches tell all of themselves: neither a clock that jumps nor a transaction that
+        began before them."""
+        return self._clock.is_steady and not self._feed.begins_inside
 
     def is_whole(self, known: int | None) -> bool:
         """Whether the chain needs nothing of what a trimmed log does not know before the offset `known`:
@@ -146,13 +158,14 @@ class Chain:
         if not (self._links and is_same) and self._kind != "quorum":
             self._begin(image)
 
-    def _begin(self, image: MetadataImage) -> None:
+    def _begin(self, image: MetadataImage, *, is_middle: bool = False) -> None:
         """Notes that the entity is there from the start on, where a snapshot says so."""
         if self._now() is None:
             return
         if self._kind == "config":
-            found = entities_below(image, Wanted(self._target.entity))
-            self._settings = {(path, key) for path, fields in found for key in fields}
+            self._settings.learn(image, self._target.entity)
+        if is_middle:
+            return
         place = image.provenance
         before = "anything that the records above do not show" if self._links else "the earlier state"
         text = f"it is in the snapshot that ends at offset {place.offset}; {before} is not in this log"
@@ -196,9 +209,9 @@ class Chain:
         for _, record in changes.records:
             match record:
                 case r.BeginTransactionRecord():
-                    self._visible = (self._links.copy(), self._count)
+                    self._visible = (self._links.copy(), self._count, self._has_begun)
                 case r.AbortTransactionRecord() if self._visible is not None:
-                    (self._links, self._count), self._visible = self._visible, None
+                    (self._links, self._count, self._has_begun), self._visible = self._visible, None
                 case r.EndTransactionRecord():
                     self._visible = None
 
@@ -218,8 +231,7 @@ class Chain:
             before = {} if step.before is None else partition_tree(step.before)
             after = {} if step.after is None else partition_tree(step.after)
             if step.before is None:
-                self._links.clear()
-                self._count = 0
+                self._clear()
             self._changed(changes, step.offset, step.record, (before, after), partition_causes(step, scene))
         for offset, record in changes.unplaced:
             match record:
@@ -287,7 +299,7 @@ class Chain:
         """Entities without a history of fields here: each record about them is a link."""
         refused = {error.offset for error in changes.refused}
         for offset, record in changes.records:
-            names = (*self._namer.entities(record), *_other_names(record))
+            names = (*self._namer.entities(record), *other_names(record))
             # Every election is followed, also those of others: the next one's cause is told by them.
             causes = self._causes_of(changes, record, offset) if isinstance(record, _QUORUM_RECORDS) else None
             if offset in refused or not self._concerns(record, names):
@@ -304,9 +316,8 @@ class Chain:
             else:
                 found = ()
             if isinstance(record, r.TopicRecord):
-                self._links.clear()
-                self._count = 0
-            self._note_setting(record)
+                self._clear()
+            self._settings.note(record)
             self._add(
                 Link(
                     offset=offset,
@@ -352,22 +363,10 @@ class Chain:
                 return (Cause(rule="created", text=f"partition {index} on {list(replicas)}"),)
         found_there = changes.found.get(offset)
         said = acl_text(found_there) if isinstance(found_there, Acl) else ""
-        is_idle = offset in changes.idle or self._took_nothing(record)
+        is_idle = offset in changes.idle
+        if isinstance(record, r.RemoveTopicRecord) and self._kind == "config":
+            is_idle |= not self._settings.take(self._feed.topic_name(record.topic_id))
         return record_causes(record, said=said, is_idle=is_idle, secrets=self._secrets)
-
-    def _took_nothing(self, record: object) -> bool:
-        """Whether a topic's removal found nothing of the settings that were asked about."""
-        if not isinstance(record, r.RemoveTopicRecord) or self._kind != "config":
-            return False
-        name = self._feed.topic_name(record.topic_id)
-        gone = {one for one in self._settings if one[0] == f"config/topic/{name}"}
-        self._settings -= gone
-        return not gone
-
-    def _note_setting(self, record: object) -> None:
-        if isinstance(record, r.ConfigRecord):
-            one = (config_path(ConfigResource(record.resource_type, record.resource_name)), record.name)
-            (self._settings.discard if record.value is None else self._settings.add)(one)
 
     def _fences(self, changes: BatchChanges) -> None:
         """Gives links of just before the cause that a split fence (or shutdown) writes last."""
@@ -388,7 +387,14 @@ class Chain:
             )
             self._links[at] = replace(link, causes=told)
 
+    def _clear(self) -> None:
+        """It is created here: what was before is not its own."""
+        self._links.clear()
+        self._count, self._has_begun = 0, True
+
     def _add(self, link: Link) -> None:
+        if self._feed.asked_before:
+            self.unsure.add(link.offset)
         self._links.append(link)
         self._count += 1
 
@@ -410,7 +416,7 @@ class Chain:
     def result(self) -> Explanation:
         """Raises InspectError if no record was about the target."""
         if self._visible is not None:
-            self._links, self._count = self._visible
+            self._links, self._count, self._has_begun = self._visible
             self.limits.place(inside_transaction(self._feed.replayed()))
         now = self._now()
         if not self._links and not self._feed.is_known:
@@ -432,7 +438,7 @@ class Chain:
             links=list(self._links),
             dropped=self._count - len(self._links),
             unknown=self._unknown,
-            base_offset=self._base_offset,
+            read_from=None if self._has_begun else self._base_offset,
             limits=self.limits,
         )
 
@@ -450,16 +456,6 @@ class Chain:
         topics = (f"topic/{name}" for name in self._namer.topic_names())
         brokers = (f"broker/{broker}" for broker in self._feed.stories)
         return suggestion(self._target.entity, image, (*topics, *brokers))
-
-
-def _other_names(record: object) -> tuple[str, ...]:
-    """Canonical paths of what users and clients have (see `views`), besides those that EntityNamer gives."""
-    match record:
-        case r.ClientQuotaRecord():
-            return (f"quota/{quota_who(record)}",)
-        case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
-            return (scram_path(record.mechanism, record.name),)
-    return ()
 
 
 def _split_fence(cause: Cause, offset: int) -> Cause:

@@ -13,7 +13,13 @@ from metaquorum.metadata.inspect.checks.check import LogReport, check_log
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.metadata.inspect.timeline.story import events
-from metaquorum.metadata.inspect.timeline.timeline import CRITICAL, SEVERITIES, Timeline, TimelineEvent
+from metaquorum.metadata.inspect.timeline.timeline import (
+    CRITICAL,
+    SEVERITIES,
+    WARNING,
+    Timeline,
+    TimelineEvent,
+)
 from metaquorum.metadata.inspect.walk.states import Passed, Step, earliest, state_at, steps_from
 from metaquorum.storage.log.reader import Damage
 from tests.unit.metadata.made_logs import memory_disk
@@ -36,11 +42,15 @@ def node_of(seed: int, *, tampered: bool) -> NodeFiles:
     return node
 
 
+@pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("tampered", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_check_finds_the_same_whether_it_passes_over_batches_or_not(
-    seed: int, tampered: bool, monkeypatch: pytest.MonkeyPatch
+    seed: int, tampered: bool, few: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if few:  # more break than can be kept and remembered
+        monkeypatch.setattr(check_module, "MAX_OPEN", 9)
+        monkeypatch.setattr(check_module, "MAX_FINDINGS", 4)
     log = node_of(seed, tampered=tampered).log
     passed = 0
     own = check_module.steps_about
@@ -104,7 +114,7 @@ def test_a_timeline_from_columns_tells_what_one_batch_after_the_other_tells(
     assert problems == damage
     kinds = {event.kind for event in expected}
     assert {"topic created", "leaderless", "isr shrank"} <= kinds
-    for shown in ({CRITICAL}, set(SEVERITIES[2:])):
+    for shown in ({CRITICAL}, set(SEVERITIES[2:]), set(SEVERITIES[1:]), {WARNING}):
         wanted = [event for event in expected if event.severity in shown]
         assert list(events(log, problems.append, shown=frozenset(shown))) == wanted
 

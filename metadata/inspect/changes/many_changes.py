@@ -1,0 +1,96 @@
+"""Partition changes of one record a batch, a stretch of them at once: what each found and left, as steps.
+
+Owns the step from columns to those of the changes that somebody wants as objects. Derives nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from metaquorum.metadata.columnar.apply_changes import Versions, store, versions_of
+from metaquorum.metadata.columnar.frames import Frames
+from metaquorum.metadata.columnar.singles import read_run
+from metaquorum.metadata.image import ImageBuilder
+from metaquorum.metadata.image.columns import LEADER, IntArray
+from metaquorum.metadata.image.types import NO_LEADER
+from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, PartitionStep, Place
+from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.records.codec import decode
+from metaquorum.storage.log.runs import BatchRun
+
+Wanted = Callable[[Versions, IntArray], npt.NDArray[np.bool_]]
+"""Says of changes, and of the rows before them, which are wanted."""
+
+
+def nothing(versions: Versions, before: IntArray) -> npt.NDArray[np.bool_]:
+    """Wants none of them."""
+    return np.zeros(len(versions.rows), dtype=bool)
+
+
+class Taken(NamedTuple):
+    """A stretch that was applied."""
+
+    run: BatchRun
+    frames: Frames
+    versions: Versions
+    before: IntArray
+
+    def moves(self) -> Iterator[tuple[int, Place]]:
+        """Who lost a leadership and is not in the ISR any more, or has no successor: with the last such
+        place."""
+        versions, after = self.versions, self.versions.after
+        was, isr = self.before[LEADER], after[versions.chunk(after).isr_start :]
+        moved = (was != after[LEADER]) & ((after[LEADER] == NO_LEADER) | ~(isr == was).any(axis=0))
+        for leader in np.unique(was[moved]).tolist():
+            last = int(versions.records[moved & (was == leader)].max())
+            yield leader, (self.run.base_offset + last, int(self.run.timestamps_ms()[last]))
+
+    def changes(self, builder: ImageBuilder, wanted: Wanted) -> Iterator[BatchChanges]:
+        """What each of the wanted changes did, in log order."""
+        versions, frames, run, topics = self.versions, self.frames, self.run, builder.topics
+        places = np.flatnonzero(wanted(versions, self.before))
+        places = places[np.argsort(versions.records[places])]
+        records, rows = versions.records[places], versions.rows[places]
+        starts = frames.starts[records]
+        steps = zip(
+            records.tolist(),
+            zip(starts.tolist(), (starts + frames.lengths[records]).tolist(), strict=True),
+            zip(run.epochs()[records].tolist(), run.timestamps_ms()[records].tolist(), strict=True),
+            topics.seen(versions.chunk(self.before[:, places]), rows),
+            topics.seen(versions.chunk(versions.after[:, places]), rows),
+            strict=True,
+        )
+        for number, (start, end), (epoch, time_ms), before, after in steps:
+            offset = run.base_offset + number
+            record = decode(frames.data, start, end)[1]
+            found = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
+            found.records.append((offset, record))
+            found.partitions.append(
+                PartitionStep(
+                    offset=offset,
+                    record=record,
+                    topic=topics.by_id[after.topic_id].info.name,
+                    index=after.index,
+                    before=before,
+                    after=after,
+                )
+            )
+            yield found
+
+
+def taken_together(builder: ImageBuilder, stretch: Stretch) -> Taken | None:
+    """Applies a stretch of changes; None, with nothing applied, where one of them is unusual."""
+    run = stretch.part()
+    frames = read_run(run)
+    versions = None if frames is None else versions_of(builder, frames, stretch.changes)
+    if frames is None or versions is None:
+        return None
+    before = versions.before()
+    store(builder, versions)
+    builder.offset, builder.epoch = stretch.next_offset, stretch.epoch
+    builder.timestamp_ms = stretch.time_ms
+    return Taken(run, frames, versions, before)

@@ -1,0 +1,46 @@
+"""What `why` has to know besides the state: which settings an entity had, and further names of records.
+
+A topic's removal takes its settings away; whether it took any of those that were asked about, its record does
+not say.
+"""
+
+from __future__ import annotations
+
+from metaquorum.metadata.image import ConfigResource, MetadataImage
+from metaquorum.metadata.inspect.changes.record_texts import quota_who
+from metaquorum.metadata.inspect.entities.views import Wanted, config_path, entities_below, scram_path
+from metaquorum.metadata.records import types as r
+
+
+class KeptSettings:
+    """Feed it the records of settings; `take` when a topic is removed."""
+
+    def __init__(self) -> None:
+        self._kept: set[tuple[str, str]] = set()
+
+    def learn(self, image: MetadataImage, entity: str) -> None:
+        """What a snapshot says."""
+        found = entities_below(image, Wanted(entity))
+        self._kept = {(path, key) for path, fields in found for key in fields}
+
+    def note(self, record: object) -> None:
+        """A record of a setting; any other changes nothing."""
+        if isinstance(record, r.ConfigRecord):
+            one = (config_path(ConfigResource(record.resource_type, record.resource_name)), record.name)
+            (self._kept.discard if record.value is None else self._kept.add)(one)
+
+    def take(self, topic: str | None) -> bool:
+        """The topic goes. Whether it had any."""
+        gone = {one for one in self._kept if one[0] == f"config/topic/{topic}"}
+        self._kept -= gone
+        return bool(gone)
+
+
+def other_names(record: object) -> tuple[str, ...]:
+    """Canonical paths of what users and clients have (see `views`), besides those that EntityNamer gives."""
+    match record:
+        case r.ClientQuotaRecord():
+            return (f"quota/{quota_who(record)}",)
+        case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
+            return (scram_path(record.mechanism, record.name),)
+    return ()

@@ -1,0 +1,116 @@
+"""`why` begins at the newest snapshot that does, and answers as if it had read the whole log."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from metaquorum.metadata.inspect.entities.targets import parse_target
+from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, open_log
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.why.explain import explain
+from metaquorum.metadata.inspect.why.explanation import Explanation
+from metaquorum.metadata.inspect.why.why import Chain
+from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.snapshots import snapshot_path
+from metaquorum.storage.types import LogPosition
+from tests.conftest import shared_data_path
+from tests.unit.metadata.made_logs import memory_disk, strict, write
+from tests.unit.metadata.random_logs import random_node
+
+ROOT = shared_data_path() or Path("absent")
+RECORDED = ROOT / "kafka-3.7" / "controller-3000"
+TARGETS = (
+    *("topic/topic-1", "topic/topic-2/0", "topic/topic-4/0.leader", "topic/topic-6/0", "topic/topic-7/0.isr"),
+    *("topic/topic-9", "topic/topic-8/0.leader", "broker/1", "broker/2.fenced", "config/topic/topic-3"),
+    *("quorum.leader", "feature/metadata.version", "topic", "topic/no-such-topic/0"),
+)
+
+
+def add_right_snapshots(log: MetadataLog, seed: int, count: int) -> None:
+    """Right ones, none of them inside a transaction."""
+    rng = random.Random(f"why {seed}")
+    batches = strict(log)
+    for upto in sorted(rng.sample(range(1, len(batches)), count)):
+        state = replay_all(ReplayState(), batches[:upto], on_error=lambda error: None)
+        header = batches[upto - 1].header
+        position = LogPosition(header.leader_epoch, header.next_offset)
+        if state.transaction is None:
+            content = b"".join(snapshot_batches(state.image, position=position))
+            write(log.disk, snapshot_path(log.directory, position), content)
+
+
+def answer(
+    log: MetadataLog,
+    text: str,
+    point: Point,
+    last: int | None,
+    patch: pytest.MonkeyPatch,
+    *,
+    whole: bool,
+) -> Explanation | str:
+    with patch.context() as patched:
+        if whole:
+            patched.setattr(log, "snapshots", list)
+        try:
+            found = explain(log, parse_target(text), point, last=last)
+        except InspectError as error:
+            return str(error)
+    found.unknown = 0  # counted as far as the log was read
+    if last is not None:
+        newest = found.last
+        found.dropped = 0
+        assert newest is not None
+        found.links = [*found.links[-last:], newest]
+        found.read_from = None
+    return found
+
+
+@pytest.fixture
+def enough(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What chains that began in the middle of a log said of themselves."""
+    said: list[bool] = []
+    own = Chain.is_enough
+
+    def asked(chain: Chain, last: int | None) -> bool:
+        said.append(own(chain, last))
+        return said[-1]
+
+    monkeypatch.setattr(Chain, "is_enough", asked)
+    return said
+
+
+def assert_same(
+    log: MetadataLog, targets: tuple[str, ...], points: list[Point], patch: pytest.MonkeyPatch
+) -> None:
+    for text in targets:
+        for point in points:
+            for last in (None, 1, 3):
+                expected = answer(log, text, point, last, patch, whole=True)
+                assert answer(log, text, point, last, patch, whole=False) == expected, (text, point, last)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_generated_logs_are_explained_alike(
+    seed: int, monkeypatch: pytest.MonkeyPatch, enough: list[bool]
+) -> None:
+    node = random_node(memory_disk(), seed, wild=0.01, rounds=14, garbage=False)
+    add_right_snapshots(node.log, seed, 5)
+    end = node.log.end_offset
+    points = [END, Point(offset=end * 2 // 3), Point(offset=end // 3)]
+    assert_same(node.log, TARGETS, points, monkeypatch)
+    assert True in enough and False in enough
+
+
+@pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py")
+def test_the_recorded_log_is_explained_alike(monkeypatch: pytest.MonkeyPatch, enough: list[bool]) -> None:
+    log = open_log(PosixDisk(), str(RECORDED))
+    targets = ("topic/t01/0", "topic/unclean/0.leader", "topic/t18/1.isr", "topic/t04/0.replicas")
+    places = [END, Point(offset=1922), Point(offset=1320)]
+    assert log.snapshots()
+    assert_same(log, (*targets, "broker/1", "broker/3.fenced", "config/topic/t01"), places, monkeypatch)
+    assert enough.count(True) > 5

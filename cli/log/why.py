@@ -151,7 +151,7 @@ def explanation_json(found: Explanation, links: list[Link]) -> dict[str, Any]:
         "earlierRecords": None
         if found.read_from is not None
         else len(found.links) - len(links) + found.dropped,
-        "readFrom": found.read_from,
+        **({} if found.read_from is None else {"readFrom": found.read_from}),
         "shownAs": [place.tree() for place in found.limits.shown],
         "uncovered": found.limits.coverage.tree(),
     }

@@ -14,11 +14,22 @@ import pytest
 from metaquorum.broker.replica import events, found, messages
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
-from metaquorum.broker.replica.events import SendFetch
+from metaquorum.broker.replica.events import (
+    AskController,
+    ControllerAnswered,
+    DataRequestCancelled,
+    DataRespond,
+    FindOffset,
+    SendFetch,
+)
 from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, Session
+from metaquorum.broker.replica.messages import InitProducerIdRequest, ListOffsetsPartition, ListOffsetsRequest
 from metaquorum.broker.replica.partition import leader
-from metaquorum.metadata.errors import ErrorCode
-from tests.unit.broker.manager_world import Host, answer_to, key_of, only
+from metaquorum.broker.replica.topic_settings import SettingsOfTopics
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
+from tests.unit.broker.manager_world import A, B, Cluster, Host, answer_to, key_of, of_kind, only
+from tests.unit.broker.manager_world import found as directory
 from tests.unit.broker.replica_world import Replica, batch, info
 from tests.unit.broker.test_fetch_loops import following, respond
 from tests.unit.broker.test_manager_requests import at, fetch, leading
@@ -169,3 +180,80 @@ def test_what_is_left_out_of_a_message_or_a_configuration() -> None:
         each.name: each.default for each in dataclasses.fields(ReplicaConfig) if isinstance(each.default, int)
     }
     assert known == CONFIG, "a new setting: say its default here"
+
+
+# ---- what concerns somebody else, or nobody ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("resource", "concerned"),
+    [
+        (ConfigResource(TOPIC_RESOURCE, "x"), [key_of("x")]),
+        (ConfigResource(TOPIC_RESOURCE, "gone"), []),
+        (ConfigResource(BROKER_RESOURCE, "2"), []),
+        (ConfigResource(BROKER_RESOURCE, "1"), None),
+        (ConfigResource(BROKER_RESOURCE, ""), None),
+    ],
+)
+def test_whose_settings_may_be_others(
+    resource: ConfigResource, concerned: list[tuple[bytes, int]] | None
+) -> None:
+    """None: everybody's. A topic that has the name of another broker is not that broker."""
+    cluster, host = leading("x", "2")
+    before = cluster.image()
+    cluster.configure(resource, "max.message.bytes", "5")
+    settings = SettingsOfTopics(host.config)
+    assert settings.changed(before, before) == []
+    assert settings.changed(cluster.image(), before) == concerned
+
+
+@pytest.mark.parametrize(("failing", "answered"), [(A, ["of A"]), (B, ["of B"]), (b"c" * 16, [])])
+def test_look_ups_in_a_directory_that_fails_are_answered_and_no_others(
+    failing: bytes, answered: list[str]
+) -> None:
+    cluster = Cluster()
+    places = {"x": A, "y": B}
+    for name, place in places.items():
+        cluster.topic(name, place=place, replicas=(1,))
+    host = Host(
+        cluster, directory(A, [("x", 0)], end=1), directory(B, [("y", 0)], end=1), directory(b"c" * 16)
+    )
+    host.publish()
+    for name, key in (("x", "of A"), ("y", "of B")):
+        wanted = ListOffsetsPartition(key=key_of(name), timestamp_ms=123)
+        only(host.ask(ListOffsetsRequest(partitions=(wanted,)), key), FindOffset)
+    assert [each.key for each in of_kind(host.fail(failing), DataRespond)] == answered
+
+
+def test_a_producer_that_was_cancelled_leaves_no_deadline() -> None:
+    _, host = leading("x")
+    producer_ids = host.manager._producer_ids
+    call = only(host.ask(InitProducerIdRequest(), "p"), AskController)
+    host.do(DataRequestCancelled(key="p"))
+    refused = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "later")
+    host.do(ControllerAnswered(correlation_id=call.correlation_id, response=refused))
+    assert producer_ids.next_deadline_ms() is None
+    assert of_kind(host.tick(60_000), DataRespond) == []
+
+
+def test_replicas_that_were_found_in_a_bad_directory_do_not_exist() -> None:
+    cluster = Cluster()
+    cluster.topic("x", place=A, replicas=(1,))
+    host = Host(cluster, directory(A, [("x", 0)], problem="EIO"), directory(B))
+    host.publish()
+    assert host.manager.partitions == {}
+    assert host.manager._placement.copies.of(key_of("x")) == {}
+
+
+def test_no_answer_at_all_is_a_failure_of_the_controller() -> None:
+    call = ControllerCall(random.Random(1), 1_000)
+    call.failed(5_000)
+    assert (call.failures, call.target) == (1, None)
+    assert not call.is_ready(5_000) and call.is_ready(5_050)
+
+
+def test_after_its_end_a_broker_says_nothing_whatever_the_time() -> None:
+    _, host = leading("x", replicas=(1, 2))
+    host.start()
+    host.manager.stop(now_ms=host.now_ms, wall_ms=0)
+    assert [host.tick(after) for after in (1, 1_000, 60_000, 600_000)] == [[]] * 4

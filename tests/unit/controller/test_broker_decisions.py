@@ -174,11 +174,12 @@ def test_refusals(request_: object, code: ErrorCode, text: str) -> None:
     assert result.records == ()
 
 
-def test_a_live_session_of_another_incarnation_refuses_with_the_time_it_still_runs() -> None:
-    result = register(image_of(broker(1)), registration(1, 2), remaining_ms=4_321)
+@pytest.mark.parametrize("remaining_ms", [4_321, 1])
+def test_a_live_session_of_another_incarnation_refuses_with_the_time_it_still_runs(remaining_ms: int) -> None:
+    result = register(image_of(broker(1)), registration(1, 2), remaining_ms=remaining_ms)
     assert isinstance(result.response, ApiError)
     assert result.response.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    assert "4321 ms" in result.response.message
+    assert f"{remaining_ms} ms" in result.response.message
     assert result.records == ()
 
 

@@ -172,6 +172,7 @@ def test_silence_fences_leaders_move_and_the_fence_is_last() -> None:
     ]
     assert quorum.leader.node.counters is node_status(quorum.leader.node).counters
     assert node_status(quorum.leader.node).counters.timed_out_heartbeats == 1
+    assert node_status(quorum.leader.node).counters.requests > 10
     (warning,) = [line for line in quorum.leader.warnings if "broker 1 " in line]
     assert warning.startswith("broker 1 sent no heartbeat for 9") and "is being fenced" in warning
     # It returns: unfenced first, then the leadership that this makes possible.

@@ -478,6 +478,8 @@ def test_s3_29_nothing_is_made_up_for_without_room_until_there_is_some() -> None
     host.work()
     measured = DirectoryMeasured(directory_id=A, total_bytes=100_000, usable_bytes=50_000)
     assert len(of_kind(host.do(measured), CreateReplica)) == 1
+    (known,) = [each for each in host.manager._placement.directories.all if each.directory_id == A]
+    assert (known.total_bytes, known.usable_bytes) == (100_000, 50_000)
     assert host.manager.status().offline == 0
 
 

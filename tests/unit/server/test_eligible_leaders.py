@@ -35,7 +35,7 @@ async def described(site: Site) -> dict[str, object]:
 
 
 async def led_by(site: Site, leader: int | None) -> dict[str, object]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while True:
             found = await described(site)
             if found["leader"] == leader:

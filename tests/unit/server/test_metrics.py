@@ -99,7 +99,7 @@ async def scrape(port: int) -> Scrape:
 
 
 async def until(port: int, holds: Callable[[Scrape], bool]) -> Scrape:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while not holds(found := await scrape(port)):
             pass
     return found

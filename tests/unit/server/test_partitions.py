@@ -38,7 +38,7 @@ def site(tmp_path: Path) -> Site:
 
 async def settled(client: AdminClient) -> int:
     """The broker's epoch once it is unfenced."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while True:
             found = (await client.list_brokers()).brokers
             if found and not found[0].fenced:

@@ -422,7 +422,7 @@ class Placement:
 
     def measured(self, directory_id: bytes, total_bytes: int, usable_bytes: int) -> None:
         """New figures of a directory's room: who had none may be made now."""
-        self._room.measured(directory_id, usable_bytes, total_bytes)
+        self._room.measured(directory_id, total_bytes, usable_bytes)
         self._queue.update(self._starved)
 
     def _was_uncommitted(self, copy: Copy) -> bool:

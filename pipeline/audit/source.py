@@ -43,7 +43,7 @@ class TableSource:
         self.present = tuple(name for name in TABLES if any((root / name).rglob("*.parquet")))
         if "broker_sessions" not in self.present and "quorum_epochs" not in self.present:
             raise TablesError(
-                f"{root} holds no tables of the pipeline; "
+                f"{root} holds no pipeline tables; "
                 f"write them with: metaquorum pipeline ingest LOGS --out {shlex.quote(str(root))}"
             )
 

@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo quorum test lint proto sim planted mutants bench bench-failover clean
+.PHONY: setup demo quorum test lint proto sim planted mutants walk bench bench-failover clean
 
 setup: $(STAMP)
 
@@ -54,6 +54,10 @@ planted: setup
 mutants: setup
 	$(BIN)/python -m tests.mutants $(if $(LAYER),--layer $(LAYER)) $(if $(MUTANTS),--count $(MUTANTS)) \
 		$(if $(SEED),--seed $(SEED)) $(OPTIONS)
+
+# Which files one topic creation, one heartbeat, one produce, one broker death and one catch-up pass, in order.
+walk: setup
+	$(BIN)/python -m tests.walk $(OPTIONS)
 
 bench: setup
 	$(BIN)/python -m tests.bench $(BENCH)

@@ -1,4 +1,4 @@
-"""Topic settings that decisions read, as values; where nobody set one, Kafka's default.
+"""Topic settings that decisions read, as values; Kafka's default where none is set.
 
 Owns the reading of their text; where a text comes from is `metadata.settings.effective`. Validates nothing:
 what stands in the log stands.

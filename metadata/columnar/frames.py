@@ -1,4 +1,4 @@
-"""Finds the record values of a batch in numpy, without an object a record.
+"""Finds the record values of a batch in numpy, without an object per record.
 
 Owns the framing: record lengths, offset deltas, null keys, no headers, frame version 1. Anything else
 is "odd": the caller then takes the per-record path. Knows no record types.

@@ -1,4 +1,4 @@
-"""Who leads and who is in sync, for many partitions at once.
+"""Leaders and ISRs of many partitions at once.
 
 Owns the column form of what `partition_change` decides for one partition, for rows of the plain shape: no
 reassignment under way, nothing recovering, nobody eligible outside the ISR, a clean election or none, in

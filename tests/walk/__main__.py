@@ -1,0 +1,31 @@
+"""`python -m tests.walk [--document]`: prints which files a request passes, in order."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.walk.document import DOCUMENT, REPOSITORY, render
+from tests.walk.ways import walk
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.walk", description=__doc__)
+    parser.add_argument("--document", action="store_true", help=f"write {DOCUMENT}")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="walk-") as directory:
+        ways = asyncio.run(walk(Path(directory)))
+    if arguments.document:
+        (REPOSITORY / DOCUMENT).write_text(render(ways), "utf-8")
+    for way in ways:
+        print(f"{way.title}: {len(way.steps)} files")
+        for step in way.steps:
+            print(f"  {step.file}  (entered {step.entered} times, first by {step.functions[0]})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

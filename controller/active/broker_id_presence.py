@@ -1,4 +1,4 @@
-"""What the active controller has seen of broker ids: which was asked for when, and which has been away for how long.
+"""What the active controller has seen of broker ids: when each was asked for, and how long it has been away.
 
 Owns the facts behind the decisions of `broker_ids` (its `Presence`). All of it is lost with leadership, and
 every wait then begins anew: that makes a newcomer wait longer and never gives away an id earlier.

@@ -3,7 +3,7 @@
     python examples/replicated_kv.py NODE_ID DIRECTORY PORT PORT PORT
 
 `put KEY VALUE` is answered `ok KEY` when a majority has it on disk, `get KEY` with the value once the leader
-has proved that it still leads, both with `ask PORT` by other nodes. What was answered survives kill -9.
+has proved that it still leads, and both with `ask PORT` by other nodes.
 """
 
 import contextlib
@@ -19,12 +19,11 @@ from metaquorum.storage.disk.posix import PosixDisk
 
 class Store(raft.BlockingDriver):
     def __init__(self, node_id: int, directory: str, ports: list[int]) -> None:
-        self.ports = ports
+        self.ports, self.last_key = ports, 0
         self.values: dict[str, str] = {}
         self.puts: dict[int, tuple[str, int]] = {}  # key and port, by offset
         self.gets: dict[int, tuple[str, int]] = {}  # key and port, by token
         self.peers: dict[int, tuple[int, int]] = {}  # port and correlation id, by key
-        self.last_key = 0
         self.socket = socket.socket(type=socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", ports[node_id]))
         disk = PosixDisk()

@@ -89,7 +89,7 @@ def key_set_twice(site: Site) -> tuple[str, ...]:
 
 def two_roles(site: Site) -> tuple[str, ...]:
     site.set(process_roles="controller,broker")
-    return ("process.roles=controller,broker", "one role")
+    return ("process.roles=controller,broker", "combined mode is not supported")
 
 
 def empty_file(site: Site) -> tuple[str, ...]:
@@ -239,7 +239,7 @@ def record_from_the_future(site: Site) -> tuple[str, ...]:
     end = position + header.size_bytes
     data[position + 17 : position + 21] = crc32c(bytes(data[position + 21 : end])).to_bytes(4, "big")
     site.segment.write_bytes(data)
-    return (str(site.segment), "record has api key 99, which this version does not know", "newer")
+    return (str(site.segment), "record has api key 99, which this release does not know", "newer")
 
 
 def batch_in_the_middle(data: bytearray) -> tuple[int, BatchHeader]:

@@ -58,6 +58,6 @@ def test_a_node_leaves_in_order_on_an_interrupt(tmp_path: Path) -> None:
         log = directory / "controller-3000" / "process.log"
         with running(pid, "-f", log, prefix=("tail", "-n", "+1", "--pid"), text=True) as tail:
             assert tail.stdout is not None
-            assert "SIGINT: leaving in order" in tail.stdout.read()
+            assert "SIGINT: shutting down" in tail.stdout.read()
     finally:
         run_cli("local", "down", "-d", directory)

@@ -165,7 +165,7 @@ def test_directories_of_two_clusters(make_site: Callable[[str], Site]) -> None:
     other, other_id = site.config.parent / "other", random_id()
     run_cli("storage", "format", "--directory", other, "--node-id", "0", "--cluster-id", other_id)
     site.set(log_dirs=f"{site.data},{other}")
-    refused(site, f"{other} belongs to cluster {other_id}, and {site.data} to {site.cluster_id}")
+    refused(site, f"{other} belongs to cluster {other_id}, but {site.data} to {site.cluster_id}")
 
 
 def test_a_directory_and_its_copy(make_site: Callable[[str], Site]) -> None:

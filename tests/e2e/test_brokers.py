@@ -146,7 +146,7 @@ def test_a_broker_of_another_cluster_is_refused(cluster: Cluster) -> None:
     try:
         stranger.start()
         assert stranger.wait_exit() == 1
-        assert other_id in stranger.last_line() and "another cluster" in stranger.last_line()
+        assert other_id in stranger.last_line() and "does not belong to cluster" in stranger.last_line()
         assert 7 not in cluster.registrations()
     finally:
         stranger.kill()

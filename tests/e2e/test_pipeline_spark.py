@@ -131,7 +131,7 @@ def test_damage_is_a_table_and_a_wrong_option_names_itself(
 
     for options, message in (
         ({"type": "tpoic"}, "did you mean"),
-        ({"fromTime": "yesterday"}, "is neither a time"),
+        ({"fromTime": "yesterday"}, "is not a time"),
         ({"nodse": "one"}, "has no option"),
     ):
         with pytest.raises(PySparkException, match=message) as raised:
@@ -141,7 +141,7 @@ def test_damage_is_a_table_and_a_wrong_option_names_itself(
         assert [line.strip() for line in rest] == ["SQLSTATE: 38000"]
     for path, message in (
         (tmp_path / "absent", "there is no such file"),
-        ("s3a://bucket/logs", "no s3a store"),
+        ("s3a://bucket/logs", "s3a stores are not supported"),
     ):
         with pytest.raises(PySparkException, match=message) as raised:
             spark.read.format("metadata_log").load(str(path)).collect()
@@ -365,9 +365,11 @@ from metaquorum.pipeline.ingest.job import ingest
 from metaquorum.pipeline.session import spark_session
 
 def where(batches):
-    import os, pyarrow as pa, metadata.replay, pipeline.ingest.tasks
+    import os, pyarrow as pa
+    from metaquorum.metadata import replay
+    from metaquorum.pipeline.ingest import tasks
     for batch in batches:
-        said = [f"{os.getcwd()} {pipeline.ingest.tasks.__file__} {metadata.replay.__file__}"] * batch.num_rows
+        said = [f"{os.getcwd()} {tasks.__file__} {replay.__file__}"] * batch.num_rows
         yield pa.RecordBatch.from_arrays([pa.array(said)], names=["said"])
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random, SystemRandom
 
 from metaquorum.raft.config import RaftConfig, Voter
@@ -35,6 +35,7 @@ from metaquorum.raft.effects import (
     WriteSnapshotChunk,
 )
 from metaquorum.raft.errors import RaftUsageError
+from metaquorum.raft.events import TrimLog
 from metaquorum.raft.gate import EffectGate
 from metaquorum.raft.messages import RaftRequest, RaftResponse
 from metaquorum.raft.store import ReplicaStore
@@ -42,6 +43,7 @@ from metaquorum.storage.batches.encode import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
 
+_IDLE, _RUNNING, _ENDED = range(3)
 READ_BYTES = 1 << 20
 """At most so much of the log is handed to `on_committed` at once (one batch at least)."""
 
@@ -50,10 +52,11 @@ class BlockingDriver:
     """One replica: a core, its open directory, and the hooks of a subclass. `rng` draws timeouts,
     `monotonic_ms` and `wall_ms` are clocks in ms; without them the process's own are used.
 
-    Call `start` once, then the inputs as they happen, and
-    `tick` when `wait_ms` has passed without one. An exception from any of them is the replica's end: let it
-    stop the process, since what was decided and what is on the disk may differ (DiskError,
-    RaftInvariantError, CommittedLostError and whatever a hook raises).
+    Call `start` once, then the inputs as they happen, and `tick` when `wait_ms` has passed without one. A
+    hook may call inputs: what they ask for waits its turn. An exception from an input is the replica's end,
+    since what was decided and what is on the disk may differ (DiskError, RaftInvariantError,
+    CommittedLostError and whatever a hook raises): let it stop the process. Further inputs raise
+    RaftUsageError.
     """
 
     def __init__(
@@ -74,6 +77,8 @@ class BlockingDriver:
         self._monotonic_ms = monotonic_ms or (lambda: time.monotonic_ns() // 1_000_000)
         self._wall_ms = wall_ms or (lambda: time.time_ns() // 1_000_000)
         self._gate = EffectGate()
+        self._todo: deque[RaftEffect] = deque()
+        self._state = _IDLE
 
     # ---- what a subclass brings
 
@@ -132,7 +137,9 @@ class BlockingDriver:
 
     def append(self, values: Sequence[bytes]) -> int:
         """Leader only: append one batch of records; its base offset. `on_committed` tells when a majority has
-        it. Raises RaftUsageError when this node does not lead."""
+        it. Raises RaftUsageError, and nothing happens, when this node does not lead."""
+        if not self.core.is_leader:
+            raise RaftUsageError(f"only the leader appends; this node is {self.core.role}")
         base_offset = self.core.log_end_offset
         batch = encode_batch(
             base_offset=base_offset,
@@ -147,6 +154,20 @@ class BlockingDriver:
         """Ask for a linearizable read; `on_read` answers, now or later."""
         self._input(lambda now_ms: self.core.request_read(now_ms, token))
 
+    def write_snapshot(self, batches: Iterable[bytes]) -> LogPosition:
+        """Write the state, as everything below `applied_offset` made it, as a snapshot; then trim the log as
+        far as the store's retention allows. Not from a hook: the state may be half a batch ahead."""
+        epoch = self.core.epochs.epoch_at(self.applied_offset - 1)
+        if self._state != _IDLE or epoch is None:
+            raise RaftUsageError("a snapshot is written between inputs, of a state that has applied records")
+        position = LogPosition(epoch, self.applied_offset)
+        self.store.write_snapshot(position, batches)
+        self._input(lambda now_ms: self.core.on_snapshot_written(now_ms, position))
+        trimmed = self.store.execute(TrimLog(before_offset=position.offset), wall_ms=self._wall_ms())
+        if trimmed is not None:
+            self._input(lambda _: self.core.on_log_trimmed(trimmed.log_start_offset))
+        return position
+
     def resign(self) -> None:
         """Give leadership up in order; nothing happens in another role."""
         self._input(self.core.resign)
@@ -154,9 +175,24 @@ class BlockingDriver:
     # ---- carrying out
 
     def _input(self, handle: Callable[[int], list[RaftEffect]]) -> None:
+        if self._state == _ENDED:
+            raise RaftUsageError("this replica ended with an error: stop the process and start it again")
         self.core.wall_ms = self._wall_ms()
-        todo = deque(self._gate.push(handle(self._monotonic_ms())))
-        unsynced = False
+        nested = self._state == _RUNNING
+        self._state = _ENDED
+        self._todo += self._gate.push(handle(self._monotonic_ms()))
+        if not nested:
+            self._state = _RUNNING
+            try:
+                self._run()
+            except BaseException:
+                self._state = _ENDED
+                raise
+        self._state = _RUNNING if nested else _IDLE
+
+    def _run(self) -> None:
+        """Until nothing is left to do. What a hook asks for meanwhile queues behind it."""
+        todo, unsynced = self._todo, False
         while todo or unsynced:
             if todo:
                 effect = todo.popleft()
@@ -219,7 +255,9 @@ class BlockingDriver:
     def _finish_snapshot(self, effect: FinishSnapshot) -> list[RaftEffect]:
         position = effect.snapshot
         try:
-            self.load_snapshot(position, self.store.partial_snapshot(position, effect.size_bytes))
+            path = self.store.partial_snapshot(position, effect.size_bytes)
+            if position.offset > self.applied_offset:
+                self.load_snapshot(position, path)
         except ValueError as error:
             self.store.drop_snapshot()
             self.warn(f"the fetched snapshot {position} is damaged: {error}")

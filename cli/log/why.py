@@ -31,6 +31,7 @@ from metaquorum.cli.text.output import (
     shows_secrets,
     utc_text,
 )
+from metaquorum.metadata.inspect.causes.cause_rules import RULES
 from metaquorum.metadata.inspect.entities.targets import Target, parse_target
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.timeline.event_groups import count
@@ -44,6 +45,13 @@ NOBODY_NAMED = "no record says who asked for it: see the request and authorizer 
 """Records hold what was decided. Said with every chain, since that is what people look for next."""
 
 
+def _list_rules(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        for name, what in RULES.items():
+            click.echo(f"{name:24}  {what}")
+        context.exit()
+
+
 @click.command(cls=LiveCommand)
 @click.argument("path", type=PATH)
 @click.argument("target", metavar="ENTITY[.FIELD]", type=TARGET)
@@ -55,6 +63,14 @@ NOBODY_NAMED = "no record says who asked for it: see the request and authorizer 
 )
 @click.option("--newest-first", is_flag=True, help="Show the last record first.")
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Show only the last N records.")
+@click.option(
+    "--rules",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_rules,
+    help="List the rules that derive causes, and exit.",
+)
 @past_corruption_option
 @secrets_option
 @json_option

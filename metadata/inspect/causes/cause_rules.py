@@ -1,72 +1,101 @@
-"""The names of the rules by which causes are derived, and what makes each fit (docs/log-tools.md)."""
+"""The rules by which causes are derived: their names, and what makes each fit (`log why --rules`)."""
 
 from __future__ import annotations
 
 RULES: dict[str, str] = {
     "created": "the record creates it",
     "deleted": "a RemoveTopicRecord removes the topic with its partitions and settings",
-    "broker-fenced": "the same batch fences the broker, an earlier one did, or one up to a second later does"
-    " (the fence of many partitions is split over several batches; the broker's own record is in the"
-    " last)",
+    "broker-fenced": (
+        "the same batch, an earlier one, or one up to a second later fences the broker (a fence of "
+        "many partitions takes several batches; the last one has the broker's own record)"
+    ),
     "broker-restarted": "the same batch registers a new incarnation of the broker",
-    "controlled-shutdown": "the same batch puts the broker in controlled shutdown, or an earlier one did",
-    "directory-failed": "the same batch removes the replica's log directory from the broker's registration,"
-    " or an earlier one did",
+    "controlled-shutdown": "the same batch, or an earlier one, puts the broker in controlled shutdown",
+    "directory-failed": (
+        "the same batch, or an earlier one, removes the replica's log directory from the broker's "
+        "registration"
+    ),
     "broker-unregistered": "the same batch removes the broker's registration, or the broker has none",
-    "replica-lagged": "a replica left the ISR while its broker was active and the leader stayed: it fell"
-    " behind",
-    "lagged-or-stopping": "as `replica-lagged`, but below metadata.version 3.3-IV3, where no log records a"
-    " controlled shutdown: the replica fell behind or its broker was stopping; the log cannot tell"
-    " which",
-    "stopping-or-fenced": "an active broker lost the leadership below metadata.version 3.3-IV3: it was"
-    " stopping or being fenced; the log cannot tell which",
+    "replica-lagged": "a replica left the ISR while its broker was active and the leader stayed",
+    "lagged-or-stopping": (
+        "the same below metadata.version 3.3-IV3, which does not record controlled shutdowns: the log "
+        "cannot tell which"
+    ),
+    "stopping-or-fenced": (
+        "an active broker lost the leadership below metadata.version 3.3-IV3: the log cannot tell "
+        "whether it was stopping or being fenced"
+    ),
     "replica-caught-up": "a replica joined the ISR",
     "no-eligible-leader": "no member of the ISR is active, and there was no unclean election",
     "elected-from-isr": "the new leader was in the ISR",
     "elected-from-elr": "the new leader was an eligible leader replica (KIP-966)",
-    "broker-returned": "the partition had no leader, and the broker that leads now was unfenced in the same"
-    " batch or up to a second before",
-    "led-again": "the partition had no leader, and the broker that leads now was active all the time: an"
-    " election was requested, or a new controller held one; the log cannot tell which",
-    "unclean-election": "the new leader was neither in the ISR nor eligible: records may be lost. If a"
-    " broker's state changed in the same batch, the setting allowed it; otherwise the log cannot tell"
-    " that from a request",
+    "broker-returned": (
+        "the partition had no leader, and the new leader's broker was unfenced in the same batch or "
+        "up to a second before"
+    ),
+    "led-again": (
+        "the partition had no leader, and the new leader's broker was active all the time: someone "
+        "requested an election, or a new controller held one; the log cannot tell which"
+    ),
+    "unclean-election": (
+        "the new leader was neither in the ISR nor eligible: records may be lost. If a broker's state "
+        "changed in the same batch, the setting allowed it; otherwise the log cannot tell that from a "
+        "request"
+    ),
     "recovery-finished": "the leader of an unclean election finished recovering the partition (KIP-704)",
-    "preferred-election": "the first replica became the leader while the old leader was active: the"
-    " controller balanced the leaders, or the election was requested",
+    "preferred-election": (
+        "the first replica became the leader while the old leader was active: leaders were balanced, "
+        "or someone requested the election"
+    ),
     "reassignment-started": "replicas are being added or removed from here on",
-    "reassignment-changed": "a running reassignment got another target, or ended with other replicas than"
-    " planned",
+    "reassignment-changed": (
+        "an ongoing reassignment got another target, or ended with other replicas than planned"
+    ),
     "reassignment-completed": "a reassignment ended without the replicas that were being removed",
-    "reassignment-cancelled": "a reassignment ended without the replicas that were being added: it was"
-    " cancelled, or the replicas were assigned back",
+    "reassignment-cancelled": (
+        "a reassignment ended without the replicas that were being added: it was cancelled, or the "
+        "replicas were assigned back"
+    ),
     "replicas-changed": "the replica list changed in one step, with nothing to copy",
     "directory-assigned": "a broker reported which log directory holds a replica",
     "directory-moved": "a replica is in another log directory: it was moved, or recreated there",
-    "replica-damaged": "a broker reported that the log of its replica is damaged, whole again, or given up",
+    "replica-damaged": "a broker reported the log of its replica as damaged, whole again, or given up",
     "leader-epoch-raised": "the record names the current leader again, which raises the leader epoch",
     "eligible-leaders-changed": "the eligible leader replicas changed (KIP-966)",
     "registered": "the broker registered and had no registration before",
     "registered-again": "the same incarnation of the broker registered again",
-    "session-expired": "the broker was fenced while it led partitions, which an orderly stop never does: no"
-    " heartbeat arrived in time (a broker of this project that cannot go on is fenced with the same"
-    " records)",
-    "stopped-idle": "the broker was fenced while it led nothing, less than the default session timeout (9 s)"
-    " after its last sign of life: an orderly stop, which is granted at once",
-    "stopped-or-silent": "as `stopped-idle`, but later: an orderly stop, or no heartbeat arrived in time; the"
-    " log cannot tell which",
-    "shutdown-finished": "the broker was fenced in its controlled shutdown while it led nothing, less than"
-    " the default session timeout (9 s) after it began: the shutdown ended",
+    "session-expired": (
+        "the broker was fenced while it led partitions, which an orderly stop never does: no "
+        "heartbeat arrived in time (or, in this project, the broker could not continue)"
+    ),
+    "stopped-idle": (
+        "the broker was fenced while it led nothing, less than the default session timeout (9 s) "
+        "after its last sign of life: an orderly stop"
+    ),
+    "stopped-or-silent": (
+        "the same, but later: an orderly stop, or no heartbeat in time; the log cannot tell which"
+    ),
+    "shutdown-finished": (
+        "the broker was fenced in its controlled shutdown while it led nothing, less than the default "
+        "session timeout (9 s) after it began"
+    ),
     "caught-up": "the broker was unfenced: it sent heartbeats and had read the log up to its registration",
     "leader-elected": "a majority of the voters voted for the controller",
-    "leader-resigned": "the previous leader wrote its last record less than the default fetch timeout (2 s)"
-    " before the election: it resigned",
-    "leader-lost": "the previous leader was silent for longer and did not vote for its successor: it "
-    "failed, was cut off, or was stopped without a successor",
-    "leader-replaced": "another controller leads, and silence, votes and clocks do not show whether the"
-    " previous leader resigned or failed; the log cannot tell",
-    "epochs-skipped": "epochs without a record come before this one: they had no winner, or their winners "
-    "committed nothing",
+    "leader-resigned": (
+        "the previous leader wrote its last record less than the default fetch timeout (2 s) before "
+        "the election"
+    ),
+    "leader-lost": (
+        "the previous leader was silent for longer and did not vote for its successor: it failed, was "
+        "cut off, or was stopped without a successor"
+    ),
+    "leader-replaced": (
+        "another controller leads, and silence, votes and clocks do not show whether the previous "
+        "leader resigned or failed"
+    ),
+    "epochs-skipped": (
+        "epochs without a record precede this one: they had no winner, or their winners committed nothing"
+    ),
     "set": "the record sets it",
     "removed": "the record removes it",
     "changed-nothing": "everything already was as the record says",

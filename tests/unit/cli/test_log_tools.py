@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.main import main
+from metaquorum.metadata.inspect.causes.cause_rules import RULES
 from metaquorum.storage.batches.batch import encode_batch
 from tests.conftest import REPOSITORY, shared_data_path
 
@@ -208,6 +209,13 @@ def test_what_bisect_knows_can_be_listed() -> None:
     listed = run("log", "bisect", "--list")
     assert listed.exit_code == 0
     assert "clean-elections" in listed.stdout and "leaderless()" in listed.stdout
+
+
+def test_the_rules_of_why_can_be_listed() -> None:
+    listed = run("log", "why", "--rules")
+    assert listed.exit_code == 0
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == list(RULES)
+    assert "a replica joined the ISR" in listed.stdout
 
 
 def test_check_prints_one_object_for_programs(tmp_path: Path) -> None:

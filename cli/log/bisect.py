@@ -38,6 +38,7 @@ from metaquorum.metadata.inspect.checks.predicate import (
 )
 from metaquorum.metadata.inspect.entities.diff import ADDED, CHANGED, EntityChange
 from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.text.dump import payload_json
 
 _SHOWN_CHANGES = 20
@@ -164,11 +165,11 @@ def bisection_lines(found: Bisection, limit: int | None) -> list[str]:
     if found.record is not None:
         payload = payload_json(found.record.record, found.record.version, secrets=shows_secrets())
         lines.append(f"  {payload['type']} v{payload['version']} {json_line(payload['data'])}")
-    count = len(step.records)
-    if count > 1:
-        lines.append(f"  in the batch of offsets {step.offset} to {step.next_offset - 1}, {count} records")
+    if len(step.records) > 1:
+        records = count(len(step.records), "record")
+        lines.append(f"  in the batch of offsets {step.offset} to {step.next_offset - 1}, {records}")
     changes = found.changes()
-    lines.append(f"what the batch changed ({len(changes)} {'entity' if len(changes) == 1 else 'entities'}):")
+    lines.append(f"what the batch changed ({count(len(changes), 'entity')}):")
     lines += [f"  {_change_line(change)}" for change in (changes if limit is None else changes[:limit])]
     if limit is not None and len(changes) > limit:
         lines.append(f"  and {len(changes) - limit} more; see them with --all-changes")
@@ -187,11 +188,11 @@ def _change_line(change: EntityChange) -> str:
 
 def _method(found: Bisection) -> str:
     where = offsets_text(found.from_offset, found.end_offset)
-    looked = f"{found.batches} batches checked"
+    looked = f"{count(found.batches, 'batch')} checked"
     if found.method == BINARY:
         return (
-            f"{found.method} over {found.snapshots} snapshots ({found.loaded} loaded), then {looked};"
-            f" {found.reason}"
+            f"{found.method} over {count(found.snapshots, 'snapshot')} ({found.loaded} loaded),"
+            f" then {looked}; {found.reason}"
         )
     return f"{found.method} of {where}, {looked}; {found.reason}"
 

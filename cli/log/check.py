@@ -28,6 +28,7 @@ from metaquorum.metadata.inspect.checks.check import Finding, LogReport, check_l
 from metaquorum.metadata.inspect.nodes.matching import EPOCH, Divergence, QuorumReport, check_quorum
 from metaquorum.metadata.inspect.nodes.merge import NodesReport, compare_nodes
 from metaquorum.metadata.inspect.nodes.merged_log import MergedLog
+from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.states import OnProblem
 from metaquorum.metadata.invariants import ERROR
 
@@ -107,13 +108,13 @@ def report_lines(report: QuorumReport, show_all: bool) -> Iterator[str]:
         yield from (f"  not covered: {uncovered.line}" for uncovered in one.coverage)
     if len(report.lags) > 1:
         yield (
-            f"{len(report.lags)} logs side by side: {report.compared} batches compared,"
-            f" {report.snapshots_compared} snapshots compared,"
-            f" {len(report.divergences)} {'difference' if len(report.divergences) == 1 else 'differences'}"
+            f"{len(report.lags)} logs side by side: {count(report.compared, 'batch')} compared,"
+            f" {count(report.snapshots_compared, 'snapshot')} compared,"
+            f" {count(len(report.divergences), 'difference')}"
         )
         longest = next(path for path, lag in report.lags.items() if lag == 0)
         yield from (
-            f"  {path} ends {lag} {'offset' if lag == 1 else 'offsets'} before {longest}"
+            f"  {path} ends {count(lag, 'offset')} before {longest}"
             for path, lag in report.lags.items()
             if lag
         )
@@ -127,11 +128,14 @@ def _log_line(one: LogReport) -> str:
     warnings = len(one.findings) - errors
     parts = [offsets_text(one.start_offset, one.end_offset), f"epoch {one.epoch}"]
     if not one.log.is_checkpoint:
-        parts += [f"{one.batches} batches", f"{one.records} records", f"{one.snapshots} snapshots compared"]
-    more = f", {one.dropped} more findings" if one.dropped else ""
-    count = len(one.problems)
-    damage = f", {count} {'problem' if count == 1 else 'problems'}" if one.problems else ""
-    return f"{one.log.path}: {', '.join(parts)}: {errors} errors, {warnings} warnings{damage}{more}"
+        parts += [count(one.batches, "batch"), count(one.records, "record")]
+        parts.append(f"{count(one.snapshots, 'snapshot')} compared")
+    found = [count(errors, "error"), count(warnings, "warning")]
+    if one.problems:
+        found.append(count(len(one.problems), "problem"))
+    if one.dropped:
+        found.append(count(one.dropped, "more finding"))
+    return f"{one.log.path}: {', '.join(parts)}: {', '.join(found)}"
 
 
 def _findings(one: LogReport, show_all: bool) -> Iterator[str]:

@@ -272,9 +272,9 @@ class _Printer:
 
     def exit_code(self) -> int:
         if self._unknown:
+            records = "1 record has" if self._unknown == 1 else f"{self._unknown} records have"
             click.echo(
-                f"metaquorum: {self._unknown} records have a type or version that this release does not "
-                "know; they are shown as read",
+                f"metaquorum: {records} a type or version that this release does not know; shown as read",
                 err=True,
             )
         if self._damaged:

@@ -22,6 +22,7 @@ from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.metadata.inspect.entities.diff import EntityChange, changes_between
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, node_files
 from metaquorum.metadata.inspect.repair.repair import RepairReport, RepairRequest, plan_repair, write_repair
+from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.states import state_at
 
 SHOWN_REMAINING = 10
@@ -137,7 +138,8 @@ def _show(report: RepairReport, changes: list[EntityChange], target: str | None)
         click.echo(f"  {change.kind:<8}  {offsets:>12}  {change.text}")
     if report.changed > len(report.changes):
         click.echo(f"  ... and {report.changed - len(report.changes)} more")
-    click.echo(f"state at the end, old to new: {len(changes) or 'no'} entities differ")
+    differ = "1 entity differs" if len(changes) == 1 else f"{len(changes) or 'no'} entities differ"
+    click.echo(f"state at the end, old to new: {differ}")
     for entity in changes[:SHOWN_DIFFERENCES]:
         click.echo(f"  {change_line(entity)}")
     if len(changes) > SHOWN_DIFFERENCES:
@@ -145,18 +147,18 @@ def _show(report: RepairReport, changes: list[EntityChange], target: str | None)
     for line in (*report.remaining[:SHOWN_REMAINING], *report.newer[:SHOWN_REMAINING], *report.notes):
         click.echo(f"metaquorum: {line}", err=True)
     if len(report.remaining) > SHOWN_REMAINING:
+        more = count(len(report.remaining) - SHOWN_REMAINING, "more record")
         click.echo(
-            f"metaquorum: {len(report.remaining) - SHOWN_REMAINING} more records cannot be applied (--json "
-            "names them); --drop-failing removes all of them",
+            f"metaquorum: {more} cannot be applied (--json names them); --drop-failing removes all of them",
             err=True,
         )
     if len(report.newer) > SHOWN_REMAINING:
         click.echo(
-            f"metaquorum: {len(report.newer) - SHOWN_REMAINING} more were written by a newer release",
+            f"metaquorum: {count(len(report.newer) - SHOWN_REMAINING, 'more record')} of a newer release",
             err=True,
         )
     end = f"{offsets_text(report.start_offset, report.end.offset)}, epoch {report.end.epoch}"
-    snapshots = f"{len(report.kept_snapshots)} snapshots"
+    snapshots = count(len(report.kept_snapshots), "snapshot")
     if target is None:
         click.echo(f"would write {end}, {snapshots}; nothing was written")
     else:

@@ -27,6 +27,7 @@ from metaquorum.metadata.inspect.repair.salvage import (
     what_is_missing,
     write_voters,
 )
+from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.storage.uuids import random_uuid, uuid_to_text
 
 
@@ -139,9 +140,10 @@ def _role(ranking: Ranking, one: Survivor) -> str:
 def _show_written(ranking: Ranking, voters: list[NewVoter], homes: list[str], image: MetadataImage) -> None:
     best = ranking.best
     click.echo(
-        f"wrote the log of {best.files.home}, up to offset {best.end.offset - 1}: {len(image.brokers)} "
-        f"brokers, {len(image.topics)} topics, {image.topics.partition_count} partitions; elections "
-        f"begin after epoch {ranking.first_epoch}"
+        f"wrote the log of {best.files.home}, up to offset {best.end.offset - 1}: "
+        f"{count(len(image.brokers), 'broker')}, {count(len(image.topics), 'topic')}, "
+        f"{count(image.topics.partition_count, 'partition')}; elections begin after epoch "
+        f"{ranking.first_epoch}"
     )
     for home in homes:
         click.echo(f"  {home}")

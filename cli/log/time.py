@@ -20,6 +20,7 @@ from metaquorum.cli.log.input.options import (
     ENTITY,
     PATH,
     POINT,
+    TARGET,
     Complaints,
     clear_progress,
     limits_json,
@@ -42,6 +43,7 @@ from metaquorum.cli.text.output import (
 from metaquorum.metadata.inspect.entities.diff import diff_logs, diff_points
 from metaquorum.metadata.inspect.entities.history import history as rows_of
 from metaquorum.metadata.inspect.entities.suggest import suggestion
+from metaquorum.metadata.inspect.entities.targets import Target
 from metaquorum.metadata.inspect.entities.views import NO_QUORUM, Wanted, entities_below, resolved
 from metaquorum.metadata.inspect.log.log import require_one_cluster
 from metaquorum.metadata.inspect.log.places import Limits
@@ -299,7 +301,7 @@ def _echo_all(lines: Iterable[str]) -> None:
 
 @click.command(cls=LiveCommand)
 @click.argument("path", type=PATH)
-@click.argument("entity", required=False, type=ENTITY)
+@click.argument("target", metavar="[ENTITY[.FIELD]]", required=False, type=TARGET)
 @click.option(
     "--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Start with the state at this place."
 )
@@ -309,7 +311,7 @@ def _echo_all(lines: Iterable[str]) -> None:
 @past_corruption_option
 def history(
     path: str,
-    entity: str | None,
+    target: Target | None,
     start: Point | None,
     end: Point | None,
     as_json: bool,
@@ -318,12 +320,13 @@ def history(
     """Show the states of ENTITY over time, one row from the batch that made each state to the batch that
     changed it.
 
-    ENTITY may be a branch (topic/orders, broker): every entity below it then has its own rows. Rows are
-    sorted by their end; current states come last.
+    ENTITY may be a branch (topic/orders, broker): every entity below it then has its own rows. With a field
+    (topic/orders/7.leader, broker/3.fenced), only changes of that field begin a row. Rows are sorted by
+    their end; current states come last.
     """
     log = open_path(path)
     complain = Complaints()
-    wanted = Wanted(entity if entity is None else _named(log, entity))
+    wanted = Wanted() if target is None else Wanted(_named(log, target.entity), target.field)
     shown = 0
     limits = Limits()
     try:
@@ -336,12 +339,13 @@ def history(
     finally:
         clear_progress(log)
     tell_limits(limits.coverage, limits.shown, json_lines=as_json)
-    if not shown and not complain.count and entity is not None and not limits.coverage:
+    if not shown and not complain.count and target is not None and not limits.coverage:
         if start is not None or end is not None:
-            raise Failure(f"{log.path} has no row for {entity} between --from and --to; give other places")
+            raise Failure(f"{log.path} has no row for {target} between --from and --to; give other places")
         place = shlex.quote(str(path))
-        hint = suggestion_from(log, entity) or f"; list what it holds with: metaquorum log state {place}"
-        raise Failure(f"{log.path} never holds {entity}{hint}")
+        listing = f"; list what it holds with: metaquorum log state {place}"
+        hint = suggestion_from(log, target.entity) or listing
+        raise Failure(f"{log.path} never holds {target}{hint}")
     tell_unknown(limits.unknown)
     return log_exit_code(
         damaged=bool(complain.count), uncovered=bool(limits.coverage), unknown=bool(limits.unknown)

@@ -10,12 +10,11 @@ from typing import Any
 import click
 
 from metaquorum.cli.errors import log_exit_code
-from metaquorum.cli.log.input import complete as log_complete
 from metaquorum.cli.log.input.live import LiveCommand
 from metaquorum.cli.log.input.options import (
     PATH,
     POINT,
-    Checked,
+    TARGET,
     Complaints,
     clear_progress,
     past_corruption_option,
@@ -32,14 +31,12 @@ from metaquorum.cli.text.output import (
     utc_text,
 )
 from metaquorum.metadata.inspect.causes.cause_rules import RULES
-from metaquorum.metadata.inspect.entities.targets import Target, parse_target
+from metaquorum.metadata.inspect.entities.targets import Target
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.inspect.why.explanation import Explanation, Link
 from metaquorum.metadata.secrets import Redacted
-
-TARGET = Checked("entity", parse_target, log_complete.targets)
 
 NOBODY_NAMED = "no record says who asked for it: see the request and authorizer logs of the active controller"
 """Records hold what was decided. Said with every chain, since that is what people look for next."""

@@ -14,6 +14,7 @@ from metaquorum.cli.log.input.select import entity_path, record_type
 from metaquorum.cli.log.input.source import MetadataLog, Progress, ReadBatch
 from metaquorum.cli.text.output import json_line
 from metaquorum.metadata.inspect.entities.suggest import suggestion
+from metaquorum.metadata.inspect.entities.targets import parse_target
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import Coverage, offsets_text
 from metaquorum.metadata.inspect.log.places import ShownAs
@@ -25,6 +26,7 @@ __all__ = [
     "ENTITY",
     "PATH",
     "POINT",
+    "TARGET",
     "TIME",
     "TYPE",
     "Checked",
@@ -67,6 +69,7 @@ class Checked(click.ParamType[Any]):
 
 TYPE = Checked("type", record_type, log_complete.types)
 ENTITY = Checked("entity", entity_path, log_complete.entities)
+TARGET = Checked("entity", parse_target, log_complete.targets)
 TIME = Checked("time", parse_time_ms)
 POINT = Checked("offset|time", parse_point)
 PATH = click.Path(path_type=str)

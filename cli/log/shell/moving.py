@@ -11,6 +11,7 @@ from metaquorum.metadata.inspect.checks.predicate import Place, PredicateError, 
 from metaquorum.metadata.inspect.entities.diff import all_touched, changes_between
 from metaquorum.metadata.inspect.entities.views import aliases
 from metaquorum.metadata.inspect.log.entities import is_below
+from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.states import Step
 from metaquorum.metadata.records.types import NoOpRecord
 
@@ -48,10 +49,12 @@ def where(session: Session) -> str:
     )
     time = utc_text(cursor.time_ms) if cursor.time_ms >= 0 else "before the first record"
     transaction = "" if cursor.found.state.transaction is None else "  inside a metadata transaction"
-    return (
-        f"offset {cursor.offset}  {time}  {leader}  {len(image.brokers)} brokers  {len(image.topics)} topics"
-        f"  {image.topics.partition_count} partitions{transaction}"
+    holds = (
+        count(len(image.brokers), "broker"),
+        count(len(image.topics), "topic"),
+        count(image.topics.partition_count, "partition"),
     )
+    return f"offset {cursor.offset}  {time}  {leader}  {'  '.join(holds)}{transaction}"
 
 
 def forward(session: Session, arguments: list[str]) -> Iterator[str]:

@@ -15,9 +15,10 @@ from metaquorum.cli.log.why import explanation_lines
 from metaquorum.cli.text.output import utc_text
 from metaquorum.metadata.inspect.entities.diff import Cause, diff_points
 from metaquorum.metadata.inspect.entities.history import Span, history
-from metaquorum.metadata.inspect.entities.targets import parse_target
+from metaquorum.metadata.inspect.entities.targets import Target, parse_target
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, Wanted
 from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.timeline.story import Seen, events
 from metaquorum.metadata.inspect.timeline.timeline import SEVERITIES, at_least
 from metaquorum.metadata.inspect.walk.states import FoundState, Step, settle, state_at, steps
@@ -39,7 +40,8 @@ def diff(session: Session, arguments: list[str]) -> Iterator[str]:
         new = here if len(points) == 1 else _state(session, points[1])
     changes = diff_points(session.log, old, new, EVERYTHING if entity is None else Wanted(entity))
     yield from limit_lines(*(one for one in (old, new) if one is not here))
-    yield f"from offset {old.end_offset} to {new.end_offset}: {len(changes) or 'no'} changes"
+    differ = count(len(changes), "change") if changes else "no changes"
+    yield f"from offset {old.end_offset} to {new.end_offset}: {differ}"
     yield from (change_line(change) for change in changes)
 
 
@@ -53,18 +55,18 @@ def _shown_as(session: Session, points: list[Point]) -> Iterator[str]:
 
 
 def show_history(session: Session, arguments: list[str]) -> Iterator[str]:
-    """What an entity was, and from where to where in the log, up to here."""
+    """What an entity, or one field of it, was, and from where to where in the log, up to here."""
     if len(arguments) != 1:
-        raise ShellError("history needs one entity, such as: history topic/orders/7")
-    entity = session.named(arguments[0])
-    end = Point(offset=session.cursor.offset)
-    rows = history(session.log, Wanted(entity), None, end, past_corruption=session.past_corruption)
+        raise ShellError("history needs one entity or field, such as: history topic/orders/7.leader")
+    target = _target(session, arguments[0])
+    wanted, end = Wanted(target.entity, target.field), Point(offset=session.cursor.offset)
+    rows = history(session.log, wanted, None, end, past_corruption=session.past_corruption)
     found = False
     for span in rows:
         found = True
         yield _span_line(span)
     if not found:
-        raise ShellError(f"there was no {entity} before offset {session.cursor.offset}")
+        raise ShellError(f"there was no {target} before offset {session.cursor.offset}")
 
 
 def _span_line(span: Span) -> str:
@@ -82,23 +84,24 @@ def why(session: Session, arguments: list[str]) -> Iterator[str]:
     """The records that made an entity, or one field of it, what it is here, with their causes."""
     if len(arguments) != 1:
         raise ShellError("why needs one entity or field, such as: why topic/orders/7.leader")
-    try:
-        target = parse_target(_target(session, arguments[0]))
-    except ValueError as error:
-        raise ShellError(str(error)) from None
+    target = _target(session, arguments[0])
     point = END if session.log.is_checkpoint else Point(offset=session.cursor.offset)
     found = explain(session.log, target, point, session.on_problem, past_corruption=session.past_corruption)
     yield from explanation_lines(found, found.links)
 
 
-def _target(session: Session, text: str) -> str:
-    """The whole path of an entity that is named from here, its field kept."""
+def _target(session: Session, text: str) -> Target:
+    """An entity that is named from here, and its field. Raises ShellError."""
+    path = session.named(text)
     entity, dot, name = text.rpartition(".")
-    if dot and "/" not in name and not session.places.fields(session.named(text)):
+    if dot and "/" not in name and not session.places.fields(path):
         above = session.named(entity)
         if session.places.fields(above) is not None:
-            return f"{above}.{name}"
-    return session.named(text)
+            path = f"{above}.{name}"
+    try:
+        return parse_target(path)
+    except ValueError as error:
+        raise ShellError(str(error)) from None
 
 
 def records(session: Session, arguments: list[str]) -> Iterator[str]:
@@ -191,8 +194,8 @@ COMMANDS = (
     ),
     ShellCommand(
         name="history",
-        usage="history ENTITY",
-        help="the states of an entity, with their offsets, up to here",
+        usage="history ENTITY[.FIELD]",
+        help="the states of an entity or of one field, with their offsets, up to here",
         handler=show_history,
         paths=True,
     ),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from metaquorum.cli.log.time_text import fields_text, value_text
 from metaquorum.cli.text.output import shows_secrets, utc_text
 from metaquorum.metadata.inspect.entities.diff import ADDED, REMOVED, Cause, EntityChange
+from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.states import FoundState, Step
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.text.dump import payload_json
@@ -46,9 +47,7 @@ def step_head(step: Step) -> str:
     """The batch on one line: offsets, time, leader epoch."""
     last = step.next_offset - 1
     offsets = f"{step.offset}" if last == step.offset else f"{step.offset}-{last}"
-    number = len(step.records)
-    records = "1 record" if number == 1 else f"{number} records"
-    return f"{offsets}  {utc_text(step.time_ms)}  epoch {step.epoch}  {records}"
+    return f"{offsets}  {utc_text(step.time_ms)}  epoch {step.epoch}  {count(len(step.records), 'record')}"
 
 
 def limit_lines(*states: FoundState) -> Iterator[str]:

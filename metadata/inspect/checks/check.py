@@ -21,6 +21,7 @@ from metaquorum.metadata.inspect.log.clock import LogClock, Stamps, clock_of
 from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_state, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.concern import Concern
 from metaquorum.metadata.inspect.walk.leaps import Leap, Place
 from metaquorum.metadata.inspect.walk.states import FoundState, OnProblem, Passed, Step, state_at, steps_about
@@ -368,4 +369,4 @@ def state_differences(one: MetadataImage, other: MetadataImage) -> Iterator[tupl
         fields = ", ".join(f"{at.name} {at.old} -> {at.new}" for at in change.fields)
         yield change.entity, f"{fields}"
     if len(changes) > SHOWN_DIFFERENCES:
-        yield "snapshot", f"{len(changes) - SHOWN_DIFFERENCES} more entities"
+        yield "snapshot", count(len(changes) - SHOWN_DIFFERENCES, "more entity")

@@ -63,22 +63,25 @@ def aliases(path: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a user asked for: everything, or what is at and below a path. `config/topic/orders/retention.ms`
-    is one field of the entity `config/topic/orders`."""
+    """What a user asked for: everything, what is at and below a path, or one field of the entity at a path.
+    `config/topic/orders/retention.ms` is one field of the entity `config/topic/orders`."""
 
     path: str | None = None
+    field: str | None = None
 
     def has(self, entity: str) -> bool:
         """Whether an entity (by its canonical path) is wanted, whole or in part."""
         if self.path is None:
             return True
+        if self.field is not None:
+            return entity == self.path
         if any(is_below(name, self.path) for name in aliases(entity)):
             return True
         return self.key_of(entity) is not None
 
     def cut(self, entity: str, fields: Fields | None) -> Fields | None:
         """The wanted fields of an entity; None where nothing of it is there."""
-        field = None if fields is None else self.key_of(entity)
+        field = None if fields is None else self.field or self.key_of(entity)
         if fields is None or field is None:
             return fields
         return {field: fields[field]} if field in fields else None

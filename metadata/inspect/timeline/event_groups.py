@@ -64,10 +64,12 @@ class Grouped(NamedTuple):
 
 
 def count(number: int, one: str) -> str:
-    """`1 partition`, `2 partitions`, `2 log directories`."""
+    """`1 partition`, `2 partitions`, `2 batches`, `2 log directories`."""
     if number == 1:
         return f"1 {one}"
-    return f"{number} {one[:-1]}ies" if one.endswith("y") else f"{number} {one}s"
+    if one.endswith("y"):
+        return f"{number} {one[:-1]}ies"
+    return f"{number} {one}es" if one.endswith("ch") else f"{number} {one}s"
 
 
 def listed(names: list[str]) -> str:

@@ -186,7 +186,7 @@ def test_a_config_is_listed_below_its_resource() -> None:
 def test_diff_names_the_records() -> None:
     made = session()
     assert lines(made, "diff 13 end topic/orders/1") == [
-        "from offset 13 to 15: 1 changes",
+        "from offset 13 to 15: 1 change",
         "~ topic/orders/1  leader 1 -> -1  leaderEpoch 0 -> 1  partitionEpoch 0 -> 1"
         "  (13 PARTITION_CHANGE_RECORD)",
     ]
@@ -202,6 +202,7 @@ def test_why_history_records_and_timeline_are_about_the_place() -> None:
     lines(made, "cd topic/orders")
     assert lines(made, "why 1.leader") == lines(made, "why topic/orders/1.leader")
     assert [line.split()[0] for line in lines(made, "history 1")] == ["4", "13"]
+    assert [line.split()[-4] for line in lines(made, "history 1.leader")] == ["leader=1", "leader=-1"]
     assert [line.split()[0] for line in lines(made, "records 11 13") if line.startswith(" ")] == ["11", "12"]
     assert any("payments" in line for line in lines(made, "timeline"))
     lines(made, "at 4")

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from metaquorum.runtime.config.foreign import ALIASES, ALWAYS, WITH_TLS
-from metaquorum.runtime.config.key import Key
+from metaquorum.runtime.config.key import MAX_INT, MAX_LONG, Key
 from metaquorum.runtime.config.keys import GROUPS
 
 _HEAD = """# Configuration
 
 One file of `key=value` lines (Java properties, UTF-8) configures a node. It is read and checked once,
 when the process starts. An unknown key, a value out of range or an impossible combination ends the
-process, before it touches anything, with one line that says what to change. Names are Apache Kafka's
-where Kafka has the setting; those marked * are our own. Durations are in ms, sizes in bytes.
+process, before it touches anything, with one line that says what to change. Names are Apache Kafka's;
+those marked * are our own.
 
-A configuration file of a Kafka node may be used unchanged: keys that Kafka knows but this release does
-not use are named in one warning at the start and ignored, unless that would break what the file promises
-(see the end of this page).
-
-This page is generated from the tables in `runtime/config/`:
-`python -m metaquorum.runtime.config.docs > docs/configuration.md`.
+`python -m metaquorum.runtime.config.docs > docs/configuration.md` makes this page from the tables in
+`runtime/config/`.
 
 A controller:
 
@@ -44,29 +40,25 @@ log.dirs=/var/lib/metaquorum/broker-101
 """
 
 
-_OLD_NAMES = " and ".join(f"`{old}` is read as `{new}`" for old, new in ALIASES.items())
+_OLD_NAMES = " and ".join(f"`{old}` means `{new}`" for old, new in ALIASES.items())
 _FOREIGN = f"""
 ## Kafka keys that are not used
 
-The names are in `runtime/config/kafka_keys.py`; `listener.name.*` and the keys of plug-ins are Kafka's
-too. Such a key is ignored if the node is only slower, lacks a feature or keeps more data without it. It
-is refused if ignoring it would admit, reveal or change something that the key protects. So keys of SASL
-are ignored (a listener that uses SASL is refused), and so are quotas and limits of connections, internal
-topics, and metrics reporters.
+The file of a Kafka node may be used unchanged; `runtime/config/kafka_keys.py` has the names.
+{_OLD_NAMES} where the newer name is absent.
+A key that is not used is named in one warning at the start and ignored, if the node is only slower, lacks
+a feature or keeps more data without it. If ignoring it would admit, reveal or change something that the
+key protects, it is refused with a line that says what to do:
 
-{_OLD_NAMES}, if the newer name is absent.
-
-| key | refused when | what to do |
-|---|---|---|
+| refused | keys |
+|---|---|
 """
 
 _BY_LISTENER = (
-    "`listeners` | a listener in use is SASL_PLAINTEXT or SASL_SSL | "
-    "remove it, or map it to PLAINTEXT or SSL if clients need not log in",
-    "`listener.name.<listener>.ssl.*` | that listener is SSL | all listeners share the keys `ssl.*`",
-    "`inter.broker.listener.name` | it is not the first of `advertised.listeners` | put it first",
-    "`security.inter.broker.protocol` | it is not that of the first of `advertised.listeners` | "
-    "map that listener in `listener.security.protocol.map`",
+    "a listener in use is SASL_PLAINTEXT or SASL_SSL | `listeners`",
+    "that listener is SSL | `listener.name.<listener>.ssl.*`",
+    "is not that of the first of `advertised.listeners` | "
+    "`inter.broker.listener.name`, `security.inter.broker.protocol`",
 )
 
 
@@ -83,7 +75,8 @@ def _allowed(key: Key) -> str:
     match key.kind:
         case "int":
             others = "".join(f", or {value}" for value in key.also)
-            return f"{key.minimum} to {key.maximum}" + (f" {key.unit}" if key.unit else "") + others
+            most = "" if key.maximum in (MAX_INT, MAX_LONG) else f" to {key.maximum}"
+            return (f"{key.unit}, " if key.unit else "") + f"from {key.minimum}{most}{others}"
         case "choice":
             return ", ".join(f"`{choice}`" for choice in key.choices)
         case "list":
@@ -92,19 +85,31 @@ def _allowed(key: Key) -> str:
             return "text"
 
 
+def _row(key: Key, marked: bool) -> str:
+    name = f"`{key.name}`" + (" *" if key.own else "")
+    if marked and len(key.roles) == 1:
+        name += f" ({key.roles[0]})"
+    return f"| {name} | {_default(key)} | {_allowed(key)} | {key.text} |\n"
+
+
+def _refusals() -> dict[str, list[str]]:
+    """The keys that are refused, by when."""
+    found: dict[str, list[str]] = {}
+    for table, where in ((ALWAYS, ""), (WITH_TLS, ", and a listener is SSL")):
+        for name, refusal in sorted(table.items()):
+            found.setdefault(refusal.when + where, []).append(f"`{name}`")
+    return found
+
+
 def configuration_page() -> str:
     """The whole page."""
     parts = [_HEAD]
     for title, keys in GROUPS:
-        parts.append(f"\n## {title}\n\n| key | default | values | for | meaning |\n|---|---|---|---|---|\n")
-        for key in keys:
-            name = f"`{key.name}`" + (" *" if key.own else "")
-            roles = "both" if len(key.roles) > 1 else key.roles[0]
-            parts.append(f"| {name} | {_default(key)} | {_allowed(key)} | {roles} | {key.text} |\n")
+        parts.append(f"\n## {title}\n\n| key | default | values | meaning |\n|---|---|---|---|\n")
+        roles = {key.roles for key in keys}
+        parts += [_row(key, marked=len(roles) > 1) for key in keys]
     parts.append(_FOREIGN)
-    for table, where in ((ALWAYS, ""), (WITH_TLS, ", and a listener is SSL")):
-        for name, refusal in sorted(table.items()):
-            parts.append(f"| `{name}` | {refusal.when}{where} | {refusal.advice} |\n")
+    parts += [f"| {when} | {', '.join(names)} |\n" for when, names in _refusals().items()]
     parts += [f"| {text} |\n" for text in _BY_LISTENER]
     return "".join(parts)
 

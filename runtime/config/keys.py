@@ -446,7 +446,7 @@ GROUPS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("The metadata log", _METADATA_LOG),
     ("Controllers", _CONTROLLER),
     ("Brokers", _BROKER),
-    ("Partition data", DATA),
+    ("Partition data on brokers", DATA),
     ("Topics that set nothing", TOPICS),
     ("TLS", _SECURITY),
     ("The process", _PROCESS),

@@ -1,4 +1,4 @@
-"""Every figure that a process shows: its name, what it means, its unit, and Kafka's MBean of it.
+"""Every figure that a process shows: its name, what it means, and its unit.
 
 Owns the rule by which Kafka's names become Prometheus names, and the table behind docs/metrics.md.
 A figure that is not in the table cannot be shown. Knows no values.
@@ -19,13 +19,12 @@ BOTH = (CONTROLLER, BROKER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One figure. `mbean`: Kafka's, or "" for one of our own. A counter is shown as `name` + `_total`."""
+    """One figure, with Kafka's name if Kafka has it. A counter is shown as `name` + `_total`."""
 
     name: str
     kind: Kind
     unit: str
     text: str
-    mbean: str = ""
     roles: tuple[str, ...] = BOTH
     labels: tuple[str, ...] = ()
 
@@ -50,7 +49,6 @@ def _kafka(
     kind: Kind = "gauge",
     roles: tuple[str, ...] = BOTH,
     labels: tuple[str, ...] = (),
-    tags: str = "",
 ) -> Metric:
     """A gauge `<type=..., name=...>` of Kafka."""
     return Metric(
@@ -58,7 +56,6 @@ def _kafka(
         kind=kind,
         unit=unit,
         text=text,
-        mbean=f"{domain}:type={group},name={name}{tags}",
         roles=roles,
         labels=labels,
     )
@@ -71,7 +68,6 @@ def _attribute(group: str, name: str, unit: str, text: str, **more: tuple[str, .
         kind="gauge",
         unit=unit,
         text=text,
-        mbean=f"kafka.server:type={group}, attribute {name}",
         roles=more.get("roles", BOTH),
         labels=more.get("labels", ()),
     )
@@ -182,7 +178,6 @@ QUEUE_TIME = Metric(
     kind="histogram",
     unit="ms",
     text="The time that an event waited in the node's inbox.",
-    mbean="kafka.controller:type=ControllerEventManager,name=EventQueueTimeMs",
     roles=(CONTROLLER,),
 )
 PROCESSING_TIME = Metric(
@@ -190,7 +185,6 @@ PROCESSING_TIME = Metric(
     kind="histogram",
     unit="ms",
     text="The time that an event took, without syncs.",
-    mbean="kafka.controller:type=ControllerEventManager,name=EventQueueProcessingTimeMs",
     roles=(CONTROLLER,),
 )
 FENCED_BROKERS = _controller("FencedBrokerCount", "brokers", "Registered brokers that are fenced.")
@@ -294,7 +288,6 @@ MAX_LAG = _kafka(
     "offsets",
     "The lag of the replica that is furthest behind its leader.",
     roles=(BROKER,),
-    tags=",clientId=Replica",
 )
 PURGATORY = _kafka(
     "kafka.server",
@@ -304,7 +297,6 @@ PURGATORY = _kafka(
     "Requests that wait for replication or for new records.",
     roles=(BROKER,),
     labels=("delayedOperation",),
-    tags=",delayedOperation=...",
 )
 ISR_SHRINKS = _replica("IsrShrinksPerSec", "changes", "Times that this broker shrank an ISR.", "counter")
 ISR_EXPANDS = _replica("IsrExpandsPerSec", "changes", "Times that this broker expanded an ISR.", "counter")
@@ -340,7 +332,6 @@ DIRECTORY_OFFLINE = _kafka(
     "1: this directory is offline.",
     roles=(BROKER,),
     labels=("logDirectory",),
-    tags=",logDirectory=...",
 )
 BYTES_IN = _traffic("BytesInPerSec", "bytes", "Produced records that were appended.")
 BYTES_OUT = _traffic("BytesOutPerSec", "bytes", "Records that were sent to consumers.")
@@ -364,7 +355,6 @@ REQUEST_TIME = _kafka(
     "The time from the arrival of a request to its answer, including waits; by request.",
     kind="histogram",
     labels=("request",),
-    tags=",request=...",
 )
 REQUEST_ERRORS = _kafka(
     "kafka.network",
@@ -374,7 +364,6 @@ REQUEST_ERRORS = _kafka(
     "Requests answered with an error, by request and code.",
     kind="counter",
     labels=("request", "error"),
-    tags=",request=...,error=...",
 )
 FLUSH_TIME = _kafka(
     "kafka.log",
@@ -457,7 +446,6 @@ BROKER_STATE = Metric(
     kind="gauge",
     unit="state",
     text="Kafka's number of the state: 1 starting, 2 recovery, 3 running, 6 controlled shutdown, 7 ended.",
-    mbean="kafka.server:type=KafkaServer,name=BrokerState",
     roles=(BROKER,),
 )
 BROKER_FENCED = Metric(

@@ -13,18 +13,17 @@ only the scraper reaches. `metaquorum local status` shows the addresses of a loc
 
 ## Names
 
-A metric of Kafka has Kafka's name: domain, type and name of its MBean (or the attribute, where Kafka's
-MBean has many), joined with `_`, with every run of characters that Prometheus does not allow replaced by
-`_`. So `kafka.controller:type=KafkaController,name=ActiveControllerCount` is
-`kafka_controller_KafkaController_ActiveControllerCount`, and the attribute `poll-idle-ratio-avg` of
+A metric that Kafka has is named after its MBean: domain, type and name (or attribute) joined with `_`, and
+`_` for what Prometheus does not allow. So `kafka.controller:type=KafkaController,name=ActiveControllerCount`
+is `kafka_controller_KafkaController_ActiveControllerCount`, and the attribute `poll-idle-ratio-avg` of
 `kafka.server:type=raft-metrics` is `kafka_server_raft_metrics_poll_idle_ratio_avg`. Other keys of an
-MBean's name are labels. The JMX exporter's example configurations write the same in lower case.
+MBean's name are labels. All others begin with `metaquorum_`.
 
 - What Kafka registers as a gauge is a gauge, even if it only rises (`MetadataErrorCount`).
 - Kafka's meters (`...PerSec`) are counters named `..._total`: the reader applies `rate()`.
 - Kafka's histograms and timers are histograms with buckets from 0.1 to 30,000 ms.
-- Metrics that Kafka does not have begin with `metaquorum_`.
-- Unknown offsets, epochs and node ids are -1, averages of nothing NaN.
+- Unknown offsets, timestamps, epochs and node ids are -1, averages and maxima of nothing NaN. Those of
+  raft-metrics, and rates, cover the last 30 to 60 s.
 
 Offsets of raft-metrics are those of the next record, as in Kafka; `LastAppliedRecordOffset` and
 `LastCommittedRecordOffset` are those of the last one.
@@ -40,32 +39,25 @@ Offsets of raft-metrics are those of the next record, as in Kafka; `LastAppliedR
 - Counts over all partitions are of the committed image. An error of a partition counts once per request
   and code in `ErrorsPerSec`.
 
-## What a scrape costs
-
-Partitions are counted by chunks of 512, and unchanged chunks are skipped. Counting and formatting yield
-to the loop every millisecond. [benchmarks.md](benchmarks.md#a-scrape-scrape) has figures.
+[benchmarks.md](benchmarks.md#a-scrape-scrape) says what a scrape costs.
 """
 
 
-def _row(metric: Metric) -> str:
+def _row(metric: Metric, marked: bool) -> str:
     labels = "".join(f"{{{label}}}" for label in metric.labels)
-    roles = "both" if len(metric.roles) > 1 else metric.roles[0]
-    mbean = f"`{metric.mbean}`" if metric.mbean else ""
-    return (
-        f"| `{metric.shown_name}`{' ' + labels if labels else ''} | {metric.kind} | {metric.unit} | {roles} "
-        f"| {metric.text} | {mbean} |\n"
-    )
+    name = f"`{metric.shown_name}`{' ' + labels if labels else ''}"
+    if marked and len(metric.roles) == 1:
+        name += f" ({metric.roles[0]})"
+    return f"| {name} | {metric.kind}, {metric.unit} | {metric.text} |\n"
 
 
 def metrics_page() -> str:
     """The whole page."""
     parts = [_HEAD]
     for title, metrics in GROUPS:
-        parts.append(f"\n## {title}\n\n")
-        parts.append(
-            "| name {labels} | type | unit | of | meaning | Kafka's MBean |\n|---|---|---|---|---|---|\n"
-        )
-        parts += [_row(metric) for metric in metrics]
+        roles = {metric.roles for metric in metrics}
+        parts.append(f"\n## {title}\n\n| name {{labels}} | type | meaning |\n|---|---|---|\n")
+        parts += [_row(metric, marked=len(roles) > 1) for metric in metrics]
     parts.append(
         "\nAlso the metrics of the process under their usual names: `process_resident_memory_bytes`,\n"
         "`process_virtual_memory_bytes`, `process_cpu_seconds_total`, `process_open_fds`,\n"

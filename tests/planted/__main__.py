@@ -23,7 +23,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.planted", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="bugs to plant; without names all")
-    parser.add_argument("--list", action="store_true", help="list the bugs and what catches each")
+    parser.add_argument(
+        "--list", action="store_true", help="list the bugs, with the source of each law and what catches it"
+    )
     parser.add_argument("--document", action="store_true", help=f"write {DOCUMENT}")
     arguments = parser.parse_args()
     if arguments.document:
@@ -36,7 +38,7 @@ def main() -> int:
     chosen = [known[name] for name in arguments.names] or list(BUGS)
     if arguments.list:
         for bug in chosen:
-            print(f"{bug.name}: {', '.join(bug.caught_by)}")
+            print(f"{bug.name} ({bug.source}): {', '.join(bug.caught_by)}")
         return 0
     return _run(chosen)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from tests.planted.bug import Bug, is_simulator
@@ -13,21 +14,20 @@ INTRODUCTION = """\
 # Planted bugs
 
 Each row is a deliberate mistake of a line or two, where a correct-looking program would lose data, elect two
-leaders, or serve what it must not. `python -m tests.planted` copies the working tree, runs every command of
-the table once on the sound copy (they must pass), and then plants one bug after the other and runs the
-commands that must catch it; each of them must fail by itself. The exit code is 0 if every bug is caught.
+leaders, or serve what it must not, and the law that it breaks. `python -m tests.planted` copies the working
+tree, runs every command of the table on the sound copy (they must pass), and then plants one bug after the
+other. Each command that is named for a bug must fail by itself. The exit code is 0 if every bug is caught.
 
 ```
-python -m tests.planted                      # all {count}, one after another
+python -m tests.planted                      # all {count}: {minutes} minutes on two busy cores
 python -m tests.planted vote-not-written     # one by name
-python -m tests.planted --list               # names, and what catches each
+python -m tests.planted --list               # names, sources of the laws, and what catches each
 python -m tests.planted --document           # writes this page
 ```
 
-`--list` names the commands of each bug: arguments of `pytest`, or `sim A..B`, the simulator over those seeds.
-The simulator alone catches {simulated} of the {count}. The whole run takes about {minutes} minutes on two
-busy cores. `make test` checks that every old text is exactly once in its file, that what replaces it
-compiles, and that this page is current. The table, with files and lines, is in `tests/planted/`.
+The simulator alone catches {simulated} of the {count}. `tests/planted/` has the table, with files and lines;
+`make test` checks that every old text is exactly once in its file, that what replaces it compiles, and that
+this page is current.
 """
 
 MINUTES = 26
@@ -49,6 +49,7 @@ def render() -> str:
 
 
 def _table(bugs: tuple[Bug, ...]) -> str:
-    lines = ["| bug | the law that it breaks | source |", "|---|---|---|"]
-    lines += [f"| {bug.name} | {bug.breaks} | {bug.source} |" for bug in bugs]
-    return "\n".join(lines) + "\n"
+    lines = (f"- `{bug.name}`: {bug.breaks}" for bug in bugs)
+    return "".join(
+        textwrap.fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) + "\n" for line in lines
+    )

@@ -38,6 +38,49 @@ class RaftConfig:
     sync_committed_ms: int = 5000
     """How often at most that is made durable; a loss of power forgets no more than this."""
 
+    @property
+    def check_quorum_ms(self) -> int:
+        """A leader from which no majority fetched for so long resigns (KAFKA-15489): not before every
+        follower that hears nothing of it has given it up."""
+        return self.fetch_timeout_ms * 3 // 2
+
+    @property
+    def begin_quorum_ms(self) -> int:
+        """A voter that does not fetch is told again who leads: several times before it stands."""
+        return max(1, self.fetch_timeout_ms // 4)
+
+    @property
+    def quiet_voter_ms(self) -> int:
+        """A voter that fetched knows its leader, and is told again after so long without another fetch."""
+        return self.fetch_timeout_ms // 2
+
+    @property
+    def keepalive_ms(self) -> int:
+        """A voter that can take no more records lets the leader hear of it so often: check-quorum and its own
+        fetch timeout each outlast several lost ones."""
+        return max(1, self.fetch_timeout_ms // 4)
+
+    @property
+    def fetch_grace_ms(self) -> int:
+        """What the answer to a fetch may take beyond the wait that the fetch allows: a lost one leaves time
+        for two more before the fetch timeout."""
+        return max(1, self.fetch_timeout_ms // 3)
+
+    @property
+    def empty_fetch_pause_ms(self) -> int:
+        """The pause after an answer that came early and brought nothing, and after an error: the leader is
+        too busy to park the fetch, or is none any more."""
+        return 5 * self.retry_backoff_ms
+
+
+DOUBLINGS_MAX = 16
+"""A pause is doubled so often at most; every ceiling is reached long before."""
+
+
+def doubled_ms(first_ms: int, doublings: int, ceiling_ms: int) -> int:
+    """A pause that begins at `first_ms` and is doubled with every further failure, up to `ceiling_ms`."""
+    return min(ceiling_ms, first_ms << min(doublings, DOUBLINGS_MAX))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:

@@ -28,10 +28,10 @@ from metaquorum.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from metaquorum.raft.protocol import election, fetching, known, reads, replication, snapshots
+from metaquorum.raft.protocol import election, fetching, reads, replication, snapshots, timers
 from metaquorum.raft.protocol.progress import ReplicaState
-from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
-from metaquorum.raft.protocol.state import InFlight, RaftState
+from metaquorum.raft.protocol.roles import Leader, Resigned
+from metaquorum.raft.protocol.state import RaftState
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.files.known_committed import CommittedLoss
 from metaquorum.storage.log.epochs import EpochTable
@@ -76,12 +76,8 @@ class RaftCore:
         return self._done(now_ms)
 
     def tick(self, now_ms: int) -> list[RaftEffect]:
-        """Every timer. Check-quorum comes first: after a pause nothing may be done as a leader of the
-        past."""
-        replication.check_quorum(self.state, now_ms)
-        self._expire_requests(now_ms)
-        replication.tick(self.state, now_ms)
-        election.tick(self.state, now_ms)
+        """Every timer that is due."""
+        timers.fire_due(self.state, now_ms, timers.TIMEOUTS)
         return self._done(now_ms)
 
     def on_request(self, now_ms: int, key: int, request: RaftRequest) -> list[RaftEffect]:
@@ -122,7 +118,7 @@ class RaftCore:
                 f"node {source} belongs to another cluster than {state.identity.cluster_id}: "
                 "correct its address in controller.quorum.voters"
             )
-            self._failed(now_ms, flight)
+            fetching.on_request_failed(state, now_ms, flight)
             return self._done(now_ms)
         match response, flight.request:
             case VoteResponse(), VoteRequest():
@@ -136,7 +132,7 @@ class RaftCore:
             case FetchSnapshotResponse(), FetchSnapshotRequest():
                 snapshots.on_fetch_snapshot_response(state, now_ms, flight, response)
             case _:
-                self._failed(now_ms, flight)
+                fetching.on_request_failed(state, now_ms, flight)
         return self._done(now_ms)
 
     def on_request_failed(
@@ -144,11 +140,12 @@ class RaftCore:
     ) -> list[RaftEffect]:
         """The request could not be sent or got no answer in time. `reason` is for people; only the time that
         passed is judged."""
-        flight = self.state.in_flight.get(correlation_id)
+        state = self.state
+        flight = state.in_flight.get(correlation_id)
         if flight is None or flight.to != target:
             return []
-        del self.state.in_flight[correlation_id]
-        self._failed(now_ms, flight)
+        del state.in_flight[correlation_id]
+        fetching.on_request_failed(state, now_ms, flight)
         return self._done(now_ms)
 
     def on_quorum_state_persisted(self, now_ms: int, token: int) -> list[RaftEffect]:
@@ -210,33 +207,8 @@ class RaftCore:
     # ---- what the driver and the node read -----------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do next; None: nothing is timed."""
-        state = self.state
-        times = [flight.sent_ms + 2 * flight.timeout_ms for flight in state.in_flight.values()]
-        note_ms = known.next_note_ms(state)
-        if note_ms is not None:
-            times.append(note_ms)
-        match state.role:
-            case Unattached(deadline_ms=deadline, next_fetch_ms=fetch):
-                times += [
-                    time for time in (deadline, fetch if not state.in_flight else None) if time is not None
-                ]
-            case Prospective() as standing:
-                times += [standing.deadline_ms, *self._retries(election.undecided(state, standing))]
-            case Candidate() as candidate:
-                times += [election.election_deadline_ms(candidate)]
-                times += self._retries(election.undecided(state, candidate))
-            case Leader() as leader:
-                times += self._leader_times(leader)
-            case Follower() as follower:
-                times.append(follower.deadline_ms)
-                if not state.is_asking(follower.leader_id):
-                    times.append(fetching.next_fetch_ms(state, follower))
-            case Resigned() as resigned:
-                times += [resigned.deadline_ms, *self._retries(resigned.unacknowledged)]
-            case _:
-                assert_never(state.role)
-        return min(times, default=None)
+        """When `tick` has something to do next; None: no timer runs."""
+        return timers.next_due_ms(self.state)
 
     def describe(self, now_ms: int) -> list[ReplicaState]:
         """The leader's view of all replicas, itself first, then voters, then observers; [] elsewhere."""
@@ -322,45 +294,6 @@ class RaftCore:
     # ---- inside ------------------------------------------------------------------------------
 
     def _done(self, now_ms: int) -> list[RaftEffect]:
-        election.pump(self.state, now_ms)
-        fetching.pump(self.state, now_ms)
-        known.note(self.state, now_ms)
+        timers.fire_due(self.state, now_ms, timers.SENDS)
         invariants.check_core(self)
         return self.state.out.take()
-
-    def _failed(self, now_ms: int, flight: InFlight) -> None:
-        self.state.retry_at_ms[flight.to] = now_ms + self.state.config.retry_backoff_ms
-        if isinstance(flight.request, FetchRequest | FetchSnapshotRequest):
-            fetching.on_failed(self.state, now_ms, flight)
-
-    def _expire_requests(self, now_ms: int) -> None:
-        # The driver reports every failure; this only keeps a lost report from silencing a replica for good.
-        for correlation_id, flight in list(self.state.in_flight.items()):
-            if flight.sent_ms + 2 * flight.timeout_ms <= now_ms:
-                del self.state.in_flight[correlation_id]
-                self._failed(now_ms, flight)
-
-    def _retries(self, targets: set[int]) -> list[int]:
-        state = self.state
-        return [
-            state.retry_at_ms[to] for to in targets if to in state.retry_at_ms and not state.is_asking(to)
-        ]
-
-    def _leader_times(self, leader: Leader) -> list[int]:
-        view = leader.view
-        times = [replication.check_quorum_deadline_ms(self.state, leader)] if view.voters else []
-        parked = view.parked.next_deadline_ms()
-        if parked is not None:
-            times.append(parked)
-        if view.announce_ms is not None:
-            times.append(view.announce_ms)
-        if view.transfer is not None:
-            times.append(view.transfer.deadline_ms)
-        times += [
-            max(progress.next_begin_ms, self.state.retry_at_ms.get(voter_id, 0))
-            for voter_id, progress in view.voters.items()
-            if not self.state.is_asking(voter_id)
-        ]
-        if view.observers:
-            times.append(view.next_prune_ms)
-        return times

@@ -19,6 +19,9 @@ from metaquorum.raft.protocol import quorum, transitions
 from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from metaquorum.raft.protocol.state import InFlight, RaftState, Vote
 
+GIVE_WAY_JITTER_MS = 50
+"""Voters that granted the same pre-vote draw from so many ms, so that they do not all stand next together."""
+
 # ---- requests ------------------------------------------------------------------------------------
 
 
@@ -119,7 +122,7 @@ def _on_binding_vote(state: RaftState, now_ms: int, request: VoteRequest) -> boo
 def _give_way(state: RaftState, now_ms: int) -> None:
     # Whoever was just promised a vote should have the time to ask for it: two candidates of one moment
     # split the votes, which is what made failovers slow where all timers end together.
-    pause = now_ms + state.config.election_backoff_max_ms // 2 + state.rng.randint(0, 50)
+    pause = now_ms + state.config.election_backoff_max_ms // 2 + state.rng.randint(0, GIVE_WAY_JITTER_MS)
     match state.role:
         case Follower() | Unattached() as waiting if waiting.deadline_ms is not None:
             waiting.deadline_ms = max(waiting.deadline_ms, pause)
@@ -265,10 +268,27 @@ def settle_election(state: RaftState, now_ms: int) -> None:
             role.backoff_until_ms = now_ms + state.backoff_ms()
 
 
+# ---- time ----------------------------------------------------------------------------------------
+
+
+def election_due_ms(state: RaftState) -> int | None:
+    match state.role:
+        case Unattached(deadline_ms=deadline_ms):
+            return deadline_ms
+        case Candidate(deadline_ms=deadline_ms, backoff_until_ms=backoff_until_ms):
+            return deadline_ms if backoff_until_ms is None else min(deadline_ms, backoff_until_ms)
+        case _:
+            return None
+
+
 def stand(state: RaftState, now_ms: int) -> None:
     """Begin an election: first ask whether it would be won."""
     transitions.become_prospective(state, now_ms)
     settle_election(state, now_ms)
+
+
+def pre_vote_due_ms(state: RaftState) -> int | None:
+    return state.role.deadline_ms if isinstance(state.role, Prospective) else None
 
 
 def lose_pre_vote(state: RaftState, now_ms: int) -> None:
@@ -279,59 +299,85 @@ def lose_pre_vote(state: RaftState, now_ms: int) -> None:
         transitions.become_unattached(state, now_ms, state.epoch)
 
 
-# ---- time ----------------------------------------------------------------------------------------
+def leader_lost_due_ms(state: RaftState) -> int | None:
+    return state.role.deadline_ms if isinstance(state.role, Follower) else None
 
 
-def tick(state: RaftState, now_ms: int) -> None:
-    """The timers of every role but the leader's."""
-    match state.role:
-        case Unattached(deadline_ms=deadline) if deadline is not None and deadline <= now_ms:
-            stand(state, now_ms)
-        case Prospective(deadline_ms=deadline) if deadline <= now_ms:
-            lose_pre_vote(state, now_ms)
-        case Candidate() as candidate if election_deadline_ms(candidate) <= now_ms:
-            stand(state, now_ms)
-        case Follower(deadline_ms=deadline) if deadline <= now_ms:
-            if state.is_observer:
-                transitions.become_unattached(state, now_ms, state.epoch)
-            else:
-                stand(state, now_ms)
-        case Resigned(deadline_ms=deadline) if deadline <= now_ms:
-            transitions.become_unattached(state, now_ms, state.epoch)
-        case _:
-            pass
+def lose_leader(state: RaftState, now_ms: int) -> None:
+    """No fetch succeeded in time: a voter stands, an observer asks who leads."""
+    if state.is_observer:
+        transitions.become_unattached(state, now_ms, state.epoch)
+    else:
+        stand(state, now_ms)
 
 
-def election_deadline_ms(candidate: Candidate) -> int:
-    if candidate.backoff_until_ms is None:
-        return candidate.deadline_ms
-    return min(candidate.deadline_ms, candidate.backoff_until_ms)
+def resignation_due_ms(state: RaftState) -> int | None:
+    return state.role.deadline_ms if isinstance(state.role, Resigned) else None
 
 
-def pump(state: RaftState, now_ms: int) -> None:
-    """Send what the role owes the other voters."""
-    match state.role:
-        case Prospective() | Candidate() as standing:
-            for voter_id in sorted(undecided(state, standing)):
-                if state.may_ask(now_ms, voter_id):
-                    _send_vote(state, now_ms, voter_id, pre_vote=isinstance(standing, Prospective))
-        case Resigned(unacknowledged=unacknowledged, successors=successors):
-            for voter_id in sorted(unacknowledged):
-                if state.may_ask(now_ms, voter_id):
-                    request = EndQuorumEpochRequest(
-                        cluster_id=state.identity.cluster_id,
-                        epoch=state.epoch,
-                        leader_id=state.node_id,
-                        preferred_successors=successors,
-                    )
-                    state.send(now_ms, voter_id, request, state.config.request_timeout_ms)
-        case Leader(view=view):
-            for voter_id, progress in sorted(view.voters.items()):
-                if progress.next_begin_ms <= now_ms and state.may_ask(now_ms, voter_id):
-                    progress.next_begin_ms = now_ms + max(1, state.config.fetch_timeout_ms // 4)
-                    _send_begin(state, now_ms, voter_id)
-        case _:
-            pass
+def end_resignation(state: RaftState, now_ms: int) -> None:
+    """Nobody succeeded this node in time: it takes part in elections again."""
+    transitions.become_unattached(state, now_ms, state.epoch)
+
+
+# ---- what the role owes the other voters ---------------------------------------------------------
+
+
+def votes_due_ms(state: RaftState) -> int | None:
+    if not isinstance(state.role, Prospective | Candidate):
+        return None
+    return state.next_ask_ms(undecided(state, state.role))
+
+
+def send_votes(state: RaftState, now_ms: int) -> None:
+    """Ask every voter that has not answered yet."""
+    standing = state.role
+    if not isinstance(standing, Prospective | Candidate):
+        return
+    for voter_id in sorted(undecided(state, standing)):
+        if state.may_ask(now_ms, voter_id):
+            _send_vote(state, now_ms, voter_id, pre_vote=isinstance(standing, Prospective))
+
+
+def ends_due_ms(state: RaftState) -> int | None:
+    return state.next_ask_ms(state.role.unacknowledged) if isinstance(state.role, Resigned) else None
+
+
+def send_ends(state: RaftState, now_ms: int) -> None:
+    """Tell every voter that does not know yet that this node gave leadership up."""
+    role = state.role
+    if not isinstance(role, Resigned):
+        return
+    for voter_id in sorted(role.unacknowledged):
+        if state.may_ask(now_ms, voter_id):
+            request = EndQuorumEpochRequest(
+                cluster_id=state.identity.cluster_id,
+                epoch=state.epoch,
+                leader_id=state.node_id,
+                preferred_successors=role.successors,
+            )
+            state.send(now_ms, voter_id, request, state.config.request_timeout_ms)
+
+
+def begins_due_ms(state: RaftState) -> int | None:
+    if not isinstance(state.role, Leader):
+        return None
+    return min(
+        (
+            max(progress.next_begin_ms, state.retry_at_ms.get(voter_id, 0))
+            for voter_id, progress in state.role.view.voters.items()
+            if not state.is_asking(voter_id)
+        ),
+        default=None,
+    )
+
+
+def send_begins(state: RaftState, now_ms: int) -> None:
+    """Tell every voter that does not fetch that this node leads."""
+    for voter_id, progress in sorted(state.leader_view().voters.items()):
+        if progress.next_begin_ms <= now_ms and state.may_ask(now_ms, voter_id):
+            progress.next_begin_ms = now_ms + state.config.begin_quorum_ms
+            _send_begin(state, now_ms, voter_id)
 
 
 def undecided(state: RaftState, standing: Prospective | Candidate) -> set[int]:

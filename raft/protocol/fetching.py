@@ -6,8 +6,9 @@ way it only sends a keep-alive now and then. An observer acknowledges nothing an
 
 from __future__ import annotations
 
+from metaquorum.raft.config import doubled_ms
 from metaquorum.raft.effects import AppendLog, TruncateLog, Warn
-from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
+from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotRequest, RaftError
 from metaquorum.raft.protocol import election, known, replication, snapshots, transitions
 from metaquorum.raft.protocol.roles import Follower, Unattached
 from metaquorum.raft.protocol.state import InFlight, RaftState
@@ -15,35 +16,56 @@ from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.types import LogPosition
 
-
-def pump(state: RaftState, now_ms: int) -> None:
-    """Send the next fetch when it is due: one request at a time."""
-    match state.role:
-        case Follower() as role if not state.is_asking(role.leader_id):
-            if role.snapshot is not None and not role.snapshot.loading:
-                if role.next_fetch_ms <= now_ms:
-                    snapshots.send_fetch_snapshot(state, now_ms, role, role.snapshot)
-            elif next_fetch_ms(state, role) <= now_ms:
-                _send_fetch(state, now_ms, role.leader_id, role)
-        case Unattached(next_fetch_ms=due) as role if (
-            due is not None and due <= now_ms and not state.in_flight
-        ):
-            # An observer finds the leader by asking any voter. Pausing longer each time keeps a thousand
-            # brokers from flooding the voters that are just electing.
-            pause = min(state.config.retry_backoff_max_ms, 50 << min(role.attempts, 8))
-            role.attempts += 1
-            role.next_fetch_ms = now_ms + pause // 2 + state.rng.randint(0, pause // 2)
-            if state.other_voters:
-                _send_fetch(state, now_ms, state.rng.choice(state.other_voters), None)
-        case _:
-            pass
+KEEPALIVE_MAX_BYTES = 1
+"""A keep-alive asks for no records. Where there are some, the answer has one batch at least: the least."""
+FIRST_SEARCH_PAUSE_MS = 50
+"""An observer that finds no leader asks again after half to all of this, then of twice as much, and so on: a
+thousand brokers must not flood the voters that are just electing."""
+EARLY_TENTHS = 9
+"""A failure before so many tenths of the timeout is no timeout: something refused the connection."""
+FAILURES_TO_DOUBT = 2
+"""So many such failures in a row mean that the leader's process is gone; one can be a connection that
+broke."""
 
 
-def next_fetch_ms(state: RaftState, role: Follower) -> int:
-    return max(role.next_fetch_ms, role.keepalive_ms) if is_busy(state, role) else role.next_fetch_ms
+def fetch_due_ms(state: RaftState) -> int | None:
+    role = state.role
+    if not isinstance(role, Follower) or state.is_asking(role.leader_id):
+        return None
+    fetches_snapshot = role.snapshot is not None and not role.snapshot.loading
+    only_keepalive = _is_busy(state, role) and not fetches_snapshot
+    return max(role.next_fetch_ms, role.keepalive_ms) if only_keepalive else role.next_fetch_ms
 
 
-def is_busy(state: RaftState, role: Follower) -> bool:
+def send_next_fetch(state: RaftState, now_ms: int) -> None:
+    """Ask the leader for what comes next: records, or a chunk of the snapshot. One request at a time."""
+    role = state.role
+    if not isinstance(role, Follower):
+        return
+    if role.snapshot is not None and not role.snapshot.loading:
+        snapshots.send_fetch_snapshot(state, now_ms, role, role.snapshot)
+    else:
+        _send_fetch(state, now_ms, role.leader_id, role)
+
+
+def search_due_ms(state: RaftState) -> int | None:
+    role = state.role
+    return role.next_fetch_ms if isinstance(role, Unattached) and not state.in_flight else None
+
+
+def search_leader(state: RaftState, now_ms: int) -> None:
+    """An observer finds the leader by asking any voter."""
+    role = state.role
+    if not isinstance(role, Unattached):
+        return
+    pause = doubled_ms(FIRST_SEARCH_PAUSE_MS, role.attempts, state.config.retry_backoff_max_ms)
+    role.attempts += 1
+    role.next_fetch_ms = now_ms + pause // 2 + state.rng.randint(0, pause // 2)
+    if state.other_voters:
+        _send_fetch(state, now_ms, state.rng.choice(state.other_voters), None)
+
+
+def _is_busy(state: RaftState, role: Follower) -> bool:
     """True while this replica can not use more records: it syncs what it has, or loads a snapshot."""
     unsynced = not state.is_observer and state.log.synced_offset < state.log.end_offset
     return unsynced or (role.snapshot is not None and role.snapshot.loading)
@@ -54,7 +76,7 @@ def _send_fetch(state: RaftState, now_ms: int, to: int, role: Follower | None) -
     offset = log.end_offset if state.is_observer else log.synced_offset
     config = state.config
     wait_ms = config.observer_fetch_max_wait_ms if state.is_observer else config.fetch_max_wait_ms
-    keepalive = role is not None and is_busy(state, role)
+    keepalive = role is not None and _is_busy(state, role)
     request = FetchRequest(
         cluster_id=state.identity.cluster_id,
         replica_id=state.node_id,
@@ -64,10 +86,10 @@ def _send_fetch(state: RaftState, now_ms: int, to: int, role: Follower | None) -
         last_fetched_epoch=log.epoch_before(offset),
         high_watermark=log.high_watermark,
         max_wait_ms=0 if role is None or keepalive else wait_ms,
-        max_bytes=1 if keepalive else config.fetch_max_bytes,
+        max_bytes=KEEPALIVE_MAX_BYTES if keepalive else config.fetch_max_bytes,
         read_round=0 if role is None else role.read_round,
     )
-    state.send(now_ms, to, request, request.max_wait_ms + max(1, config.fetch_timeout_ms // 3))
+    state.send(now_ms, to, request, request.max_wait_ms + config.fetch_grace_ms)
 
 
 # ---- answers -------------------------------------------------------------------------------------
@@ -94,10 +116,10 @@ def on_fetch_response(
     early = now_ms - flight.sent_ms < request.max_wait_ms // 2
     role.has_fetched, role.suspect, role.failures = True, False, 0
     role.deadline_ms = now_ms + transitions.fetch_patience_ms(state)
-    role.keepalive_ms = now_ms + max(1, state.config.fetch_timeout_ms // 4)
+    role.keepalive_ms = now_ms + state.config.keepalive_ms
     role.read_round = max(role.read_round, response.read_round)
     # A leader that parks no more fetches answers at once with nothing: do not ask again at once.
-    role.next_fetch_ms = now_ms + (5 * state.config.retry_backoff_ms if early and not news else 0)
+    role.next_fetch_ms = now_ms + (state.config.empty_fetch_pause_ms if early and not news else 0)
     if role.snapshot is not None or request.fetch_offset < state.log.start_offset:
         return  # the answer to a keep-alive: what comes next is decided by the snapshot, or was by now
     if response.snapshot is not None:
@@ -110,7 +132,7 @@ def on_fetch_response(
 
 
 def _on_error(state: RaftState, now_ms: int, role: Follower, response: FetchResponse) -> None:
-    role.next_fetch_ms = now_ms + 5 * state.config.retry_backoff_ms
+    role.next_fetch_ms = now_ms + state.config.empty_fetch_pause_ms
     if response.error is RaftError.NOT_LEADER_OR_FOLLOWER:
         election.doubt_leader(state, now_ms, state.backoff_ms())
     elif response.error not in (RaftError.FENCED_LEADER_EPOCH, RaftError.UNKNOWN_LEADER_EPOCH):
@@ -181,7 +203,29 @@ def _refuse_records(state: RaftState, now_ms: int, role: Follower, problem: str)
     )
 
 
-def on_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:
+# ---- requests without an answer ------------------------------------------------------------------
+
+
+def on_request_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:
+    """A request of any kind got no answer that says anything: ask this node again after a pause."""
+    state.retry_at_ms[flight.to] = now_ms + state.config.retry_backoff_ms
+    if isinstance(flight.request, FetchRequest | FetchSnapshotRequest):
+        _on_fetch_failed(state, now_ms, flight)
+
+
+def request_due_ms(state: RaftState) -> int | None:
+    return min((flight.expires_ms for flight in state.in_flight.values()), default=None)
+
+
+def expire_requests(state: RaftState, now_ms: int) -> None:
+    """The driver reports every failure; this only keeps a lost report from silencing a replica for good."""
+    for correlation_id, flight in list(state.in_flight.items()):
+        if flight.expires_ms <= now_ms:
+            del state.in_flight[correlation_id]
+            on_request_failed(state, now_ms, flight)
+
+
+def _on_fetch_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:
     """A fetch got no answer. When it fails long before its time twice in a row, nothing listens at the
     leader's address: its process is gone, so do not wait for the whole fetch timeout. The pre-vote keeps that
     harmless."""
@@ -189,8 +233,9 @@ def on_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:
     if not isinstance(role, Follower) or role.leader_id != flight.to:
         return
     role.failures += 1
-    pause = min(state.config.retry_backoff_max_ms, state.config.retry_backoff_ms << min(role.failures - 1, 8))
+    config = state.config
+    pause = doubled_ms(config.retry_backoff_ms, role.failures - 1, config.retry_backoff_max_ms)
     role.next_fetch_ms = role.keepalive_ms = now_ms + pause
-    quick = now_ms - flight.sent_ms < flight.timeout_ms * 9 // 10
-    if quick and role.failures >= 2:
-        election.doubt_leader(state, now_ms, state.rng.randint(0, state.config.election_backoff_max_ms))
+    is_early = now_ms - flight.sent_ms < flight.timeout_ms * EARLY_TENTHS // 10
+    if is_early and role.failures >= FAILURES_TO_DOUBT:
+        election.doubt_leader(state, now_ms, state.rng.randint(0, config.election_backoff_max_ms))

@@ -41,15 +41,21 @@ class NoteTimes:
     next_durable_ms: int = 0
 
 
+def note_due_ms(state: RaftState) -> int | None:
+    """A leader does not wait: what its clients are told is committed must not be forgotten by a kill."""
+    log, times = state.log, state.note_times
+    is_leader = isinstance(state.role, Leader)
+    if min(log.high_watermark, log.synced_offset) > log.noted.offset:
+        return 0 if is_leader else times.next_ms
+    if times.durable >= log.noted.offset:
+        return None
+    return times.next_durable_ms if is_leader else max(times.next_ms, times.next_durable_ms)
+
+
 def note(state: RaftState, now_ms: int) -> None:
-    """Emit NoteCommitted when something new is committed and synced here, and it is time. A leader does not
-    wait: what its clients are told is committed must not be forgotten by a kill."""
+    """Write down what is committed and synced here; now and then durably."""
     log, times = state.log, state.note_times
     offset = min(log.high_watermark, log.synced_offset)
-    if offset <= log.noted.offset and (times.durable >= log.noted.offset or now_ms < times.next_durable_ms):
-        return
-    if now_ms < times.next_ms and not isinstance(state.role, Leader):
-        return
     if offset > log.noted.offset:
         log.noted = LogPosition(log.epoch_before(offset), offset)
     durably = now_ms >= times.next_durable_ms
@@ -58,14 +64,6 @@ def note(state: RaftState, now_ms: int) -> None:
         times.next_durable_ms = now_ms + state.config.sync_committed_ms
         times.durable = log.noted.offset
     state.out.append(NoteCommitted(position=log.noted, durably=durably))
-
-
-def next_note_ms(state: RaftState) -> int | None:
-    """When `note` has something to do; None: all that is committed is written down."""
-    log, times = state.log, state.note_times
-    if min(log.high_watermark, log.synced_offset) > log.noted.offset:
-        return 0 if isinstance(state.role, Leader) else times.next_ms
-    return max(times.next_ms, times.next_durable_ms) if times.durable < log.noted.offset else None
 
 
 # ---- what this node refuses ----------------------------------------------------------------------

@@ -156,7 +156,7 @@ class LeaderView:
     transfer: Transfer | None = None
     """Set while leadership is being handed over: the owner holds appends back."""
     next_prune_ms: int = 0
-    """When observers that fell silent are forgotten."""
+    """When observers that fell silent are forgotten; set with the first of them."""
     announced: int = -1
     """The high watermark that is worth an answer of its own to a voter. Never above the real one."""
     announce_ms: int | None = None

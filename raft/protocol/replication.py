@@ -10,7 +10,6 @@ from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
 from metaquorum.raft.protocol import answers, known, quorum, reads, transitions
 from metaquorum.raft.protocol.progress import (
-    LeaderView,
     ReplicaKey,
     ReplicaProgress,
     ReplicaState,
@@ -75,11 +74,13 @@ def touch(state: RaftState, now_ms: int, replica: ReplicaKey) -> ReplicaProgress
         if progress.directory_id != replica[1]:
             # Another disk: what the one before held counts no more (a voter that is not pinned).
             progress.directory_id, progress.acked_offset = replica[1], None
-        progress.next_begin_ms = now_ms + state.config.fetch_timeout_ms // 2
+        progress.next_begin_ms = now_ms + state.config.quiet_voter_ms
     elif replica[0] < 0:
         # A tool that reads the log: served like an observer, and no replica of which anything is kept.
         return ReplicaProgress(node_id=replica[0], directory_id=replica[1])
     else:
+        if not view.observers:
+            view.next_prune_ms = now_ms + state.config.observer_session_ms
         progress = view.observers.setdefault(
             replica, ReplicaProgress(node_id=replica[0], directory_id=replica[1])
         )
@@ -148,18 +149,12 @@ def advance_high_watermark(state: RaftState, now_ms: int) -> None:
         view.observer_wake_offset = view.wakes.popleft()
         woken = True
     if state.config.high_watermark_linger_ms <= 0:
-        _announce(state, view)
+        announce(state, now_ms)
     elif view.announce_ms is None:
         view.announce_ms = now_ms + state.config.high_watermark_linger_ms
     if woken:
         answers.wake_observers(state)
     reads.begin_round(state)
-
-
-def _announce(state: RaftState, view: LeaderView) -> None:
-    """Tell the voters the high watermark now (KAFKA-14145)."""
-    view.announced, view.announce_ms = state.log.high_watermark, None
-    answers.wake_voters(state)
 
 
 def set_high_watermark(state: RaftState, high_watermark: int) -> None:
@@ -172,34 +167,28 @@ def set_high_watermark(state: RaftState, high_watermark: int) -> None:
 # ---- giving up leadership ------------------------------------------------------------------------
 
 
-def check_quorum(state: RaftState, now_ms: int) -> None:
-    """Resign when no majority fetched within 1.5 x fetch timeout (KAFKA-15489): whoever is cut off must stop
-    acting as leader, and the others elect one meanwhile."""
-    role = state.role
-    if isinstance(role, Leader) and now_ms >= check_quorum_deadline_ms(state, role):
-        state.out.append(
-            Warn(
-                message=f"resigning as leader of epoch {state.epoch}: no majority of voters fetched in "
-                f"{check_quorum_ms(state)} ms; check the network to voters {state.other_voters}"
-            )
-        )
-        resign(state, now_ms)
-
-
-def check_quorum_ms(state: RaftState) -> int:
-    return state.config.fetch_timeout_ms * 3 // 2
-
-
-def check_quorum_deadline_ms(state: RaftState, role: Leader) -> int:
+def check_quorum_due_ms(state: RaftState) -> int | None:
     """When the majority (this node included) that was heard last falls out of the window."""
-    if not role.view.voters:
-        return 1 << 62
+    role = state.role
+    if not isinstance(role, Leader) or not role.view.voters:
+        return None
     heard = sorted(
         (progress.last_fetch_ms if progress.last_fetch_ms is not None else role.view.elected_ms)
         for progress in role.view.voters.values()
     )
     needed = quorum.majority(len(state.voters)) - 1
-    return heard[len(heard) - needed] + check_quorum_ms(state)
+    return heard[len(heard) - needed] + state.config.check_quorum_ms
+
+
+def lose_quorum(state: RaftState, now_ms: int) -> None:
+    """Whoever is cut off must stop acting as leader: the others elect one meanwhile (KAFKA-15489)."""
+    state.out.append(
+        Warn(
+            message=f"resigning as leader of epoch {state.epoch}: no majority of voters fetched in "
+            f"{state.config.check_quorum_ms} ms; check the network to voters {state.other_voters}"
+        )
+    )
+    resign(state, now_ms)
 
 
 def resign(state: RaftState, now_ms: int, first: int | None = None) -> None:
@@ -251,30 +240,63 @@ def _try_transfer(state: RaftState, now_ms: int) -> None:
 # ---- time ----------------------------------------------------------------------------------------
 
 
-def tick(state: RaftState, now_ms: int) -> None:
-    role = state.role
-    if not isinstance(role, Leader):
-        return
-    view = role.view
-    if view.announce_ms is not None and view.announce_ms <= now_ms:
-        _announce(state, view)
-    for parked in view.parked.pop_expired(now_ms):
+def announce_due_ms(state: RaftState) -> int | None:
+    return state.role.view.announce_ms if isinstance(state.role, Leader) else None
+
+
+def announce(state: RaftState, now_ms: int) -> None:
+    """Tell the voters the high watermark now, without records (KAFKA-14145)."""
+    view = state.leader_view()
+    view.announced, view.announce_ms = state.log.high_watermark, None
+    answers.wake_voters(state)
+
+
+def parked_due_ms(state: RaftState) -> int | None:
+    return state.role.view.parked.next_deadline_ms() if isinstance(state.role, Leader) else None
+
+
+def answer_parked(state: RaftState, now_ms: int) -> None:
+    """Answer the fetches that waited for as long as they allowed."""
+    for parked in state.leader_view().parked.pop_expired(now_ms):
         answers.answer(state, parked.key, parked.request)
-    if view.transfer is not None and view.transfer.deadline_ms <= now_ms:
-        state.out.append(
-            Warn(
-                message=f"leadership was not transferred: node {view.transfer.target_id} did not catch up "
-                f"within {state.config.election_timeout_ms} ms; try again when there are fewer "
-                "writes"
-            )
+
+
+def transfer_due_ms(state: RaftState) -> int | None:
+    transfer = state.role.view.transfer if isinstance(state.role, Leader) else None
+    return None if transfer is None else transfer.deadline_ms
+
+
+def give_transfer_up(state: RaftState, now_ms: int) -> None:
+    """The target did not catch up: this node goes on leading."""
+    view = state.leader_view()
+    if view.transfer is None:
+        return
+    state.out.append(
+        Warn(
+            message=f"leadership was not transferred: node {view.transfer.target_id} did not catch up "
+            f"within {state.config.election_timeout_ms} ms; try again when there are fewer "
+            "writes"
         )
-        view.transfer = None
-    if view.next_prune_ms <= now_ms:
-        view.next_prune_ms = now_ms + state.config.observer_session_ms
-        oldest = now_ms - state.config.observer_session_ms
-        for replica, progress in list(view.observers.items()):
-            if progress.last_fetch_ms is not None and progress.last_fetch_ms < oldest:
-                del view.observers[replica]
+    )
+    view.transfer = None
+
+
+def prune_due_ms(state: RaftState) -> int | None:
+    return (
+        state.role.view.next_prune_ms
+        if isinstance(state.role, Leader) and state.role.view.observers
+        else None
+    )
+
+
+def prune_observers(state: RaftState, now_ms: int) -> None:
+    """Forget observers that fell silent."""
+    view = state.leader_view()
+    view.next_prune_ms = now_ms + state.config.observer_session_ms
+    oldest = now_ms - state.config.observer_session_ms
+    for replica, progress in list(view.observers.items()):
+        if progress.last_fetch_ms is not None and progress.last_fetch_ms < oldest:
+            del view.observers[replica]
 
 
 def describe(state: RaftState, now_ms: int) -> list[ReplicaState]:

@@ -153,7 +153,7 @@ def _take_chunk(
     fetch.position = end
     if end == response.size_bytes:
         fetch.loading = True
-        role.keepalive_ms = now_ms + max(1, state.config.fetch_timeout_ms // 4)
+        role.keepalive_ms = now_ms + state.config.keepalive_ms
         state.out.append(FinishSnapshot(snapshot=fetch.snapshot, size_bytes=end))
 
 

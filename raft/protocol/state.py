@@ -7,9 +7,10 @@ request and response waits for it (`after`), so no peer ever hears of a vote tha
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter, doubled_ms
 from metaquorum.raft.effects import PersistQuorumState, RaftEffect, Respond, RoleChanged, SendRequest, Warn
 from metaquorum.raft.errors import RaftInvariantError
 from metaquorum.raft.messages import RaftRequest, RaftResponse
@@ -19,6 +20,14 @@ from metaquorum.raft.protocol.log_view import LogView
 from metaquorum.raft.protocol.progress import LeaderView
 from metaquorum.raft.protocol.roles import Follower, Leader, RoleState, Unattached
 from metaquorum.storage.files.known_committed import CommittedLoss
+
+FIRST_ELECTION_BACKOFF_MS = 50
+"""The random wait after a lost election is drawn from twice this, then doubled: a round of votes takes a few
+ms, so the losers of a split vote rarely collide again."""
+WARNINGS_MAX = 1000
+"""Different lines that are remembered as said; peers choose some of their words."""
+REQUEST_LIFETIMES = 2
+"""The driver reports a failure after one timeout. After so many the core does without the report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,10 @@ class InFlight:
     request: RaftRequest
     sent_ms: int
     timeout_ms: int
+
+    @property
+    def expires_ms(self) -> int:
+        return self.sent_ms + REQUEST_LIFETIMES * self.timeout_ms
 
 
 class RaftState:
@@ -114,7 +127,7 @@ class RaftState:
 
     def warn_once(self, message: str) -> None:
         """One line for the operator, the first time that it is true."""
-        if message not in self._warned and len(self._warned) < 1000:
+        if message not in self._warned and len(self._warned) < WARNINGS_MAX:
             self._warned.add(message)
             self.out.append(Warn(message=message))
 
@@ -143,6 +156,11 @@ class RaftState:
 
     def may_ask(self, now_ms: int, to: int) -> bool:
         return self.retry_at_ms.get(to, now_ms) <= now_ms and not self.is_asking(to)
+
+    def next_ask_ms(self, targets: Iterable[int]) -> int | None:
+        """When the first of `targets` may be asked; None: all of them are being asked."""
+        free = (self.retry_at_ms.get(to, 0) for to in targets if not self.is_asking(to))
+        return min(free, default=None)
 
     def persist(self) -> None:
         """Ask for a durable write of epoch, vote and leader together; what follows waits for it."""
@@ -180,5 +198,5 @@ class RaftState:
 
     def backoff_ms(self) -> int:
         """A short random wait that grows with the elections tried since a leader was last known."""
-        ceiling = min(self.config.election_backoff_max_ms, 50 << min(self.election_attempts, 16))
-        return self.rng.randint(0, ceiling)
+        ceiling_ms = self.config.election_backoff_max_ms
+        return self.rng.randint(0, doubled_ms(FIRST_ELECTION_BACKOFF_MS, self.election_attempts, ceiling_ms))

@@ -68,7 +68,6 @@ def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
         voters=voters,
         observer_wake_offset=max(0, state.log.high_watermark),
         elected_ms=now_ms,
-        next_prune_ms=now_ms + state.config.observer_session_ms,
     )
     data = encode_leader_change(
         base_offset=start,

@@ -9,7 +9,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReadImageResponse, ReplicaStatus
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.protocol.progress import ReplicaState
+from metaquorum.raft.state.progress import ReplicaState
 
 
 def describe_quorum(raft: RaftCore, now_ms: int) -> DescribeQuorumResponse | ApiError:

@@ -64,12 +64,12 @@ if TYPE_CHECKING:
     from metaquorum.raft.blocking import BlockingDriver
     from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
     from metaquorum.raft.core import RaftCore
-    from metaquorum.raft.directory import create_directory, open_directory
     from metaquorum.raft.effects import RoleChanged
     from metaquorum.raft.errors import RaftInvariantError, RaftUsageError
     from metaquorum.raft.gate import EffectGate
     from metaquorum.raft.messages import RaftRequest, RaftResponse
-    from metaquorum.raft.store import ReplicaStore
+    from metaquorum.raft.store.directory import create_directory, open_directory
+    from metaquorum.raft.store.store import ReplicaStore
     from metaquorum.storage.batches.parsed import Batches
 
 __all__ = [
@@ -97,12 +97,12 @@ _HOMES = {
     "metaquorum.raft.blocking": ("BlockingDriver",),
     "metaquorum.raft.config": ("Identity", "RaftConfig", "RecoveredLog", "Voter"),
     "metaquorum.raft.core": ("RaftCore",),
-    "metaquorum.raft.directory": ("create_directory", "open_directory"),
+    "metaquorum.raft.store.directory": ("create_directory", "open_directory"),
     "metaquorum.raft.effects": ("RoleChanged",),
     "metaquorum.raft.errors": ("RaftInvariantError", "RaftUsageError"),
     "metaquorum.raft.gate": ("EffectGate",),
     "metaquorum.raft.messages": ("RaftRequest", "RaftResponse"),
-    "metaquorum.raft.store": ("ReplicaStore",),
+    "metaquorum.raft.store.store": ("ReplicaStore",),
     "metaquorum.storage.batches.parsed": ("Batches",),
 }
 

@@ -38,7 +38,7 @@ from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.events import TrimLog
 from metaquorum.raft.gate import EffectGate
 from metaquorum.raft.messages import RaftRequest, RaftResponse
-from metaquorum.raft.store import ReplicaStore
+from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.storage.batches.encode import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition

@@ -46,7 +46,7 @@ class RaftConfig:
 
     @property
     def begin_quorum_ms(self) -> int:
-        """A voter that does not fetch is told again who leads: several times before it stands."""
+        """A voter that does not fetch is told its leader again: several times before it stands."""
         return max(1, self.fetch_timeout_ms // 4)
 
     @property

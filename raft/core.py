@@ -28,10 +28,19 @@ from metaquorum.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from metaquorum.raft.protocol import election, fetching, reads, replication, snapshots, timers
-from metaquorum.raft.protocol.progress import ReplicaState
-from metaquorum.raft.protocol.roles import Leader, Resigned
-from metaquorum.raft.protocol.state import RaftState
+from metaquorum.raft.protocol import (
+    announcements,
+    election,
+    fetching,
+    leaders,
+    reads,
+    replication,
+    snapshots,
+    timers,
+)
+from metaquorum.raft.state.progress import ReplicaState
+from metaquorum.raft.state.roles import Leader, Resigned
+from metaquorum.raft.state.state import RaftState
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.files.known_committed import CommittedLoss
 from metaquorum.storage.log.epochs import EpochTable
@@ -86,9 +95,9 @@ class RaftCore:
             case VoteRequest():
                 election.on_vote(state, now_ms, key, request)
             case BeginQuorumEpochRequest():
-                election.on_begin_quorum_epoch(state, now_ms, key, request)
+                announcements.on_begin_quorum_epoch(state, now_ms, key, request)
             case EndQuorumEpochRequest():
-                election.on_end_quorum_epoch(state, now_ms, key, request)
+                announcements.on_end_quorum_epoch(state, now_ms, key, request)
             case FetchRequest():
                 replication.on_fetch(state, now_ms, key, request)
             case FetchSnapshotRequest():
@@ -124,9 +133,9 @@ class RaftCore:
             case VoteResponse(), VoteRequest():
                 election.on_vote_response(state, now_ms, flight, response)
             case BeginQuorumEpochResponse(), BeginQuorumEpochRequest():
-                election.learn(state, now_ms, response)
+                leaders.learn(state, now_ms, response)
             case EndQuorumEpochResponse(), EndQuorumEpochRequest():
-                election.on_end_response(state, now_ms, flight, response)
+                announcements.on_end_response(state, now_ms, flight, response)
             case FetchResponse(), FetchRequest() as request:
                 fetching.on_fetch_response(state, now_ms, flight, request, response)
             case FetchSnapshotResponse(), FetchSnapshotRequest():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from metaquorum.raft.errors import RaftInvariantError
-from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned
+from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned
 from metaquorum.storage.types import LogPosition
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from metaquorum.raft.events import (
     TrimLog,
     WriteSnapshot,
 )
-from metaquorum.raft.store import ReplicaStore
+from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.disk_thread import DiskThread
 from metaquorum.runtime.loop_statistics import LoopStatistics

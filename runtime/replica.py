@@ -22,9 +22,9 @@ from metaquorum.metadata.records.control import KRaftVersionRecord, VotersRecord
 from metaquorum.metadata.records.schema import SCHEMA_BY_API_KEY
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
-from metaquorum.raft import voter_memory
 from metaquorum.raft.config import Identity
-from metaquorum.raft.store import ReplicaStore
+from metaquorum.raft.store import voter_memory
+from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.errors import StartError
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches

@@ -1,1 +1,1 @@
-"""The rules of the protocol, role by role, and the state that they share. `raft.core` is the way in."""
+"""The rules of the protocol, role by role. `raft.core` is the way in, `raft.state` what the rules change."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from metaquorum.raft.effects import Respond, RespondWithRecords
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
-from metaquorum.raft.protocol.progress import LeaderView, ParkedFetch, ReplicaKey
-from metaquorum.raft.protocol.state import RaftState
+from metaquorum.raft.state.progress import LeaderView, ParkedFetch, ReplicaKey
+from metaquorum.raft.state.state import RaftState
 from metaquorum.storage.types import LogPosition
 
 

@@ -1,23 +1,20 @@
-"""Elections: votes, pre-votes, announcements of leaders and resignations (KIP-595, KIP-996).
+"""Elections: votes and pre-votes (KIP-595, KIP-996), and the timers that begin and end one.
 
-Owns when a role changes for reasons of leadership. Knows the log only by its end position.
+Owns who gets this node's vote and when it stands itself. Knows the log only by its end position.
 """
 
 from __future__ import annotations
 
 from metaquorum.raft.messages import (
     BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
     RaftError,
-    RaftResponse,
     VoteRequest,
     VoteResponse,
 )
-from metaquorum.raft.protocol import quorum, transitions
-from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
-from metaquorum.raft.protocol.state import InFlight, RaftState, Vote
+from metaquorum.raft.protocol import leaders, transitions
+from metaquorum.raft.state import quorum
+from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Unattached
+from metaquorum.raft.state.state import InFlight, RaftState, Vote
 
 GIVE_WAY_JITTER_MS = 50
 """Voters that granted the same pre-vote draw from so many ms, so that they do not all stand next together."""
@@ -46,7 +43,7 @@ def on_vote(state: RaftState, now_ms: int, key: int, request: VoteRequest) -> No
 
 
 def _refuse_vote_request(state: RaftState, request: VoteRequest) -> RaftError:
-    error = check_voter_request(state, request.cluster_id, request.voter_id, request.voter_directory_id)
+    error = check_voter_request(state, request)
     if error is not RaftError.NONE:
         return error
     if request.candidate_id not in state.voters or request.candidate_id == state.node_id:
@@ -56,13 +53,12 @@ def _refuse_vote_request(state: RaftState, request: VoteRequest) -> RaftError:
     return RaftError.FENCED_LEADER_EPOCH if request.epoch < state.epoch else RaftError.NONE
 
 
-def check_voter_request(
-    state: RaftState, cluster_id: str, voter_id: int, voter_directory_id: bytes
-) -> RaftError:
+def check_voter_request(state: RaftState, request: VoteRequest | BeginQuorumEpochRequest) -> RaftError:
     """Whether a request that is for one voter has come to that voter. An empty directory id names none."""
-    if cluster_id != state.identity.cluster_id:
+    if request.cluster_id != state.identity.cluster_id:
         return RaftError.INCONSISTENT_CLUSTER_ID
-    if voter_id != state.node_id or voter_directory_id not in (b"", state.identity.directory_id):
+    to_other_directory = request.voter_directory_id not in (b"", state.identity.directory_id)
+    if request.voter_id != state.node_id or to_other_directory:
         return RaftError.INVALID_VOTER_KEY
     return RaftError.INVALID_VOTER_KEY if state.is_observer else RaftError.NONE
 
@@ -130,110 +126,11 @@ def _give_way(state: RaftState, now_ms: int) -> None:
             pass
 
 
-def on_begin_quorum_epoch(state: RaftState, now_ms: int, key: int, request: BeginQuorumEpochRequest) -> None:
-    error = check_voter_request(state, request.cluster_id, request.voter_id, request.voter_directory_id)
-    if error is RaftError.NONE:
-        error = _check_leader_claim(state, request.epoch, request.leader_id)
-    if error is RaftError.NONE:
-        follow(state, now_ms, request.epoch, request.leader_id)
-    state.respond(key, BeginQuorumEpochResponse(error=error, epoch=state.epoch, leader_id=state.leader_id))
-
-
-def _check_leader_claim(state: RaftState, epoch: int, leader_id: int) -> RaftError:
-    if epoch < state.epoch:
-        return RaftError.FENCED_LEADER_EPOCH
-    if leader_id not in state.voters:
-        return RaftError.INCONSISTENT_VOTER_SET
-    if leader_id == state.node_id:
-        return RaftError.INVALID_REQUEST
-    if epoch == state.epoch and state.known_leader_id not in (None, leader_id):
-        state.warn_once(
-            f"node {leader_id} claims to lead epoch {epoch}, but node {state.known_leader_id} does: two "
-            "nodes have the same id, or a directory was copied; stop one of them"
-        )
-        return RaftError.INVALID_REQUEST
-    return RaftError.NONE
-
-
-def on_end_quorum_epoch(state: RaftState, now_ms: int, key: int, request: EndQuorumEpochRequest) -> None:
-    error = RaftError.NONE
-    if request.cluster_id != state.identity.cluster_id:
-        error = RaftError.INCONSISTENT_CLUSTER_ID
-    elif state.is_observer:
-        error = RaftError.INVALID_VOTER_KEY
-    else:
-        error = _check_leader_claim(state, request.epoch, request.leader_id)
-    # The answer goes out before this node stands: the epoch it names is the one that ended.
-    state.respond(key, EndQuorumEpochResponse(error=error, epoch=state.epoch, leader_id=state.leader_id))
-    if error is RaftError.NONE:
-        follow(state, now_ms, request.epoch, request.leader_id)
-        _succeed(state, now_ms, request)
-
-
-def _succeed(state: RaftState, now_ms: int, request: EndQuorumEpochRequest) -> None:
-    if not isinstance(state.role, Follower) or state.role.leader_id != request.leader_id:
-        return
-    successors = request.preferred_successors
-    if successors and successors[0] == state.node_id:
-        # No pre-vote: the leader itself gave way, and its other followers may not have heard yet.
-        transitions.become_candidate(state, now_ms)
-        settle_election(state, now_ms)
-        return
-    rank = successors.index(state.node_id) if state.node_id in successors else len(successors)
-    wait = rank * state.config.election_backoff_max_ms + state.rng.randint(
-        0, state.config.election_backoff_max_ms
-    )
-    doubt_leader(state, now_ms, wait)
-
-
-# ---- what this node learns of leaders ------------------------------------------------------------
-
-
-def doubt_leader(state: RaftState, now_ms: int, wait_ms: int) -> None:
-    """The leader looks dead or resigned: grant pre-votes, and ask for them after `wait_ms` unless it
-    answers."""
-    if isinstance(state.role, Follower) and not state.role.suspect:
-        state.role.suspect = True
-        state.role.deadline_ms = min(state.role.deadline_ms, now_ms + wait_ms)
-
-
-def follow(state: RaftState, now_ms: int, epoch: int, leader_id: int) -> None:
-    """Follow the leader of an epoch that is not behind, unless this node does so already."""
-    if leader_id == state.node_id or leader_id not in state.voters or epoch < state.epoch:
-        return
-    if epoch > state.epoch or (
-        state.known_leader_id in (None, leader_id)
-        and not isinstance(state.role, Follower | Resigned | Leader)
-    ):
-        transitions.become_follower(state, now_ms, epoch, leader_id)
-
-
-def learn(state: RaftState, now_ms: int, response: RaftResponse) -> bool:
-    """Take epoch and leader from a response. True when the role changed: then the rest of it is stale.
-
-    A prospective node keeps asking although others still name the leader that it lost.
-    """
-    before = state.role
-    if response.epoch < state.epoch:
-        return False
-    names_leader = response.leader_id is not None and response.leader_id != state.node_id
-    if response.epoch > state.epoch:
-        if names_leader and response.leader_id is not None and response.leader_id in state.voters:
-            transitions.become_follower(state, now_ms, response.epoch, response.leader_id)
-        else:
-            transitions.become_unattached(state, now_ms, response.epoch)
-    elif names_leader and response.leader_id is not None:
-        lost_it = isinstance(state.role, Prospective) and state.known_leader_id == response.leader_id
-        if not lost_it:
-            follow(state, now_ms, response.epoch, response.leader_id)
-    return state.role is not before
-
-
 # ---- responses -----------------------------------------------------------------------------------
 
 
 def on_vote_response(state: RaftState, now_ms: int, flight: InFlight, response: VoteResponse) -> None:
-    if learn(state, now_ms, response):
+    if leaders.learn(state, now_ms, response):
         return
     role = state.role
     if not isinstance(role, Prospective | Candidate) or flight.to not in state.voters:
@@ -311,15 +208,6 @@ def lose_leader(state: RaftState, now_ms: int) -> None:
         stand(state, now_ms)
 
 
-def resignation_due_ms(state: RaftState) -> int | None:
-    return state.role.deadline_ms if isinstance(state.role, Resigned) else None
-
-
-def end_resignation(state: RaftState, now_ms: int) -> None:
-    """Nobody succeeded this node in time: it takes part in elections again."""
-    transitions.become_unattached(state, now_ms, state.epoch)
-
-
 # ---- what the role owes the other voters ---------------------------------------------------------
 
 
@@ -337,47 +225,6 @@ def send_votes(state: RaftState, now_ms: int) -> None:
     for voter_id in sorted(undecided(state, standing)):
         if state.may_ask(now_ms, voter_id):
             _send_vote(state, now_ms, voter_id, pre_vote=isinstance(standing, Prospective))
-
-
-def ends_due_ms(state: RaftState) -> int | None:
-    return state.next_ask_ms(state.role.unacknowledged) if isinstance(state.role, Resigned) else None
-
-
-def send_ends(state: RaftState, now_ms: int) -> None:
-    """Tell every voter that does not know yet that this node gave leadership up."""
-    role = state.role
-    if not isinstance(role, Resigned):
-        return
-    for voter_id in sorted(role.unacknowledged):
-        if state.may_ask(now_ms, voter_id):
-            request = EndQuorumEpochRequest(
-                cluster_id=state.identity.cluster_id,
-                epoch=state.epoch,
-                leader_id=state.node_id,
-                preferred_successors=role.successors,
-            )
-            state.send(now_ms, voter_id, request, state.config.request_timeout_ms)
-
-
-def begins_due_ms(state: RaftState) -> int | None:
-    if not isinstance(state.role, Leader):
-        return None
-    return min(
-        (
-            max(progress.next_begin_ms, state.retry_at_ms.get(voter_id, 0))
-            for voter_id, progress in state.role.view.voters.items()
-            if not state.is_asking(voter_id)
-        ),
-        default=None,
-    )
-
-
-def send_begins(state: RaftState, now_ms: int) -> None:
-    """Tell every voter that does not fetch that this node leads."""
-    for voter_id, progress in sorted(state.leader_view().voters.items()):
-        if progress.next_begin_ms <= now_ms and state.may_ask(now_ms, voter_id):
-            progress.next_begin_ms = now_ms + state.config.begin_quorum_ms
-            _send_begin(state, now_ms, voter_id)
 
 
 def undecided(state: RaftState, standing: Prospective | Candidate) -> set[int]:
@@ -398,24 +245,6 @@ def _send_vote(state: RaftState, now_ms: int, voter_id: int, *, pre_vote: bool) 
         pre_vote=pre_vote,
     )
     state.send(now_ms, voter_id, request, state.config.request_timeout_ms)
-
-
-def _send_begin(state: RaftState, now_ms: int, voter_id: int) -> None:
-    request = BeginQuorumEpochRequest(
-        cluster_id=state.identity.cluster_id,
-        epoch=state.epoch,
-        leader_id=state.node_id,
-        voter_id=voter_id,
-        voter_directory_id=state.voters[voter_id].directory_id or b"",
-    )
-    state.send(now_ms, voter_id, request, state.config.request_timeout_ms)
-
-
-def on_end_response(
-    state: RaftState, now_ms: int, flight: InFlight, response: EndQuorumEpochResponse
-) -> None:
-    if not learn(state, now_ms, response) and isinstance(state.role, Resigned):
-        state.role.unacknowledged.discard(flight.to)
 
 
 # ---- start ---------------------------------------------------------------------------------------

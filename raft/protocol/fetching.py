@@ -9,9 +9,10 @@ from __future__ import annotations
 from metaquorum.raft.config import doubled_ms
 from metaquorum.raft.effects import AppendLog, TruncateLog, Warn
 from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotRequest, RaftError
-from metaquorum.raft.protocol import election, known, replication, snapshots, transitions
-from metaquorum.raft.protocol.roles import Follower, Unattached
-from metaquorum.raft.protocol.state import InFlight, RaftState
+from metaquorum.raft.protocol import leaders, replication, snapshots, transitions
+from metaquorum.raft.state import known
+from metaquorum.raft.state.roles import Follower, Unattached
+from metaquorum.raft.state.state import InFlight, RaftState
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.types import LogPosition
@@ -98,7 +99,7 @@ def _send_fetch(state: RaftState, now_ms: int, to: int, role: Follower | None) -
 def on_fetch_response(
     state: RaftState, now_ms: int, flight: InFlight, request: FetchRequest, response: FetchResponse
 ) -> None:
-    if election.learn(state, now_ms, response):
+    if leaders.learn(state, now_ms, response):
         return
     role = state.role
     if not isinstance(role, Follower) or role.leader_id != flight.to or response.epoch != state.epoch:
@@ -134,7 +135,7 @@ def on_fetch_response(
 def _on_error(state: RaftState, now_ms: int, role: Follower, response: FetchResponse) -> None:
     role.next_fetch_ms = now_ms + state.config.empty_fetch_pause_ms
     if response.error is RaftError.NOT_LEADER_OR_FOLLOWER:
-        election.doubt_leader(state, now_ms, state.backoff_ms())
+        leaders.doubt_leader(state, now_ms, state.backoff_ms())
     elif response.error not in (RaftError.FENCED_LEADER_EPOCH, RaftError.UNKNOWN_LEADER_EPOCH):
         state.warn_once(
             f"leader {role.leader_id} refuses fetches of this node with {response.error.name}: "
@@ -238,4 +239,4 @@ def _on_fetch_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:
     role.next_fetch_ms = role.keepalive_ms = now_ms + pause
     is_early = now_ms - flight.sent_ms < flight.timeout_ms * EARLY_TENTHS // 10
     if is_early and role.failures >= FAILURES_TO_DOUBT:
-        election.doubt_leader(state, now_ms, state.rng.randint(0, config.election_backoff_max_ms))
+        leaders.doubt_leader(state, now_ms, state.rng.randint(0, config.election_backoff_max_ms))

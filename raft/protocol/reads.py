@@ -9,9 +9,10 @@ lasts. Reads that arrive during a round share the next one. (Raft dissertation 6
 from __future__ import annotations
 
 from metaquorum.raft.effects import ReadFailed, ReadReady
-from metaquorum.raft.protocol import answers, quorum
-from metaquorum.raft.protocol.roles import Leader
-from metaquorum.raft.protocol.state import RaftState
+from metaquorum.raft.protocol import answers
+from metaquorum.raft.state import quorum
+from metaquorum.raft.state.roles import Leader
+from metaquorum.raft.state.state import RaftState
 
 
 def request_read(state: RaftState, token: int) -> None:

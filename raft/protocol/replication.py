@@ -8,15 +8,16 @@ from __future__ import annotations
 from metaquorum.raft.effects import AppendLog, HighWatermarkChanged, Warn
 from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
-from metaquorum.raft.protocol import answers, known, quorum, reads, transitions
-from metaquorum.raft.protocol.progress import (
+from metaquorum.raft.protocol import answers, reads, transitions
+from metaquorum.raft.state import known, quorum
+from metaquorum.raft.state.progress import (
     ReplicaKey,
     ReplicaProgress,
     ReplicaState,
     Transfer,
 )
-from metaquorum.raft.protocol.roles import Leader
-from metaquorum.raft.protocol.state import RaftState
+from metaquorum.raft.state.roles import Leader
+from metaquorum.raft.state.state import RaftState
 from metaquorum.storage.batches.parsed import Batches
 
 # ---- fetches -------------------------------------------------------------------------------------

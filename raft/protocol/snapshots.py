@@ -15,9 +15,10 @@ from metaquorum.raft.effects import (
     WriteSnapshotChunk,
 )
 from metaquorum.raft.messages import FetchSnapshotRequest, FetchSnapshotResponse, RaftError
-from metaquorum.raft.protocol import election, known, replication, transitions
-from metaquorum.raft.protocol.roles import Follower, Leader, SnapshotFetch
-from metaquorum.raft.protocol.state import InFlight, RaftState
+from metaquorum.raft.protocol import leaders, replication, transitions
+from metaquorum.raft.state import known
+from metaquorum.raft.state.roles import Follower, Leader, SnapshotFetch
+from metaquorum.raft.state.state import InFlight, RaftState
 from metaquorum.storage.types import LogPosition
 
 # ---- leader --------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ def send_fetch_snapshot(state: RaftState, now_ms: int, role: Follower, fetch: Sn
 def on_fetch_snapshot_response(
     state: RaftState, now_ms: int, flight: InFlight, response: FetchSnapshotResponse
 ) -> None:
-    if election.learn(state, now_ms, response):
+    if leaders.learn(state, now_ms, response):
         return
     role = state.role
     if not isinstance(role, Follower) or role.leader_id != flight.to:
@@ -122,7 +123,7 @@ def _chunk_refused(state: RaftState, now_ms: int, role: Follower, response: Fetc
         # The leader has a newer one: the next fetch names it.
         role.snapshot = None
     elif response.error is RaftError.NOT_LEADER_OR_FOLLOWER:
-        election.doubt_leader(state, now_ms, state.backoff_ms())
+        leaders.doubt_leader(state, now_ms, state.backoff_ms())
     role.next_fetch_ms = now_ms + state.config.retry_backoff_ms
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from metaquorum.raft.protocol import election, fetching, known, replication
-from metaquorum.raft.protocol.state import RaftState
+from metaquorum.raft.protocol import announcements, election, fetching, replication
+from metaquorum.raft.state import known
+from metaquorum.raft.state.state import RaftState
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ TIMEOUTS = (
     ),
     Timer(
         "transfer",
-        "a leader gives up to hand leadership to a node that does not catch up",
+        "a leader keeps leadership that it was to hand to a node that does not catch up",
         replication.transfer_due_ms,
         replication.give_transfer_up,
     ),
@@ -76,15 +77,15 @@ TIMEOUTS = (
     ),
     Timer(
         "fetch timeout",
-        "a follower whose fetches fail stands; an observer asks who leads",
+        "a follower whose fetches fail stands; an observer asks for the leader",
         election.leader_lost_due_ms,
         election.lose_leader,
     ),
     Timer(
         "resignation",
         "a leader that resigned takes part in elections again",
-        election.resignation_due_ms,
-        election.end_resignation,
+        announcements.resignation_due_ms,
+        announcements.end_resignation,
     ),
 )
 """Only `tick` fires these: a message that is already here may make them needless. At most one of the last
@@ -100,14 +101,14 @@ SENDS = (
     Timer(
         "EndQuorumEpoch",
         "a leader that resigned tells those that do not know",
-        election.ends_due_ms,
-        election.send_ends,
+        announcements.ends_due_ms,
+        announcements.send_ends,
     ),
     Timer(
         "BeginQuorumEpoch",
         "a leader tells voters that do not fetch",
-        election.begins_due_ms,
-        election.send_begins,
+        announcements.begins_due_ms,
+        announcements.send_begins,
     ),
     Timer(
         "fetch",
@@ -143,3 +144,12 @@ def next_due_ms(state: RaftState) -> int | None:
     """When the first timer is due; None: none runs."""
     due = (timer.due_ms(state) for timer in TIMEOUTS + SENDS)
     return min((due_ms for due_ms in due if due_ms is not None), default=None)
+
+
+def render_document() -> str:
+    """The tables of docs/raft.md, as Markdown."""
+    parts = []
+    for kind, table in (("Only a tick fires these", TIMEOUTS), ("Every input ends with these", SENDS)):
+        rows = [f"| {timer.name} | {timer.meaning} |" for timer in table]
+        parts += [f"{kind}, in this order:", "\n".join(["| timer | when it is due |", "|---|---|", *rows])]
+    return "\n\n".join(parts) + "\n"

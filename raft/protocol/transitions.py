@@ -9,8 +9,8 @@ from __future__ import annotations
 from metaquorum.raft.effects import AppendLog, ReadFailed
 from metaquorum.raft.leader_change import encode_leader_change
 from metaquorum.raft.messages import FetchResponse, RaftError
-from metaquorum.raft.protocol.progress import LeaderView, ReplicaProgress
-from metaquorum.raft.protocol.roles import (
+from metaquorum.raft.state.progress import LeaderView, ReplicaProgress
+from metaquorum.raft.state.roles import (
     Candidate,
     Follower,
     Leader,
@@ -21,7 +21,7 @@ from metaquorum.raft.protocol.roles import (
     check_start,
     check_transition,
 )
-from metaquorum.raft.protocol.state import RaftState, Vote
+from metaquorum.raft.state.state import RaftState, Vote
 from metaquorum.storage.batches.parsed import Batches
 
 

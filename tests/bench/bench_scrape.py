@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from metaquorum.raft.store import ReplicaStore
+from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.bench.figures import Figure, percentile

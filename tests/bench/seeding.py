@@ -35,7 +35,7 @@ from metaquorum.metadata.records.types import (
 from metaquorum.metadata.replay import Replayer
 from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.raft.effects import AppendLog, PersistQuorumState
-from metaquorum.raft.store import ReplicaStore
+from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk

@@ -18,7 +18,7 @@ from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.gate import EffectGate
 from metaquorum.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_snapshot, check_step
-from metaquorum.raft.protocol.quorum import majority
+from metaquorum.raft.state.quorum import majority
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.files.known_committed import NOTHING

@@ -31,7 +31,7 @@ from metaquorum.raft.events import (
     TrimLog,
     WriteSnapshot,
 )
-from metaquorum.raft.store import ReplicaStore
+from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.errors import CorruptLogError, DiskError
 from metaquorum.storage.types import LogPosition

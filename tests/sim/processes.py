@@ -29,7 +29,7 @@ from metaquorum.raft.config import RaftConfig, Voter
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.events import SnapshotLoaded
 from metaquorum.raft.invariants import CoreSnapshot
-from metaquorum.raft.store import ReplicaStore
+from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.log.log import LogConfig
 from tests.sim.calls import Calls

@@ -37,7 +37,7 @@ from metaquorum.metadata.requests.settings import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
 )
-from metaquorum.raft.protocol.progress import ReplicaState
+from metaquorum.raft.state.progress import ReplicaState
 from tests.unit.controller.node_quorum import CLUSTER, image_of, registration
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
 

@@ -17,7 +17,7 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.replay import ReplayState, replay_all
 from metaquorum.metadata.snapshot import load_snapshot
-from metaquorum.raft.store import ReplicaStore
+from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.disk.posix import PosixDisk

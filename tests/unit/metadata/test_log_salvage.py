@@ -23,7 +23,7 @@ from metaquorum.metadata.inspect.repair.salvage import (
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.control import KRaftVersionRecord, LeaderChangeMessage
-from metaquorum.raft.store import ReplicaStore
+from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties

@@ -20,7 +20,7 @@ from metaquorum.raft.invariants import (
     check_step,
 )
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError, VoteRequest
-from metaquorum.raft.protocol.roles import Follower
+from metaquorum.raft.state.roles import Follower
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition

@@ -23,12 +23,12 @@ from metaquorum.raft.invariants import (
     check_step,
 )
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
-from metaquorum.raft.protocol import quorum
-from metaquorum.raft.protocol.log_view import LogView
-from metaquorum.raft.protocol.progress import LeaderView
-from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
-from metaquorum.raft.protocol.state import RaftState, Vote
-from metaquorum.raft.tail_cache import TailCache
+from metaquorum.raft.state import quorum
+from metaquorum.raft.state.log_view import LogView
+from metaquorum.raft.state.progress import LeaderView
+from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
+from metaquorum.raft.state.state import RaftState, Vote
+from metaquorum.raft.store.tail_cache import TailCache
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition

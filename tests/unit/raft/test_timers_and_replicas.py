@@ -12,8 +12,8 @@ from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import AppendLog, ReadReady, Respond, RespondWithRecords, SendRequest, Warn
 from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotRequest, RaftError
 from metaquorum.raft.protocol import fetching, replication, snapshots
-from metaquorum.raft.protocol.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
-from metaquorum.raft.protocol.state import Vote
+from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
+from metaquorum.raft.state.state import Vote
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.types import LogPosition

@@ -7,7 +7,13 @@ import random
 import pytest
 
 from metaquorum.raft.config import Voter
-from metaquorum.raft.voter_memory import FILE_NAME, change_of_voters, load_voters, remember, store_voters
+from metaquorum.raft.store.voter_memory import (
+    FILE_NAME,
+    change_of_voters,
+    load_voters,
+    remember,
+    store_voters,
+)
 from metaquorum.storage.errors import CorruptFileError
 from metaquorum.testing.faulty_disk import FaultyDisk, PowerLossError
 

@@ -36,7 +36,7 @@ from metaquorum.raft.messages import (
     RaftRequest,
     RaftResponse,
 )
-from metaquorum.raft.store import ReplicaStore
+from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.runtime import driver as driver_module
 from metaquorum.runtime.driver import SNAPSHOT_PAUSE, SNAPSHOT_PAUSE_MAX_S, Driver, paced
 from metaquorum.runtime.metrics.node import NodeStatistics

@@ -19,8 +19,8 @@ from metaquorum.raft.effects import (
 )
 from metaquorum.raft.events import LogTrimmed, TrimLog
 from metaquorum.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
-from metaquorum.raft.store import ReplicaStore
-from metaquorum.raft.tail_cache import HEADER_MEMORY_BYTES, TailCache
+from metaquorum.raft.store.store import ReplicaStore
+from metaquorum.raft.store.tail_cache import HEADER_MEMORY_BYTES, TailCache
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk

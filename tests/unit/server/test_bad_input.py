@@ -22,7 +22,7 @@ from metaquorum.metadata.records.control import (
 )
 from metaquorum.metadata.records.types import NoOpRecord
 from metaquorum.raft.config import Voter
-from metaquorum.raft.voter_memory import store_voters
+from metaquorum.raft.store.voter_memory import store_voters
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk

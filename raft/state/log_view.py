@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from metaquorum.raft.config import RecoveredLog
 from metaquorum.raft.errors import RaftInvariantError
-from metaquorum.raft.protocol import known
+from metaquorum.raft.state import known
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 

@@ -15,10 +15,10 @@ from metaquorum.raft.effects import PersistQuorumState, RaftEffect, Respond, Rol
 from metaquorum.raft.errors import RaftInvariantError
 from metaquorum.raft.messages import RaftRequest, RaftResponse
 from metaquorum.raft.outbox import Outbox
-from metaquorum.raft.protocol.known import NoteTimes
-from metaquorum.raft.protocol.log_view import LogView
-from metaquorum.raft.protocol.progress import LeaderView
-from metaquorum.raft.protocol.roles import Follower, Leader, RoleState, Unattached
+from metaquorum.raft.state.known import NoteTimes
+from metaquorum.raft.state.log_view import LogView
+from metaquorum.raft.state.progress import LeaderView
+from metaquorum.raft.state.roles import Follower, Leader, RoleState, Unattached
 from metaquorum.storage.files.known_committed import CommittedLoss
 
 FIRST_ELECTION_BACKOFF_MS = 50

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from metaquorum.raft.errors import RaftInvariantError
-from metaquorum.raft.protocol.progress import LeaderView
+from metaquorum.raft.state.progress import LeaderView
 from metaquorum.storage.types import LogPosition
 
 

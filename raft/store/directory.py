@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from random import Random
 
 from metaquorum.raft.config import Voter
-from metaquorum.raft.store import ReplicaStore
+from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.storage.disk.interface import Disk, join
 from metaquorum.storage.errors import CorruptFileError
 from metaquorum.storage.files.meta_properties import FILE_NAME, MetaProperties, store_meta_properties

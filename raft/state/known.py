@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from metaquorum.raft.effects import NoteCommitted
 from metaquorum.raft.messages import FetchRequest
-from metaquorum.raft.protocol.roles import Leader
+from metaquorum.raft.state.roles import Leader
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.files.known_committed import FILE_NAME, WHERE, CommittedLoss
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 
 if TYPE_CHECKING:
-    from metaquorum.raft.protocol.state import RaftState
+    from metaquorum.raft.state.state import RaftState
 
 LOSSES_MAX = 100
 """Replicas of which a leader remembers that they know of more; who asks may name itself as it likes."""

@@ -28,8 +28,8 @@ from metaquorum.raft.effects import (
 from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.events import LogTrimmed, TrimLog
 from metaquorum.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
-from metaquorum.raft.protocol.known import check_log
-from metaquorum.raft.tail_cache import TailCache
+from metaquorum.raft.state.known import check_log
+from metaquorum.raft.store.tail_cache import TailCache
 from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
 from metaquorum.storage.disk.interface import Disk, Lock, join
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError, FileMissingError

@@ -1,0 +1,146 @@
+"""BeginQuorumEpoch and EndQuorumEpoch: a leader announces itself, and names its successors (KIP-595).
+
+Owns what both requests do at the receiver, and until when the sender repeats them. `election` owns votes.
+"""
+
+from __future__ import annotations
+
+from metaquorum.raft.messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    RaftError,
+)
+from metaquorum.raft.protocol import election, leaders, transitions
+from metaquorum.raft.state.roles import Follower, Leader, Resigned
+from metaquorum.raft.state.state import InFlight, RaftState
+
+# ---- requests ------------------------------------------------------------------------------------
+
+
+def on_begin_quorum_epoch(state: RaftState, now_ms: int, key: int, request: BeginQuorumEpochRequest) -> None:
+    error = election.check_voter_request(state, request)
+    if error is RaftError.NONE:
+        error = _check_leader_claim(state, request.epoch, request.leader_id)
+    if error is RaftError.NONE:
+        leaders.follow(state, now_ms, request.epoch, request.leader_id)
+    state.respond(key, BeginQuorumEpochResponse(error=error, epoch=state.epoch, leader_id=state.leader_id))
+
+
+def _check_leader_claim(state: RaftState, epoch: int, leader_id: int) -> RaftError:
+    if epoch < state.epoch:
+        return RaftError.FENCED_LEADER_EPOCH
+    if leader_id not in state.voters:
+        return RaftError.INCONSISTENT_VOTER_SET
+    if leader_id == state.node_id:
+        return RaftError.INVALID_REQUEST
+    if epoch == state.epoch and state.known_leader_id not in (None, leader_id):
+        state.warn_once(
+            f"node {leader_id} claims to lead epoch {epoch}, but node {state.known_leader_id} does: two "
+            "nodes have the same id, or a directory was copied; stop one of them"
+        )
+        return RaftError.INVALID_REQUEST
+    return RaftError.NONE
+
+
+def on_end_quorum_epoch(state: RaftState, now_ms: int, key: int, request: EndQuorumEpochRequest) -> None:
+    error = RaftError.NONE
+    if request.cluster_id != state.identity.cluster_id:
+        error = RaftError.INCONSISTENT_CLUSTER_ID
+    elif state.is_observer:
+        error = RaftError.INVALID_VOTER_KEY
+    else:
+        error = _check_leader_claim(state, request.epoch, request.leader_id)
+    # The answer goes out before this node stands: the epoch it names is the one that ended.
+    state.respond(key, EndQuorumEpochResponse(error=error, epoch=state.epoch, leader_id=state.leader_id))
+    if error is RaftError.NONE:
+        leaders.follow(state, now_ms, request.epoch, request.leader_id)
+        _succeed(state, now_ms, request)
+
+
+def _succeed(state: RaftState, now_ms: int, request: EndQuorumEpochRequest) -> None:
+    if not isinstance(state.role, Follower) or state.role.leader_id != request.leader_id:
+        return
+    successors = request.preferred_successors
+    if successors and successors[0] == state.node_id:
+        # No pre-vote: the leader itself gave way, and its other followers may not have heard yet.
+        transitions.become_candidate(state, now_ms)
+        election.settle_election(state, now_ms)
+        return
+    rank = successors.index(state.node_id) if state.node_id in successors else len(successors)
+    wait = rank * state.config.election_backoff_max_ms + state.rng.randint(
+        0, state.config.election_backoff_max_ms
+    )
+    leaders.doubt_leader(state, now_ms, wait)
+
+
+# ---- what a leader sends, and one that resigned --------------------------------------------------
+
+
+def begins_due_ms(state: RaftState) -> int | None:
+    if not isinstance(state.role, Leader):
+        return None
+    return min(
+        (
+            max(progress.next_begin_ms, state.retry_at_ms.get(voter_id, 0))
+            for voter_id, progress in state.role.view.voters.items()
+            if not state.is_asking(voter_id)
+        ),
+        default=None,
+    )
+
+
+def send_begins(state: RaftState, now_ms: int) -> None:
+    """Tell every voter that does not fetch that this node leads."""
+    for voter_id, progress in sorted(state.leader_view().voters.items()):
+        if progress.next_begin_ms <= now_ms and state.may_ask(now_ms, voter_id):
+            progress.next_begin_ms = now_ms + state.config.begin_quorum_ms
+            _send_begin(state, now_ms, voter_id)
+
+
+def _send_begin(state: RaftState, now_ms: int, voter_id: int) -> None:
+    request = BeginQuorumEpochRequest(
+        cluster_id=state.identity.cluster_id,
+        epoch=state.epoch,
+        leader_id=state.node_id,
+        voter_id=voter_id,
+        voter_directory_id=state.voters[voter_id].directory_id or b"",
+    )
+    state.send(now_ms, voter_id, request, state.config.request_timeout_ms)
+
+
+def ends_due_ms(state: RaftState) -> int | None:
+    return state.next_ask_ms(state.role.unacknowledged) if isinstance(state.role, Resigned) else None
+
+
+def send_ends(state: RaftState, now_ms: int) -> None:
+    """Tell every voter that does not know yet that this node gave leadership up."""
+    role = state.role
+    if not isinstance(role, Resigned):
+        return
+    for voter_id in sorted(role.unacknowledged):
+        if state.may_ask(now_ms, voter_id):
+            request = EndQuorumEpochRequest(
+                cluster_id=state.identity.cluster_id,
+                epoch=state.epoch,
+                leader_id=state.node_id,
+                preferred_successors=role.successors,
+            )
+            state.send(now_ms, voter_id, request, state.config.request_timeout_ms)
+
+
+def on_end_response(
+    state: RaftState, now_ms: int, flight: InFlight, response: EndQuorumEpochResponse
+) -> None:
+    if not leaders.learn(state, now_ms, response) and isinstance(state.role, Resigned):
+        state.role.unacknowledged.discard(flight.to)
+
+
+def resignation_due_ms(state: RaftState) -> int | None:
+    return state.role.deadline_ms if isinstance(state.role, Resigned) else None
+
+
+def end_resignation(state: RaftState, now_ms: int) -> None:
+    """Nobody succeeded this node in time: it takes part in elections again."""
+    transitions.become_unattached(state, now_ms, state.epoch)

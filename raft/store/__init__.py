@@ -1,0 +1,1 @@
+"""A replica's directory on disk: what lies where, how it is made, opened and trimmed."""

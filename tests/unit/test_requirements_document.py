@@ -12,7 +12,7 @@ DOCUMENT = TESTS.parent / "docs" / "requirements.md"
 def lines_of(text: str, prefix: str, last: int, first: int = 0) -> list[str]:
     """The ids of a chapter that the tables name; `S1.18 to S1.20` stands for three."""
     found: set[int] = set()
-    for row in re.findall(r"^\| ([^|]+) \|", text, re.M):
+    for row in re.findall(r"^\| ([^:|]+): ", text, re.M):
         for low, high in re.findall(rf"{prefix}(\d+)(?: to {prefix}(\d+))?", row):
             found.update(range(int(low), int(high or low) + 1))
     return [f"{prefix}{number}" for number in range(first, last + 1) if number not in found]

@@ -221,34 +221,22 @@ def _triggers() -> str:
     return "\n".join([*lines, *(f"| {trigger.name} | {trigger.value} |" for trigger in Trigger)])
 
 
-def _table() -> str:
-    lines = ["| from | to | on |", "|---|---|---|"]
-    for state, edges in TRANSITIONS.items():
-        by_target: dict[BrokerState, list[str]] = {}
-        for trigger, following in edges.items():
-            by_target.setdefault(following, []).append(trigger.name)
-        lines += [f"| {state.name} | {to.name} | {', '.join(names)} |" for to, names in by_target.items()]
-    return "\n".join(lines)
-
-
 def _diagram() -> str:
-    """A Mermaid state diagram: one arrow a pair of states; edges to themselves and FAILED are left out."""
+    """A Mermaid state diagram of every transition: one arrow per pair of states."""
     lines = ["```mermaid", "stateDiagram-v2", "    [*] --> NOT_RUNNING"]
     for state, edges in TRANSITIONS.items():
         arrows: dict[BrokerState, list[str]] = {}
         for trigger, following in edges.items():
-            if following is not state and trigger is not Trigger.FAILED:
-                arrows.setdefault(following, []).append(trigger.name)
+            arrows.setdefault(following, []).append(trigger.name)
         lines += [f"    {state.name} --> {to.name}: {', '.join(names)}" for to, names in arrows.items()]
     return "\n".join([*lines, "    SHUTTING_DOWN --> [*]", "```"])
 
 
 def render_document() -> str:
-    """The generated part of `docs/broker-lifecycle.md`: states, diagram and table, as Markdown."""
+    """The generated part of `docs/broker-lifecycle.md`: states, triggers and transitions, as Markdown."""
     states = ["| state | Kafka's number | serves clients | meaning |", "|---|---|---|---|"]
     for state in BrokerState:
         number = f"{state.process_state.name} {state.process_state.value}"
         states.append(f"| {state.name} | {number} | {'yes' if state.serves else 'no'} | {state.meaning} |")
-    parts = ["### States", "\n".join(states), "### Diagram", _diagram(), "### Triggers", _triggers()]
-    parts += ["### Transitions", _table()]
+    parts = ["### States", "\n".join(states), "### Triggers", _triggers(), "### Transitions", _diagram()]
     return "\n\n".join(parts) + "\n"

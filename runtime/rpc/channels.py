@@ -18,7 +18,7 @@ from grpc.aio import EOF  # type: ignore[attr-defined]
 
 from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import ConfigError, StartError
-from metaquorum.runtime.rpc.decoding import RefuseUndecodable
+from metaquorum.runtime.rpc.decoding import GuardedServer
 
 END_OF_STREAM: Final[object] = EOF
 """What `read` of a stream returns at its end."""
@@ -139,7 +139,7 @@ def open_channel(
 def new_server(*, message_max_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
     """A server without services; call `bind` before any file is touched."""
     options = (*_SERVER_OPTIONS, *_message_options(message_max_bytes))
-    return grpc.aio.server(interceptors=(RefuseUndecodable(),), options=options)
+    return GuardedServer(grpc.aio.server(options=options))
 
 
 def _message_options(max_bytes: int) -> tuple[tuple[str, int], ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,26 +18,61 @@ from google.protobuf.message import DecodeError
 _log = logging.getLogger(__name__)
 
 
-class RefuseUndecodable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Of every server that `channels.new_server` makes."""
+class GuardedServer(grpc.aio.Server):
+    """A gRPC server whose services refuse bytes that are no request; `channels.new_server` makes all of ours.
+
+    gRPC finds a method by name here. A method that is also registered with gRPC's core costs every call of
+    the server: before each, its Python layer waits for one future per registered method.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
+        self._methods = _Methods()
+        server.add_generic_rpc_handlers((self._methods,))
+
+    def add_generic_rpc_handlers(
+        self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler[Any, Any]]
+    ) -> None:
+        """Adds services; what `add_*_to_server` calls."""
+        self._methods.services += generic_rpc_handlers
+
+    def add_registered_method_handlers(self, service_name: str, method_handlers: Any) -> None:
+        """The generated code names the methods of a service that it has just added: nothing is left to do."""
+
+    def add_insecure_port(self, address: str) -> int:
+        return self._server.add_insecure_port(address)
+
+    def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
+        return self._server.add_secure_port(address, server_credentials)
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self, grace: float | None = None) -> None:
+        await self._server.stop(grace)
+
+    async def wait_for_termination(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
+        return await self._server.wait_for_termination(timeout)
+
+
+class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """The methods of all services, each guarded once, when it is first called."""
 
     def __init__(self) -> None:
+        self.services: list[grpc.GenericRpcHandler[Any, Any]] = []
         self._handlers: dict[str, Any] = {}
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """The method's handler with its requests decoded under our eyes; made once for each method."""
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         method = handler_call_details.method
         found = self._handlers.get(method)
-        if found is None:
-            handler = await continuation(handler_call_details)
-            if handler is None:
-                return handler
-            found = self._handlers[method] = _guarded(handler, method)
-        return found
+        if found is not None:
+            return found
+        for service in self.services:
+            handler = service.service(handler_call_details)
+            if handler is not None:
+                found = self._handlers[method] = _guarded(handler, method)
+                return found
+        return None
 
 
 def _guarded(handler: Any, method: str) -> Any:

@@ -1,4 +1,5 @@
-"""One small metadata write through gRPC on three local controllers with sync on: latency, throughput, CPU."""
+"""One small metadata write through gRPC on three local controllers with sync on: latency, throughput, CPU,
+beside a gRPC call that does nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +8,15 @@ import asyncio
 import os
 import statistics
 import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import grpc.aio
 
 from metaquorum.runtime.client.admin import AdminClient
+from tests.bench.empty_call import EmptyServer, empty_call, empty_server
 from tests.bench.figures import Figure, percentile
 from tests.bench.quorum import channel_to, cpu_seconds, one_topic, stub_of, succeeded, three_controllers
 from tests.e2e.cluster import Cluster, Node, client_loop
@@ -17,6 +24,12 @@ from tests.e2e.cluster import Cluster, Node, client_loop
 CLIENTS = 64
 CHANNELS = 8
 WARM_UP = 300
+ROUNDS = 4
+"""So often commits and empty calls take turns."""
+
+EMPTY = "an empty call's server"
+RATIO_AT_MOST = 3.1
+RATE_AT_LEAST = 0.63
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,67 +38,104 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
-    with three_controllers() as cluster:
+    with empty_server() as empty, three_controllers() as cluster:
         disk_ms = sync_ms(cluster.directory)
         loop = client_loop()
         loop.call(one_after_another(cluster, WARM_UP), 120)
-        pids = {node.node_id: node.pid for node in cluster.controllers}
+        loop.call(empty_after_another(empty.address, WARM_UP), 120)
         leader_id = cluster.quorum().leader_id
-        figures = [
-            Figure(name="one 200-byte append and fdatasync on this disk, median", value=disk_ms, unit="ms")
-        ]
-        before = {node_id: cpu_seconds(pid) for node_id, pid in pids.items()}
-        latencies = loop.call(one_after_another(cluster, options.writes), 600)
-        used = {node_id: cpu_seconds(pid) - before[node_id] for node_id, pid in pids.items()}
-        figures += latency_figures("one after another", latencies, 2.5, 8.0)
-        figures += cpu_figures("one after another", used, leader_id, len(latencies))
+        alone, many = Measured(cluster, empty), Measured(cluster, empty)
+        for _ in range(ROUNDS):
+            with alone.counting():
+                alone.empty += loop.call(empty_after_another(empty.address, options.writes // ROUNDS), 600)
+                alone.writes += loop.call(one_after_another(cluster, options.writes // ROUNDS), 600)
         loop.call(many_clients(cluster, 2.0), 120)
-        before = {node_id: cpu_seconds(pid) for node_id, pid in pids.items()}
-        own = time.process_time()
-        busy, took_s = loop.call(many_clients(cluster, options.seconds), 600)
-        own = time.process_time() - own
-        used = {node_id: cpu_seconds(pid) - before[node_id] for node_id, pid in pids.items()}
-        figures.append(
-            Figure(
-                name=f"writes a second, {CLIENTS} clients",
-                value=len(busy) / took_s,
-                unit="writes/s",
-                at_least=2000,
-            )
-        )
-        figures += latency_figures(f"{CLIENTS} clients", busy, None, None)
-        figures += cpu_figures(f"{CLIENTS} clients", used, leader_id, len(busy))
-        figures.append(
-            Figure(
-                name=f"{CLIENTS} clients: CPU of the bench's own process",
-                value=own / len(busy) * 1e6,
-                unit="us/write",
-            )
-        )
-        return figures
+        for _ in range(ROUNDS):
+            with many.counting():
+                took, took_s = loop.call(many_empty(empty.address, options.seconds / ROUNDS), 600)
+                many.empty += took
+                many.empty_s += took_s
+                took, took_s = loop.call(many_clients(cluster, options.seconds / ROUNDS), 600)
+            many.writes += took
+            many.writes_s += took_s
+    return [
+        Figure(name="one 200-byte append and fdatasync on this disk, median", value=disk_ms, unit="ms"),
+        *alone_figures(alone),
+        *cpu_figures("one after another", alone, leader_id),
+        *many_figures(many),
+        *cpu_figures(f"{CLIENTS} clients", many, leader_id),
+    ]
+
+
+class Measured:
+    """Latencies in ms of empty calls and of writes, how long each took together in s, and the processor time
+    in s of the processes that served them."""
+
+    def __init__(self, cluster: Cluster, empty: EmptyServer) -> None:
+        self._pids = {f"controller {node.node_id}": node.pid for node in cluster.controllers}
+        self._pids[EMPTY] = empty.pid
+        self.empty: list[float] = []
+        self.writes: list[float] = []
+        self.empty_s = 0.0
+        self.writes_s = 0.0
+        self.used = dict.fromkeys(self._pids, 0.0)
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Adds the processor time of what runs inside. Who waits for nothing uses none worth counting."""
+        before = {name: cpu_seconds(pid) for name, pid in self._pids.items()}
+        yield
+        for name, pid in self._pids.items():
+            self.used[name] += cpu_seconds(pid) - before[name]
+
+
+def alone_figures(measured: Measured) -> list[Figure]:
+    ratio = statistics.median(measured.writes) / statistics.median(measured.empty)
+    return [
+        *latency_figures("one after another: empty call", measured.empty, None, None),
+        *latency_figures("one after another: commit", measured.writes, 2.5, 8.0),
+        Figure(
+            name="one after another: commit in empty calls, medians",
+            value=ratio,
+            unit="times",
+            at_most=RATIO_AT_MOST,
+        ),
+    ]
+
+
+def many_figures(measured: Measured) -> list[Figure]:
+    empty = len(measured.empty) / measured.empty_s
+    writes = len(measured.writes) / measured.writes_s
+    return [
+        Figure(name=f"empty calls per second, {CLIENTS} clients", value=empty, unit="calls/s"),
+        Figure(name=f"writes per second, {CLIENTS} clients", value=writes, unit="writes/s", at_least=2000),
+        Figure(
+            name=f"{CLIENTS} clients: writes per empty call",
+            value=writes / empty,
+            unit="times",
+            at_least=RATE_AT_LEAST,
+        ),
+        *latency_figures(f"{CLIENTS} clients: commit", measured.writes, None, None),
+    ]
 
 
 def latency_figures(name: str, ms: list[float], median: float | None, p99: float | None) -> list[Figure]:
     return [
-        Figure(
-            name=f"{name}: commit, median of {len(ms)}",
-            value=statistics.median(ms),
-            unit="ms",
-            at_most=median,
-        ),
-        Figure(name=f"{name}: commit, p99", value=percentile(ms, 0.99), unit="ms", at_most=p99),
-        Figure(name=f"{name}: commit, worst", value=max(ms), unit="ms"),
+        Figure(name=f"{name}, median of {len(ms)}", value=statistics.median(ms), unit="ms", at_most=median),
+        Figure(name=f"{name}, p99", value=percentile(ms, 0.99), unit="ms", at_most=p99),
+        Figure(name=f"{name}, worst", value=max(ms), unit="ms"),
     ]
 
 
-def cpu_figures(name: str, used: dict[int, float], leader_id: int, writes: int) -> list[Figure]:
+def cpu_figures(name: str, measured: Measured, leader_id: int) -> list[Figure]:
+    """Each controller's for a write, and for comparison the empty server's for a call."""
     return [
         Figure(
-            name=f"{name}: CPU of controller {node_id}" + (" (active)" if node_id == leader_id else ""),
-            value=seconds / writes * 1e6,
-            unit="us/write",
+            name=f"{name}: CPU of {who}" + (" (active)" if who == f"controller {leader_id}" else ""),
+            value=seconds / len(measured.empty if who == EMPTY else measured.writes) * 1e6,
+            unit="us/call" if who == EMPTY else "us/write",
         )
-        for node_id, seconds in sorted(used.items())
+        for who, seconds in sorted(measured.used.items())
     ]
 
 
@@ -107,36 +157,66 @@ async def one_after_another(cluster: Cluster, writes: int) -> list[float]:
     """Latencies in ms, as the one client saw them."""
     leader, _ = await leader_of(cluster)
     channel = channel_to(leader)
-    create = stub_of(channel).CreateTopics
-    took = []
     try:
-        for _ in range(writes):
-            request = one_topic()
-            start = time.perf_counter()
-            answer = await create(request, timeout=10)
-            took.append((time.perf_counter() - start) * 1e3)
-            if not succeeded(answer):
-                raise RuntimeError(f"a write was refused: {answer}")
+        return [await write(stub_of(channel)) for _ in range(writes)]
     finally:
         await channel.close(None)
-    return took
 
 
 async def many_clients(cluster: Cluster, seconds: float) -> tuple[list[float], float]:
     """Latencies in ms of all writes of `CLIENTS` clients, and how long it took, in s."""
     leader, _ = await leader_of(cluster)
     channels = [channel_to(leader) for _ in range(CHANNELS)]
+    return await all_clients(channels, [stub_of(channel) for channel in channels], write, seconds)
+
+
+async def empty_after_another(address: str, calls: int) -> list[float]:
+    """The same with calls that nobody works on."""
+    channel = grpc.aio.insecure_channel(address)
+    try:
+        return [await ask_nothing(empty_call(channel)) for _ in range(calls)]
+    finally:
+        await channel.close(None)
+
+
+async def many_empty(address: str, seconds: float) -> tuple[list[float], float]:
+    # gRPC shares connections between equal channels; the pool of its own makes them as many as above.
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    channels = [grpc.aio.insecure_channel(address, options=options) for _ in range(CHANNELS)]
+    return await all_clients(channels, [empty_call(each) for each in channels], ask_nothing, seconds)
+
+
+async def write(stub: Any) -> float:
+    request = one_topic()
+    start = time.perf_counter()
+    answer = await stub.CreateTopics(request, timeout=10)
+    took_ms = (time.perf_counter() - start) * 1e3
+    if not succeeded(answer):
+        raise RuntimeError(f"a write was refused: {answer}")
+    return took_ms
+
+
+async def ask_nothing(call: Any) -> float:
+    start = time.perf_counter()
+    await call(b"", timeout=10)
+    return (time.perf_counter() - start) * 1e3
+
+
+async def all_clients(
+    channels: list[grpc.aio.Channel],
+    stubs: list[Any],
+    call: Callable[[Any], Coroutine[Any, Any, float]],
+    seconds: float,
+) -> tuple[list[float], float]:
+    """Latencies in ms of what `CLIENTS` clients call for so long, and how long it took, in s."""
     took: list[float] = []
     start = time.perf_counter()
     until = start + seconds
 
     async def client(number: int) -> None:
-        create = stub_of(channels[number % CHANNELS]).CreateTopics
-        while (begun := time.perf_counter()) < until:
-            answer = await create(one_topic(), timeout=10)
-            took.append((time.perf_counter() - begun) * 1e3)
-            if not succeeded(answer):
-                raise RuntimeError(f"a write was refused: {answer}")
+        stub = stubs[number % CHANNELS]
+        while time.perf_counter() < until:
+            took.append(await call(stub))
 
     try:
         await asyncio.gather(*(client(number) for number in range(CLIENTS)))

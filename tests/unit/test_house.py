@@ -76,7 +76,7 @@ COMPLEX_FUNCTIONS: dict[str, int] = {
 CALLED_BY_A_LIBRARY = (
     "Heartbeat",  # the unary call of the gRPC service
     "visit_",  # ast.NodeVisitor
-    "intercept_service",  # grpc
+    "add_registered_method_handlers",  # grpc
     "shell_complete",  # click
     "format_commands",  # click
     "streamReader",  # Spark's data source

@@ -76,7 +76,13 @@ LEVEL_DIRECTORIES = 17
 LEVEL_ELR_RECORDS = 23
 """metadata.version 4.0-IV1: partition records can carry eligible leader replicas (KIP-966)."""
 
-_NEEDS_METADATA_VERSION: dict[tuple[str, int], int] = {(ELR_VERSION, 1): LEVEL_ELR_RECORDS}
+LEVEL_DYNAMIC_VOTERS = 21
+"""metadata.version 3.9-IV0: every node can read voter sets (KIP-853)."""
+
+_NEEDS_METADATA_VERSION: dict[tuple[str, int], int] = {
+    (KRAFT_VERSION, 1): LEVEL_DYNAMIC_VOTERS,
+    (ELR_VERSION, 1): LEVEL_ELR_RECORDS,
+}
 
 
 def needed_metadata_version(name: str, level: int) -> int:

@@ -7,8 +7,8 @@ bytes leave in bounded slices, so that the caller can do other things between tw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,13 @@ from metaquorum.metadata.image.columns import FLAGS, LISTS, N_ISR, N_REPLICAS, P
 from metaquorum.metadata.image.compare import rows_block
 from metaquorum.metadata.image.topics import TopicEntry
 from metaquorum.metadata.records.codec import decode_control, encode, encode_control
-from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord
+from metaquorum.metadata.records.control import (
+    KRaftVersionRecord,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    Voter,
+    VotersRecord,
+)
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -31,6 +37,7 @@ from metaquorum.metadata.records.types import (
 from metaquorum.metadata.replay import ErrorHandler, Replayer
 from metaquorum.metadata.snapshot_records import records_after_topics, records_before_topics
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch, encode_batch, iter_batches, seal_batch
+from metaquorum.storage.files.snapshots import BOOTSTRAP_SNAPSHOT
 from metaquorum.storage.types import LogPosition
 
 BATCH_RECORDS = 4096
@@ -40,6 +47,9 @@ BATCH_BYTES = 1 << 20
 
 _NO_SEQUENCE = -1
 _MAGIC = 2
+
+QuorumRecord: TypeAlias = KRaftVersionRecord | VotersRecord
+"""What a snapshot says of the quorum."""
 
 
 class SnapshotLoadError(ReplayError):
@@ -58,22 +68,37 @@ def snapshot_batches(
     position: LogPosition,
     timestamp_ms: int | None = None,
     metadata_version: int | None = None,
+    quorum: Sequence[QuorumRecord] = (),
 ) -> Iterator[bytes]:
     """The content of the snapshot of `image`, batch by batch; joined, they are the file.
 
     `position` is the snapshot's identity: its end offset, and the epoch of the record before it.
     `timestamp_ms` is the time of the last record inside (the image's, if None); `metadata_version` is
-    the level to write at (the image's, if None). Raises UnsupportedVersionError if the image holds
-    something that the level cannot say.
+    the level to write at (the image's, if None). `quorum` is the finalized kraft.version and the voter set
+    at that offset, from kraft.version 1 on: they stand behind the header, in its batch (KIP-853). Raises
+    UnsupportedVersionError if the image holds something that the level cannot say.
     """
     level = image.features.metadata_version if metadata_version is None else metadata_version
     time = image.provenance.timestamp_ms if timestamp_ms is None else timestamp_ms
     writer = _Writer(position.epoch, max(time, 0))
-    yield writer.control(SnapshotHeaderRecord(max(time, 0)))
+    yield writer.control(SnapshotHeaderRecord(max(time, 0)), *quorum)
     yield from writer.plain(_encoded(records_before_topics(image, level), level))
     yield from _topic_batches(writer, image.topics, level)
     yield from writer.plain(_encoded(records_after_topics(image), level))
     yield writer.control(SnapshotFooterRecord())
+
+
+def first_checkpoint(voters: Sequence[Voter], *, timestamp_ms: int) -> bytes:
+    """The checkpoint that formatting leaves for dynamic voters: kraft.version 1 and the first voter set.
+
+    It ends at BOOTSTRAP_SNAPSHOT, before the log's first record. `timestamp_ms` is when it is written, in
+    its header, too. Source: KIP-853, Kafka's `Formatter` and `RecordsSnapshotWriter`.
+    """
+    writer = _Writer(BOOTSTRAP_SNAPSHOT.epoch, timestamp_ms)
+    quorum = (KRaftVersionRecord(kraft_version=1), VotersRecord(voters=tuple(voters)))
+    return writer.control(SnapshotHeaderRecord(timestamp_ms), *quorum) + writer.control(
+        SnapshotFooterRecord()
+    )
 
 
 def _encoded(records: Iterable[Any], level: int) -> Iterator[bytes]:
@@ -89,9 +114,9 @@ class _Writer:
         self._timestamp_ms = timestamp_ms
         self._offset = 0
 
-    def control(self, record: SnapshotHeaderRecord | SnapshotFooterRecord) -> bytes:
-        key, value = encode_control(record)
-        return self._batch([value], keys=[key])
+    def control(self, *records: SnapshotHeaderRecord | SnapshotFooterRecord | QuorumRecord) -> bytes:
+        keys, values = zip(*map(encode_control, records), strict=True)
+        return self._batch(list(values), keys=list(keys))
 
     def _batch(self, values: list[bytes], keys: list[bytes] | None = None) -> bytes:
         batch = encode_batch(

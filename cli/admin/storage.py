@@ -7,16 +7,19 @@ directories by themselves, a majority of emptied disks could elect a leader with
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import click
 
 from metaquorum.cli.errors import EXIT_FAILED, Failure
 from metaquorum.cli.formatted import identity_of
 from metaquorum.cli.formatting.configured import NodeConfig, read_node_config
-from metaquorum.cli.formatting.format import FormatPlan, apply_plan
-from metaquorum.cli.formatting.releases import DEFAULT_RELEASE
+from metaquorum.cli.formatting.format import FormatPlan, FormatResult, apply_plan
+from metaquorum.cli.formatting.releases import DEFAULT_RELEASE, DYNAMIC_RELEASE
+from metaquorum.cli.formatting.voters import VoterOptions, check_voter_options, first_voters
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
-from metaquorum.metadata.features import KNOWN_FEATURES, METADATA_VERSION
+from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION, METADATA_VERSION
+from metaquorum.metadata.records.control import Voter
 from metaquorum.storage.uuids import random_uuid as draw_uuid
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -55,7 +58,30 @@ def storage() -> None:
         "of a cluster."
     ),
 )
-@click.option("--release-version", "-r", default=DEFAULT_RELEASE, show_default=True, help="metadata.version.")
+@click.option(
+    "--standalone",
+    "-s",
+    is_flag=True,
+    help="Make this controller the only voter of a new cluster with dynamic voters.",
+)
+@click.option(
+    "--initial-controllers",
+    "-I",
+    metavar="ID@HOST:PORT:DIRECTORY-ID,...",
+    help="The first voters of a new cluster with dynamic voters; the same on every node.",
+)
+@click.option(
+    "--no-initial-controllers",
+    "-N",
+    is_flag=True,
+    help="Write no voter set: this node joins a cluster with dynamic voters.",
+)
+@click.option(
+    "--release-version",
+    "-r",
+    show_default=f"{DEFAULT_RELEASE}; {DYNAMIC_RELEASE} with dynamic voters",
+    help="metadata.version.",
+)
 @click.option(
     "--feature",
     "-f",
@@ -73,38 +99,74 @@ def format_(  # noqa: PLR0913
     node_id: int | None,
     directory_ids: tuple[str, ...],
     new_cluster: bool,
-    release_version: str,
+    standalone: bool,
+    initial_controllers: str | None,
+    no_initial_controllers: bool,
+    release_version: str | None,
     features: tuple[str, ...],
     ignore_formatted: bool,
     as_json: bool,
 ) -> None:
     """Write the identity of a node (meta.properties) and the bootstrap records to its directories."""
     node = _node(config, directories, node_id)
+    levels = _features(features)
+    options = VoterOptions(
+        standalone=standalone,
+        initial_controllers=initial_controllers,
+        no_initial_controllers=no_initial_controllers,
+    )
+    check_voter_options(options, node, levels.items())
     if new_cluster:
+        if options.given is not None:
+            raise click.UsageError(f"--new-cluster is for static voters; leave it out with {options.given}")
         directory_ids = _voter_directory_ids(node, directory_ids)
     if directory_ids and len(directory_ids) != len(node.directories):
         raise Failure(
             f"{len(directory_ids)} --directory-id for {len(node.directories)} directories; give one each"
         )
+    voters = first_voters(options, node, directory_ids[node.metadata_index] if directory_ids else None)
+    if voters:
+        _refuse_second_start(node, voters)
+    release = release_version or (DEFAULT_RELEASE if options.given is None else DYNAMIC_RELEASE)
     results = apply_plan(
         FormatPlan(
             directories=node.directories,
             cluster_id=cluster_id,
             node_id=node.node_id,
             directory_ids=directory_ids or None,
-            release=release_version,
-            features=_features(features),
+            release=release,
+            features={**levels, KRAFT_VERSION: 1} if voters else levels,
             ignore_formatted=ignore_formatted,
+            voters=voters,
+            metadata_index=node.metadata_index,
         )
     )
     for result in results:
-        id_text = uuid_to_text(result.directory_id) if result.directory_id else None
-        if as_json:
-            echo_json({"directory": result.directory, "directoryId": id_text, "written": result.written})
-        elif result.written:
-            click.echo(f"formatted {result.directory} at {release_version}, directory id {id_text}")
-        else:
-            click.echo(f"{result.directory} is already formatted and stays unchanged, directory id {id_text}")
+        _tell(result, release, as_json=as_json)
+    _warn_of_other_id(node, results)
+
+
+def _tell(result: FormatResult, release: str, *, as_json: bool) -> None:
+    id_text = uuid_to_text(result.directory_id) if result.directory_id else None
+    if as_json:
+        echo_json(
+            {
+                "directory": result.directory,
+                "directoryId": id_text,
+                "written": result.written,
+                "voters": list(result.voters),
+            }
+        )
+    elif result.written:
+        voters = ", ".join(map(str, result.voters))
+        more = f", first voters {voters} (kraft.version 1)" if voters else ""
+        click.echo(f"formatted {result.directory} at {release}, directory id {id_text}{more}")
+    else:
+        click.echo(f"{result.directory} is already formatted and stays unchanged, directory id {id_text}")
+
+
+def _warn_of_other_id(node: NodeConfig, results: Sequence[FormatResult]) -> None:
+    """Where the static voters pin another directory id than this voter now has."""
     wanted = node.voter_directory_id
     ids = [uuid_to_text(result.directory_id) for result in results if result.directory_id]
     if wanted is not None and ids and wanted not in ids:
@@ -135,31 +197,43 @@ def _voter_directory_ids(node: NodeConfig, given: tuple[str, ...]) -> tuple[str,
             f"controller.quorum.voters pins no directory id for node {node.node_id};"
             " leave out --new-cluster, or write the voter as id@host:port:directory-id"
         )
-    _refuse_if_running(node)
+    _refuse_if_running(node, node.other_voters, "format without --new-cluster")
     rng = random.SystemRandom()
     others = [uuid_to_text(draw_uuid(rng)) for _ in node.directories]
     others[node.metadata_index] = node.voter_directory_id
     return tuple(others)
 
 
-def _refuse_if_running(node: NodeConfig) -> None:
+def _refuse_second_start(node: NodeConfig, voters: Sequence[Voter]) -> None:
+    """A first voter set is for a cluster that never ran: a voter with an emptied disk would get its old
+    identity back, and one that was never a voter would make a second cluster of the same id."""
+    listed = {
+        f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}"
+        for voter in voters
+        if voter.voter_id != node.node_id
+        for at in voter.endpoints
+    }
+    others = tuple(sorted(listed | set(node.other_voters)))
+    _refuse_if_running(node, others, "format with --no-initial-controllers and let it join")
+
+
+def _refuse_if_running(node: NodeConfig, others: tuple[str, ...], advice: str) -> None:
     """A voter that lost its directory must not get its old identity back: it might have voted, and it
     acknowledged records that it no longer has. Raises Failure when the quorum already works."""
     from metaquorum.cli.client import Cluster, TlsOptions
     from metaquorum.metadata.errors import ApiError
 
-    if not node.other_voters:
+    if not others:
         return
     tls = TlsOptions(keystore=node.keystore, truststore=node.truststore)
-    with Cluster(",".join(node.other_voters), timeout_s=_PROBE_S, tls=tls) as cluster:
+    with Cluster(",".join(others), timeout_s=_PROBE_S, tls=tls) as cluster:
         try:
             quorum = cluster.quorum()
         except (ApiError, Failure):
             return
     raise Failure(
         f"the cluster is already running (controller {quorum.leader_id} leads in epoch "
-        f"{quorum.leader_epoch}); format without --new-cluster: reusing the old directory id could lose "
-        "committed records"
+        f"{quorum.leader_epoch}); {advice}: reusing the old directory id could lose committed records"
     )
 
 
@@ -171,8 +245,6 @@ def _features(pairs: tuple[str, ...]) -> dict[str, int]:
             raise click.UsageError(f"--feature {pair!r} is not NAME=LEVEL, such as transaction.version=1")
         if name == METADATA_VERSION:
             raise click.UsageError("set metadata.version with --release-version")
-        if name == "kraft.version" and level != "0":
-            raise Failure("kraft.version above 0 (dynamic voters) cannot be formatted; leave it out")
         features[name] = _known_level(name, int(level))
     return features
 

@@ -11,13 +11,19 @@ from metaquorum.storage.uuids import uuid_to_text
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """A node's id and directories. `voter_directory_id` is what the voter list pins for this node, None if
-    nothing; it belongs to the directory at `metadata_index`. `other_voters` are addresses, to be asked with
-    the TLS files (None: plain text)."""
+    nothing; it belongs to the directory at `metadata_index`. `has_static_voters` is whether there is a voter
+    list, `controller_listener` the name of the controllers' listener, `address` a controller's own (host,
+    port), with an empty host for every interface. `other_voters` are addresses, to be asked with the TLS
+    files (None: plain text)."""
 
     node_id: int
     directories: tuple[str, ...]
     voter_directory_id: str | None
     metadata_index: int = 0
+    has_static_voters: bool = False
+    is_controller: bool = False
+    controller_listener: str = ""
+    address: tuple[str, int] | None = None
     other_voters: tuple[str, ...] = ()
     keystore: Path | None = None
     truststore: Path | None = None
@@ -26,6 +32,7 @@ class NodeConfig:
 def read_node_config(path: str) -> NodeConfig:
     """Reads and checks a configuration file. Raises ConfigError."""
     # Brings gRPC along, which the rest of this group can do without.
+    from metaquorum.runtime.config.key import CONTROLLER
     from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, load_config
     from metaquorum.runtime.errors import ConfigError
 
@@ -39,14 +46,22 @@ def read_node_config(path: str) -> NodeConfig:
     if config.metadata_log_dir not in directories:
         directories.append(config.metadata_log_dir)
     pinned = next((voter.directory_id for voter in config.voters if voter.node_id == config.node_id), None)
+    is_controller = config.role == CONTROLLER
+    listener = config.listeners[0]
+    address = (listener.host, listener.port) if is_controller else None
+    others = [(voter.host, voter.port) for voter in config.voters if voter.node_id != config.node_id]
+    if not config.voters:
+        others = [server for server in config.bootstrap_servers if server != address]
     return NodeConfig(
         node_id=config.node_id,
         directories=tuple(str(directory) for directory in directories),
         voter_directory_id=None if pinned is None else uuid_to_text(pinned),
         metadata_index=directories.index(config.metadata_log_dir),
-        other_voters=tuple(
-            f"{voter.host}:{voter.port}" for voter in config.voters if voter.node_id != config.node_id
-        ),
+        has_static_voters=bool(config.voters),
+        is_controller=is_controller,
+        controller_listener=config.controller_listener,
+        address=address,
+        other_voters=tuple(f"{host}:{port}" for host, port in others),
         keystore=config.tls.keystore if config.controllers_use_tls else None,
         truststore=config.tls.truststore if config.controllers_use_tls else None,
     )

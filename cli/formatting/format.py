@@ -1,8 +1,9 @@
 """Formatting a node's directories: `meta.properties` v1 and `bootstrap.checkpoint`, as Kafka 3.7 has them.
 
-Owns the check that comes before (nothing is written when one directory may not be formatted) and the
-order of writing (the identity last, so that a crash in between leaves an unformatted directory). Source:
-KIP-631, KIP-778 (bootstrap.checkpoint), KIP-858 (directory.id), Kafka's StorageTool and BootstrapDirectory.
+Where the voters are dynamic, the metadata directory also gets the checkpoint with the first voter set. Owns
+the check that comes before (nothing is written when one directory may not be formatted) and the order of
+writing (the identity last, so that a crash in between leaves an unformatted directory). Source: KIP-631,
+KIP-778 (bootstrap.checkpoint), KIP-858 (directory.id), KIP-853, Kafka's StorageTool and BootstrapDirectory.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ from pathlib import Path
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.formatting.releases import DEFAULT_RELEASE, level_of_release
-from metaquorum.metadata.features import metadata_version_name, needed_metadata_version
+from metaquorum.metadata.features import (
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    metadata_version_name,
+    needed_metadata_version,
+)
 from metaquorum.metadata.records.codec import encode, encode_control
-from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord
+from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord, Voter
 from metaquorum.metadata.records.types import FeatureLevelRecord
+from metaquorum.metadata.snapshot import first_checkpoint
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join, parent_of, write_atomically
 from metaquorum.storage.disk.posix import PosixDisk
@@ -28,10 +35,15 @@ from metaquorum.storage.files.meta_properties import (
     load_meta_properties,
     store_meta_properties,
 )
-from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE
-from metaquorum.storage.uuids import is_reserved_directory, random_uuid, uuid_from_text, uuid_to_text
+from metaquorum.storage.files.snapshots import (
+    BOOTSTRAP_FILE,
+    BOOTSTRAP_SNAPSHOT,
+    SnapshotWriter,
+    snapshot_name,
+)
+from metaquorum.storage.log.log import METADATA_DIRECTORY
+from metaquorum.storage.uuids import is_reserved_directory, random_uuid, uuid_from_text
 
-METADATA_VERSION = "metadata.version"
 # What an interrupted format may have left, and what file systems put into a fresh mount.
 _HARMLESS = frozenset(
     {BOOTSTRAP_FILE, BOOTSTRAP_FILE + ".tmp", META_PROPERTIES + ".tmp", "lost+found", ".lock"}
@@ -40,7 +52,9 @@ _HARMLESS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatPlan:
-    """What to write. `directory_ids` are texts, one for each directory; None: drawn at random."""
+    """What to write. `directory_ids` are texts, one for each directory; None: drawn at random. `voters` are
+    the first voter set (none: static voters, or another node's set), written to the directory at
+    `metadata_index`, which gets the id that the set has for this node."""
 
     directories: tuple[str, ...]
     cluster_id: str
@@ -49,15 +63,19 @@ class FormatPlan:
     release: str = DEFAULT_RELEASE
     features: Mapping[str, int] = field(default_factory=dict)
     ignore_formatted: bool = False
+    voters: tuple[Voter, ...] = ()
+    metadata_index: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatResult:
-    """One directory afterwards; `written` is False where it was formatted already."""
+    """One directory afterwards; `written` is False where it was formatted already, `voters` are the ids of
+    the voter set that was written."""
 
     directory: str
     directory_id: bytes | None
     written: bool
+    voters: tuple[int, ...] = ()
 
 
 def apply_plan(plan: FormatPlan) -> list[FormatResult]:
@@ -65,19 +83,30 @@ def apply_plan(plan: FormatPlan) -> list[FormatResult]:
     _check(plan)
     features = {METADATA_VERSION: level_of_release(plan.release), **plan.features}
     found = [_identity_to_keep(plan, directory) for directory in plan.directories]
-    rng = random.SystemRandom()
-    given = plan.directory_ids or tuple(uuid_to_text(random_uuid(rng)) for _ in plan.directories)
     results = []
-    for directory, present, text in zip(plan.directories, found, given, strict=True):
+    for at, (directory, present, directory_id) in enumerate(
+        zip(plan.directories, found, _directory_ids(plan), strict=True)
+    ):
         if present is not None:
             results.append(
                 FormatResult(directory=directory, directory_id=present.directory_id, written=False)
             )
             continue
-        directory_id = uuid_from_text(text)
-        _write(plan, directory, directory_id, features)
-        results.append(FormatResult(directory=directory, directory_id=directory_id, written=True))
+        voters = plan.voters if at == plan.metadata_index else ()
+        _write(plan, directory, directory_id, features, voters)
+        ids = tuple(voter.voter_id for voter in voters)
+        results.append(FormatResult(directory=directory, directory_id=directory_id, written=True, voters=ids))
     return results
+
+
+def _directory_ids(plan: FormatPlan) -> list[bytes]:
+    rng = random.SystemRandom()
+    given = [uuid_from_text(text) for text in plan.directory_ids or ()]
+    ids = given or [random_uuid(rng) for _ in plan.directories]
+    for voter in plan.voters:
+        if voter.voter_id == plan.node_id:
+            ids[plan.metadata_index] = voter.voter_directory_id
+    return ids
 
 
 def _check(plan: FormatPlan) -> None:
@@ -129,7 +158,11 @@ def _identity_to_keep(plan: FormatPlan, directory: str) -> MetaProperties | None
         if not plan.ignore_formatted:
             raise Failure(f"{directory} is already formatted; use --ignore-formatted to leave it unchanged")
         return present
-    others = [name for name in disk.list_directory(directory) if name not in _HARMLESS]
+    others = [
+        name
+        for name in disk.list_directory(directory)
+        if name not in _HARMLESS and not _is_unfinished_log(disk, directory, name)
+    ]
     if others:
         raise Failure(
             f"{directory} has no {META_PROPERTIES} but is not empty (it contains {others[0]}); move that "
@@ -138,24 +171,49 @@ def _identity_to_keep(plan: FormatPlan, directory: str) -> MetaProperties | None
     return None
 
 
-def _write(plan: FormatPlan, directory: str, directory_id: bytes, features: Mapping[str, int]) -> None:
+def _is_unfinished_log(disk: PosixDisk, directory: str, name: str) -> bool:
+    """Whether an interrupted format left it: a log's directory with only the first checkpoint in it."""
+    path = join(directory, name)
+    if name != METADATA_DIRECTORY or not disk.is_directory(path):
+        return False
+    first = snapshot_name(BOOTSTRAP_SNAPSHOT)
+    return all(found.startswith(first) for found in disk.list_directory(path))
+
+
+def _write(
+    plan: FormatPlan,
+    directory: str,
+    directory_id: bytes,
+    features: Mapping[str, int],
+    voters: tuple[Voter, ...],
+) -> None:
     disk = PosixDisk()
     disk.make_directory(directory)
-    content = bootstrap_checkpoint(features, time.time_ns() // 1_000_000)
-    write_atomically(disk, join(directory, BOOTSTRAP_FILE), content)
+    now_ms = time.time_ns() // 1_000_000
+    write_atomically(disk, join(directory, BOOTSTRAP_FILE), bootstrap_checkpoint(features, now_ms))
+    if voters:
+        log_directory = join(directory, METADATA_DIRECTORY)
+        disk.make_directory(log_directory)
+        writer = SnapshotWriter(disk, log_directory, BOOTSTRAP_SNAPSHOT)
+        writer.append(first_checkpoint(voters, timestamp_ms=now_ms))
+        writer.freeze()
     properties = MetaProperties(cluster_id=plan.cluster_id, node_id=plan.node_id, directory_id=directory_id)
     store_meta_properties(disk, directory, properties)
     disk.sync_directory(parent_of(directory))
 
 
 def bootstrap_checkpoint(features: Mapping[str, int], timestamp_ms: int) -> bytes:
-    """The bytes of `bootstrap.checkpoint` at kraft.version 0: header, a FeatureLevelRecord each, footer.
+    """The bytes of `bootstrap.checkpoint`: header, a FeatureLevelRecord each, footer.
 
     Leader epoch 0 and offsets from 0, as Kafka's BatchFileWriter has them. Level 0 means that a feature
-    is not enabled and is not written.
+    is not enabled and is not written; kraft.version has a record of its own, beside the voter set.
     """
     ordered = sorted(features.items(), key=lambda item: (item[0] != METADATA_VERSION, item[0]))
-    values = [encode(FeatureLevelRecord(name, level), 0) for name, level in ordered if level > 0]
+    values = [
+        encode(FeatureLevelRecord(name, level), 0)
+        for name, level in ordered
+        if level > 0 and name != KRAFT_VERSION
+    ]
     header_key, header_value = encode_control(SnapshotHeaderRecord(last_contained_log_timestamp=0))
     footer_key, footer_value = encode_control(SnapshotFooterRecord())
     return b"".join(

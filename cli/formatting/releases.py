@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from metaquorum.metadata.features import (
     DEFAULT_METADATA_VERSION,
+    LEVEL_DYNAMIC_VOTERS,
     METADATA_VERSION_NAMES,
     MIN_FINALIZED_METADATA_VERSION,
     metadata_version_name,
 )
 
 DEFAULT_RELEASE = metadata_version_name(DEFAULT_METADATA_VERSION)
+DYNAMIC_RELEASE = metadata_version_name(LEVEL_DYNAMIC_VOTERS)
+"""What a cluster with dynamic voters is formatted at, unless told otherwise."""
 
 
 def level_of_release(name: str) -> int:

@@ -6,7 +6,7 @@ Owns their syntax. Every problem is one `ConfigError` of one line. Which of them
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -21,6 +21,7 @@ _NOWHERE = frozenset({"0.0.0.0", "::"})
 
 _LISTENER = re.compile(r"^([A-Za-z][A-Za-z0-9_-]*)://(\[[0-9a-fA-F:]+\]|[^:/\[\]]*):(\d+)$")
 _VOTER = re.compile(r"^(\d+)@(\[[0-9a-fA-F:]+\]|[^:@\[\]]+):(\d+)(?::([A-Za-z0-9_-]+))?$")
+_SERVER = re.compile(r"^(\[[0-9a-fA-F:]+\]|[^:@/\[\]]+):(\d+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,46 +38,52 @@ class Listener:
         return self.protocol == "SSL"
 
 
-def parse_voters(entries: tuple[str, ...]) -> tuple[Voter, ...]:
-    """`id@host:port[:directory-id]` entries; raises ConfigError for a bad, doubled or empty one."""
+def parse_voters(entries: Iterable[str], key: str = "controller.quorum.voters") -> tuple[Voter, ...]:
+    """`id@host:port[:directory-id]` entries of a key or an option, which messages name as `key`; raises
+    ConfigError for a bad, doubled or empty one."""
     voters: list[Voter] = []
     for entry in entries:
         match = _VOTER.match(entry)
         if match is None:
-            raise ConfigError(
-                f"controller.quorum.voters has {entry!r}: write id@host:port:directory-id, or id@host:port"
-            )
+            raise ConfigError(f"{key} has {entry!r}: write id@host:port:directory-id, or id@host:port")
         try:
             directory_id = uuid_from_text(match[4]) if match[4] else None
         except ValueError as error:
-            raise ConfigError(f"controller.quorum.voters has {entry!r}: {error}") from error
+            raise ConfigError(f"{key} has {entry!r}: {error}") from error
         voters.append(
             Voter(
-                node_id=_node_id(match[1]),
+                node_id=_node_id(key, match[1]),
                 host=match[2].strip("[]"),
-                port=_port("controller.quorum.voters", entry, match[3], lowest=1),
+                port=_port(key, entry, match[3], lowest=1),
                 directory_id=directory_id,
             )
         )
     ids = [voter.node_id for voter in voters]
     for node_id in ids:
         if ids.count(node_id) > 1:
-            raise ConfigError(
-                f"controller.quorum.voters has node {node_id} twice: give each voter its own id"
-            )
+            raise ConfigError(f"{key} has node {node_id} twice: give each voter its own id")
     addresses = [(voter.host, voter.port) for voter in voters]
     for host, port in addresses:
         if addresses.count((host, port)) > 1:
-            raise ConfigError(
-                f"controller.quorum.voters has {host}:{port} twice: each voter listens on its own"
-            )
+            raise ConfigError(f"{key} has {host}:{port} twice: each voter listens on its own")
     return tuple(voters)
 
 
-def _node_id(text: str) -> int:
+def parse_servers(key: str, entries: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """`host:port` entries of one key as (host, port), IPv6 hosts without brackets. Raises ConfigError."""
+    servers = []
+    for entry in entries:
+        match = _SERVER.match(entry)
+        if match is None:
+            raise ConfigError(f"{key} has {entry!r}: write host:port, or [address]:port for IPv6")
+        servers.append((match[1].strip("[]"), _port(key, entry, match[2], lowest=1)))
+    return tuple(servers)
+
+
+def _node_id(key: str, text: str) -> int:
     value = int(text)
     if value >= 2**31:
-        raise ConfigError(f"controller.quorum.voters has node id {value}: the largest is {2**31 - 1}")
+        raise ConfigError(f"{key} has node id {value}: the largest is {2**31 - 1}")
     return value
 
 

@@ -56,7 +56,6 @@ ALWAYS: Mapping[str, Refusal] = {
     ),
     "zookeeper.connect": Refusal(_SET, "remove the line and set controller.quorum.voters"),
     "zookeeper.metadata.migration.enable": Refusal("`true`", "finish the migration with Kafka", _is("true")),
-    "controller.quorum.bootstrap.servers": Refusal(_SET, "name the voters in controller.quorum.voters"),
 }
 WITH_TLS: Mapping[str, Refusal] = {
     "ssl.cipher.suites": Refusal(_SET, "gRPC chooses the cipher suites; remove the line"),

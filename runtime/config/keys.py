@@ -6,9 +6,9 @@ keys are in `config`.
 
 from __future__ import annotations
 
-from metaquorum.raft.config import RaftConfig
-from metaquorum.runtime.config.key import BROKER, CONTROLLER, MAX_LONG, MIB, Key, bytes_key, ms_key
+from metaquorum.runtime.config.key import BROKER, CONTROLLER, MAX_LONG, Key, ms_key
 from metaquorum.runtime.config.keys_data import DATA
+from metaquorum.runtime.config.keys_quorum import METADATA_LOG, QUORUM
 from metaquorum.runtime.config.keys_topics import TOPICS
 
 _NODE = (
@@ -30,9 +30,16 @@ _NODE = (
         "controller.quorum.voters",
         "list",
         None,
-        "The voters as `id@host:port:directory-id`, separated by commas; `id@host:port` does not pin the "
-        "directory. A controller must be one of them, a broker must not.",
-        required=True,
+        "The static voters as `id@host:port:directory-id`, separated by commas; `id@host:port` does not pin "
+        "the directory. A controller must be one of them, a broker must not.",
+    ),
+    Key(
+        "controller.quorum.bootstrap.servers",
+        "list",
+        (),
+        "Controllers of a quorum with dynamic voters (kraft.version 1), as `host:port`, from which a node "
+        "learns the others. `storage format` reads it; no node of this release starts without "
+        "`controller.quorum.voters`.",
     ),
     Key(
         "listeners",
@@ -72,137 +79,6 @@ _NODE = (
         "text",
         None,
         "The directory of the metadata log. Default: the first of `log.dirs`.",
-    ),
-)
-
-_RAFT = RaftConfig()
-
-_QUORUM = (
-    ms_key(
-        "controller.quorum.election.timeout.ms",
-        _RAFT.election_timeout_ms,
-        "How long a candidate waits for votes, and a voter without a leader waits before it starts a "
-        "pre-vote. Each wait is random, from 1 to 1.5 times this.",
-    ),
-    ms_key(
-        "controller.quorum.election.backoff.max.ms",
-        _RAFT.election_backoff_max_ms,
-        "The maximum wait after a lost election.",
-    ),
-    ms_key(
-        "controller.quorum.fetch.timeout.ms",
-        _RAFT.fetch_timeout_ms,
-        "A follower that has not fetched from the leader for this long (random, from 1 to 1.5 times this) "
-        "stands for election. A leader that has not heard from a majority for 1.5 times this resigns.",
-    ),
-    ms_key(
-        "controller.quorum.request.timeout.ms",
-        _RAFT.request_timeout_ms,
-        "The timeout of a request between nodes.",
-    ),
-    ms_key(
-        "controller.quorum.retry.backoff.ms",
-        _RAFT.retry_backoff_ms,
-        "The wait before a failed request is retried; doubles with every failure.",
-    ),
-    ms_key(
-        "controller.quorum.retry.backoff.max.ms",
-        _RAFT.retry_backoff_max_ms,
-        "The maximum of that wait.",
-        own=True,
-    ),
-    ms_key(
-        "controller.quorum.fetch.max.wait.ms",
-        _RAFT.fetch_max_wait_ms,
-        "How long the leader holds a voter's fetch while there is nothing new.",
-        own=True,
-    ),
-    ms_key(
-        "controller.quorum.high.watermark.linger.ms",
-        10,
-        "How long an advance of the high watermark may wait for the next records before the leader sends "
-        "it to the other voters. Brokers get it at once; with 0 all nodes do.",
-        minimum=0,
-        maximum=1000,
-        own=True,
-    ),
-    ms_key(
-        "controller.quorum.observer.fetch.max.wait.ms",
-        _RAFT.observer_fetch_max_wait_ms,
-        "How long the leader holds a broker's fetch while there is nothing new (NoOp records do not count).",
-        own=True,
-    ),
-    bytes_key(
-        "controller.quorum.fetch.max.bytes",
-        _RAFT.fetch_max_bytes,
-        "The maximum size of records in one fetch answer; at least one whole batch is sent.",
-        minimum=1024,
-        maximum=32 * MIB,
-        own=True,
-    ),
-    bytes_key(
-        "controller.quorum.fetch.snapshot.max.bytes",
-        _RAFT.snapshot_chunk_bytes,
-        "The chunk size of a snapshot fetch.",
-        minimum=1024,
-        maximum=32 * MIB,
-        own=True,
-    ),
-)
-
-_METADATA_LOG = (
-    bytes_key(
-        "metadata.log.segment.bytes",
-        1024 * MIB,
-        "The size at which a new segment starts.",
-        minimum=MIB,
-    ),
-    ms_key(
-        "metadata.log.segment.ms",
-        7 * 24 * 3_600_000,
-        "The age of the first record at which a new segment starts.",
-        maximum=MAX_LONG,
-    ),
-    Key(
-        "metadata.max.retention.bytes",
-        "int",
-        100 * MIB,
-        "Old segments and snapshots are deleted, up to a newer snapshot, while log and snapshots are "
-        "larger than this. -1: no limit.",
-        minimum=-1,
-        maximum=MAX_LONG,
-        unit="bytes",
-    ),
-    Key(
-        "metadata.max.retention.ms",
-        "int",
-        7 * 24 * 3_600_000,
-        "Old segments and snapshots are deleted, up to a newer snapshot, once they are older than this. "
-        "-1: no limit.",
-        minimum=-1,
-        maximum=MAX_LONG,
-        unit="ms",
-    ),
-    ms_key(
-        "metadata.max.idle.interval.ms",
-        500,
-        "The active controller writes a NoOp record after this much idle time. 0: never.",
-        minimum=0,
-        roles=(CONTROLLER,),
-    ),
-    bytes_key(
-        "metadata.log.max.record.bytes.between.snapshots",
-        20 * MIB,
-        "A snapshot is written after this many bytes of records.",
-        minimum=1,
-        maximum=MAX_LONG,
-    ),
-    ms_key(
-        "metadata.log.max.snapshot.interval.ms",
-        3_600_000,
-        "A snapshot is written at least this often while records arrive. 0: never because of time.",
-        minimum=0,
-        maximum=MAX_LONG,
     ),
 )
 
@@ -442,8 +318,8 @@ _PROCESS = (
 
 GROUPS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("The node", _NODE),
-    ("The quorum", _QUORUM),
-    ("The metadata log", _METADATA_LOG),
+    ("The quorum", QUORUM),
+    ("The metadata log", METADATA_LOG),
     ("Controllers", _CONTROLLER),
     ("Brokers", _BROKER),
     ("Partition data on brokers", DATA),

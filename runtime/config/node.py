@@ -28,19 +28,21 @@ from metaquorum.runtime.config.addresses import (
     parse_listeners,
     parse_metrics_listener,
     parse_protocols,
+    parse_servers,
     parse_voters,
     protocol_of,
 )
 from metaquorum.runtime.config.foreign import check_passed_over, refuse_unknown, with_new_names
 from metaquorum.runtime.config.key import BOTH, BROKER, CONTROLLER, Value
 from metaquorum.runtime.config.keys import KEYS
-from metaquorum.runtime.config.tls import TlsFiles
+from metaquorum.runtime.config.tls import TlsFiles, check_tls, tls_files
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.storage.log.log import LogConfig
 
 MAX_FILE_BYTES = 1024 * 1024
 UNKNOWN_NODE_ID = -1
 """`NodeConfig.node_id` of a broker that has yet to find its id, as in Kafka; no process goes on with it."""
+BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +55,20 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """Everything that a process is told. `values` has every key with its default filled in; `passed_over` are
-    Kafka's keys in the file that change nothing here."""
+    """Everything that a process is told. `voters` are the static ones, none where the log has the voter set;
+    `bootstrap_servers` are (host, port) of controllers, `controller_listener` is the name of theirs. `values`
+    has every key with its default filled in; `passed_over` are Kafka's keys in the file that change nothing
+    here."""
 
     path: Path
     role: str
     node_id: int
     voters: tuple[Voter, ...]
+    bootstrap_servers: tuple[tuple[str, int], ...]
     listeners: tuple[Listener, ...]
     advertised: tuple[Listener, ...]
     metrics_listener: Listener | None
+    controller_listener: str
     controllers_use_tls: bool
     log_dirs: tuple[Path, ...]
     metadata_log_dir: Path
@@ -345,7 +351,7 @@ def _role(pairs: Mapping[str, str], wanted: str | None) -> str:
 def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     role = cast("tuple[str, ...]", values["process.roles"])[0]
     node_id = UNKNOWN_NODE_ID if values["node.id"] is None else cast(int, values["node.id"])
-    voters = parse_voters(cast("tuple[str, ...]", values["controller.quorum.voters"]))
+    voters, servers = _quorum(values)
     _check_membership(role, node_id, voters)
     protocols = parse_protocols(cast("tuple[str, ...]", values["listener.security.protocol.map"]))
     listeners = parse_listeners("listeners", cast("tuple[str, ...]", values["listeners"]), protocols)
@@ -372,13 +378,15 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
         role=role,
         node_id=node_id,
         voters=voters,
+        bootstrap_servers=servers,
         listeners=listeners,
         advertised=advertised or listeners,
         metrics_listener=parse_metrics_listener(cast("str | None", values["metrics.listener"]), listeners),
+        controller_listener=controller_name,
         controllers_use_tls=protocol_of(controller_name, protocols) == "SSL",
         log_dirs=log_dirs,
         metadata_log_dir=Path(cast(str, metadata_dir)) if metadata_dir else log_dirs[0],
-        tls=_tls_files(values),
+        tls=tls_files(values),
         raft=_raft(values),
         log=LogConfig(
             segment_bytes=cast(int, values["metadata.log.segment.bytes"]),
@@ -390,7 +398,7 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
         ),
         values=values,
     )
-    _check_tls(config)
+    check_tls(config.tls, serves_tls=any(listener.is_tls for listener in listeners))
     if role == BROKER:
         known = config.with_node_id(0) if node_id == UNKNOWN_NODE_ID else config
         # What this machine is called is asked when the process starts.
@@ -399,50 +407,27 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     return config
 
 
+def _quorum(values: Mapping[str, Value]) -> tuple[tuple[Voter, ...], tuple[tuple[str, int], ...]]:
+    """The static voters and the (host, port) of controllers; one of them may be empty."""
+    voters = parse_voters(cast("tuple[str, ...]", values["controller.quorum.voters"] or ()))
+    servers = parse_servers(BOOTSTRAP_SERVERS, cast("tuple[str, ...]", values[BOOTSTRAP_SERVERS]))
+    if not voters and not servers:
+        raise ConfigError(
+            f"controller.quorum.voters is missing: name every controller there, or, where the voters are "
+            f"dynamic, some of them in {BOOTSTRAP_SERVERS}"
+        )
+    return voters, servers
+
+
 def _check_membership(role: str, node_id: int, voters: tuple[Voter, ...]) -> None:
     ids = sorted(voter.node_id for voter in voters)
-    if role == CONTROLLER and node_id not in ids:
+    if role == CONTROLLER and voters and node_id not in ids:
         raise ConfigError(
             f"node.id={node_id} is not among controller.quorum.voters ({', '.join(map(str, ids))}): "
             "add this controller there, on every node, or correct node.id"
         )
     if role == BROKER and node_id in ids:
         raise ConfigError(f"node.id={node_id} is a controller's id: give the broker its own id")
-
-
-def _tls_files(values: Mapping[str, Value]) -> TlsFiles:
-    for store in ("ssl.keystore", "ssl.truststore"):
-        kind = values[f"{store}.type"]
-        if values[f"{store}.location"] and kind != "pem":
-            raise ConfigError(
-                f"{store}.type={kind} is not read here: name a PEM file in {store}.location and leave the "
-                "type out"
-            )
-    keystore = cast("str | None", values["ssl.keystore.location"])
-    truststore = cast("str | None", values["ssl.truststore.location"])
-    return TlsFiles(
-        keystore=Path(keystore) if keystore else None,
-        truststore=Path(truststore) if truststore else None,
-        client_auth=values["ssl.client.auth"] == "required",
-    )
-
-
-def _check_tls(config: NodeConfig) -> None:
-    serves_tls = any(listener.is_tls for listener in config.listeners)
-    if serves_tls and config.tls.keystore is None:
-        raise ConfigError(
-            "a listener is SSL, but ssl.keystore.location is missing: set it to the PEM file with the key "
-            "and certificate chain"
-        )
-    if config.tls.client_auth and config.tls.truststore is None:
-        raise ConfigError(
-            "ssl.client.auth=required needs ssl.truststore.location: set it to the PEM file of the "
-            "clients' CA"
-        )
-    if config.tls.client_auth and not serves_tls:
-        raise ConfigError(
-            "ssl.client.auth=required, but no listener is SSL: map one in listener.security.protocol.map"
-        )
 
 
 def _raft(values: Mapping[str, Value]) -> RaftConfig:

@@ -1,9 +1,14 @@
-"""Which PEM files a listener or a client uses. Reads none of them."""
+"""Which PEM files a listener or a client uses, by the ssl.* keys. Reads none of the files."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
+
+from metaquorum.runtime.config.key import Value
+from metaquorum.runtime.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,3 +19,39 @@ class TlsFiles:
     keystore: Path | None = None
     truststore: Path | None = None
     client_auth: bool = False
+
+
+def tls_files(values: Mapping[str, Value]) -> TlsFiles:
+    """What the keys of a configuration say. Raises ConfigError for a store that is not a PEM file."""
+    for store in ("ssl.keystore", "ssl.truststore"):
+        kind = values[f"{store}.type"]
+        if values[f"{store}.location"] and kind != "pem":
+            raise ConfigError(
+                f"{store}.type={kind} is not read here: name a PEM file in {store}.location and leave the "
+                "type out"
+            )
+    keystore = cast("str | None", values["ssl.keystore.location"])
+    truststore = cast("str | None", values["ssl.truststore.location"])
+    return TlsFiles(
+        keystore=Path(keystore) if keystore else None,
+        truststore=Path(truststore) if truststore else None,
+        client_auth=values["ssl.client.auth"] == "required",
+    )
+
+
+def check_tls(tls: TlsFiles, *, serves_tls: bool) -> None:
+    """Raises ConfigError where the files do not fit the listeners. `serves_tls`: one of them is SSL."""
+    if serves_tls and tls.keystore is None:
+        raise ConfigError(
+            "a listener is SSL, but ssl.keystore.location is missing: set it to the PEM file with the key "
+            "and certificate chain"
+        )
+    if tls.client_auth and tls.truststore is None:
+        raise ConfigError(
+            "ssl.client.auth=required needs ssl.truststore.location: set it to the PEM file of the "
+            "clients' CA"
+        )
+    if tls.client_auth and not serves_tls:
+        raise ConfigError(
+            "ssl.client.auth=required, but no listener is SSL: map one in listener.security.protocol.map"
+        )

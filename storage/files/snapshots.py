@@ -17,6 +17,9 @@ from metaquorum.storage.types import LogPosition
 SUFFIX = ".checkpoint"
 PARTIAL_SUFFIX = ".checkpoint.part"
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
+"""The records that the first active controller writes."""
+BOOTSTRAP_SNAPSHOT = LogPosition(0, 0)
+"""The checkpoint that formatting writes where the voters are dynamic: the voter set before any record."""
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _TEMPORARY = re.compile(r"\d{20}-\d{10}.*\.checkpoint\.(part|deleted)")
 

@@ -162,7 +162,7 @@ def test_ignore_formatted_goes_on_with_the_others(tmp_path: Path) -> None:
         (["-t", CLUSTER, "--node-id", 1, "-r", "2.8"], 1, "'2.8' is not a release"),
         (["-t", CLUSTER, "--node-id", 1, "-r", "3.0-IV1"], 1, "'3.0-IV1' is not a release"),
         (["-t", CLUSTER, "--node-id", 1, "-f", "x"], 2, "'x' is not NAME=LEVEL"),
-        (["-t", CLUSTER, "--node-id", 1, "-f", "kraft.version=1"], 1, "kraft.version above 0"),
+        (["-t", CLUSTER, "--node-id", 1, "-f", "kraft.version=1"], 1, "kraft.version=1 needs a voter set"),
         (["-t", CLUSTER, "--node-id", 1, "-f", "group.versio=1"], 1, "there is no such feature"),
         (["-t", CLUSTER, "--node-id", 1, "-f", "transaction.version=77"], 1, "supports levels 0 to 2"),
         (["-t", CLUSTER, "--node-id", 1, "--directory-id", "AAAAAAAAAAAAAAAAAAAAAQ"], 1, "reserved"),

@@ -239,6 +239,7 @@ UNSET = frozenset(
         "advertised.listeners",
         "broker.rack",
         "controller.listener.names",
+        "controller.quorum.bootstrap.servers",
         "delegation.token.secret.key",
         "log.dirs",
         "log.retention.minutes",

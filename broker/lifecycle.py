@@ -222,13 +222,15 @@ def _triggers() -> str:
 
 
 def _diagram() -> str:
-    """A Mermaid state diagram of every transition: one arrow per pair of states."""
+    """A Mermaid state diagram of every transition: one arrow per pair of states and four triggers."""
     lines = ["```mermaid", "stateDiagram-v2", "    [*] --> NOT_RUNNING"]
     for state, edges in TRANSITIONS.items():
         arrows: dict[BrokerState, list[str]] = {}
         for trigger, following in edges.items():
             arrows.setdefault(following, []).append(trigger.name)
-        lines += [f"    {state.name} --> {to.name}: {', '.join(names)}" for to, names in arrows.items()]
+        for to, names in arrows.items():
+            for at in range(0, len(names), 4):
+                lines.append(f"    {state.name} --> {to.name}: {', '.join(names[at : at + 4])}")
     return "\n".join([*lines, "    SHUTTING_DOWN --> [*]", "```"])
 
 

@@ -126,9 +126,9 @@ def on_fetch_response(
     if response.snapshot is not None:
         snapshots.redirect(state, now_ms, role, response.snapshot, request.fetch_offset)
     elif response.diverging is not None:
-        _truncate(state, response.diverging)
+        on_diverging(state, response.diverging)
     else:
-        agreed = _append(state, now_ms, role, request.fetch_offset, response.records)
+        agreed = on_records(state, now_ms, role, request.fetch_offset, response.records)
         replication.set_high_watermark(state, min(response.high_watermark, agreed))
 
 
@@ -143,41 +143,39 @@ def _on_error(state: RaftState, now_ms: int, role: Follower, response: FetchResp
         )
 
 
-def _truncate(state: RaftState, diverging: LogPosition) -> None:
+def on_diverging(state: RaftState, diverging: LogPosition) -> None:
+    """The leader said where the common epoch ends on its side: what lies above is of another history."""
     end = state.log.truncation_offset(diverging)
     if end < state.log.end_offset:
-        _truncate_at(state, end)
+        _cut(state, end)
 
 
-def _append(state: RaftState, now_ms: int, role: Follower, fetch_offset: int, records: bytes) -> int:
+def on_records(state: RaftState, now_ms: int, role: Follower, fetch_offset: int, records: bytes) -> int:
     """Append the leader's bytes unchanged; returns up to where this log is known to agree with the leader's.
 
-    A voter fetches from its synced end, so its log can reach further: with batches that it got from this
-    leader already (the answer to a keep-alive), or with what it wrote or got in an older epoch. The former
-    are skipped, the latter are cut where the epochs part. What lies above the answer has not been compared:
-    the high watermark must not reach into it.
+    A voter fetches from its synced end, so its log can reach beyond `fetch_offset`: with batches that it got
+    from this leader already (the answer to a keep-alive), or with what it wrote or got in an older epoch. The
+    former are skipped, the latter are cut, and only then does what is new follow the log's end. What lies
+    above the answer has not been compared: the high watermark must not reach into it.
     """
     if not records:
         return fetch_offset
-    log = state.log
+    log, agreed, held = state.log, fetch_offset, 0
     try:
         batches = Batches.parse(records, file=f"the answer of node {role.leader_id}")
     except StorageError as error:
         _refuse_records(state, now_ms, role, str(error))
-        return fetch_offset
-    skip, agreed = 0, fetch_offset
+        return agreed
     for header in batches.headers:
-        if header.next_offset > log.end_offset:
+        same_epoch = log.epochs.epoch_at(header.base_offset) == header.leader_epoch
+        if header.next_offset > log.end_offset or not same_epoch:
             break
-        if log.epochs.epoch_at(header.base_offset) != header.leader_epoch:
-            _truncate_at(state, header.base_offset)
-            break
-        skip, agreed = skip + 1, header.next_offset
-    new = batches.after(skip)
+        held, agreed = held + 1, header.next_offset
+    new = batches.after(held)
     if not new.headers:
         return agreed
     if new.base_offset < log.end_offset:
-        _truncate_at(state, new.base_offset)
+        _cut(state, new.base_offset)
     problem = new.problem_after(log.end_offset, log.epochs.last_epoch)
     newest_epoch = new.headers[-1].leader_epoch
     if problem is None and newest_epoch > state.epoch:
@@ -191,7 +189,7 @@ def _append(state: RaftState, now_ms: int, role: Follower, fetch_offset: int, re
     return new.next_offset
 
 
-def _truncate_at(state: RaftState, end_offset: int) -> None:
+def _cut(state: RaftState, end_offset: int) -> None:
     known.check_cut(state, end_offset)
     state.log.truncate(end_offset)
     state.out.append(TruncateLog(end_offset=end_offset))

@@ -1,23 +1,14 @@
 """What comes into a broker's replica manager and what goes out of it, as values.
 
-Disk work is named by (directory id, partition, `incarnation`). The manager gives a replica a new incarnation
-whenever what was asked before must not count any more (created anew, truncated, moved), and drops reports on
-older ones. For one directory, work is carried out in the order in which it was given; its reports come in
-that order too. Reads may overtake. An error of the disk is never a report on one work item: it is one
-`DirectoryFailed`, after which the directory reports nothing more.
+`disk_work` has what concerns the log directories.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from metaquorum.broker.replica.messages import (
-    DataRequest,
-    DataResponse,
-    FetchRequest,
-    FetchResponse,
-    PartitionKey,
-)
+from metaquorum.broker.replica.disk_work import DiskReport, DiskWork
+from metaquorum.broker.replica.messages import DataRequest, DataResponse, FetchRequest, FetchResponse
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
@@ -28,35 +19,6 @@ from metaquorum.metadata.requests.partitions import (
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
-from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.log.epochs import EpochTable
-from metaquorum.storage.partition.producers import ProducerTable
-
-# ---- what is on the disks when the manager is made -----------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaLog:
-    """A partition's log as it was opened: everything in it is durable. `end_offset` is exclusive;
-    `high_watermark` comes from the checkpoint, lies within the log and only bounds reads (KIP-101)."""
-
-    start_offset: int = 0
-    end_offset: int = 0
-    high_watermark: int = 0
-    size_bytes: int = 0
-    epochs: EpochTable = field(default_factory=EpochTable)
-    producers: ProducerTable = field(default_factory=ProducerTable)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundReplica:
-    """A replica in a directory, with the incarnation under which its log was opened."""
-
-    key: PartitionKey
-    topic: str
-    incarnation: int
-    log: ReplicaLog
-
 
 # ---- in ------------------------------------------------------------------------------------------
 
@@ -102,120 +64,13 @@ class ControllerAnswered:
     response: AlterPartitionResponse | AssignReplicasToDirsResponse | AllocateProducerIdsResponse | ApiError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaCreated:
-    """The replica's directory and identity file are durable, and its log is open and empty."""
-
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogAppended:
-    """Written, not yet durable. `end_offset` exclusive, `size_bytes` of the whole log."""
-
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-    end_offset: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogsSynced:
-    """Durable now, of one directory: (partition, incarnation, exclusive end offset)."""
-
-    directory_id: bytes
-    ends: tuple[tuple[PartitionKey, int, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogCut:
-    """The log was truncated (or emptied), durably; what is left, with the producers' state rebuilt."""
-
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-    log: ReplicaLog
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogTrimmed:
-    """Retention or an operator moved the log's start up."""
-
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-    start_offset: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaRemoved:
-    """The replica's directory was renamed away, durably (its files follow later)."""
-
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRead:
-    """The answer to a `ReadPartition`: whole batches, or None where the log no longer holds the offset.
-    `problem` (one line, `data` is None then): the bytes there are damaged; nothing may be concluded about the
-    log's ends, and the reader is to be told KAFKA_STORAGE_ERROR with it."""
-
-    token: int
-    data: bytes | None
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFound:
-    """The answer to a `FindOffset`: the first record not older, below the bound; None: there is none.
-    `problem`: as for `PartitionRead`."""
-
-    token: int
-    offset: int | None
-    timestamp_ms: int
-    leader_epoch: int
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryFailed:
-    """A directory gave an error, hangs, or was found unusable by the probe. `reason` is one line."""
-
-    directory_id: bytes
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryMeasured:
-    """Room in a good directory, now and then."""
-
-    directory_id: bytes
-    total_bytes: int
-    usable_bytes: int
-
-
 DataEvent = (
     DataRequestArrived
     | DataRequestCancelled
     | PeerFetched
     | PeerFetchFailed
     | ControllerAnswered
-    | ReplicaCreated
-    | LogAppended
-    | LogsSynced
-    | LogCut
-    | LogTrimmed
-    | ReplicaRemoved
-    | PartitionRead
-    | OffsetFound
-    | DirectoryFailed
-    | DirectoryMeasured
+    | DiskReport
 )
 
 # ---- out -----------------------------------------------------------------------------------------
@@ -250,153 +105,10 @@ class AskController:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
-    """What a topic's configuration says about its logs. Bytes and ms; -1: without bound."""
-
-    segment_bytes: int = 1024**3
-    segment_ms: int = 7 * 86_400_000
-    retention_bytes: int = -1
-    retention_ms: int = 7 * 86_400_000
-    file_delete_delay_ms: int = 60_000
-    deletes: bool = True
-    """False: `cleanup.policy` is compact alone, and retention removes nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateReplica:
-    """Make the replica's directory, `<topic>-<partition>`, durably, and open its log: `ReplicaCreated`."""
-
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-    topic: str
-    settings: LogSettings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendPartition:
-    """Append batches that were checked: `LogAppended`, then, with `sync`, a `LogsSynced` that covers it."""
-
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-    batches: Batches
-    sync: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutPartition:
-    """Truncate to `end_offset` (a batch that holds it goes whole), under the new incarnation: `LogCut`.
-    With `start_over` the log is emptied and begins at `end_offset`."""
-
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-    end_offset: int
-    start_over: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveReplica:
-    """Rename the replica's directory to `...-delete`, durably: `ReplicaRemoved`; its files go after the
-    delay of its topic. `reason` is for the operator's log."""
-
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeLogSettings:
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-    settings: LogSettings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnforceRetention:
-    """Remove old segments that end at or below `below_offset` (the high watermark) as the settings allow:
-    `LogTrimmed` if any went. `wall_ms`: the wall clock, against which records' timestamps are old."""
-
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-    below_offset: int
-    wall_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrimTo:
-    """A follower's log starts where its leader's starts; segments wholly below go: `LogTrimmed`."""
-
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-    start_offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPartition:
-    """Whole batches from the one that holds `from_offset`, none that begins at or above `to_offset`; at
-    least one if there is one: `PartitionRead`."""
-
-    token: int
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-    from_offset: int
-    to_offset: int
-    max_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindOffset:
-    """The first record below `below_offset` that is not older than `timestamp_ms`: `OffsetFound`."""
-
-    token: int
-    directory_id: bytes
-    key: PartitionKey
-    incarnation: int
-    timestamp_ms: int
-    below_offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointHighWatermarks:
-    """Write a directory's `replication-offset-checkpoint` (Kafka's format): all replicas in it, by
-    (topic, partition, high watermark)."""
-
-    directory_id: bytes
-    high_watermarks: tuple[tuple[str, int, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbandonDirectory:
-    """Nothing more is to be done in a directory that is bad: files are closed, its lock is kept."""
-
-    directory_id: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineDirectoriesChanged:
     """The set of bad directories grew: the next heartbeat must say so at once."""
 
     directories: tuple[bytes, ...]
 
 
-DiskWork = (
-    CreateReplica
-    | AppendPartition
-    | CutPartition
-    | RemoveReplica
-    | ChangeLogSettings
-    | EnforceRetention
-    | TrimTo
-    | ReadPartition
-    | FindOffset
-    | CheckpointHighWatermarks
-    | AbandonDirectory
-)
 DataEffect = DataRespond | SendFetch | AskController | OfflineDirectoriesChanged | DiskWork | Warn | Stop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metaquorum.broker.replica.events import FoundReplica
+from metaquorum.broker.replica.disk_work import FoundReplica
 from metaquorum.broker.replica.messages import PartitionKey
 
 

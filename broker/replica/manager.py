@@ -1,8 +1,7 @@
 """All replicas of one broker: the inbox of partition data, and the one place that knows every part of it.
 
-Pure. Owns who hears of what, and in which order; what a partition does is `partition`'s, where a replica may
-lie is `placement`'s and `reconcile`'s, who fetches from whom `fetchers`' and `fetches`', what waits for whom
-`produces`' and `offsets`'.
+Pure. Owns the order in which its parts learn what happened. What a partition does is `partition`'s, where a
+replica lies `placement`'s, fetching from other brokers `fetchers`', answering requests `requests`'.
 """
 
 from __future__ import annotations
@@ -19,58 +18,39 @@ from metaquorum.broker.replica.controller_requests.isr_changes import IsrChanges
 from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIds
 from metaquorum.broker.replica.controller_requests.requests import ControllerTalk
 from metaquorum.broker.replica.deadlines import Deadlines
-from metaquorum.broker.replica.events import (
-    ControllerAnswered,
-    DataEffect,
-    DataEvent,
-    DataRequestArrived,
-    DataRequestCancelled,
-    DataRespond,
+from metaquorum.broker.replica.disk_work import (
     DirectoryFailed,
     DirectoryMeasured,
     LogAppended,
     LogCut,
     LogsSynced,
     LogTrimmed,
-    OfflineDirectoriesChanged,
     OffsetFound,
     PartitionRead,
-    PeerFetched,
-    PeerFetchFailed,
     ReplicaCreated,
     ReplicaRemoved,
+)
+from metaquorum.broker.replica.events import (
+    ControllerAnswered,
+    DataEffect,
+    DataEvent,
+    DataRequestArrived,
+    DataRequestCancelled,
+    OfflineDirectoriesChanged,
+    PeerFetched,
+    PeerFetchFailed,
 )
 from metaquorum.broker.replica.fetchers import Fetchers
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.known_brokers import KnownBrokers
-from metaquorum.broker.replica.messages import (
-    CONSUMER,
-    DataRequest,
-    DataResponse,
-    DescribeLogDirsRequest,
-    FetchedPartition,
-    FetchRequest,
-    InitProducerIdRequest,
-    ListedOffset,
-    ListOffsetsRequest,
-    MarkLogDirOfflineRequest,
-    MarkLogDirOfflineResponse,
-    PartitionKey,
-    ProduceRequest,
-    ProduceResult,
-)
+from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.tail import Tail
 from metaquorum.broker.replica.partition.values import Changes
 from metaquorum.broker.replica.placement.placement import Placement
-from metaquorum.broker.replica.requests.describe import describe_log_dirs, replica_status
-from metaquorum.broker.replica.requests.fetches import Fetches
-from metaquorum.broker.replica.requests.lookup import absence
-from metaquorum.broker.replica.requests.offsets import Offsets
-from metaquorum.broker.replica.requests.produces import Produces
+from metaquorum.broker.replica.requests.describe import replica_status
+from metaquorum.broker.replica.requests.handler import RequestHandler
 from metaquorum.broker.replica.status import ReplicaStatus
 from metaquorum.broker.replica.upkeep import Checkpoints, Round, retention_of
-from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
@@ -102,31 +82,14 @@ class ReplicaManager:
         self._is_stopped = False
         self._was_serving = False
         self._partition_deadlines: Deadlines[PartitionKey] = Deadlines()
-        tokens, correlation_ids = count(1), count(1)
+        next_correlation_id = count(1).__next__
         timeout_ms = config.controller_request_timeout_ms
         self._brokers = KnownBrokers()
         assignments = Assignments(ControllerCall(rng, timeout_ms), config.log_dir_assignment_timeout_ms)
         self._assignments = assignments
         call = ControllerCall(rng, timeout_ms)
         self._producer_ids = ProducerIds(call, config.replica_request_timeout_ms, out)
-        self._fetchers = Fetchers(
-            config, self._brokers.endpoint, correlation_ids.__next__, self._touched, out
-        )
-        tail = Tail(config.log_tail_cache_max_bytes)
-        self._fetches = Fetches(config, self._find_fetched, self._touched, tail, tokens.__next__, rng, out)
-        self._isr = IsrChanges(
-            ControllerCall(rng, timeout_ms),
-            self._running,
-            self._fetches.tell_caught_up,
-            config.replica_fetch_backoff_ms,
-        )
-        self._controller = ControllerTalk(
-            config.broker_id, assignments, self._isr, self._producer_ids, correlation_ids.__next__, out
-        )
-        self._produces = Produces(
-            self._find_produced, self._touched, tail, config.produce_purgatory_max_requests, out
-        )
-        self._offsets = Offsets(self._find_listed, tokens.__next__, out)
+        self._fetchers = Fetchers(config, self._brokers.endpoint, next_correlation_id, self._touched, out)
         self._placement = Placement(
             config,
             directories,
@@ -134,8 +97,28 @@ class ReplicaManager:
             fetchers=self._fetchers,
             brokers=self._brokers,
             touched=self._touched,
-            stirred=self._fetches.stir,
+            stirred=self._stirred,
             out=out,
+        )
+        self._requests = RequestHandler(
+            config,
+            self._placement,
+            self._brokers,
+            self._producer_ids,
+            touched=self._touched,
+            directory_failed=self._directory_failed,
+            rng=rng,
+            out=out,
+        )
+        self._fetches = self._requests.fetches
+        self._isr = IsrChanges(
+            ControllerCall(rng, timeout_ms),
+            self._running,
+            self._fetches.tell_caught_up,
+            config.replica_fetch_backoff_ms,
+        )
+        self._controller = ControllerTalk(
+            config.broker_id, assignments, self._isr, self._producer_ids, next_correlation_id, out
         )
         self._checkpoints = Checkpoints(config, now_ms, out)
         self._rounds = (
@@ -196,7 +179,7 @@ class ReplicaManager:
             return []
         self._note_time(now_ms, wall_ms)
         if not serving and self._was_serving:
-            self._refuse_clients()
+            self._requests.refuse_clients()
         self._was_serving = serving
         self._dispatch(event, serving)
         return self._finish()
@@ -220,9 +203,9 @@ class ReplicaManager:
         self._producer_ids.tick(now_ms)
         for unreported in self._controller.unreported(now_ms):
             self._learn(unreported)
-        lost_ms = self._assignments.lost_deadline_ms()
-        if lost_ms is not None and now_ms >= lost_ms:
-            self._stop_untold()
+        untold = self._assignments.cannot_go_on(now_ms)
+        if untold is not None:
+            self._out.append(Stop(reason=untold, failed=True))
         return self._finish()
 
     def stop(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
@@ -231,10 +214,7 @@ class ReplicaManager:
             return []
         self._note_time(now_ms, wall_ms)
         self._is_stopped = True
-        text = f"broker {self._config.broker_id} is stopping: use another broker"
-        error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, text)
-        for part in (self._produces, self._fetches, self._offsets, self._producer_ids):
-            self._out += [DataRespond(key=key, response=error) for key in part.take_waiting()]
+        self._requests.stop()
         self._checkpoints.write(self._placement)
         return self._out.take()
 
@@ -258,7 +238,7 @@ class ReplicaManager:
         """Figures, counted when they are asked for: not for every step."""
         return replica_status(
             self._placement,
-            waiting_produces=len(self._produces),
+            waiting_produces=len(self._requests.produces),
             waiting_fetches=len(self._fetches),
             fetch_sessions=len(self._fetches.sessions),
             fetchers=len(self._fetchers),
@@ -266,20 +246,20 @@ class ReplicaManager:
             isr_expands=self._isr.expands,
             pending_isr_changes=len(self._isr),
             unassigned=len(self._assignments),
-            produced_bytes=self._produces.bytes,
-            produced_records=self._produces.records,
-            failed_produces=self._produces.failed,
+            produced_bytes=self._requests.produces.bytes,
+            produced_records=self._requests.produces.records,
+            failed_produces=self._requests.produces.failed,
             fetched_bytes=self._fetches.bytes,
             replicated_bytes=self._fetchers.bytes,
         )
 
     # ---- events ----------------------------------------------------------------------------------
 
-    def _dispatch(self, event: DataEvent, serving: bool) -> None:  # noqa: C901, PLR0912
-        now_ms = self._now_ms
+    def _dispatch(self, event: DataEvent, serving: bool) -> None:  # noqa: C901
+        now_ms, wall_ms = self._now_ms, self._wall_ms
         match event:
             case DataRequestArrived(key=key, request=request):
-                self._request(key, request, serving)
+                self._requests.handle(key, request, serving=serving, now_ms=now_ms, wall_ms=wall_ms)
             case LogAppended() | LogCut() | LogTrimmed():
                 self._log_moved(event)
             case LogsSynced(ends=ends):
@@ -287,17 +267,15 @@ class ReplicaManager:
             case PartitionRead():
                 self._fetches.read(event)
             case PeerFetched(correlation_id=at, response=response):
-                self._fetchers.answered(at, response, now_ms=now_ms, wall_ms=self._wall_ms)
+                self._fetchers.answered(at, response, now_ms=now_ms, wall_ms=wall_ms)
             case PeerFetchFailed(correlation_id=at):
                 self._fetchers.failed(at, now_ms=now_ms)
             case ControllerAnswered():
                 self._learn(event)
             case OffsetFound():
-                self._offsets.found(event)
+                self._requests.found(event)
             case DataRequestCancelled(key=key):
-                for part in (self._produces, self._fetches, self._offsets, self._producer_ids):
-                    if part.cancel(key):
-                        break
+                self._requests.cancel(key)
             case ReplicaCreated():
                 self._placement.created(event)
             case ReplicaRemoved():
@@ -309,95 +287,18 @@ class ReplicaManager:
             case _:
                 assert_never(event)
 
-    def _request(self, key: object, request: DataRequest, serving: bool) -> None:
-        now_ms = self._now_ms
-        refusal = self._refusal(request, serving)
-        if refusal is not None:
-            self._answer(key, refusal)
-            return
-        match request:
-            case ProduceRequest():
-                self._produces.handle(key, request, now_ms=now_ms, wall_ms=self._wall_ms)
-            case FetchRequest():
-                self._fetches.handle(key, request, now_ms=now_ms)
-            case ListOffsetsRequest():
-                self._offsets.handle(key, request)
-            case InitProducerIdRequest():
-                self._init_producer_id(key, request)
-            case DescribeLogDirsRequest():
-                self._answer(key, describe_log_dirs(self._placement, self._config.broker_id, request))
-            case MarkLogDirOfflineRequest():
-                self._mark_offline(key, request)
-            case _:
-                assert_never(request)
-
-    def _refusal(self, request: DataRequest, serving: bool) -> ApiError | None:
-        """Fenced brokers answer followers and operators (S2.20, S2.22); followers of an earlier life are
-        refused by anybody (S1.12)."""
-        if isinstance(request, FetchRequest) and request.replica_id > CONSUMER:
-            known = self._brokers.epoch(request.replica_id)
-            if known is not None and 0 <= request.replica_epoch < known:
-                text = (
-                    f"broker {request.replica_id} has epoch {known}, not {request.replica_epoch}: it was "
-                    "restarted; fetch with the new epoch"
-                )
-                return ApiError(ErrorCode.STALE_BROKER_EPOCH, text)
-            return None
-        if serving or isinstance(request, DescribeLogDirsRequest | MarkLogDirOfflineRequest):
-            return None
-        return self._fenced()
-
-    def _fenced(self) -> ApiError:
-        text = f"broker {self._config.broker_id} is fenced: use another broker, or try again later"
-        return ApiError(ErrorCode.BROKER_NOT_AVAILABLE, text)
-
-    def _refuse_clients(self) -> None:
-        """The broker has just been fenced. What clients produced goes on to be stored and is answered: it was
-        accepted; who waits for something to read hears at once that it is elsewhere now."""
-        error = self._fenced()
-        for key in (*self._fetches.refuse_clients(), *self._offsets.take_waiting()):
-            self._answer(key, error)
-
-    def _init_producer_id(self, key: object, request: InitProducerIdRequest) -> None:
-        image = self._placement.image
-        below = max(0, -1 if image is None else image.producer_ids.next_producer_id)
-        answer = self._producer_ids.ask(key, request, given_below=below, now_ms=self._now_ms)
-        if answer is not None:
-            self._answer(key, answer)
-
-    def _mark_offline(self, key: object, request: MarkLogDirOfflineRequest) -> None:
-        directories = self._placement.directories
-        found = None
-        if request.directory_id is not None:
-            found = directories.get(request.directory_id)
-        elif request.path is not None:
-            found = directories.named(request.path)
-        if found is None:
-            known = ", ".join(each.path for each in directories.all)
-            text = f"broker {self._config.broker_id} has no such log directory: it has {known}"
-            self._answer(key, ApiError(ErrorCode.LOG_DIR_NOT_FOUND, text))
-            return
-        was_offline = found.problem is not None
-        answer = MarkLogDirOfflineResponse(directory_id=found.directory_id, was_offline=was_offline)
-        self._answer(key, answer)
-        if not was_offline and found.directory_id is not None:
-            self._directory_failed(found.directory_id, "an operator took it offline")
-
     # ---- disks -----------------------------------------------------------------------------------
 
     def _log_moved(self, event: LogAppended | LogCut | LogTrimmed) -> None:
         partition = self._placement.partition_at(event.directory_id, event.key)
         if partition is None:
             return
-        match event:
-            case LogAppended():
-                partition.appended(event, now_ms=self._now_ms)
-            case LogCut():
-                partition.cut(event, now_ms=self._now_ms)
-            case LogTrimmed():
-                partition.trimmed(event, now_ms=self._now_ms)
-            case _:
-                assert_never(event)
+        if isinstance(event, LogAppended):
+            partition.appended(event, now_ms=self._now_ms)
+        elif isinstance(event, LogCut):
+            partition.cut(event, now_ms=self._now_ms)
+        else:
+            partition.trimmed(event, now_ms=self._now_ms)
         self._touched(partition)
 
     def _synced(self, directory_id: bytes, ends: tuple[tuple[PartitionKey, int, int], ...]) -> None:
@@ -410,8 +311,7 @@ class ReplicaManager:
     def _directory_failed(self, directory_id: bytes, reason: str) -> None:
         if not self._placement.directory_failed(directory_id, reason, now_ms=self._now_ms):
             return
-        self._fetches.directory_failed(directory_id)
-        self._offsets.directory_failed(directory_id)
+        self._requests.directory_failed(directory_id)
         known = self._placement.directories.get(directory_id)
         path = "" if known is None else known.path
         text = f"log directory {path} is now offline: {reason}; repair it and restart the broker"
@@ -420,28 +320,9 @@ class ReplicaManager:
         self._stop_if_unusable()
 
     def _stop_if_unusable(self) -> None:
-        directories = self._placement.directories
-        metadata = self._metadata_directory
-        if metadata is not None and directories.is_bad(metadata):
-            known = directories.get(metadata)
-            problem = "" if known is None else f"{known.path} ({known.problem})"
-            reason = (
-                f"stopped: the directory of the metadata log is offline: {problem}; repair it and restart"
-            )
+        reason = self._placement.directories.cannot_go_on(self._metadata_directory)
+        if reason is not None:
             self._out.append(Stop(reason=reason, failed=True))
-        elif directories.none_good:
-            lines = ", ".join(f"{each.path} ({each.problem})" for each in directories.bad())
-            reason = f"stopped: no log directory is online: {lines}; repair one of log.dirs and restart"
-            self._out.append(Stop(reason=reason, failed=True))
-
-    def _stop_untold(self) -> None:
-        limit_ms = self._config.log_dir_assignment_timeout_ms
-        reason = (
-            "stopped: a log directory failed before its replicas were assigned to it, and no controller "
-            f"acknowledged the loss within {limit_ms} ms (log.dir.failure.timeout.ms); check the quorum "
-            "and restart"
-        )
-        self._out.append(Stop(reason=reason, failed=True))
 
     def _learn(self, event: ControllerAnswered) -> None:
         learned = self._controller.answered(event, now_ms=self._now_ms)
@@ -489,28 +370,10 @@ class ReplicaManager:
     def _running(self, key: PartitionKey) -> Partition | None:
         return self._placement.running.get(key)
 
-    def _find_produced(self, key: PartitionKey) -> Partition | ProduceResult:
-        found = self._placement.running.get(key)
-        if found is not None:
-            return found
-        return absence(self._placement, self._config.broker_id, key).as_produced(key)
-
-    def _find_fetched(self, key: PartitionKey) -> Partition | FetchedPartition:
-        found = self._placement.running.get(key)
-        if found is not None:
-            return found
-        return absence(self._placement, self._config.broker_id, key).as_fetched(key)
-
-    def _find_listed(self, key: PartitionKey) -> Partition | ListedOffset:
-        found = self._placement.running.get(key)
-        if found is not None:
-            return found
-        return absence(self._placement, self._config.broker_id, key).as_listed(key)
+    def _stirred(self, key: PartitionKey) -> None:
+        self._fetches.stir(key)
 
     # ---- the end of every input ------------------------------------------------------------------
-
-    def _answer(self, key: object, response: DataResponse | ApiError) -> None:
-        self._out.append(DataRespond(key=key, response=response))
 
     def _note_time(self, now_ms: int, wall_ms: int) -> None:
         self._now_ms, self._wall_ms = now_ms, wall_ms

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.events import LogSettings
+from metaquorum.broker.replica.disk_work import LogSettings
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.metadata.features import ELR_VERSION
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.events import CheckpointHighWatermarks, DataEffect, EnforceRetention
+from metaquorum.broker.replica.disk_work import CheckpointHighWatermarks, EnforceRetention
+from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.placement.copies import Copy

@@ -12,7 +12,7 @@ import time
 import tracemalloc
 from typing import Any
 
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     CreateReplica,
     DiskWork,

@@ -92,7 +92,7 @@ REPLICATION_BUGS = (
         name="fetch-of-an-earlier-process",
         breaks="what an earlier process of a broker fetched acknowledges nothing",
         source="KIP-903, S1.12",
-        file="broker/replica/manager.py",
+        file="broker/replica/requests/handler.py",
         old="            if known is not None and 0 <= request.replica_epoch < known:\n",
         new="            if known is not None and known <= request.replica_epoch < 0:\n",
         caught_by=("tests/unit/broker/test_manager_requests.py",),
@@ -172,7 +172,7 @@ DIRECTORY_BUGS = (
         source="S3.6, S3.16",
         file="broker/replica/placement/reconcile.py",
         old="    if is_new or not directories.any_bad:\n        return Create(place)\n",
-        new="    if is_new or not directories.none_good:\n        return Create(place)\n",
+        new="    if is_new or directories.good_ids():\n        return Create(place)\n",
         caught_by=(RULES,),
     ),
     Bug(

@@ -14,15 +14,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.broker.replica.events import (
-    AskController,
-    ControllerAnswered,
-    CreateReplica,
-    DataEffect,
-    FoundReplica,
-    RemoveReplica,
-    ReplicaLog,
-)
+from metaquorum.broker.replica.disk_work import CreateReplica, FoundReplica, RemoveReplica, ReplicaLog
+from metaquorum.broker.replica.events import AskController, ControllerAnswered, DataEffect
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.metadata.errors import ApiError, ErrorCode

@@ -6,14 +6,13 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
     AppendPartition,
     ChangeLogSettings,
     CheckpointHighWatermarks,
     CreateReplica,
     CutPartition,
-    DataEvent,
     EnforceRetention,
     FindOffset,
     LogSettings,
@@ -21,6 +20,7 @@ from metaquorum.broker.replica.events import (
     RemoveReplica,
     TrimTo,
 )
+from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.storage.disk.interface import join, read_file

@@ -10,12 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from metaquorum.broker.replica.events import (
-    AskController,
-    ControllerAnswered,
-    DataEffect,
-    DataEvent,
-    DataRequestCancelled,
+from metaquorum.broker.replica.disk_work import (
     DirectoryMeasured,
     FindOffset,
     FoundReplica,
@@ -24,10 +19,17 @@ from metaquorum.broker.replica.events import (
     LogTrimmed,
     OffsetFound,
     PartitionRead,
-    PeerFetched,
-    PeerFetchFailed,
     ReplicaCreated,
     ReplicaRemoved,
+)
+from metaquorum.broker.replica.events import (
+    AskController,
+    ControllerAnswered,
+    DataEffect,
+    DataEvent,
+    DataRequestCancelled,
+    PeerFetched,
+    PeerFetchFailed,
 )
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.messages import (

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import PublishImage
 from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.disk_work import DiskWork
 from metaquorum.broker.replica.events import (
     AskController,
     ControllerAnswered,
     DataRequestArrived,
     DataRequestCancelled,
     DataRespond,
-    DiskWork,
     PeerFetched,
     PeerFetchFailed,
     SendFetch,

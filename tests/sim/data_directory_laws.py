@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AppendPartition,
-    AskController,
     CreateReplica,
     CutPartition,
-    DataEvent,
     DirectoryFailed,
     DiskWork,
     LogCut,
@@ -21,6 +19,7 @@ from metaquorum.broker.replica.events import (
     ReplicaCreated,
     ReplicaRemoved,
 )
+from metaquorum.broker.replica.events import AskController, DataEvent
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.store import DirectoryStore

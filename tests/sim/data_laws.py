@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from metaquorum.broker.replica.events import ReadPartition
+from metaquorum.broker.replica.disk_work import ReadPartition
 from metaquorum.broker.replica.messages import (
     ACKS_ALL,
     DataRequest,

@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
     AppendPartition,
-    DataEvent,
     DirectoryFailed,
     DiskWork,
     FindOffset,
     ReadPartition,
 )
+from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.store import DirectoryStore, DirectorySync
 from metaquorum.storage.errors import DiskError
 from tests.sim.data_disks import DataDirectory

@@ -25,11 +25,8 @@ MAX_FILES_IN_A_ROOM = 14
 """A dozen and a few; `__init__` is not counted."""
 
 LONG_FILES: dict[str, int] = {
-    "broker/replica/events.py": 415,
-    "broker/replica/manager.py": 526,
     "broker/replica/partition/partition.py": 449,
     "broker/replica/placement/placement.py": 453,
-    "broker/replica/requests/fetches.py": 443,
     "broker/replica/store/store.py": 431,
     "broker/session.py": 587,
     "cli/local/demo.py": 404,
@@ -67,7 +64,7 @@ NOQA = re.compile(r"C901|PLR09\d\d")
 COMPLEX_FUNCTIONS: dict[str, int] = {
     "C901": 9,
     "PLR0911": 12,
-    "PLR0912": 2,
+    "PLR0912": 1,
     "PLR0913": 10,
 }
 """How many functions carry a noqa, by ruff's rule: most are one `match` over every kind of a thing."""

@@ -141,6 +141,17 @@ class Assignments:
         first = next(iter(self._lost_since_ms.values()), None)
         return None if first is None else first + self._lost_timeout_ms
 
+    def cannot_go_on(self, now_ms: int) -> str | None:
+        """Why the broker has to stop, in one line: a loss was not acknowledged in time."""
+        lost_ms = self.lost_deadline_ms()
+        if lost_ms is None or now_ms < lost_ms:
+            return None
+        return (
+            "stopped: a log directory failed before its replicas were assigned to it, and no controller "
+            f"acknowledged the loss within {self._lost_timeout_ms} ms (log.dir.failure.timeout.ms); check "
+            "the quorum and restart"
+        )
+
     def next_deadline_ms(self) -> int | None:
         waits = (self.call.next_deadline_ms(waits=bool(self._wanted)), self.lost_deadline_ms())
         return min((each for each in waits if each is not None), default=None)

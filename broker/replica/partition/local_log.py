@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections import deque
 
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     CutPartition,
-    DataEffect,
     LogAppended,
     LogCut,
     LogTrimmed,
     ReplicaLog,
     TrimTo,
 )
+from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.values import Changes
 from metaquorum.raft.effects import Warn

@@ -13,15 +13,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     ChangeLogSettings,
-    DataEffect,
     LogAppended,
     LogCut,
     LogTrimmed,
     OffsetFound,
     ReplicaLog,
 )
+from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.messages import (
     FetchedPartition,
     FetchPartition,

@@ -59,9 +59,18 @@ class Directories:
         """Some configured directory cannot be used: what is not found may lie there (S3.6)."""
         return any(each.problem is not None for each in self.all)
 
-    @property
-    def none_good(self) -> bool:
-        return all(each.problem is not None for each in self.all)
+    def cannot_go_on(self, metadata_directory: bytes | None) -> str | None:
+        """Why the broker has to stop, in one line: none is good, or the one of the metadata log is bad."""
+        if metadata_directory is not None and self.is_bad(metadata_directory):
+            known = self._by_id[metadata_directory]
+            return (
+                f"stopped: the directory of the metadata log is offline: {known.path} ({known.problem}); "
+                "repair it and restart"
+            )
+        if all(each.problem is not None for each in self.all):
+            lines = ", ".join(f"{each.path} ({each.problem})" for each in self.bad())
+            return f"stopped: no log directory is online: {lines}; repair one of log.dirs and restart"
+        return None
 
     def good_ids(self) -> tuple[bytes, ...]:
         return tuple(sorted(each for each in self._by_id if self.is_good(each)))

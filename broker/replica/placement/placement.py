@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.assignments import Assignments
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
     CreateReplica,
-    DataEffect,
     RemoveReplica,
     ReplicaCreated,
     ReplicaLog,
     ReplicaRemoved,
 )
+from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.fetchers import Fetchers
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.messages import PartitionKey

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.deadlines import Deadlines
-from metaquorum.broker.replica.events import DataEffect, DataRespond, PartitionRead, ReadPartition
+from metaquorum.broker.replica.disk_work import PartitionRead, ReadPartition
+from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.fetch_sessions import (
     FINAL_EPOCH,
     FIRST_EPOCH,
@@ -30,58 +31,14 @@ from metaquorum.broker.replica.messages import (
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.tail import Tail
 from metaquorum.broker.replica.partition.values import Changes, ReadPlan
+from metaquorum.broker.replica.requests.fetch import Fetch
+from metaquorum.broker.replica.requests.lookup import Find, Touched
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.raft.outbox import Outbox
-
-Find = Callable[[PartitionKey], Partition | FetchedPartition]
-Touched = Callable[[Partition], None]
 
 _MOVES_FOLLOWER = Changes.END | Changes.ROLE
 _MOVES_CLIENT = Changes.HIGH_WATERMARK | Changes.ROLE
 _MOVES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE
-
-
-class Fetch:
-    """One request under way: parked while `reads` is empty. `plans`: what there is to read; `answers`: what
-    is to be said without reading. `whole`: every partition of the request is answered."""
-
-    __slots__ = (
-        "answers",
-        "data",
-        "deadline_ms",
-        "is_over",
-        "key",
-        "max_bytes",
-        "min_bytes",
-        "pending",
-        "plans",
-        "replica_epoch",
-        "session",
-        "whole",
-    )
-
-    def __init__(
-        self,
-        key: object,
-        request: FetchRequest,
-        session: Session,
-        now_ms: int,
-        *,
-        whole: bool,
-        max_bytes: int,
-    ) -> None:
-        self.key = key
-        self.session = session
-        self.whole = whole
-        self.replica_epoch = request.replica_epoch
-        self.min_bytes = request.min_bytes
-        self.max_bytes = max_bytes
-        self.deadline_ms = now_ms + max(0, request.max_wait_ms)
-        self.answers: dict[PartitionKey, FetchedPartition] = {}
-        self.plans: dict[PartitionKey, ReadPlan] = {}
-        self.data: dict[PartitionKey, bytes | None] = {}
-        self.pending = 0
-        self.is_over = False
 
 
 class _Read:
@@ -94,8 +51,7 @@ class _Read:
 
 
 class Fetches:
-    """`find` gives a partition, or the answer that says why there is none. `touched` is told of each one that
-    was given a follower's position."""
+    """`touched` is called for each partition that was given a follower's position."""
 
     def __init__(
         self,
@@ -175,7 +131,7 @@ class Fetches:
             return
         if Changes.END in changes:
             partition = self._find(key)
-            if not isinstance(partition, FetchedPartition):
+            if isinstance(partition, Partition):
                 self.tell_caught_up(partition)
         for session in watchers:
             moves = _MOVES_FOLLOWER if session.is_follower else _MOVES_CLIENT
@@ -320,8 +276,8 @@ class Fetches:
         self, fetch: Fetch, part: FetchPartition, now_ms: int, arrived: bool
     ) -> FetchedPartition | ReadPlan:
         partition = self._find(part.key)
-        if isinstance(partition, FetchedPartition):
-            return partition
+        if not isinstance(partition, Partition):
+            return partition.as_fetched(part.key)
         replica_id = fetch.session.replica_id
         if not arrived:
             return partition.plan_read(part, replica_id=replica_id)
@@ -332,7 +288,7 @@ class Fetches:
     def _estimate(self, plan: ReadPlan) -> int:
         """About how many bytes there are to read, by the mean of the log: `min_bytes` is a wish."""
         partition = self._find(plan.key)
-        if isinstance(partition, FetchedPartition):
+        if not isinstance(partition, Partition):
             return 0
         held = max(1, partition.end_offset - partition.start_offset)
         mean = max(1, partition.size_bytes // held)
@@ -342,7 +298,7 @@ class Fetches:
         room = fetch.max_bytes
         for key, plan in list(fetch.plans.items()):
             partition = self._find(key)
-            if isinstance(partition, FetchedPartition):
+            if not isinstance(partition, Partition):
                 continue
             if room <= 0 and (fetch.pending or fetch.data):
                 del fetch.plans[key]
@@ -400,8 +356,8 @@ class Fetches:
         if known is not None:
             return known
         partition = self._find(key)
-        if isinstance(partition, FetchedPartition):
-            return partition
+        if not isinstance(partition, Partition):
+            return partition.as_fetched(key)
         now = partition.plan_read(fetch.session.partitions[key], replica_id=fetch.session.replica_id)
         if isinstance(now, FetchedPartition):
             return now

@@ -5,9 +5,11 @@ Owns the order of the reasons. Knows no log.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from metaquorum.broker.replica.messages import FetchedPartition, ListedOffset, PartitionKey, ProduceResult
+from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.placement.placement import Placement
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import NO_LEADER
@@ -48,6 +50,12 @@ class Absent:
             leader=self.leader,
             leader_epoch=self.leader_epoch,
         )
+
+
+Find = Callable[[PartitionKey], Partition | Absent]
+"""The partition, or why it cannot be asked here."""
+Touched = Callable[[Partition], None]
+"""Is called after a partition took something in: whatever follows from that is done."""
 
 
 def absence(placement: Placement, broker_id: int, key: PartitionKey) -> Absent:

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metaquorum.broker.replica.events import DataEffect, DataRespond, FindOffset, OffsetFound
+from metaquorum.broker.replica.disk_work import FindOffset, OffsetFound
+from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.messages import (
     ListedOffset,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    PartitionKey,
 )
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import FindPlan
+from metaquorum.broker.replica.requests.lookup import Find
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.raft.outbox import Outbox
 
 WAITING_MAX = 1_000
-
-Find = Callable[[PartitionKey], Partition | ListedOffset]
 
 
 class _Waiting:
@@ -44,7 +43,7 @@ class _LookUp:
 
 
 class Offsets:
-    """`find` gives a partition, or the result that says why there is none."""
+    """ListOffsets requests, and the look-ups that they wait for."""
 
     def __init__(self, find: Find, next_token: Callable[[], int], out: Outbox[DataEffect]) -> None:
         self._out = out
@@ -65,10 +64,13 @@ class Offsets:
         waiting = self._waiting[key] = _Waiting(key, len(request.partitions))
         for at, part in enumerate(request.partitions):
             found = self._find(part.key)
-            answer = found.list_offset(part) if isinstance(found, Partition) else found
-            if isinstance(answer, FindPlan) and isinstance(found, Partition):
+            if not isinstance(found, Partition):
+                self._settle(waiting, at, found.as_listed(part.key))
+                continue
+            answer = found.list_offset(part)
+            if isinstance(answer, FindPlan):
                 self._look_up(waiting, at, answer, found)
-            elif isinstance(answer, ListedOffset):
+            else:
                 self._settle(waiting, at, answer)
         self._respond(waiting)
 
@@ -77,10 +79,10 @@ class Offsets:
         if look_up is None:
             return
         partition = self._find(look_up.plan.key)
-        if isinstance(partition, ListedOffset):
-            now = partition
-        else:
+        if isinstance(partition, Partition):
             now = partition.found_offset(look_up.plan, event)
+        else:
+            now = partition.as_listed(look_up.plan.key)
         self._settle(look_up.waiting, look_up.at, now)
         self._respond(look_up.waiting)
 

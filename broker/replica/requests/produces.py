@@ -5,25 +5,21 @@ Owns the requests that wait, and their bound. What a partition does with a batch
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from metaquorum.broker.replica.events import AppendPartition, DataEffect, DataRespond
+from metaquorum.broker.replica.disk_work import AppendPartition
+from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.messages import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
-    PartitionKey,
     ProduceRequest,
     ProduceResponse,
     ProduceResult,
 )
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.tail import Tail
+from metaquorum.broker.replica.requests.lookup import Find, Touched
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.raft.outbox import Outbox
-
-Find = Callable[[PartitionKey], Partition | ProduceResult]
-Touched = Callable[[Partition], None]
 
 
 class Waiting:
@@ -58,8 +54,7 @@ class Ticket:
 
 
 class Produces:
-    """`find` gives a partition, or the result that says why there is none. `touched` is told of each one that
-    was given a batch."""
+    """`touched` is called for each partition that was given a batch."""
 
     def __init__(
         self, find: Find, touched: Touched, tail: Tail, requests_max: int, out: Outbox[DataEffect]
@@ -88,7 +83,7 @@ class Produces:
         for at, part in enumerate(parts):
             found = self._find(part.key)
             if not isinstance(found, Partition):
-                self._settle(waiting, at, found)
+                self._settle(waiting, at, found.as_produced(part.key))
                 continue
             ticket = Ticket(self, waiting, at)
             base = found.end_offset

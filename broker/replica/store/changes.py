@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metaquorum.broker.replica.events import CreateReplica
+from metaquorum.broker.replica.disk_work import CreateReplica
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import Opened, RemovedReplica, StoredReplica, log_config
 from metaquorum.storage.disk.interface import join

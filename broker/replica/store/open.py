@@ -9,10 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from metaquorum.broker.replica.events import (
-    FoundReplica,
-    LogSettings,
-)
+from metaquorum.broker.replica.disk_work import FoundReplica, LogSettings
 from metaquorum.broker.replica.found import DamagedReplica, FoundDirectory
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import (

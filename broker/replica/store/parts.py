@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from metaquorum.broker.replica.events import LogSettings, ReplicaLog
+from metaquorum.broker.replica.disk_work import LogSettings, ReplicaLog
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.log_starts import LogStarts
 from metaquorum.storage.disk.file_pool import FilePool

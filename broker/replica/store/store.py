@@ -16,14 +16,13 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import assert_never
 
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
     AppendPartition,
     ChangeLogSettings,
     CheckpointHighWatermarks,
     CreateReplica,
     CutPartition,
-    DataEvent,
     DirectoryMeasured,
     DiskWork,
     EnforceRetention,
@@ -41,6 +40,7 @@ from metaquorum.broker.replica.events import (
     ReplicaRemoved,
     TrimTo,
 )
+from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.changes import (

@@ -17,15 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
     AppendPartition,
-    DataEvent,
     DirectoryFailed,
     DiskWork,
     FindOffset,
     ReadPartition,
 )
+from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.replica.store.sync import DirectorySync
 from metaquorum.broker.server.data.bunches import Bunches

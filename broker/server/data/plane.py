@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from metaquorum.broker.replica import events
-from metaquorum.broker.replica.events import DataRespond, DiskWork, SendFetch
+from metaquorum.broker.replica.disk_work import DiskWork
+from metaquorum.broker.replica.events import DataRespond, SendFetch
 from metaquorum.broker.server.data.directory import DirectoryThreads
 from metaquorum.broker.server.data.open import OpenData
 from metaquorum.broker.server.data.peers import ControllerQuestions, PeerFetches

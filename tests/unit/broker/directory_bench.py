@@ -7,11 +7,10 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     CreateReplica,
     CutPartition,
-    DataEvent,
     DiskWork,
     EnforceRetention,
     FindOffset,
@@ -27,6 +26,7 @@ from metaquorum.broker.replica.events import (
     ReplicaRemoved,
     TrimTo,
 )
+from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     ChangeLogSettings,
     LogSettings,

@@ -12,16 +12,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, get_args
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AppendPartition,
-    AskController,
-    ControllerAnswered,
     CreateReplica,
     CutPartition,
-    DataEffect,
-    DataEvent,
-    DataRequestArrived,
-    DataRespond,
     DirectoryFailed,
     DiskWork,
     FoundReplica,
@@ -34,6 +28,14 @@ from metaquorum.broker.replica.events import (
     ReplicaCreated,
     ReplicaLog,
     ReplicaRemoved,
+)
+from metaquorum.broker.replica.events import (
+    AskController,
+    ControllerAnswered,
+    DataEffect,
+    DataEvent,
+    DataRequestArrived,
+    DataRespond,
 )
 from metaquorum.broker.replica.found import DamagedReplica, FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     CutPartition,
-    DataEffect,
     LogAppended,
     LogCut,
     LogTrimmed,
     ReplicaLog,
     TrimTo,
 )
+from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.messages import (
     ACKS_ALL,
     CONSUMER,

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from metaquorum.broker.replica.events import (
-    AbandonDirectory,
-    AskController,
-    CreateReplica,
-    OfflineDirectoriesChanged,
-    RemoveReplica,
-)
+from metaquorum.broker.replica.disk_work import AbandonDirectory, CreateReplica, RemoveReplica
+from metaquorum.broker.replica.events import AskController, OfflineDirectoriesChanged
 from metaquorum.broker.replica.messages import PartitionKey, ProducePartition, ProduceRequest
 from metaquorum.broker.replica.partition.values import Role
 from metaquorum.metadata.errors import ErrorCode

@@ -8,12 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from metaquorum.broker.replica.events import (
-    CreateReplica,
-    RemoveReplica,
-    ReplicaCreated,
-    ReplicaRemoved,
-)
+from metaquorum.broker.replica.disk_work import CreateReplica, RemoveReplica, ReplicaCreated, ReplicaRemoved
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.store import DirectoryStore

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     ChangeLogSettings,
     CutPartition,

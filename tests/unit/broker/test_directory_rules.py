@@ -6,18 +6,16 @@ from typing import get_args
 
 import pytest
 
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
-    AskController,
     CheckpointHighWatermarks,
-    ControllerAnswered,
     CreateReplica,
     DirectoryMeasured,
     DiskWork,
     EnforceRetention,
-    OfflineDirectoriesChanged,
     RemoveReplica,
 )
+from metaquorum.broker.replica.events import AskController, ControllerAnswered, OfflineDirectoriesChanged
 from metaquorum.broker.replica.messages import (
     DescribeLogDirsRequest,
     MarkLogDirOfflineRequest,

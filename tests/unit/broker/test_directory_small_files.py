@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.broker.replica.events import AppendPartition, CheckpointHighWatermarks
+from metaquorum.broker.replica.disk_work import AppendPartition, CheckpointHighWatermarks
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join

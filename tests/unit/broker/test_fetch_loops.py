@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from metaquorum.broker.replica.disk_work import AppendPartition
 from metaquorum.broker.replica.events import (
-    AppendPartition,
     AskController,
     DataEffect,
     DataRequestArrived,

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AppendPartition,
-    AskController,
     ChangeLogSettings,
     CheckpointHighWatermarks,
-    ControllerAnswered,
-    DataRequestCancelled,
-    DataRespond,
     EnforceRetention,
     FindOffset,
     OffsetFound,
     PartitionRead,
-    PeerFetchFailed,
     ReadPartition,
+)
+from metaquorum.broker.replica.events import (
+    AskController,
+    ControllerAnswered,
+    DataRequestCancelled,
+    DataRespond,
+    PeerFetchFailed,
     SendFetch,
 )
 from metaquorum.broker.replica.messages import (

@@ -10,19 +10,21 @@ import pytest
 from metaquorum.broker.events import PublishImage, SendToController, ShutdownRequested, Stop
 from metaquorum.broker.lifecycle import BrokerState
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.events import (
-    AskController,
+from metaquorum.broker.replica.disk_work import (
     CheckpointHighWatermarks,
     CreateReplica,
-    DataRequestArrived,
-    DataRequestCancelled,
-    DataRespond,
     DirectoryFailed,
     LogAppended,
     LogsSynced,
-    OfflineDirectoriesChanged,
     RemoveReplica,
     ReplicaCreated,
+)
+from metaquorum.broker.replica.events import (
+    AskController,
+    DataRequestArrived,
+    DataRequestCancelled,
+    DataRespond,
+    OfflineDirectoriesChanged,
 )
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager

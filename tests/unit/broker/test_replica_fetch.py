@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.broker.replica.events import OffsetFound
+from metaquorum.broker.replica.disk_work import OffsetFound
 from metaquorum.broker.replica.messages import (
     ACKS_LEADER,
     CONSUMER,

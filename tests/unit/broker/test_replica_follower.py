@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.events import AppendPartition, CutPartition, LogAppended, TrimTo
+from metaquorum.broker.replica.disk_work import AppendPartition, CutPartition, LogAppended, TrimTo
 from metaquorum.broker.replica.messages import ACKS_LEADER, FetchedPartition, FetchPartition
 from metaquorum.broker.replica.partition.follower import cut_offset
 from metaquorum.broker.replica.partition.values import Changes, FollowerStep, Role

@@ -191,9 +191,10 @@ def test_a_directory_is_bad_for_good_and_counts_no_more() -> None:
     directories = Directories((found(A), found(B, problem="EIO"), found(None, problem="unreadable")))
     assert (directories.good_ids(), directories.bad_ids(), directories.any_bad) == ((A,), (B,), True)
     assert directories.fail(A, "EIO") and not directories.fail(A, "again") and not directories.fail(C, "?")
-    assert directories.none_good and directories.choose() is None
+    assert not directories.good_ids() and directories.choose() is None
     assert [each.problem for each in directories.bad()] == ["EIO", "EIO", "unreadable"]
 
 
 def test_a_directory_without_an_id_is_bad() -> None:
-    assert Directories((found(None),)).none_good
+    directories = Directories((found(None),))
+    assert directories.bad() == directories.all and not directories.good_ids()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.events import AppendPartition, ChangeLogSettings, LogSettings
+from metaquorum.broker.replica.disk_work import AppendPartition, ChangeLogSettings, LogSettings
 from metaquorum.broker.replica.messages import ACKS_LEADER, ACKS_NONE
 from metaquorum.broker.replica.partition.leader import UNWRITTEN_LIMIT_BYTES
 from metaquorum.broker.replica.partition.values import Changes, Role

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from metaquorum.broker.replica.events import LogSettings
+from metaquorum.broker.replica.disk_work import LogSettings
 from metaquorum.broker.replica.topic_settings import MAX_LONG, TopicSettings, topic_settings
 from metaquorum.metadata.features import ELR_VERSION
 from metaquorum.metadata.image import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from crc32c import crc32c
 
-from metaquorum.broker.replica.events import AppendPartition
+from metaquorum.broker.replica.disk_work import AppendPartition
 from metaquorum.broker.replica.partition.validation import Refusal, check_batch, stored_batch
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ErrorCode

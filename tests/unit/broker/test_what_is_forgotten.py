@@ -11,15 +11,15 @@ from unittest import mock
 
 import pytest
 
-from metaquorum.broker.replica import events, found, messages
+from metaquorum.broker.replica import disk_work, found, messages
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.replica.disk_work import FindOffset
 from metaquorum.broker.replica.events import (
     AskController,
     ControllerAnswered,
     DataRequestCancelled,
     DataRespond,
-    FindOffset,
     SendFetch,
 )
 from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, Session
@@ -147,7 +147,7 @@ MESSAGES = {
     "ListedOffset": {"offset": -1, "timestamp_ms": -1, "leader_epoch": -1},
     "InitProducerIdRequest": {"producer_id": -1, "producer_epoch": -1},
 }
-EVENTS = {
+DISK_WORK = {
     "ReplicaLog": {"start_offset": 0, "end_offset": 0, "high_watermark": 0, "size_bytes": 0},
     "CutPartition": {"start_over": False},
     "LogSettings": {
@@ -174,7 +174,7 @@ def numbers_of(module: object) -> dict[str, dict[str, int]]:
 
 def test_what_is_left_out_of_a_message_or_a_configuration() -> None:
     assert numbers_of(messages) == MESSAGES
-    assert numbers_of(events) == EVENTS
+    assert numbers_of(disk_work) == DISK_WORK
     assert numbers_of(found) == {"FoundDirectory": {"total_bytes": -1, "usable_bytes": -1}}
     known = {
         each.name: each.default for each in dataclasses.fields(ReplicaConfig) if isinstance(each.default, int)

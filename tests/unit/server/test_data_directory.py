@@ -7,11 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast
 
-from metaquorum.broker.replica.events import (
+from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
     AppendPartition,
     CheckpointHighWatermarks,
-    DataEvent,
     DirectoryFailed,
     DirectoryMeasured,
     DiskWork,
@@ -20,6 +19,7 @@ from metaquorum.broker.replica.events import (
     PartitionRead,
     ReadPartition,
 )
+from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.server.data.directory import DirectoryThreads
 from metaquorum.broker.server.data.watched_disk import DiskWatch

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from metaquorum.broker.replica.events import DirectoryFailed
+from metaquorum.broker.replica.disk_work import DirectoryFailed
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.runtime.client.admin import AdminClient, ClientError

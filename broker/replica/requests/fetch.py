@@ -1,0 +1,59 @@
+"""One fetch request under way: what it asks for, what was found so far, and until when it may wait.
+
+Decides nothing.
+"""
+
+from __future__ import annotations
+
+from metaquorum.broker.replica.fetch_sessions import (
+    Session,
+)
+from metaquorum.broker.replica.messages import (
+    FetchedPartition,
+    FetchRequest,
+    PartitionKey,
+)
+from metaquorum.broker.replica.partition.values import ReadPlan
+
+
+class Fetch:
+    """One request under way: parked while `reads` is empty. `plans`: what there is to read; `answers`: what
+    is to be said without reading. `whole`: every partition of the request is answered."""
+
+    __slots__ = (
+        "answers",
+        "data",
+        "deadline_ms",
+        "is_over",
+        "key",
+        "max_bytes",
+        "min_bytes",
+        "pending",
+        "plans",
+        "replica_epoch",
+        "session",
+        "whole",
+    )
+
+    def __init__(
+        self,
+        key: object,
+        request: FetchRequest,
+        session: Session,
+        now_ms: int,
+        *,
+        whole: bool,
+        max_bytes: int,
+    ) -> None:
+        self.key = key
+        self.session = session
+        self.whole = whole
+        self.replica_epoch = request.replica_epoch
+        self.min_bytes = request.min_bytes
+        self.max_bytes = max_bytes
+        self.deadline_ms = now_ms + max(0, request.max_wait_ms)
+        self.answers: dict[PartitionKey, FetchedPartition] = {}
+        self.plans: dict[PartitionKey, ReadPlan] = {}
+        self.data: dict[PartitionKey, bytes | None] = {}
+        self.pending = 0
+        self.is_over = False

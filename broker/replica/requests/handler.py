@@ -1,0 +1,172 @@
+"""Requests for partition data at a broker: who may ask now, and which part answers.
+
+Owns the order of refusals, and what is answered without a partition's log. The parts (`produces`, `fetches`,
+`offsets`, producer ids) own the requests that wait. Knows no disk.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import count
+from typing import assert_never
+
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIds
+from metaquorum.broker.replica.disk_work import OffsetFound
+from metaquorum.broker.replica.events import DataEffect, DataRespond
+from metaquorum.broker.replica.known_brokers import KnownBrokers
+from metaquorum.broker.replica.messages import (
+    CONSUMER,
+    DataRequest,
+    DataResponse,
+    DescribeLogDirsRequest,
+    FetchRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    MarkLogDirOfflineRequest,
+    MarkLogDirOfflineResponse,
+    PartitionKey,
+    ProduceRequest,
+)
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.tail import Tail
+from metaquorum.broker.replica.placement.placement import Placement
+from metaquorum.broker.replica.requests.describe import describe_log_dirs
+from metaquorum.broker.replica.requests.fetches import Fetches
+from metaquorum.broker.replica.requests.lookup import Absent, Touched, absence
+from metaquorum.broker.replica.requests.offsets import Offsets
+from metaquorum.broker.replica.requests.produces import Produces
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.raft.outbox import Outbox
+
+
+class RequestHandler:
+    """`touched` is called for each partition that took something in. `directory_failed` takes a directory
+    offline, for a reason in one line."""
+
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        placement: Placement,
+        brokers: KnownBrokers,
+        producer_ids: ProducerIds,
+        *,
+        touched: Touched,
+        directory_failed: Callable[[bytes, str], None],
+        rng: random.Random,
+        out: Outbox[DataEffect],
+    ) -> None:
+        self._broker_id = config.broker_id
+        self._placement = placement
+        self._brokers = brokers
+        self._producer_ids = producer_ids
+        self._directory_failed = directory_failed
+        self._out = out
+        next_token, tail = count(1).__next__, Tail(config.log_tail_cache_max_bytes)
+        self.fetches = Fetches(config, self._find, touched, tail, next_token, rng, out)
+        self.produces = Produces(self._find, touched, tail, config.produce_purgatory_max_requests, out)
+        self._offsets = Offsets(self._find, next_token, out)
+        self._parts = (self.produces, self.fetches, self._offsets, producer_ids)
+
+    def handle(self, key: object, request: DataRequest, *, serving: bool, now_ms: int, wall_ms: int) -> None:
+        refusal = self._refusal(request, serving)
+        if refusal is not None:
+            self._answer(key, refusal)
+            return
+        match request:
+            case ProduceRequest():
+                self.produces.handle(key, request, now_ms=now_ms, wall_ms=wall_ms)
+            case FetchRequest():
+                self.fetches.handle(key, request, now_ms=now_ms)
+            case ListOffsetsRequest():
+                self._offsets.handle(key, request)
+            case InitProducerIdRequest():
+                self._init_producer_id(key, request, now_ms)
+            case DescribeLogDirsRequest():
+                self._answer(key, describe_log_dirs(self._placement, self._broker_id, request))
+            case MarkLogDirOfflineRequest():
+                self._mark_offline(key, request)
+            case _:
+                assert_never(request)
+
+    def cancel(self, key: object) -> None:
+        """Whoever asked is gone."""
+        for part in self._parts:
+            if part.cancel(key):
+                break
+
+    def refuse_clients(self) -> None:
+        """The broker has just been fenced. What clients produced goes on to be stored and is answered: it was
+        accepted; who waits for something to read hears at once that it is elsewhere now."""
+        error = self._fenced()
+        for key in (*self.fetches.refuse_clients(), *self._offsets.take_waiting()):
+            self._answer(key, error)
+
+    def found(self, event: OffsetFound) -> None:
+        """A log answered what ListOffsets asked."""
+        self._offsets.found(event)
+
+    def directory_failed(self, directory_id: bytes) -> None:
+        """Reads and look-ups in it are never reported on."""
+        self.fetches.directory_failed(directory_id)
+        self._offsets.directory_failed(directory_id)
+
+    def stop(self) -> None:
+        """The broker ends: every request that waits is answered."""
+        text = f"broker {self._broker_id} is stopping: use another broker"
+        error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, text)
+        for part in self._parts:
+            for key in part.take_waiting():
+                self._answer(key, error)
+
+    def _refusal(self, request: DataRequest, serving: bool) -> ApiError | None:
+        """Fenced brokers answer followers and operators (S2.20, S2.22); followers of an earlier life are
+        refused by anybody (S1.12)."""
+        if isinstance(request, FetchRequest) and request.replica_id > CONSUMER:
+            known = self._brokers.epoch(request.replica_id)
+            if known is not None and 0 <= request.replica_epoch < known:
+                text = (
+                    f"broker {request.replica_id} has epoch {known}, not {request.replica_epoch}: it was "
+                    "restarted; fetch with the new epoch"
+                )
+                return ApiError(ErrorCode.STALE_BROKER_EPOCH, text)
+            return None
+        if serving or isinstance(request, DescribeLogDirsRequest | MarkLogDirOfflineRequest):
+            return None
+        return self._fenced()
+
+    def _fenced(self) -> ApiError:
+        text = f"broker {self._broker_id} is fenced: use another broker, or try again later"
+        return ApiError(ErrorCode.BROKER_NOT_AVAILABLE, text)
+
+    def _init_producer_id(self, key: object, request: InitProducerIdRequest, now_ms: int) -> None:
+        image = self._placement.image
+        below = max(0, -1 if image is None else image.producer_ids.next_producer_id)
+        answer = self._producer_ids.ask(key, request, given_below=below, now_ms=now_ms)
+        if answer is not None:
+            self._answer(key, answer)
+
+    def _mark_offline(self, key: object, request: MarkLogDirOfflineRequest) -> None:
+        directories = self._placement.directories
+        found = None
+        if request.directory_id is not None:
+            found = directories.get(request.directory_id)
+        elif request.path is not None:
+            found = directories.named(request.path)
+        if found is None:
+            known = ", ".join(each.path for each in directories.all)
+            text = f"broker {self._broker_id} has no such log directory: it has {known}"
+            self._answer(key, ApiError(ErrorCode.LOG_DIR_NOT_FOUND, text))
+            return
+        was_offline = found.problem is not None
+        answer = MarkLogDirOfflineResponse(directory_id=found.directory_id, was_offline=was_offline)
+        self._answer(key, answer)
+        if not was_offline and found.directory_id is not None:
+            self._directory_failed(found.directory_id, "an operator took it offline")
+
+    def _find(self, key: PartitionKey) -> Partition | Absent:
+        return self._placement.running.get(key) or absence(self._placement, self._broker_id, key)
+
+    def _answer(self, key: object, response: DataResponse | ApiError) -> None:
+        self._out.append(DataRespond(key=key, response=response))

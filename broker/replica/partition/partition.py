@@ -33,7 +33,6 @@ from metaquorum.broker.replica.messages import (
 from metaquorum.broker.replica.partition.follower import Following
 from metaquorum.broker.replica.partition.leader import Leading
 from metaquorum.broker.replica.partition.local_log import LocalLog
-from metaquorum.broker.replica.partition.log_view import LogView
 from metaquorum.broker.replica.partition.validation import Refusal
 from metaquorum.broker.replica.partition.values import (
     Brokers,
@@ -45,6 +44,7 @@ from metaquorum.broker.replica.partition.values import (
     ReadPlan,
     Role,
 )
+from metaquorum.broker.replica.partition.view import ReplicaView
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, PartitionInfo
@@ -53,7 +53,7 @@ from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox
 
 
-class Partition(LogView):
+class Partition(ReplicaView):
     """`incarnation` changes (by one) with every CutPartition that the partition asks for; reports of other
     incarnations are ignored here too.
 
@@ -96,8 +96,6 @@ class Partition(LogView):
         self.leader_epoch = -1
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
-        self._leading: Leading | None = None
-        self._following: Following | None = None
         self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not know its role yet: try again")
         self._lead_after_cut: PartitionInfo | None = None
 
@@ -206,13 +204,7 @@ class Partition(LogView):
     # ---- clients and followers ---------------------------------------------------------------
 
     def produce(
-        self,
-        ticket: ProduceTicket,
-        records: bytes,
-        acks: int,
-        *,
-        now_ms: int,
-        wall_ms: int,
+        self, ticket: ProduceTicket, records: bytes, acks: int, *, now_ms: int, wall_ms: int
     ) -> ProduceResult | None:
         """Appends one batch. A result: it is refused (nothing stored), or done (acks=0, or a duplicate that
         is held already). None: it waits, and `ticket.complete` is called later, exactly once: acks=1 when it
@@ -234,18 +226,13 @@ class Partition(LogView):
             self._leading.cancel(ticket)
 
     def fetch(
-        self,
-        request: FetchPartition,
-        *,
-        replica_id: int,
-        replica_epoch: int = -1,
-        now_ms: int,
+        self, request: FetchPartition, *, replica_id: int, replica_epoch: int = -1, now_ms: int
     ) -> FetchedPartition | ReadPlan:
         """A fetch that has just arrived, of a client (replica_id < 0) or a follower, whose offset is noted as
         acknowledged: the high watermark may move and waiting produces complete. FetchedPartition: answer at
         once (refused, or diverging). ReadPlan: read, or wait if it is empty. A partition of a session that is
         not named and of which nothing was to be said need not be given (`was_caught_up`)."""
-        plan = self._plan_read(request, replica_id, replica_epoch)
+        plan = self.plan_read(request, replica_id=replica_id, replica_epoch=replica_epoch)
         if replica_id < 0 or self._leading is None or not isinstance(plan, ReadPlan):
             return plan
         self._leading.note_fetch(request, replica_id, replica_epoch, now_ms=now_ms)
@@ -254,13 +241,10 @@ class Partition(LogView):
         # This very fetch has moved it.
         return replace(plan, high_watermark=self.high_watermark)
 
-    def plan_read(self, request: FetchPartition, *, replica_id: int) -> FetchedPartition | ReadPlan:
-        """The same for a parked fetch that is looked at again: nothing is noted."""
-        return self._plan_read(request, replica_id, -1)
-
-    def _plan_read(
-        self, request: FetchPartition, replica_id: int, replica_epoch: int
+    def plan_read(
+        self, request: FetchPartition, *, replica_id: int, replica_epoch: int = -1
     ) -> FetchedPartition | ReadPlan:
+        """The same for a parked fetch that is looked at again: nothing is noted."""
         leading = self._leader_in(request.current_leader_epoch)
         refusal: Refusal | None
         if isinstance(leading, Refusal):
@@ -335,11 +319,7 @@ class Partition(LogView):
         return None if self._leading is None else self._leading.isr_change(now_ms=now_ms)
 
     def isr_answered(
-        self,
-        sent: PartitionAlteration,
-        result: AlteredPartition | ApiError,
-        *,
-        now_ms: int,
+        self, sent: PartitionAlteration, result: AlteredPartition | ApiError, *, now_ms: int
     ) -> None:
         """The answer to `sent`, which counts only while that is the proposal in flight; an ApiError says that
         it is not known what became of it."""
@@ -349,36 +329,6 @@ class Partition(LogView):
         leading.isr_answered(sent, result, now_ms=now_ms)
         self.partition_epoch = max(self.partition_epoch, leading.isr.partition_epoch)
 
-    @property
-    def isr(self) -> tuple[int, ...]:
-        """The committed ISR while leading, else ()."""
-        return () if self._leading is None else self._leading.isr.committed
-
-    @property
-    def is_under_replicated(self) -> bool:
-        """It leads, and fewer are in sync than there are to be; replicas being added do not count."""
-        leading = self._leading
-        if leading is None:
-            return False
-        wanted = sum(1 for broker_id in leading.isr.replicas if broker_id not in leading.isr.adding)
-        return len(leading.isr.committed) < wanted
-
-    @property
-    def is_under_min_isr(self) -> bool:
-        """It leads, and acks=all is refused."""
-        return self._leading is not None and len(self.isr) < self._leading.min_isr
-
-    @property
-    def is_at_min_isr(self) -> bool:
-        """It leads, and one replica less in sync would refuse acks=all."""
-        return self._leading is not None and len(self.isr) == self._leading.min_isr
-
-    @property
-    def lag(self) -> int:
-        """Offsets between its end and the high watermark that this replica was told; 0 for a leader."""
-        following = self._following
-        return 0 if following is None else max(0, following.leader_high_watermark - self.end_offset)
-
     # ---- following ---------------------------------------------------------------------------
 
     def fetch_position(self) -> FetchPartition | None:
@@ -386,12 +336,7 @@ class Partition(LogView):
         return None if self._following is None else self._following.position()
 
     def fetched(
-        self,
-        part: FetchedPartition,
-        *,
-        asked: FetchPartition,
-        now_ms: int,
-        wall_ms: int,
+        self, part: FetchedPartition, *, asked: FetchPartition, now_ms: int, wall_ms: int
     ) -> FollowerOutcome:
         """The leader's answer to `asked`, which is compared with the position now: answers to older questions
         change nothing."""

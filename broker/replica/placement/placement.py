@@ -7,7 +7,6 @@ between images only says where to look. Knows no requests.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from metaquorum.broker.replica.config import ReplicaConfig
@@ -29,6 +28,7 @@ from metaquorum.broker.replica.partition.values import Brokers
 from metaquorum.broker.replica.placement.copies import Copies, Copy, Stage
 from metaquorum.broker.replica.placement.damaged_copies import CANNOT_BE_TOLD, DamagedCopies
 from metaquorum.broker.replica.placement.directories import Directories
+from metaquorum.broker.replica.placement.pending import Pending
 from metaquorum.broker.replica.placement.reconcile import (
     Assign,
     Create,
@@ -50,7 +50,6 @@ from metaquorum.metadata.image import (
     UNASSIGNED,
     MetadataImage,
     PartitionInfo,
-    partition_changes,
 )
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
@@ -95,9 +94,8 @@ class Placement:
         self.copies = Copies(self.directories)
         self.damaged = DamagedCopies(found)
         self._room = Room(self.directories, self.copies)
-        self._new: set[PartitionKey] = set()
         self._starved: dict[PartitionKey, None] = {}
-        self._queue: OrderedDict[PartitionKey, None] = OrderedDict()
+        self._pending = Pending(self._me, assignments, self.copies, self.damaged, self.offline)
         self._settings = SettingsOfTopics(config)
         self._serial = 0
         for directory in found:
@@ -109,7 +107,7 @@ class Placement:
 
     def __len__(self) -> int:
         """Partitions that are still to be looked at."""
-        return len(self._queue)
+        return len(self._pending)
 
     # ---- the image ---------------------------------------------------------------------------
 
@@ -117,43 +115,7 @@ class Placement:
         """Notes what has to be looked at. `anew`: the registration is another one, all is looked at."""
         first = self.image is None
         self.image = image
-        related = previous.topics.columns.directories is image.topics.columns.directories
-        if first or anew or not related:
-            self._look_at_all(image, previous, first=first)
-        elif previous.topics is not image.topics:
-            changes = partition_changes(previous.topics, image.topics)
-            for key in (*changes.added, *changes.changed):
-                info = image.topics.partition(*key)
-                if info is not None and self._me in info.replicas:
-                    self._assignments.doubt(key)
-                    self._note_new(key, previous)
-                    self._queue[key] = None
-                elif key in self.copies or key in self.offline:
-                    self._queue[key] = None
-            for key in changes.removed:
-                if key in self.copies or key in self.offline:
-                    self._queue[key] = None
-        if image.features.metadata_version != previous.features.metadata_version and not first:
-            self._queue.update(dict.fromkeys(self.copies.keys()))
-
-    def _look_at_all(self, image: MetadataImage, previous: MetadataImage, *, first: bool) -> None:
-        topics = image.topics
-        mine = topics.keys_at(topics.rows_with_replica(self._me))
-        for key in mine:
-            self._assignments.doubt(key)
-            if not first:
-                self._note_new(key, previous)
-        for keys in (mine, self.copies.keys(), self.damaged.keys(), list(self.offline)):
-            self._queue.update(dict.fromkeys(keys))
-
-    def _note_new(self, key: PartitionKey, previous: MetadataImage) -> None:
-        """The log began to place a replica here while this process watched: it is new (S3.5)."""
-        held = any(each.stage is not Stage.REMOVING for each in self.copies.of(key).values())
-        if held or key in self.offline:
-            return
-        before = previous.topics.partition(*key)
-        if before is None or self._me not in before.replicas:
-            self._new.add(key)
+        self._pending.publish(image, previous, first=first, anew=anew)
 
     def change_settings(self, image: MetadataImage, previous: MetadataImage, *, now_ms: int) -> None:
         """Topics' settings that changed reach their partitions."""
@@ -173,10 +135,9 @@ class Placement:
         """Looks at some of what is to be looked at."""
         self._room.look_again()
         for _ in range(RECONCILED_PER_STEP_MAX):
-            if not self._queue or self.image is None:
+            if not self._pending or self.image is None:
                 return
-            key, _ = self._queue.popitem(last=False)
-            self._reconcile(self.image, key, now_ms)
+            self._reconcile(self.image, self._pending.take(), now_ms)
 
     def _reconcile(self, image: MetadataImage, key: PartitionKey, now_ms: int) -> None:
         info = image.topics.partition(*key)
@@ -190,7 +151,7 @@ class Placement:
             copies=[each.directory_id for each in usable],
             directories=self.directories,
             damaged=list(self.damaged.of(key)),
-            is_new=key in self._new,
+            is_new=self._pending.is_new(key),
             owes_lost=self._assignments.owes_lost(key),
             can_assign=image.features.metadata_version >= LEVEL_DIRECTORIES,
         )
@@ -212,17 +173,10 @@ class Placement:
             case Wait():
                 self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, decision.reason)
 
-    def _run(
-        self,
-        copy: Copy,
-        info: PartitionInfo | None,
-        now_ms: int,
-        *,
-        settled: bool = True,
-    ) -> None:
+    def _run(self, copy: Copy, info: PartitionInfo | None, now_ms: int, *, settled: bool = True) -> None:
         if settled:
             self._assignments.settle(copy.key)
-            self._new.discard(copy.key)
+            self._pending.settle(copy.key)
         if copy.stage is not Stage.OPEN or copy.log is None or info is None:
             return
         partition = copy.partition
@@ -272,11 +226,7 @@ class Placement:
             self._stop(copy.key, ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
 
     def _create(
-        self,
-        image: MetadataImage,
-        key: PartitionKey,
-        decision: Create,
-        copies: dict[bytes, Copy],
+        self, image: MetadataImage, key: PartitionKey, decision: Create, copies: dict[bytes, Copy]
     ) -> None:
         topic = image.topics.topic(key[0])
         if copies or topic is None:
@@ -356,7 +306,7 @@ class Placement:
         error = ErrorCode.UNKNOWN_TOPIC_ID if gone else ErrorCode.NOT_LEADER_OR_FOLLOWER
         self._stop(key, error, f"{reason}: refresh the metadata")
         self._assignments.settle(key)
-        self._new.discard(key)
+        self._pending.settle(key)
         self._starved.pop(key, None)
         for copy in usable:
             self._remove(copy, reason)
@@ -388,17 +338,17 @@ class Placement:
         if copy is not None and copy.incarnation == event.incarnation and copy.stage is Stage.CREATING:
             copy.stage = Stage.OPEN
             copy.log = ReplicaLog()
-            self._queue[event.key] = None
+            self._pending.add(event.key)
 
     def removed(self, event: ReplicaRemoved) -> None:
         copy = self.copies.at(event.directory_id, event.key)
         if copy is not None and copy.stage is Stage.REMOVING:
             self.copies.drop(copy)
-            self._queue[event.key] = None
+            self._pending.add(event.key)
 
     def loss_acknowledged(self, key: PartitionKey) -> None:
         """The controller knows that the copy is lost: another may be made (S3.6)."""
-        self._queue[key] = None
+        self._pending.add(key)
 
     def directory_failed(self, directory_id: bytes, reason: str, *, now_ms: int) -> bool:
         """Its replicas are offline from now on, and only those (S3.1, S3.35). False: it was bad already."""
@@ -415,15 +365,15 @@ class Placement:
                 self._assignments.lose(copy.key, now_ms)
             elif self._place_of(copy.key) == directory_id:
                 self.offline[copy.key] = text
-            self._queue[copy.key] = None
-        self._queue.update(dict.fromkeys(self.damaged.leave(directory_id)))
-        self._queue.update(self._starved)
+            self._pending.add(copy.key)
+        self._pending.add_all(self.damaged.leave(directory_id))
+        self._pending.add_all(self._starved)
         return True
 
     def measured(self, directory_id: bytes, total_bytes: int, usable_bytes: int) -> None:
         """New figures of a directory's room: who had none may be made now."""
         self._room.measured(directory_id, total_bytes, usable_bytes)
-        self._queue.update(self._starved)
+        self._pending.add_all(self._starved)
 
     def _was_uncommitted(self, copy: Copy) -> bool:
         knows = self.image is not None and self.image.features.metadata_version >= LEVEL_DIRECTORIES

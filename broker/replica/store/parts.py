@@ -89,6 +89,11 @@ class Opened:
     damaged: dict[PartitionKey, str] = field(default_factory=dict)
     log_starts: LogStarts = field(default_factory=LogStarts)
 
+    def replica(self, key: PartitionKey, incarnation: int) -> StoredReplica | None:
+        """The replica, if it is there under this incarnation."""
+        found = self.replicas.get(key)
+        return found if found is not None and found.incarnation == incarnation else None
+
 
 def log_config(settings: LogSettings, options: StoreOptions) -> LogConfig:
     """A partition's log, as its topic's settings want it."""

@@ -32,8 +32,6 @@ from metaquorum.broker.replica.disk_work import (
     LogSettings,
     LogsSynced,
     LogTrimmed,
-    OffsetFound,
-    PartitionRead,
     ReadPartition,
     RemoveReplica,
     ReplicaCreated,
@@ -59,10 +57,10 @@ from metaquorum.broker.replica.store.parts import (
     log_config,
     to_be_indexed,
 )
+from metaquorum.broker.replica.store.reads import find_offset, read_partition
 from metaquorum.broker.replica.store.sync import DirectorySync, missing_is_bad
 from metaquorum.storage.disk.interface import Disk
-from metaquorum.storage.errors import CorruptLogError, DiskError, OffsetOutOfRange
-from metaquorum.storage.partition.pooled_log import FoundRecord
+from metaquorum.storage.errors import CorruptLogError, DiskError
 from metaquorum.storage.partition.replica_directory import store_high_watermarks
 
 __all__ = ["DirectoryStore", "DirectorySync", "ExpectedIdentity", "StoreOptions"]
@@ -136,9 +134,9 @@ class DirectoryStore:
             case AppendPartition():
                 return self._append(work)
             case ReadPartition():
-                return [self._read(work)]
+                return [read_partition(self._opened, work)]
             case FindOffset():
-                return [self._find(work)]
+                return [find_offset(self._opened, work)]
             case CreateReplica():
                 return self._create([work])
             case RemoveReplica():
@@ -181,11 +179,9 @@ class DirectoryStore:
         return events
 
     def _replica(
-        self,
-        work: AppendPartition | ChangeLogSettings | EnforceRetention | TrimTo | ReadPartition | FindOffset,
+        self, work: AppendPartition | ChangeLogSettings | EnforceRetention | TrimTo
     ) -> StoredReplica | None:
-        replica = self._replicas.get(work.key)
-        return replica if replica is not None and replica.incarnation == work.incarnation else None
+        return self._opened.replica(work.key, work.incarnation)
 
     def _append(self, work: AppendPartition) -> list[DataEvent]:
         replica = self._replica(work)
@@ -206,40 +202,6 @@ class DirectoryStore:
                 size_bytes=replica.size_bytes,
             )
         ]
-
-    def _read(self, work: ReadPartition) -> PartitionRead:
-        replica = self._replica(work)
-        if replica is None:
-            return PartitionRead(token=work.token, data=None)
-        try:
-            data = replica.log.read_range(work.from_offset, work.to_offset, work.max_bytes)
-        except OffsetOutOfRange:
-            return PartitionRead(token=work.token, data=None)
-        except CorruptLogError as error:
-            self._warn(str(error))
-            return PartitionRead(token=work.token, data=None, problem=str(error))
-        return PartitionRead(token=work.token, data=data)
-
-    def _find(self, work: FindOffset) -> OffsetFound:
-        replica = self._replica(work)
-        problem: str | None = None
-        found: FoundRecord | None = None
-        try:
-            if replica is not None:
-                found = replica.log.find_offset(work.timestamp_ms, work.below_offset)
-        except CorruptLogError as error:
-            self._warn(str(error))
-            problem = str(error)
-        if found is None:
-            return OffsetFound(
-                token=work.token, offset=None, timestamp_ms=-1, leader_epoch=-1, problem=problem
-            )
-        return OffsetFound(
-            token=work.token,
-            offset=found.offset,
-            timestamp_ms=found.timestamp_ms,
-            leader_epoch=found.leader_epoch,
-        )
 
     def _cut(self, work: CutPartition) -> list[DataEvent]:
         replica = self._replicas.get(work.key)

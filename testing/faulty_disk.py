@@ -10,202 +10,22 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from metaquorum.storage.disk.interface import DiskFile, join, name_of, parent_of
+from metaquorum.storage.disk.interface import join, name_of, parent_of
 from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
-
-
-class PowerLossError(Exception):
-    """The power failed during this operation (see `FaultyDisk.crash_after`). Call `crash()` for what is left.
-
-    No StorageError on purpose: code that handles disk errors must not handle this.
-    """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultProfile:
-    """How likely what is, from 0.0 to 1.0, and what operations cost in milliseconds.
-
-    At a power loss an unsynced name operation survives with `keep_name`. Unsynced contents survive wholly
-    with `keep_contents`, else as far as a random byte; behind that follow, with `zero_tail` and
-    `garbage_tail`, zeros or random bytes up to the length that the file had.
-    """
-
-    keep_name: float = 0.5
-    keep_contents: float = 0.2
-    zero_tail: float = 0.25
-    garbage_tail: float = 0.25
-    sync_error: float = 0.0
-    write_error: float = 0.0
-    read_error: float = 0.0
-    slow: float = 0.0
-    slow_ms: int = 500
-    sync_ms: int = 1
-    capacity_bytes: int | None = None
-
-
-@dataclass(slots=True)
-class _Inode:
-    """A file's bytes now, at the last sync, and how far the synced bytes were left untouched since."""
-
-    data: bytearray = field(default_factory=bytearray)
-    durable: bytes = b""
-    intact: int = 0
-    dirty: bool = False
-    poisoned: bool = False
-
-    def settle(self) -> None:
-        """Its bytes of now are on the disk."""
-        self.durable = bytes(self.data)
-        self.intact = len(self.data)
-        self.dirty = False
-
-
-@dataclass(slots=True)
-class _Injection:
-    """An error for a directory: the `after`-th matching operation from now on fails, `count` times."""
-
-    directory: str
-    operation: str | None
-    after: int
-    count: int | None
-    reason: str
-
-
-# (name removed or None, name set or None, inode): a rename is one step with both.
-_NameStep = tuple[str | None, str | None, "_Inode | None"]
-
-
-class FaultyFile:
-    """An open file of a FaultyDisk."""
-
-    def __init__(self, disk: FaultyDisk, path: str, inode: _Inode, *, writable: bool) -> None:
-        self._disk = disk
-        self._path = path
-        self._inode = inode
-        self._writable = writable
-        self._open = True
-
-    @property
-    def path(self) -> str:
-        """The path it was opened by."""
-        return self._path
-
-    def size(self) -> int:
-        """Bytes now."""
-        return len(self._inode.data)
-
-    def read_at(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`."""
-        self._begin("read")
-        return bytes(memoryview(self._inode.data)[position : position + length])
-
-    def append(self, data: bytes) -> None:
-        """Writes at the end; a full disk, an error or a power loss may leave a part of it."""
-        self._writes("write")
-        content = bytes(data)
-        try:
-            self._begin("write")
-        except (PowerLossError, DiskError):
-            kept = self._disk.rng.randrange(len(content) + 1)
-            self._write(content[:kept])
-            raise
-        room = self._disk.room_bytes()
-        self._write(content if room is None else content[:room])
-        if room is not None and room < len(content):
-            raise DiskError(
-                parent_of(self._path), f"write of {self._path}", "no space left on the device; free some"
-            )
-
-    def _write(self, content: bytes) -> None:
-        self._inode.data += content
-        self._inode.dirty = True
-
-    def truncate(self, size: int) -> None:
-        """Cuts the file, or fills it with zeros up to `size`."""
-        self._writes("truncate")
-        self._begin("truncate")
-        inode = self._inode
-        del inode.data[size:]
-        inode.data.extend(bytes(size - len(inode.data)))
-        inode.intact = min(inode.intact, size)
-        inode.dirty = True
-
-    def sync(self) -> None:
-        """Makes the contents durable, or poisons the file."""
-        self._check_open()
-        directory = parent_of(self._path)
-        if self._inode.poisoned:
-            raise DiskError(
-                directory, f"sync of {self._path}", "an earlier sync failed; stop and check the disk"
-            )
-        try:
-            self._begin("sync")
-        except DiskError:
-            self._inode.poisoned = True
-            raise
-        self._inode.settle()
-
-    def close(self) -> None:
-        """Closes without a sync."""
-        self._open = False
-
-    def _writes(self, operation: str) -> None:
-        self._check_open()
-        if not self._writable:
-            raise DiskError(
-                parent_of(self._path), f"{operation} of {self._path}", "the file was opened for reading"
-            )
-
-    def _begin(self, operation: str) -> None:
-        self._check_open()
-        self._disk.begin(operation, parent_of(self._path), self._path)
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise DiskError(parent_of(self._path), f"use of {self._path}", "the file is closed")
-
-
-class FaultyFileSystem:
-    """The file system below one directory. A sync is one operation: a power loss during it leaves what a
-    power loss before it leaves."""
-
-    def __init__(self, disk: FaultyDisk, directory: str) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._open = True
-        self._poisoned = False
-
-    def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
-        """Makes exactly what was named durable, or refuses for ever."""
-        if not self._open or self._poisoned:
-            reason = "an earlier sync failed; stop and check the disk" if self._poisoned else "it was closed"
-            raise DiskError(self._directory, f"sync of the file system of {self._directory}", reason)
-        try:
-            self._disk.sync_paths(self._directory, [file.path for file in files], directories)
-        except DiskError:
-            self._poisoned = True
-            raise
-
-    def close(self) -> None:
-        """No more syncs."""
-        self._open = False
-
-
-class FaultyLock:
-    """The lock of one directory."""
-
-    def __init__(self, disk: FaultyDisk, directory: str) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._held = True
-
-    def release(self) -> None:
-        """Gives the directory free."""
-        if self._held:
-            self._held = False
-            self._disk.unlock(self._directory)
+from metaquorum.testing.faults import FaultProfile, Injection, PowerLossError
+from metaquorum.testing.faulty_file import FaultyFile, FaultyFileSystem, FaultyLock
+from metaquorum.testing.inode import (
+    Inode,
+    NameStep,
+    _depth_first,
+    apply_step,
+    is_below,
+    move_below,
+    moved_path,
+    normal_path,
+)
 
 
 class FaultyDisk:
@@ -218,16 +38,16 @@ class FaultyDisk:
         self.last_cost_ms = 0
         self.crash_after: int | None = None
         self._dead = False
-        self._files: dict[str, _Inode] = {}
+        self._files: dict[str, Inode] = {}
         self._directories: set[str] = {"/", "."}
-        self._durable_files: dict[str, _Inode] = {}
+        self._durable_files: dict[str, Inode] = {}
         self._durable_directories: set[str] = {"/", "."}
-        self._pending: dict[str, list[_NameStep]] = {}
+        self._pending: dict[str, list[NameStep]] = {}
         # Moves (source, target) and removals (source, None) of directories that their parent's sync has yet
         # to make durable, in order. `_files`, `_directories` and `_pending` go by the present names.
         self._moves: list[tuple[str, str | None]] = []
         self._locked: set[str] = set()
-        self._injections: list[_Injection] = []
+        self._injections: list[Injection] = []
 
     # --- faults
 
@@ -243,7 +63,7 @@ class FaultyDisk:
         """Makes operations below `directory` fail with DiskError: those called `operation` (read, write,
         truncate, sync, open, rename, remove, list, mkdir, sync_directory, lock; None: all), after `after`
         more have succeeded, `count` times (None: for ever)."""
-        self._injections.append(_Injection(_normal(directory), operation, after, count, reason))
+        self._injections.append(Injection(normal_path(directory), operation, after, count, reason))
 
     def heal(self) -> None:
         """Takes back every injection. Poisoned files stay so until the disk is restarted."""
@@ -264,9 +84,9 @@ class FaultyDisk:
         self._inject_error(operation, directory, path)
 
     def _inject_error(self, operation: str, directory: str, path: str) -> None:
-        normal = _normal(directory)
+        normal = normal_path(directory)
         for injection in self._injections:
-            if injection.operation not in (None, operation) or not _is_below(normal, injection.directory):
+            if injection.operation not in (None, operation) or not is_below(normal, injection.directory):
                 continue
             if injection.after > 0:
                 injection.after -= 1
@@ -299,7 +119,7 @@ class FaultyDisk:
         for steps in self._pending.values():
             for gone, came, inode in steps:
                 if self.rng.random() < self.profile.keep_name:
-                    _apply_step(names, self._durable_path(gone), self._durable_path(came), inode)
+                    apply_step(names, self._durable_path(gone), self._durable_path(came), inode)
         survivor = FaultyDisk(self.rng, replace(self.profile))
         survivor._directories = self._surviving_directories(names)
         survivor._durable_directories = set(survivor._directories)
@@ -309,7 +129,7 @@ class FaultyDisk:
             if id(inode) not in contents:
                 contents[id(inode)] = self._surviving_contents(inode)
             data = contents[id(inode)]
-            kept = _Inode(bytearray(data), data, len(data))
+            kept = Inode(bytearray(data), data, len(data))
             survivor._files[path] = survivor._durable_files[path] = kept
         return survivor
 
@@ -320,7 +140,7 @@ class FaultyDisk:
         other._durable_directories = set(self._directories)
         for path, inode in self._files.items():
             data = bytes(inode.data)
-            other._files[path] = other._durable_files[path] = _Inode(bytearray(data), data, len(data))
+            other._files[path] = other._durable_files[path] = Inode(bytearray(data), data, len(data))
         return other
 
     def kill(self) -> FaultyDisk:
@@ -338,7 +158,7 @@ class FaultyDisk:
         self._dead = True
         return survivor
 
-    def _surviving_directories(self, names: dict[str, _Inode]) -> set[str]:
+    def _surviving_directories(self, names: dict[str, Inode]) -> set[str]:
         kept = set(self._durable_directories)
         present = {self._durable_path(one) for one in self._directories} if self._moves else self._directories
         for directory in sorted(present - kept, key=_depth_first):
@@ -346,12 +166,12 @@ class FaultyDisk:
                 kept.add(directory)
         for source, target in self._moves:
             if self.rng.random() < self.profile.keep_name:
-                _move_below(names, kept, source, target)
+                move_below(names, kept, source, target)
         for path in [path for path in names if parent_of(path) not in kept]:
             del names[path]
         return kept
 
-    def _surviving_contents(self, inode: _Inode) -> bytes:
+    def _surviving_contents(self, inode: Inode) -> bytes:
         if not inode.dirty:
             return bytes(inode.data)
         if inode.intact < len(inode.durable) and self.rng.random() < 0.5:
@@ -378,7 +198,7 @@ class FaultyDisk:
 
     def open_append(self, path: str) -> FaultyFile:
         """Opens or creates a file."""
-        normal = _normal(path)
+        normal = normal_path(path)
         directory = parent_of(normal)
         if normal in self._directories:
             raise DiskError(
@@ -388,18 +208,18 @@ class FaultyDisk:
             raise FileMissingError(path)
         self.begin("open", directory, path)
         if normal not in self._files:
-            inode = _Inode()
+            inode = Inode()
             self._files[normal] = inode
             self._pending.setdefault(directory, []).append((None, normal, inode))
         return FaultyFile(self, path, self._files[normal], writable=True)
 
     def exists(self, path: str) -> bool:
         """True for a file or directory."""
-        return _normal(path) in self._files or _normal(path) in self._directories
+        return normal_path(path) in self._files or normal_path(path) in self._directories
 
     def is_directory(self, path: str) -> bool:
         """True for a directory."""
-        return _normal(path) in self._directories
+        return normal_path(path) in self._directories
 
     def file_size(self, path: str) -> int:
         """Bytes in a file."""
@@ -408,7 +228,7 @@ class FaultyDisk:
     def list_directory(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
         self.begin("list", path, path)
-        normal = _normal(path)
+        normal = normal_path(path)
         if normal not in self._directories:
             raise FileMissingError(path)
         everything = set(self._files) | self._directories
@@ -418,7 +238,7 @@ class FaultyDisk:
 
     def make_directory(self, path: str) -> None:
         """mkdir -p; each name is durable after a sync of its parent."""
-        normal = _normal(path)
+        normal = normal_path(path)
         self.begin("mkdir", parent_of(normal), path)
         missing = []
         while normal not in self._directories:
@@ -430,7 +250,7 @@ class FaultyDisk:
 
     def rename(self, source: str, target: str) -> None:
         """Moves a file or a directory in one step, within one directory."""
-        old, new = _normal(source), _normal(target)
+        old, new = normal_path(source), normal_path(target)
         if old in self._directories:
             self._rename_directory(old, new)
             return
@@ -442,7 +262,7 @@ class FaultyDisk:
 
     def remove(self, path: str) -> None:
         """Removes a file."""
-        normal = _normal(path)
+        normal = normal_path(path)
         self._inode(path)
         self.begin("remove", parent_of(normal), path)
         del self._files[normal]
@@ -452,10 +272,10 @@ class FaultyDisk:
         self.begin("rename", parent_of(old), old)
         if new in self._directories or new in self._files:
             raise DiskError(parent_of(old), f"rename of {old}", f"{new} exists; move it away")
-        _move_below(self._files, self._directories, old, new)
+        move_below(self._files, self._directories, old, new)
         self._pending = {
-            _moved(directory, old, new): [
-                (_moved(gone, old, new), _moved(came, old, new), inode) for gone, came, inode in steps
+            moved_path(directory, old, new): [
+                (moved_path(gone, old, new), moved_path(came, old, new), inode) for gone, came, inode in steps
             ]
             for directory, steps in self._pending.items()
         }
@@ -463,7 +283,7 @@ class FaultyDisk:
 
     def remove_directory(self, path: str) -> None:
         """Removes an empty directory."""
-        normal = _normal(path)
+        normal = normal_path(path)
         if normal not in self._directories:
             raise FileMissingError(path)
         self.begin("remove", parent_of(normal), path)
@@ -477,7 +297,7 @@ class FaultyDisk:
 
     def sync_directory(self, path: str) -> None:
         """Makes the names in a directory durable."""
-        normal = _normal(path)
+        normal = normal_path(path)
         if normal not in self._directories:
             raise FileMissingError(path)
         self.begin("sync_directory", path, path)
@@ -485,14 +305,14 @@ class FaultyDisk:
 
     def _sync_names(self, normal: str) -> None:
         for gone, came, inode in self._pending.pop(normal, ()):
-            _apply_step(self._durable_files, self._durable_path(gone), self._durable_path(came), inode)
+            apply_step(self._durable_files, self._durable_path(gone), self._durable_path(came), inode)
         inside = [one for one in self._directories if parent_of(one) == normal]
         if self._moves:
             self._durable_directories.update(self._durable_path(one) for one in inside)
             due = [move for move in self._moves if parent_of(move[0]) == normal]
             self._moves = [move for move in self._moves if parent_of(move[0]) != normal]
             for source, target in due:
-                _move_below(self._durable_files, self._durable_directories, source, target)
+                move_below(self._durable_files, self._durable_directories, source, target)
         self._durable_directories.update(inside)
 
     def _durable_path(self, path: str | None) -> str:
@@ -500,21 +320,21 @@ class FaultyDisk:
         found = path or ""
         for source, target in reversed(self._moves):
             if target is not None:
-                found = _moved(found, target, source)
+                found = moved_path(found, target, source)
         return found
 
     def sync_paths(self, directory: str, files: Sequence[str], directories: Sequence[str]) -> None:
         """For FaultyFileSystem: one operation. Files that were removed meanwhile are left out."""
         self.begin("sync", directory, directory)
-        inodes = [self._files[_normal(path)] for path in files if _normal(path) in self._files]
+        inodes = [self._files[normal_path(path)] for path in files if normal_path(path) in self._files]
         for inode in inodes:
             if inode.poisoned:
                 raise DiskError(directory, f"sync of {directory}", "an earlier sync failed; check the disk")
         for inode in inodes:
             inode.settle()
         for path in directories:
-            if _normal(path) in self._directories:
-                self._sync_names(_normal(path))
+            if normal_path(path) in self._directories:
+                self._sync_names(normal_path(path))
 
     def file_system(self, directory: str) -> FaultyFileSystem:
         """The part of this disk below a directory."""
@@ -524,7 +344,7 @@ class FaultyDisk:
 
     def lock(self, directory: str) -> FaultyLock:
         """Takes the writer's lock."""
-        normal = _normal(directory)
+        normal = normal_path(directory)
         if normal not in self._directories:
             raise FileMissingError(join(directory, ".lock"))
         self.begin("lock", directory, directory)
@@ -563,49 +383,8 @@ class FaultyDisk:
             damaged[position] ^= 1 << bit
             inode.durable = bytes(damaged)
 
-    def _inode(self, path: str) -> _Inode:
-        inode = self._files.get(_normal(path))
+    def _inode(self, path: str) -> Inode:
+        inode = self._files.get(normal_path(path))
         if inode is None:
             raise FileMissingError(path)
         return inode
-
-
-def _normal(path: str) -> str:
-    return path.rstrip("/") or "/"
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory if directory == "/" else directory + "/")
-
-
-def _apply_step(names: dict[str, _Inode], gone: str | None, came: str | None, inode: _Inode | None) -> None:
-    if gone:
-        names.pop(gone, None)
-    if came and inode is not None:
-        names[came] = inode
-
-
-def _depth_first(path: str) -> tuple[int, str]:
-    return len(path), path
-
-
-def _moved(path: str | None, source: str, target: str) -> str:
-    """The path with the directory `source`, if it lies in it, replaced by `target`; "" stays so."""
-    if path is None or not _is_below(path, source):
-        return path or ""
-    return target + path[len(source) :]
-
-
-def _move_below(names: dict[str, _Inode], directories: set[str], source: str, target: str | None) -> None:
-    """Moves (target None: removes) a directory and all that is in it, unless something stands in the way, as
-    when an earlier step did not survive."""
-    if source not in directories or target in directories:
-        return
-    for one in [one for one in directories if _is_below(one, source)]:
-        directories.discard(one)
-        if target is not None:
-            directories.add(_moved(one, source, target))
-    for path in [path for path in names if _is_below(path, source)]:
-        inode = names.pop(path)
-        if target is not None:
-            names[_moved(path, source, target)] = inode

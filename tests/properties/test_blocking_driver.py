@@ -15,7 +15,8 @@ from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.disk.interface import read_file
 from metaquorum.storage.log.log import LogConfig
 from metaquorum.storage.types import LogPosition
-from metaquorum.testing.faulty_disk import FaultyDisk, PowerLossError
+from metaquorum.testing.faults import PowerLossError
+from metaquorum.testing.faulty_disk import FaultyDisk
 
 VOTERS = tuple(raft.Voter(node_id=at, host="127.0.0.1", port=1 + at) for at in range(3))
 CONFIG = raft.RaftConfig(note_committed_ms=5, sync_committed_ms=50)

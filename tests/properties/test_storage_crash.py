@@ -19,7 +19,8 @@ from metaquorum.storage.files.snapshots import SnapshotWriter, clean_abandoned, 
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
-from metaquorum.testing.faulty_disk import FaultProfile, FaultyDisk, PowerLossError
+from metaquorum.testing.faults import FaultProfile, PowerLossError
+from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.unit.storage.whole_log import whole
 
 DIRECTORY = "/data/log-0"

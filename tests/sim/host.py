@@ -35,7 +35,8 @@ from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.errors import CorruptLogError, DiskError
 from metaquorum.storage.types import LogPosition
-from metaquorum.testing.faulty_disk import FaultyDisk, PowerLossError
+from metaquorum.testing.faults import PowerLossError
+from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.sim.engine import Engine
 from tests.sim.network import Network
 from tests.sim.profile import FaultProfile

@@ -15,7 +15,8 @@ from metaquorum.raft.store.voter_memory import (
     store_voters,
 )
 from metaquorum.storage.errors import CorruptFileError
-from metaquorum.testing.faulty_disk import FaultyDisk, PowerLossError
+from metaquorum.testing.faults import PowerLossError
+from metaquorum.testing.faulty_disk import FaultyDisk
 
 A, B, C = bytes([1] * 16), bytes([2] * 16), bytes([3] * 16)
 

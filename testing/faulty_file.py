@@ -1,0 +1,145 @@
+"""What a faulty disk hands out: an open file, a file system to sync, and a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from metaquorum.storage.disk.interface import DiskFile, parent_of
+from metaquorum.storage.errors import DiskError
+from metaquorum.testing.faults import PowerLossError
+from metaquorum.testing.inode import Inode
+
+if TYPE_CHECKING:
+    from metaquorum.testing.faulty_disk import FaultyDisk
+
+
+class FaultyFile:
+    """An open file of a FaultyDisk."""
+
+    def __init__(self, disk: FaultyDisk, path: str, inode: Inode, *, writable: bool) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._writable = writable
+        self._open = True
+
+    @property
+    def path(self) -> str:
+        """The path it was opened by."""
+        return self._path
+
+    def size(self) -> int:
+        """Bytes now."""
+        return len(self._inode.data)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`."""
+        self._begin("read")
+        return bytes(memoryview(self._inode.data)[position : position + length])
+
+    def append(self, data: bytes) -> None:
+        """Writes at the end; a full disk, an error or a power loss may leave a part of it."""
+        self._writes("write")
+        content = bytes(data)
+        try:
+            self._begin("write")
+        except (PowerLossError, DiskError):
+            kept = self._disk.rng.randrange(len(content) + 1)
+            self._write(content[:kept])
+            raise
+        room = self._disk.room_bytes()
+        self._write(content if room is None else content[:room])
+        if room is not None and room < len(content):
+            raise DiskError(
+                parent_of(self._path), f"write of {self._path}", "no space left on the device; free some"
+            )
+
+    def _write(self, content: bytes) -> None:
+        self._inode.data += content
+        self._inode.dirty = True
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file, or fills it with zeros up to `size`."""
+        self._writes("truncate")
+        self._begin("truncate")
+        inode = self._inode
+        del inode.data[size:]
+        inode.data.extend(bytes(size - len(inode.data)))
+        inode.intact = min(inode.intact, size)
+        inode.dirty = True
+
+    def sync(self) -> None:
+        """Makes the contents durable, or poisons the file."""
+        self._check_open()
+        directory = parent_of(self._path)
+        if self._inode.poisoned:
+            raise DiskError(
+                directory, f"sync of {self._path}", "an earlier sync failed; stop and check the disk"
+            )
+        try:
+            self._begin("sync")
+        except DiskError:
+            self._inode.poisoned = True
+            raise
+        self._inode.settle()
+
+    def close(self) -> None:
+        """Closes without a sync."""
+        self._open = False
+
+    def _writes(self, operation: str) -> None:
+        self._check_open()
+        if not self._writable:
+            raise DiskError(
+                parent_of(self._path), f"{operation} of {self._path}", "the file was opened for reading"
+            )
+
+    def _begin(self, operation: str) -> None:
+        self._check_open()
+        self._disk.begin(operation, parent_of(self._path), self._path)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise DiskError(parent_of(self._path), f"use of {self._path}", "the file is closed")
+
+
+class FaultyFileSystem:
+    """The file system below one directory. A sync is one operation: a power loss during it leaves what a
+    power loss before it leaves."""
+
+    def __init__(self, disk: FaultyDisk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._open = True
+        self._poisoned = False
+
+    def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
+        """Makes exactly what was named durable, or refuses for ever."""
+        if not self._open or self._poisoned:
+            reason = "an earlier sync failed; stop and check the disk" if self._poisoned else "it was closed"
+            raise DiskError(self._directory, f"sync of the file system of {self._directory}", reason)
+        try:
+            self._disk.sync_paths(self._directory, [file.path for file in files], directories)
+        except DiskError:
+            self._poisoned = True
+            raise
+
+    def close(self) -> None:
+        """No more syncs."""
+        self._open = False
+
+
+class FaultyLock:
+    """The lock of one directory."""
+
+    def __init__(self, disk: FaultyDisk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._held = True
+
+    def release(self) -> None:
+        """Gives the directory free."""
+        if self._held:
+            self._held = False
+            self._disk.unlock(self._directory)

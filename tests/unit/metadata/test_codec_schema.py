@@ -130,25 +130,25 @@ DRAFT = {
 
 
 def test_the_page_maps_every_record_and_field_of_the_draft() -> None:
-    table = PAGE[PAGE.index("| draft (key) |") : PAGE.index("What the draft could not carry")]
+    table = PAGE[PAGE.index("| draft (key) |") : PAGE.index("## Read by Kafka's own code")]
     shipped = {schema.body.name: schema.body for schema in RECORD_SCHEMAS}
-    mapped: dict[str, dict[str, str]] = {}
-    target: dict[str, str] = {}
+    mapped = set()
     for line in table.strip().splitlines()[2:]:
-        draft, fields, record, into = [cell.strip() for cell in line.strip("|").split("|")]
-        if draft and record:
-            name = draft.split(" ")[0]
-            mapped[name], target[name] = {}, record.split(" ")[0]
-        elif fields and not fields.startswith("left out"):
-            for field in fields.removesuffix(", nullable").split(", "):
-                mapped[name][field.split(" ")[0]] = field.lower() if into == "the same" else into
-    assert set(mapped) == set(DRAFT)
-    for name, fields in DRAFT.items():
-        assert set(fields.split()) <= set(mapped[name]), name
-        own = {field.kafka_name.lower() for field in shipped[target[name]].fields}
-        for field, into in mapped[name].items():
-            first = into.lower().replace(",", " ").split()[0].split(".")[0]
-            assert first in own | {"none:", "a"} or field.startswith("."), (name, field, into)
+        draft, record, notes = [cell.strip() for cell in line.strip("|").split("|")]
+        name = draft.split(" ")[0]
+        mapped.add(name)
+        into = {
+            field: text.lower().replace(",", " ").split()[0]
+            for note in filter(None, notes.split("; "))
+            for fields, text in (note.split(": ", 1),)
+            for field in fields.split(", ")
+        }
+        own = {field.kafka_name.lower() for field in shipped[record.split(" ")[0]].fields}
+        for field in DRAFT[name].split():
+            found = into.pop(field, field.lower())
+            assert found in own | {"none"} or (found == "empty" and field.lower() in own), (name, field)
+        assert {field.split(".")[0].lower() for field in into} <= own, name
+    assert mapped == set(DRAFT)
 
 
 def test_levels_have_kafkas_names() -> None:

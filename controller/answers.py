@@ -36,8 +36,8 @@ def _replica(raft: RaftCore, replica: ReplicaState) -> ReplicaStatus:
         directory_id=replica.directory_id,
         log_end_offset=replica.log_end_offset,
         lag=max(0, raft.log_end_offset - known),
-        last_fetch_ms=replica.last_fetch_ms,
-        last_caught_up_ms=replica.last_caught_up_ms,
+        last_fetch_ms=replica.last_fetch_wall_ms,
+        last_caught_up_ms=replica.last_caught_up_wall_ms,
         status="Leader" if leads else "Follower" if replica.is_voter else "Observer",
     )
 

@@ -129,9 +129,9 @@ class MetadataReplica:
             case QuorumStatePersisted(token=token):
                 return [*self._gate.persisted(token), *push(raft.on_quorum_state_persisted(now_ms, token))]
             case RaftRequestAbandoned(key=key):
-                return push(raft.on_request_abandoned(key))
+                return push(raft.on_request_abandoned(now_ms, key))
             case LogTrimmed(log_start_offset=log_start_offset):
-                return push(raft.on_log_trimmed(log_start_offset))
+                return push(raft.on_log_trimmed(now_ms, log_start_offset))
             case SnapshotWritten(position=position):
                 return self._on_snapshot_written(position, now_ms)
             case SnapshotLoaded(position=position, image=image):

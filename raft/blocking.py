@@ -50,7 +50,7 @@ READ_BYTES = 1 << 20
 
 class BlockingDriver:
     """One replica: a core, its open directory, and the hooks of a subclass. `rng` draws timeouts,
-    `monotonic_ms` and `wall_ms` are clocks in ms; without them the process's own are used.
+    `now_ms` (monotonic) and `wall_ms` (Unix time) are clocks; without them the process's own are used.
 
     Call `start` once, then the inputs as they happen, and `tick` when `wait_ms` has passed without one. A
     hook may call inputs: what they ask for waits its turn. An exception from an input is the replica's end,
@@ -66,7 +66,7 @@ class BlockingDriver:
         config: RaftConfig,
         *,
         rng: Random | None = None,
-        monotonic_ms: Callable[[], int] | None = None,
+        now_ms: Callable[[], int] | None = None,
         wall_ms: Callable[[], int] | None = None,
         applied_offset: int = 0,
     ) -> None:
@@ -74,7 +74,7 @@ class BlockingDriver:
         self.store = store
         self.applied_offset = applied_offset
         """Everything below went through `on_committed`, or is in the snapshot that the owner began with."""
-        self._monotonic_ms = monotonic_ms or (lambda: time.monotonic_ns() // 1_000_000)
+        self._now_ms = now_ms or (lambda: time.monotonic_ns() // 1_000_000)
         self._wall_ms = wall_ms or (lambda: time.time_ns() // 1_000_000)
         self._gate = EffectGate()
         self._todo: deque[RaftEffect] = deque()
@@ -121,7 +121,7 @@ class BlockingDriver:
     def wait_ms(self) -> int | None:
         """How long to wait for an input before the next `tick`, at least 0; None: as long as it takes."""
         deadline_ms = self.core.next_deadline_ms()
-        return None if deadline_ms is None else max(0, deadline_ms - self._monotonic_ms())
+        return None if deadline_ms is None else max(0, deadline_ms - self._now_ms())
 
     def on_request(self, key: int, request: RaftRequest) -> None:
         """A peer asks; `respond` gets `key`, which must be unique in this process, now or later."""
@@ -165,7 +165,7 @@ class BlockingDriver:
         self._input(lambda now_ms: self.core.on_snapshot_written(now_ms, position))
         trimmed = self.store.execute(TrimLog(before_offset=position.offset), wall_ms=self._wall_ms())
         if trimmed is not None:
-            self._input(lambda _: self.core.on_log_trimmed(trimmed.log_start_offset))
+            self._input(lambda now_ms: self.core.on_log_trimmed(now_ms, trimmed.log_start_offset))
         return position
 
     def resign(self) -> None:
@@ -180,7 +180,7 @@ class BlockingDriver:
         self.core.wall_ms = self._wall_ms()
         nested = self._state == _RUNNING
         self._state = _ENDED
-        self._todo += self._gate.push(handle(self._monotonic_ms()))
+        self._todo += self._gate.push(handle(self._now_ms()))
         if not nested:
             self._state = _RUNNING
             try:
@@ -203,7 +203,7 @@ class BlockingDriver:
             ticket, unsynced = self.store.prepare_sync(), False
             ticket.run()
             synced = self.store.sync_completed(ticket)
-            todo += self._gate.push(self.core.on_log_synced(self._monotonic_ms(), synced))
+            todo += self._gate.push(self.core.on_log_synced(self._now_ms(), synced))
 
     def _carry_out(self, effect: RaftEffect) -> list[RaftEffect]:  # noqa: C901
         """Executes one effect; returns what its completion lets go or asks for."""
@@ -211,7 +211,7 @@ class BlockingDriver:
             case PersistQuorumState(token=token):
                 self.store.persist_quorum_state(effect)
                 ready = self._gate.persisted(token)
-                core_effects = self.core.on_quorum_state_persisted(self._monotonic_ms(), token)
+                core_effects = self.core.on_quorum_state_persisted(self._now_ms(), token)
                 return [*ready, *self._gate.push(core_effects)]
             case AppendLog() | TruncateLog() | ResetLog() | WriteSnapshotChunk():
                 self.store.execute(effect)
@@ -261,8 +261,8 @@ class BlockingDriver:
         except ValueError as error:
             self.store.drop_snapshot()
             self.warn(f"the fetched snapshot {position} is damaged: {error}")
-            return self._gate.push(self.core.on_snapshot_rejected(self._monotonic_ms(), position))
+            return self._gate.push(self.core.on_snapshot_rejected(self._now_ms(), position))
         self.store.finish_snapshot(position)
-        effects = self.core.on_snapshot_loaded(self._monotonic_ms(), position)
+        effects = self.core.on_snapshot_loaded(self._now_ms(), position)
         self.applied_offset = max(self.applied_offset, position.offset)
         return self._gate.push(effects)

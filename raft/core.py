@@ -106,11 +106,11 @@ class RaftCore:
                 assert_never(request)
         return self._done(now_ms)
 
-    def on_request_abandoned(self, key: int) -> list[RaftEffect]:
+    def on_request_abandoned(self, now_ms: int, key: int) -> list[RaftEffect]:
         """The caller went away: its parked fetch is forgotten and not answered."""
         if isinstance(self.state.role, Leader):
             self.state.role.view.parked.pop_key(key)
-        return self.state.out.take()
+        return self._done(now_ms)
 
     def on_response(
         self, now_ms: int, source: int, correlation_id: int, response: RaftResponse
@@ -188,9 +188,10 @@ class RaftCore:
         snapshots.on_rejected(self.state, now_ms, position)
         return self._done(now_ms)
 
-    def on_log_trimmed(self, log_start_offset: int) -> list[RaftEffect]:
+    def on_log_trimmed(self, now_ms: int, log_start_offset: int) -> list[RaftEffect]:
+        """The log starts at `log_start_offset` now, at or before a snapshot's end."""
         self.state.log.trim(log_start_offset)
-        return self.state.out.take()
+        return self._done(now_ms)
 
     def request_read(self, now_ms: int, token: int) -> list[RaftEffect]:
         """A linearizable read: ReadReady(token, offset) or ReadFailed(token) follows, now or later."""

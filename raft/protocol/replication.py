@@ -310,8 +310,8 @@ def describe(state: RaftState, now_ms: int) -> list[ReplicaState]:
         directory_id=state.identity.directory_id,
         is_voter=True,
         log_end_offset=state.log.end_offset,
-        last_fetch_ms=None,
-        last_caught_up_ms=None,
+        last_fetch_wall_ms=None,
+        last_caught_up_wall_ms=None,
     )
     oldest = now_ms - state.config.observer_session_ms
     observers = [
@@ -337,6 +337,6 @@ def _replica_state(progress: ReplicaProgress, *, is_voter: bool) -> ReplicaState
         directory_id=progress.directory_id,
         is_voter=is_voter,
         log_end_offset=-1 if progress.acked_offset is None else progress.acked_offset,
-        last_fetch_ms=progress.last_fetch_wall_ms,
-        last_caught_up_ms=progress.last_caught_up_wall_ms,
+        last_fetch_wall_ms=progress.last_fetch_wall_ms,
+        last_caught_up_wall_ms=progress.last_caught_up_wall_ms,
     )

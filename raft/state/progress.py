@@ -47,8 +47,8 @@ class ReplicaState:
     directory_id: bytes
     is_voter: bool
     log_end_offset: int
-    last_fetch_ms: int | None
-    last_caught_up_ms: int | None
+    last_fetch_wall_ms: int | None
+    last_caught_up_wall_ms: int | None
 
 
 @dataclass(slots=True, kw_only=True)

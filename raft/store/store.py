@@ -28,7 +28,8 @@ from metaquorum.raft.effects import (
 from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.events import LogTrimmed, TrimLog
 from metaquorum.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
-from metaquorum.raft.state.known import check_log
+from metaquorum.raft.store.opening import check_committed, refuse_forgotten_vote
+from metaquorum.raft.store.retention import Retention
 from metaquorum.raft.store.tail_cache import TailCache
 from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
 from metaquorum.storage.disk.interface import Disk, Lock, join
@@ -36,7 +37,6 @@ from metaquorum.storage.errors import CorruptFileError, CorruptLogError, FileMis
 from metaquorum.storage.files.known_committed import KnownCommitted, load_known_committed
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
 from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_properties
-from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE_FILE
 from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state, store_quorum_state
 from metaquorum.storage.files.snapshots import (
     SnapshotChunk,
@@ -44,13 +44,11 @@ from metaquorum.storage.files.snapshots import (
     SnapshotPositionError,
     SnapshotWriter,
     clean_abandoned,
-    delete_snapshots_before,
     list_snapshots,
     read_chunk,
     snapshot_path,
 )
-from metaquorum.storage.log.log import METADATA_DIRECTORY, LogConfig, SegmentedLog, SegmentInfo, SyncTicket
-from metaquorum.storage.log.open import Examined
+from metaquorum.storage.log.log import METADATA_DIRECTORY, LogConfig, SegmentedLog, SyncTicket
 from metaquorum.storage.types import LogPosition
 from metaquorum.storage.uuids import ZERO_UUID
 
@@ -71,6 +69,9 @@ class ReplicaStore:
         log: SegmentedLog,
         lock: Lock,
         known: LogPosition,
+        quorum: QuorumState | None,
+        voter_ids: tuple[int, ...],
+        retention: Retention,
     ) -> None:
         self.directory = directory
         self.replica_directory = log.directory
@@ -82,10 +83,9 @@ class ReplicaStore:
         self._committed: KnownCommitted | None = None
         self._tail = TailCache(TAIL_CACHE_BYTES)
         self._incoming: SnapshotWriter | None = None
-        self._stored_quorum: QuorumState | None = None
-        self._voter_ids: tuple[int, ...] = ()
-        self._retention_bytes: int | None = None
-        self._retention_ms: int | None = None
+        self._stored_quorum = quorum
+        self._voter_ids = voter_ids
+        self._retention = retention
 
     @staticmethod
     def open(
@@ -109,16 +109,15 @@ class ReplicaStore:
         try:
             quorum = load_quorum_state(disk, replica_directory)
             if quorum is None and identity.node_id in voter_ids:
-                _refuse_forgotten_vote(disk, replica_directory)
+                refuse_forgotten_vote(disk, replica_directory)
             committed = load_known_committed(disk, replica_directory)
-            check = partial(_check_committed, disk, replica_directory, committed)
+            check = partial(check_committed, disk, replica_directory, committed)
             log = SegmentedLog.open(disk, replica_directory, config, on_warning, lock=lock, check=check)
             try:
-                store = ReplicaStore(disk, metadata_directory, identity, log, lock, committed)
-                store._stored_quorum = quorum
-                store._voter_ids = voter_ids
-                store._retention_bytes = retention_bytes
-                store._retention_ms = retention_ms
+                retention = Retention(max_bytes=retention_bytes, max_age_ms=retention_ms)
+                store = ReplicaStore(
+                    disk, metadata_directory, identity, log, lock, committed, quorum, voter_ids, retention
+                )
                 store._settle(on_warning)
                 store._committed = KnownCommitted(disk, replica_directory, committed)
             except BaseException:
@@ -221,7 +220,7 @@ class ReplicaStore:
             case WriteSnapshotChunk():
                 self._receive(effect)
             case TrimLog(before_offset=before_offset):
-                self._trim(before_offset, wall_ms)
+                self._retention.trim(self._disk, self.log, before_offset, wall_ms=wall_ms)
                 return LogTrimmed(log_start_offset=self.log.start_offset)
         return None
 
@@ -237,32 +236,6 @@ class ReplicaStore:
                 snapshot_id=effect.snapshot, position=effect.position, size_bytes=end, data=effect.data
             )
         )
-
-    def _trim(self, before_offset: int, wall_ms: int | None) -> None:
-        """Snapshot by snapshot, oldest first: what lies before one goes while retention asks for it."""
-        for base in self.snapshots():
-            if base.offset > before_offset:
-                return
-            doomed = [info for info in self.log.segments()[:-1] if info.end_offset <= base.offset]
-            older = [one for one in self.snapshots() if one.offset < base.offset]
-            if not doomed and not older:
-                continue
-            if not self._is_too_big() and not self._is_too_old(doomed, wall_ms):
-                return
-            self.log.delete_segments_before(base.offset)
-            delete_snapshots_before(self._disk, self.replica_directory, base.offset)
-
-    def _is_too_big(self) -> bool:
-        if self._retention_bytes is None:
-            return False
-        snapshots = sum(self._disk.file_size(self.snapshot_path(one)) for one in self.snapshots())
-        return self.log.size_bytes + snapshots > self._retention_bytes
-
-    def _is_too_old(self, doomed: list[SegmentInfo], wall_ms: int | None) -> bool:
-        if self._retention_ms is None or wall_ms is None or not doomed:
-            return False
-        newest = doomed[-1].last_timestamp_ms
-        return newest is not None and newest + self._retention_ms < wall_ms
 
     # --- durability
 
@@ -402,37 +375,9 @@ class ReplicaStore:
             self._lock.release()
 
 
-def _check_committed(disk: Disk, replica_directory: str, known: LogPosition, found: Examined) -> None:
-    """What was known to be committed is still here, in the log or under a snapshot. Raises
-    CommittedLostError."""
-    snapshots = [position.offset for position in list_snapshots(disk, replica_directory)]
-    check_log(
-        replica_directory,
-        known=known,
-        start_offset=found.segments[0].base_offset if found.segments else 0,
-        end_offset=max([found.end_offset, *snapshots]),
-        epochs=found.epochs,
-    )
-
-
 def _chunk_response(effect: RespondWithSnapshotChunk) -> FetchSnapshotResponse:
     if not isinstance(effect.response, FetchSnapshotResponse):
         raise TypeError(
             f"a chunk belongs into a FetchSnapshotResponse, not a {type(effect.response).__name__}"
         )
     return effect.response
-
-
-def _refuse_forgotten_vote(disk: Disk, replica_directory: str) -> None:
-    """A voter that has a log has voted or followed: without its state it could vote twice in one epoch."""
-    if not disk.exists(replica_directory):
-        return
-    for name in disk.list_directory(replica_directory):
-        if name.endswith(".log") and disk.file_size(join(replica_directory, name)) > 0:
-            raise CorruptFileError(
-                join(replica_directory, QUORUM_STATE_FILE),
-                f"is absent beside the log {name}",
-                "a vote that it gave may be forgotten: move the directory away and reformat it without "
-                "--new-cluster; the controller then only observes (see 'Damaged or lost' in "
-                "docs/operations.md)",
-            )

@@ -41,7 +41,7 @@ class Replica(raft.BlockingDriver):
             VOTERS,
             CONFIG,
             rng=random.Random(cluster.rng.random()),
-            monotonic_ms=lambda: cluster.now_ms,
+            now_ms=lambda: cluster.now_ms,
             wall_ms=lambda: cluster.now_ms,
         )
 

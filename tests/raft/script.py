@@ -437,7 +437,7 @@ class Script:
             kind = "voter" if replica.is_voter else "observer"
             self.lines.append(
                 f"  n{replica.node_id} {kind} end={replica.log_end_offset} "
-                f"fetched={replica.last_fetch_ms} caught-up={replica.last_caught_up_ms}"
+                f"fetched={replica.last_fetch_wall_ms} caught-up={replica.last_caught_up_wall_ms}"
             )
 
 

@@ -213,7 +213,7 @@ class World:
         for key, (asker, _, asked) in list(self.requests.items()):
             if asker == node_id and self.nodes[asked].core is not None:
                 self.abandoned.add(key)
-                self.input(asked, lambda core, key=key: core.on_request_abandoned(key))
+                self.input(asked, lambda core, key=key: core.on_request_abandoned(self.now, key))
         for who, cid in broken:
             self.fail(who, cid, "connection reset")
 
@@ -308,7 +308,7 @@ class World:
         disk = self.nodes[node_id].disk
         disk.batches = [batch for batch in disk.batches if batch[0] >= offset]
         disk.start = offset
-        self.input(node_id, lambda core: core.on_log_trimmed(offset))
+        self.input(node_id, lambda core: core.on_log_trimmed(self.now, offset))
 
     # ---- effects ---------------------------------------------------------------------------------
 

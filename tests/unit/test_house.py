@@ -37,7 +37,6 @@ LONG_FILES: dict[str, int] = {
     "metadata/records/types.py": 445,
     "pipeline/intervals/cluster.py": 419,
     "pipeline/source.py": 412,
-    "raft/store/store.py": 438,
     "runtime/api/settings.py": 402,
     "runtime/config/node.py": 470,
     "runtime/driver.py": 558,

@@ -195,7 +195,7 @@ class Controller:
         position = LogPosition(self.raft.epoch, self.raft.log_end_offset)
         self.do(self.raft.on_snapshot_written(0, position))
         self.log.trim(position.offset)
-        self.do(self.raft.on_log_trimmed(position.offset))
+        self.do(self.raft.on_log_trimmed(0, position.offset))
         return position, image
 
     def decide(self, request: object) -> LifecycleResponse | ApiError:

@@ -131,8 +131,8 @@ def state(node_id: int, end: int, *, voter: bool = True) -> ReplicaState:
         directory_id=bytes([node_id]) * 16,
         is_voter=voter,
         log_end_offset=end,
-        last_fetch_ms=node_id + 100,
-        last_caught_up_ms=node_id + 200,
+        last_fetch_wall_ms=node_id + 100,
+        last_caught_up_wall_ms=node_id + 200,
     )
 
 

@@ -22,8 +22,11 @@ from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot
 from metaquorum.metadata.inspect.nodes.lost import Holding, LostCommitted, find_losses, holding
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, NodeWriter, stored_epochs
+from metaquorum.metadata.inspect.walk.sound_headers import sound_headers
 from metaquorum.metadata.inspect.walk.states import state_at
-from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
+from metaquorum.metadata.records.control import LeaderChangeMessage
+from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import join, name_of
 from metaquorum.storage.files.meta_properties import MetaProperties
 from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE
@@ -116,7 +119,7 @@ def examine(files: NodeFiles) -> Survivor:
     end, time_ms, damage = LogPosition(0, log.start_offset), -1, None
     quorum = QuorumView()
     epochs = EpochTable()
-    for found in log.batches():
+    for found, put_right in sound_headers(log.batches(), log.start_offset):
         if isinstance(found, Damage):
             if not found.file.endswith(INDEX_SUFFIXES):
                 damage = damage or found
@@ -124,17 +127,29 @@ def examine(files: NodeFiles) -> Survivor:
         if damage is not None:
             break  # what follows lost bytes is no continuation
         header = found.header
+        records = decode_batch(found, tolerant=True) if header.is_control else []
+        problem = _unelected(header.leader_epoch, epochs.last_epoch, records)
+        if put_right is not None:
+            problem = f"{put_right} by a repair"
+        if problem is not None:  # no CRC covers the epoch, which would rank this directory
+            damage = _damaged_header(found, problem)
+            break
         end, time_ms = LogPosition(header.leader_epoch, header.next_offset), header.max_timestamp_ms
         epochs = epochs.append(header.leader_epoch, header.base_offset)
-        if header.is_control:
-            quorum = quorum.after(header.leader_epoch, decode_batch(found, tolerant=True))
+        if records:
+            quorum = quorum.after(header.leader_epoch, records)
     newest = log.snapshots()[-1:]
     if newest and newest[0].offset > end.offset:
         end = newest[0]  # a snapshot was fetched, and the log has not gone on from it yet
         epochs = EpochTable.reset(end)
         time_ms = max(time_ms, log.snapshot(end).snapshot_timestamp_ms())
     if end.offset == 0:
-        raise InspectError(f"{log.path} holds no complete record; leave it out")
+        if damage is None:
+            raise InspectError(f"{log.path} holds no complete record; leave it out")
+        raise InspectError(
+            f"{log.path} holds no complete record before its damage ({damage_line(damage)}); leave it out, or"
+            f" save what can be read after it with: {_saving(files.home)}"
+        )
     voted = 0 if files.quorum is None else files.quorum.epoch
     return Survivor(
         files=files,
@@ -144,6 +159,20 @@ def examine(files: NodeFiles) -> Survivor:
         quorum=quorum,
         epochs=epochs,
         damage=damage,
+    )
+
+
+def _unelected(epoch: int, before: int, records: Sequence[DecodedRecord]) -> str | None:
+    """What is wrong with an epoch that no election began; nothing is known `before` the first batch (0)."""
+    if before == 0 or epoch <= before or any(isinstance(one.record, LeaderChangeMessage) for one in records):
+        return None
+    return f"leader epoch {epoch} begins without an election, after epoch {before}"
+
+
+def _damaged_header(batch: RecordBatch, problem: str) -> Damage:
+    offset = batch.header.base_offset
+    return Damage(
+        file=batch.file, position=batch.position, offset=offset, reason=f"damaged header: {problem}"
     )
 
 
@@ -198,9 +227,12 @@ def _damage_lines(one: Survivor) -> list[str]:
     home = one.files.home
     return [
         f"{home}: nothing after offset {one.end.offset} is used: {damage_line(one.damage)}; if more can be"
-        f" read after it, save that first with: metaquorum log repair {shlex.quote(home)}"
-        " --past-corruption --to NEW"
+        f" read after it, save that first with: {_saving(home)}"
     ]
+
+
+def _saving(home: str) -> str:
+    return f"metaquorum log repair {shlex.quote(home)} --past-corruption --to NEW"
 
 
 def _parting(best: Survivor, other: Survivor) -> list[str]:

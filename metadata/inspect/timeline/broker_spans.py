@@ -7,7 +7,7 @@ of the log, and the total outage. An orderly stop begins an outage like any othe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, BrokerStep
@@ -41,6 +41,7 @@ class BrokerSpans:
         self.fenced: dict[int, _Fenced] = {}
         self.outage: tuple[int, int] | None = None
         self._outage_at_least = False
+        self._noted: tuple[dict[int, _Fenced], tuple[int, int] | None, bool] = {}, None, False
         if image is not None:
             self.learn(image)
 
@@ -58,6 +59,16 @@ class BrokerSpans:
             self.outage = None
         elif self.outage is None:
             self.outage, self._outage_at_least = begun, True
+
+    def note(self) -> None:
+        """A transaction begins, which may be aborted."""
+        fenced = {broker: replace(found) for broker, found in self.fenced.items()}
+        self._noted = fenced, self.outage, self._outage_at_least
+
+    def take_back(self, image: MetadataImage) -> None:
+        """After a transaction that had no effect: what was so where it began went on."""
+        self.fenced, self.outage, self._outage_at_least = self._noted
+        self.learn(image)
 
     def batch(self, changes: BatchChanges, rules: Mapping[int, str | None]) -> Iterator[Grouped]:
         """Events of one batch; `rules` tells for offsets of its fences why they were made."""

@@ -63,6 +63,32 @@ class Grouped(NamedTuple):
     span_ms: int | None = None
 
 
+def topic_events(batch: BatchChanges) -> Iterator[Grouped]:
+    """Topics that came and went, and partitions that were added to those that stay."""
+    made: dict[str, int] = {}
+    first: dict[str, int] = {}
+    for step in batch.partitions:
+        if step.before is None and step.after is not None:
+            made[step.topic] = made.get(step.topic, 0) + 1
+            first.setdefault(step.topic, step.offset)
+    for offset, name, number in batch.made:
+        made[name] = number
+        first[name] = offset
+    created = {topic.name for _, topic in batch.created}
+    for offset, topic in batch.created:
+        text = f"{topic.name}, {count(made.get(topic.name, 0), 'partition')}"
+        yield _of_topic(offset, "topic created", topic.name, text)
+    for name, offset in first.items():
+        if name not in created:
+            yield _of_topic(offset, "partitions added", name, f"{name}, {made[name]} more")
+    for offset, topic in batch.removed:
+        yield _of_topic(offset, "topic deleted", topic.name, topic.name)
+
+
+def _of_topic(offset: int, kind: str, name: str, text: str) -> Grouped:
+    return Grouped(offset, kind, f"topic/{name}", text, "info", None, ())
+
+
 def count(number: int, one: str) -> str:
     """`1 partition`, `2 partitions`, `2 batches`, `2 log directories`."""
     if number == 1:

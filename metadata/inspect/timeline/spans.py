@@ -44,6 +44,8 @@ class PartitionSpans:
         self.under_min: dict[PartitionKey, Place] = {}
         self._settings_of: dict[str, str | None] = {}
         self._unsure: set[PartitionKey] = set()
+        self._noted: tuple[dict[PartitionKey, Place], dict[PartitionKey, Place], set[PartitionKey]]
+        self._noted = {}, {}, set()
         if image is not None and feed.is_known:
             self.learn(image)
 
@@ -64,9 +66,17 @@ class PartitionSpans:
     def name(self, key: PartitionKey) -> str:
         return f"{self._feed.topic_name(key[0]) or key[0].hex()}-{key[1]}"
 
-    def rebuild(self, batch: BatchChanges) -> None:
-        """After an aborted transaction took back what its records had said."""
-        self._rebuild((batch.base_offset, batch.time_ms))
+    def note(self) -> None:
+        """A transaction begins, which may be aborted."""
+        self._noted = (dict(self.leaderless), dict(self.under_min), set(self._unsure))
+
+    def take_back(self, now: Place) -> None:
+        """After a transaction that had no effect: spans that were open where it began went on."""
+        leaderless, under_min, unsure = self._noted
+        self.leaderless |= leaderless
+        self.under_min |= under_min
+        self._rebuild(now)
+        self._unsure = unsure & {*self.leaderless, *self.under_min}
 
     def _rebuild(self, now: Place) -> None:
         """Finds the open spans in the state; those that were open began where they did, others `now`."""

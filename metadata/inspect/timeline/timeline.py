@@ -30,10 +30,11 @@ from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline import event_groups as groups
 from metaquorum.metadata.inspect.timeline.broker_events import broker_events
 from metaquorum.metadata.inspect.timeline.broker_spans import BrokerSpans
-from metaquorum.metadata.inspect.timeline.event_groups import count, duration, listed
+from metaquorum.metadata.inspect.timeline.event_groups import duration, listed
 from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
 from metaquorum.metadata.inspect.timeline.strangers import Strangers
 from metaquorum.metadata.inspect.timeline.telling_changes import may_tell
+from metaquorum.metadata.inspect.timeline.transactions import HeldTransaction, begins_transaction
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
@@ -120,6 +121,7 @@ class Timeline:
         self._end = (0, 0, 0)
         self._told: list[TimelineEvent] = []
         self._held: HeldEvents[TimelineEvent] = HeldEvents()
+        self._transaction: HeldTransaction[TimelineEvent] = HeldTransaction()
         self._suspects: dict[TimelineEvent, int] = {}
         self._batch = BatchChanges(base_offset=-1, epoch=-1, time_ms=-1)
 
@@ -154,12 +156,15 @@ class Timeline:
         if not changes.records:
             return []
         self._note_time(changes, stamp_ms)
+        if self._transaction.begun is None and begins_transaction(changes):
+            self._spans.note()
+            self._brokers.note()
         scene = Scene(batch=changes, feed=self._feed)
         if changes.brokers:
             self._broker_steps(changes, scene)
         self._partitions(scene)
         self._tell_grouped(self._strangers.events(changes))
-        self._topics(changes)
+        self._tell_grouped(groups.topic_events(changes))
         refused = {error.offset for error in changes.refused}
         for offset, record in changes.records:
             if offset not in refused:
@@ -181,7 +186,7 @@ class Timeline:
         changes.time_ms = self._clock.time_ms(changes.base_offset, stamp_ms)
         self._batch = changes
         self._note_time(changes, stamp_ms)
-        self._topics(changes)
+        self._tell_grouped(groups.topic_events(changes))
         for offset, record in changes.records:
             self._single(offset, record)
         self._configs(changes)
@@ -217,7 +222,7 @@ class Timeline:
     def _through(self) -> list[TimelineEvent]:
         """The batch's events by offset, and those before it, as far as they need not wait."""
         suspects, self._suspects = self._suspects, {}
-        told = sorted(self._told, key=lambda event: event.offset)
+        told = self._transaction.through(sorted(self._told, key=lambda event: event.offset))
         return self._shown_of(self._held.through(told, suspects, self._batch))
 
     def _shown_of(self, told: list[TimelineEvent]) -> list[TimelineEvent]:
@@ -225,10 +230,14 @@ class Timeline:
 
     def finish(self) -> list[TimelineEvent]:
         """What still goes on at the end of the log."""
-        self._told = self._shown_of(self._held.rest())
+        self._told = self._shown_of([*self._held.rest(), *self._transaction.rest()])
         offset, epoch, time_ms = self._end
         self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
         self._stamp_ms = time_ms
+        if self._transaction.begun is not None:
+            self._tell(offset, "transaction still open", "transaction", self._transaction.still_open)
+            self._feed.learn(self._feed.replayed().image)
+            self._take_back()
         for kind, severity, spans in (
             ("still leaderless", CRITICAL, self._spans.leaderless),
             ("still under min isr", WARNING, self._spans.under_min),
@@ -356,27 +365,6 @@ class Timeline:
             if event.suspect is not None and is_slice and event.severity in self._shown:
                 self._suspects[self._told[-1]] = event.suspect
 
-    def _topics(self, changes: BatchChanges) -> None:
-        made: dict[str, int] = {}
-        first: dict[str, int] = {}
-        for step in changes.partitions:
-            if step.before is None and step.after is not None:
-                made[step.topic] = made.get(step.topic, 0) + 1
-                first.setdefault(step.topic, step.offset)
-        for offset, name, number in changes.made:
-            made[name] = number
-            first[name] = offset
-        created = {topic.name for _, topic in changes.created}
-        for offset, topic in changes.created:
-            text = f"{topic.name}, {count(made.get(topic.name, 0), 'partition')}"
-            self._tell(offset, "topic created", f"topic/{topic.name}", text)
-        for name, offset in first.items():
-            if name not in created:
-                text = f"{name}, {made[name]} more"
-                self._tell(offset, "partitions added", f"topic/{name}", text)
-        for offset, topic in changes.removed:
-            self._tell(offset, "topic deleted", f"topic/{topic.name}", topic.name)
-
     def _configs(self, changes: BatchChanges) -> None:
         by_resource: dict[str, list[tuple[int, str]]] = {}
         for offset, resource, key, old, new in changes.configs:
@@ -415,14 +403,16 @@ class Timeline:
             case r.ControllerRecord(controller_id=node):
                 self._tell(offset, "controller registered", entity, f"controller {node}")
             case r.BeginTransactionRecord(name=named):
+                self._transaction.begin(offset, named or "no name")
                 self._tell(offset, "transaction begun", entity, named or "no name", severity=DETAIL)
             case r.EndTransactionRecord():
-                self._tell(
-                    offset, "transaction ended", entity, "its records take effect now", severity=DETAIL
-                )
+                self._transaction.end(offset, takes_effect=True)
+                text = "its records take effect now"
+                self._tell(offset, "transaction ended", entity, text, severity=DETAIL)
             case r.AbortTransactionRecord(reason=reason):
-                self._spans.rebuild(self._batch)
-                text = reason or "no reason given"
+                self._transaction.end(offset, takes_effect=False)
+                self._take_back()
+                text = f"{reason or 'no reason given'}; its records have no effect"
                 self._tell(offset, "transaction aborted", entity, text, severity=WARNING)
             case r.UnknownRecord(api_key=number, version=version):
                 text = f"record type {number} version {version}"
@@ -437,6 +427,13 @@ class Timeline:
                     if offset in self._batch.idle:
                         text, severity = f"{text}, which was already so", DETAIL
                     self._tell(offset, kind, entity, text, severity=severity, entities=names)
+
+    def _take_back(self) -> None:
+        """The spans are as the visible state has them, without what the records of a transaction had said."""
+        if self._feed.is_known:
+            image = self._feed.replayed().image
+            self._spans.take_back((self._batch.base_offset, self._batch.time_ms))
+            self._brokers.take_back(image)
 
     def _election(self, offset: int, record: control.LeaderChangeMessage) -> None:
         leader, epoch = record.leader_id, self._batch.epoch

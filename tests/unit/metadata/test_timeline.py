@@ -272,12 +272,14 @@ def test_a_span_without_a_leader_ends_with_the_topic() -> None:
 
 
 def test_what_an_aborted_transaction_said_did_not_happen() -> None:
-    story = started()
     lost = r.PartitionChangeRecord(0, ID, leader=-1)
-    story.batch(5, r.BeginTransactionRecord("t"), lost)
-    assert len(story.timeline.finish()) == 1
-    assert kinds(story.batch(6, r.AbortTransactionRecord("gave up"))) == ["transaction aborted"]
-    assert story.timeline.finish() == []
+    aborted, cut_off = started(), started()
+    for story in (aborted, cut_off):
+        assert story.batch(5, r.BeginTransactionRecord("t"), lost) == []
+    told = aborted.batch(6, r.AbortTransactionRecord("gave up"))
+    assert kinds(told) == ["transaction begun", "transaction aborted"]
+    assert aborted.timeline.finish() == []
+    assert kinds(cut_off.timeline.finish()) == ["transaction begun", "transaction still open"]
 
 
 def test_records_that_do_not_fit_and_unknown_ones_are_told() -> None:

@@ -1,0 +1,89 @@
+"""Events of an open metadata transaction (KIP-868) wait for its end: what is aborted never was.
+
+Owns the wait, and which events are about the log and not about the cluster: an election or a jump of the
+clock happened, whatever becomes of the transaction. Knows no files.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+from metaquorum.metadata.inspect.changes.change_steps import BatchChanges
+from metaquorum.metadata.records.types import BeginTransactionRecord
+
+
+class Told(Protocol):
+    """What an event says of itself."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def entity(self) -> str: ...
+
+
+E = TypeVar("E", bound=Told)
+
+OF_THE_LOG = ("quorum", "transaction")
+"""Entities of events that do not say what records did to the cluster; elections do not, either."""
+
+
+class HeldTransaction(Generic[E]):
+    """Mark where a transaction begins and ends, then give each batch's events; it gives those to be told."""
+
+    def __init__(self) -> None:
+        self.begun: int | None = None
+        """Where the transaction that is open began."""
+        self._name = ""
+        self._held: list[E] = []
+        self._marks: list[tuple[int, bool | None]] = []
+
+    def begin(self, offset: int, name: str) -> None:
+        self.begun, self._name = offset, name
+        self._marks.append((offset, None))
+
+    def end(self, offset: int, *, takes_effect: bool) -> None:
+        self.begun = None
+        self._marks.append((offset, takes_effect))
+
+    @property
+    def still_open(self) -> str:
+        return f"{self._name}, since {self.begun}; its records have no effect so far"
+
+    def through(self, told: list[E]) -> list[E]:
+        """`told` is by offset, and so is the answer."""
+        marks, self._marks = self._marks, []
+        if self.begun is None and not marks and not self._held:
+            return told
+        is_open = (self.begun is not None) if not marks else marks[0][1] is not None
+        happened: list[E] = []
+        for event in told:
+            while marks and marks[0][0] <= event.offset:
+                is_open = self._pass(marks.pop(0), happened)
+            (self._held if is_open else happened).append(event)
+        for mark in marks:
+            self._pass(mark, happened)
+        return happened
+
+    def _pass(self, mark: tuple[int, bool | None], happened: list[E]) -> bool:
+        """Whether a transaction is open behind the mark."""
+        takes_effect = mark[1]
+        if takes_effect is None:
+            return True
+        held, self._held = self._held, []
+        happened += held if takes_effect else _of_the_log(held)
+        return False
+
+    def rest(self) -> list[E]:
+        """What is to be told of a transaction that is still open at the end."""
+        held, self._held = self._held, []
+        return _of_the_log(held)
+
+
+def begins_transaction(batch: BatchChanges) -> bool:
+    return any(isinstance(record, BeginTransactionRecord) for _, record in batch.records)
+
+
+def _of_the_log(events: list[E]) -> list[E]:
+    return [event for event in events if event.entity in OF_THE_LOG or event.kind == "election"]

@@ -18,7 +18,7 @@ SIM = "sim 2000..2005"
 REPLICATION_BUGS = (
     Bug(
         name="cut-at-the-high-watermark",
-        breaks="a follower cuts its log where epochs differ, never at its high watermark",
+        breaks="a follower truncates where epochs differ, never at its high watermark",
         source="KIP-101",
         file="broker/replica/partition/follower.py",
         old="        log.cut(to)\n",
@@ -27,7 +27,7 @@ REPLICATION_BUGS = (
     ),
     Bug(
         name="divergence-not-looked-for",
-        breaks="a fetch from behind the end of its epoch in the leader's log is told so",
+        breaks="a fetch past the end of its epoch in the leader's log gets that end",
         source="KIP-279, KIP-595",
         file="broker/replica/partition/reading.py",
         old="        if request.last_fetched_epoch >= 0:\n",
@@ -36,7 +36,7 @@ REPLICATION_BUGS = (
     ),
     Bug(
         name="unsynced-replica-counts",
-        breaks="with log.flush.before.ack a replica holds what its disk keeps without power, no more",
+        breaks="with log.flush.before.ack a replica holds only what is synced",
         source="DECIDED in issue 5, S3.1",
         file="broker/replica/partition/local_log.py",
         old="        return self.synced if self.counts_synced else self.written\n",
@@ -45,7 +45,7 @@ REPLICATION_BUGS = (
     ),
     Bug(
         name="fetch-offset-before-the-sync",
-        breaks="a follower's fetch offset says what it holds durably",
+        breaks="a follower's fetch offset is its durable end",
         source="DECIDED in issue 5",
         file="broker/replica/partition/follower.py",
         old="log.cutting or self._fenced or log.acknowledged < log.end:",
@@ -54,7 +54,7 @@ REPLICATION_BUGS = (
     ),
     Bug(
         name="high-watermark-of-the-fastest",
-        breaks="the high watermark is what every replica in sync holds",
+        breaks="the high watermark is the end that every in-sync replica holds",
         source="KIP-101",
         file="broker/replica/partition/leader.py",
         old="if follower.acknowledged < reached and isr.awaited(",
@@ -63,7 +63,7 @@ REPLICATION_BUGS = (
     ),
     Bug(
         name="proposed-isr-not-waited-for",
-        breaks="the high watermark waits for everyone who may be in the ISR",
+        breaks="the high watermark waits for every possible ISR member",
         source="KIP-497",
         file="broker/replica/partition/isr.py",
         old="frozenset((*self.committed, *proposed, *self._held))",
@@ -72,7 +72,7 @@ REPLICATION_BUGS = (
     ),
     Bug(
         name="isr-grown-below-the-high-watermark",
-        breaks="no replica joins the ISR that has less than the high watermark",
+        breaks="no replica below the high watermark joins the ISR",
         source="S4.10, KIP-497",
         file="broker/replica/partition/isr.py",
         old="            and progress.acknowledged >= floor\n",
@@ -81,7 +81,7 @@ REPLICATION_BUGS = (
     ),
     Bug(
         name="reader-above-the-high-watermark",
-        breaks="a client reads what every replica in sync holds, no more",
+        breaks="clients read only below the high watermark",
         source="K21, S4.8",
         file="broker/replica/partition/reading.py",
         old="        return self.log.written if self.is_follower else visible_end(self.log)\n",
@@ -90,7 +90,7 @@ REPLICATION_BUGS = (
     ),
     Bug(
         name="fetch-of-an-earlier-process",
-        breaks="what an earlier process of a broker fetched acknowledges nothing",
+        breaks="fetches of a broker's earlier process acknowledge nothing",
         source="KIP-903, S1.12",
         file="broker/replica/requests/handler.py",
         old="            if known is not None and 0 <= request.replica_epoch < known:\n",
@@ -99,7 +99,7 @@ REPLICATION_BUGS = (
     ),
     Bug(
         name="late-copy-of-a-fetch",
-        breaks="a fetch of an earlier epoch of its session acknowledges nothing",
+        breaks="a fetch of an earlier session epoch acknowledges nothing",
         source="KIP-227",
         file="broker/replica/fetch_sessions.py",
         old="        if request.session_epoch != session.next_epoch:\n",
@@ -108,7 +108,7 @@ REPLICATION_BUGS = (
     ),
     Bug(
         name="report-on-an-older-incarnation",
-        breaks="a sync of what was cut since then makes nothing durable",
+        breaks="a sync of records truncated since makes nothing durable",
         source="this project: incarnations",
         file="broker/replica/partition/local_log.py",
         old="        if incarnation != self.incarnation or end <= self.synced:\n",
@@ -117,7 +117,7 @@ REPLICATION_BUGS = (
     ),
     Bug(
         name="waiting-for-too-few",
-        breaks="acks=all fails where fewer than min.insync.replicas are in sync",
+        breaks="acks=all fails below min.insync.replicas",
         source="S4.15",
         file="broker/replica/partition/leader.py",
         old="        if acks == ACKS_ALL and len(self.isr.committed) < self.min_isr:\n",
@@ -129,7 +129,7 @@ REPLICATION_BUGS = (
 PRODUCER_BUGS = (
     Bug(
         name="duplicate-stored-again",
-        breaks="a batch that is sent again is stored once",
+        breaks="a repeated batch is stored once",
         source="KIP-98",
         file="storage/partition/producers.py",
         old="if (batch.first_sequence, batch.last_sequence) == (header.base_sequence, last_sequence):",
@@ -138,7 +138,7 @@ PRODUCER_BUGS = (
     ),
     Bug(
         name="producers-forgotten-at-the-start",
-        breaks="after a restart a log knows its producers as a replay of it does",
+        breaks="a restart restores the producers that a replay of the log gives",
         source="KIP-98, issue 5",
         file="storage/partition/partition_log.py",
         old="        self._replay_producers(start)\n\n    def _replay",
@@ -147,7 +147,7 @@ PRODUCER_BUGS = (
     ),
     Bug(
         name="producers-not-cut",
-        breaks="a log that was cut forgets what producers sent behind the cut",
+        breaks="truncation removes what producers sent after it",
         source="KIP-98, issue 5",
         file="storage/partition/partition_log.py",
         old="min(self.trusted_from, end)\n            self._load_producers()\n",
@@ -159,7 +159,7 @@ PRODUCER_BUGS = (
 DIRECTORY_BUGS = (
     Bug(
         name="made-anew-on-the-remaining-directory",
-        breaks="a replica in a bad directory is offline, and recreated nowhere",
+        breaks="a replica in an offline directory is recreated nowhere",
         source="S3.6, KIP-112; Kafka 3.7.0 does it",
         file="broker/replica/placement/reconcile.py",
         old="    if directories.is_bad(place):\n        return Offline(",
@@ -168,7 +168,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="lost-copy-looked-for-beside-a-bad-directory",
-        breaks="what is not found while a directory is bad may lie in it",
+        breaks="while a directory is offline, a missing replica may be in it",
         source="S3.6, S3.16",
         file="broker/replica/placement/reconcile.py",
         old="    if is_new or not directories.any_bad:\n        return Create(place)\n",
@@ -177,7 +177,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="leads-before-its-directory-is-committed",
-        breaks="a replica leads and follows when the log says in which directory it lies, not before",
+        breaks="a replica leads and follows once its directory is committed",
         source="S3.6 to S3.8, KIP-858",
         file="broker/replica/placement/placement.py",
         old="if copy.was_found and info.directory_of(self._me) == MIGRATING:",
@@ -186,7 +186,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="dead-directory-goes-on-serving",
-        breaks="no replica in a dead directory answers any request",
+        breaks="replicas in a dead directory answer no request",
         source="S3.1, S3.35",
         file="broker/replica/placement/placement.py",
         old="        for copy in self.copies.in_directory(directory_id):\n            self.copies.drop",
@@ -195,7 +195,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="loss-not-told-first",
-        breaks="a replica whose directory died unassigned is recreated when the log says that it is lost",
+        breaks="a replica lost before its assignment is recreated once the log says LOST",
         source="S3.8, KIP-858",
         file="broker/replica/placement/reconcile.py",
         old="    if owes_lost:\n",
@@ -204,7 +204,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="damage-kept-from-the-controller",
-        breaks="the controller hears of a replica that is damaged, and elects it no more",
+        breaks="the controller learns of a damaged replica and no longer elects it",
         source="ADR 13",
         file="broker/replica/placement/reconcile.py",
         old="        return Damaged(place, damaged_in(place))\n",
@@ -225,7 +225,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="begins-anew-as-if-it-were-whole",
-        breaks="a damaged replica that begins with nothing says so before it is made",
+        breaks="a damaged replica is reported before it is recreated empty",
         source="ADR 13",
         file="broker/replica/placement/reconcile.py",
         old="    return Damaged(directory, given_up_in(directory))\n",
@@ -237,7 +237,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="damaged-log-makes-its-directory-bad",
-        breaks="one damaged log stops no other replica of its directory",
+        breaks="one damaged log affects no other replica of its directory",
         source="ADR 13, LogManager.loadLogs",
         file="broker/replica/store/open.py",
         old="        except (CorruptFileError, CorruptLogError) as error:\n",

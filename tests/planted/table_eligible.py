@@ -11,7 +11,7 @@ CLEAN = "tests/unit/storage/test_clean_shutdown.py"
 ELIGIBLE_BUGS = (
     Bug(
         name="a-full-isr-keeps-eligible-leaders",
-        breaks="an ISR that has min.insync.replicas may get ahead of others: no other replica is eligible",
+        breaks="with min.insync.replicas in sync, no other replica is eligible",
         source="KIP-966",
         file="controller/partitions/partition_change.py",
         old="if len(self.isr) >= self.rules.min_isr(self.partition.topic_id):",
@@ -20,7 +20,7 @@ ELIGIBLE_BUGS = (
     ),
     Bug(
         name="an-unclean-stop-stays-eligible",
-        breaks="who may have lost what it had is no eligible leader",
+        breaks="a broker that may have lost data is not eligible",
         source="K8, KIP-966",
         file="controller/partitions/partition_change.py",
         old="known = {*self.elr, *self.partition.isr} - set(self.isr) - self.target.unclean_shutdown",
@@ -29,7 +29,7 @@ ELIGIBLE_BUGS = (
     ),
     Bug(
         name="any-earlier-epoch-proves-a-clean-stop",
-        breaks="only the epoch of the incarnation before proves that nothing was lost",
+        breaks="only the previous incarnation's epoch proves a clean stop",
         source="K8, KIP-966",
         file="controller/brokers/brokers.py",
         old="if request.previous_broker_epoch == known.epoch:",
@@ -38,7 +38,7 @@ ELIGIBLE_BUGS = (
     ),
     Bug(
         name="lowered-min-isr-keeps-eligible-leaders",
-        breaks="where min.insync.replicas is lowered to what an ISR has, no other replica is eligible",
+        breaks="lowering min.insync.replicas to the ISR's size ends eligibility",
         source="KIP-966",
         file="controller/partitions/eligible.py",
         old="if len(partition.isr) >= wanted[partition.topic_id]:",
@@ -47,7 +47,7 @@ ELIGIBLE_BUGS = (
     ),
     Bug(
         name="a-downgrade-leaves-partitions-without-an-isr",
-        breaks="when eligible leaders are switched off, a partition that had only those can be led again",
+        breaks="after a downgrade, partitions that had only eligible leaders can have a leader",
         source="KIP-966",
         file="controller/partitions/partition_change.py",
         old="if not self.isr and self.elr:",
@@ -56,7 +56,7 @@ ELIGIBLE_BUGS = (
     ),
     Bug(
         name="a-proof-of-a-clean-stop-is-used-twice",
-        breaks="the proof of a clean stop is gone before the next process writes anything",
+        breaks="the proof of a clean stop is removed before the next process writes",
         source="KIP-966",
         file="storage/files/clean_shutdown.py",
         old="if remove_if_present(disk, join(directory, FILE_NAME)):",
@@ -65,7 +65,7 @@ ELIGIBLE_BUGS = (
     ),
     Bug(
         name="replicas-in-good-directories-fail-too",
-        breaks="a dead directory costs the replicas in it, and no others",
+        breaks="a dead directory costs only its own replicas",
         source="S3.15, S3.35",
         file="controller/partitions/columns/scan.py",
         old="inside = (mine & np.isin(data[LISTS + width : LISTS + 2 * width], codes)).any(axis=0)",
@@ -74,7 +74,7 @@ ELIGIBLE_BUGS = (
     ),
     Bug(
         name="an-upgraded-broker-keeps-its-directories-to-itself",
-        breaks="a broker that registered before the log could carry directories tells them after the upgrade",
+        breaks="after the upgrade, a broker registers its directories",
         source="S1.22, KIP-858",
         file="broker/session.py",
         old="untold = directories is not None and not",

@@ -16,7 +16,7 @@ SIM = "sim 0..40"
 NODE_BUGS = (
     Bug(
         name="answer-before-commit",
-        breaks="a write is answered when it is committed",
+        breaks="the answer to a write follows its commit",
         source="docs/architecture.md, A metadata write",
         file="controller/ledger.py",
         old="if self._holds(answer):",
@@ -25,7 +25,7 @@ NODE_BUGS = (
     ),
     Bug(
         name="answer-from-what-is-not-committed",
-        breaks="an answer that was read from a pending image waits for its commit",
+        breaks="an answer from a pending image waits for its commit",
         source="docs/architecture.md, A metadata write",
         file="controller/ledger.py",
         old="if not self.pending or not answer.depends_on_image:",
@@ -34,7 +34,7 @@ NODE_BUGS = (
     ),
     Bug(
         name="pending-kept-without-leadership",
-        breaks="everything that is not committed is dropped with leadership",
+        breaks="losing leadership drops everything uncommitted",
         source="S4.14, docs/architecture.md, A metadata write",
         file="controller/ledger.py",
         old="self.pending.clear()",
@@ -43,7 +43,7 @@ NODE_BUGS = (
     ),
     Bug(
         name="decides-on-the-committed-image",
-        breaks="a decision is made on the newest image, what is pending included",
+        breaks="decisions use the newest image, pending records included",
         source="docs/architecture.md, A metadata write",
         file="controller/ledger.py",
         old="return self.newest_state.newest",
@@ -52,7 +52,7 @@ NODE_BUGS = (
     ),
     Bug(
         name="active-before-its-epoch-has-committed",
-        breaks="a new leader decides nothing before the first record of its epoch is committed",
+        breaks="a new leader decides after the first commit of its epoch",
         source="S4.14",
         file="controller/node.py",
         old="if self.ledger.committed_offset <= self._epoch_start:",
@@ -61,7 +61,7 @@ NODE_BUGS = (
     ),
     Bug(
         name="decision-remembers-by-itself",
-        breaks="a decision changes nothing: what follows from it is in its outcome alone",
+        breaks="a decision changes nothing outside its outcome",
         source="docs/architecture.md, A metadata write",
         file="controller/active/heartbeats.py",
         old="after = transition(before, event)",
@@ -70,7 +70,7 @@ NODE_BUGS = (
     ),
     Bug(
         name="open-transaction-not-aborted",
-        breaks="a new active controller ends the metadata transaction that it finds open",
+        breaks="a new active controller aborts an open metadata transaction",
         source="KIP-868",
         file="controller/active/steps.py",
         old="transaction = self._state.ledger.newest_state.transaction",
@@ -88,7 +88,7 @@ NODE_BUGS = (
     ),
     Bug(
         name="sessions-expire-right-after-a-pause",
-        breaks="after a pause no session expires before what waited was read",
+        breaks="after a pause, waiting messages are read before sessions expire",
         source="K11",
         file="controller/brokers/sessions.py",
         old="if now_ms < self._hold_until_ms:",
@@ -97,7 +97,7 @@ NODE_BUGS = (
     ),
     Bug(
         name="sessions-expire-before-the-inbox-is-read",
-        breaks="a session runs out only when everything that arrived before its end was handled",
+        breaks="a session expires after everything that arrived earlier is handled",
         source="K11",
         file="controller/brokers/sessions.py",
         old="limit = min(self._horizon_ms, now_ms)",
@@ -109,7 +109,7 @@ NODE_BUGS = (
 DECISION_BUGS = (
     Bug(
         name="fence-without-epoch-check",
-        breaks="work on a broker ends when another incarnation has registered",
+        breaks="work on a broker ends when another incarnation registers",
         source="S1.16, S2.30",
         file="controller/active/work.py",
         old="return None if known is None or known.epoch != epoch else known",
@@ -118,7 +118,7 @@ DECISION_BUGS = (
     ),
     Bug(
         name="duplicate-registration-accepted",
-        breaks="an id whose process lives is not given to another one",
+        breaks="the id of a live process goes to no other",
         source="S2.13, S2.16",
         file="controller/brokers/brokers.py",
         old="known.incarnation_id != request.incarnation_id and session_remaining_ms > 0:",
@@ -145,7 +145,7 @@ DECISION_BUGS = (
     ),
     Bug(
         name="stale-broker-epoch-accepted",
-        breaks="a request of an earlier broker epoch is refused",
+        breaks="requests of an earlier broker epoch are refused",
         source="S1.5, S1.6, STALE_BROKER_EPOCH",
         file="controller/broker_epochs.py",
         old="if broker_epoch < known.epoch:",
@@ -154,7 +154,7 @@ DECISION_BUGS = (
     ),
     Bug(
         name="unfence-without-catch-up",
-        breaks="a broker is let in when it has applied its registration and its fencing",
+        breaks="a broker is unfenced once it applied its registration and fencing",
         source="K10, S2.18",
         file="controller/active/heartbeats.py",
         old="caught_up=caught_up,",
@@ -163,7 +163,7 @@ DECISION_BUGS = (
     ),
     Bug(
         name="lagging-broker-not-fenced",
-        breaks="a broker that stands still behind the log is fenced, although it heartbeats",
+        breaks="a broker that makes no progress is fenced despite its heartbeats",
         source="S2.21",
         file="controller/active/heartbeats.py",
         old="if before in _UP and state.sessions.stands_still(session, self.arrived.arrived_ms):",
@@ -172,7 +172,7 @@ DECISION_BUGS = (
     ),
     Bug(
         name="shutdown-granted-while-leading",
-        breaks="a broker may stop when it leads nothing any more",
+        breaks="a broker may stop once it leads nothing",
         source="S2.26, K9",
         file="controller/brokers/lifecycle.py",
         old="return BrokerEvent.LEADERS_REMAIN",
@@ -181,7 +181,7 @@ DECISION_BUGS = (
     ),
     Bug(
         name="shutdown-granted-before-the-moves-are-seen",
-        breaks="a broker may stop when every active broker has applied the moves of its leaders",
+        breaks="a broker may stop once all active brokers applied its leaders' moves",
         source="K9",
         file="controller/brokers/lifecycle.py",
         old="return BrokerEvent.MOVES_SEEN if moves_seen() else BrokerEvent.MOVES_UNSEEN",
@@ -211,7 +211,7 @@ DECISION_BUGS = (
 REPLICA_BUGS = (
     Bug(
         name="image-of-another-place-loaded",
-        breaks="the image of a fetched snapshot ends where the snapshot's name says",
+        breaks="a fetched snapshot's image ends where its name says",
         source="KIP-630",
         file="metadata/replica.py",
         old="if (place.epoch, place.offset) != (position.epoch, position.offset):",
@@ -220,7 +220,7 @@ REPLICA_BUGS = (
     ),
     Bug(
         name="slice-that-a-snapshot-overtook-replayed",
-        breaks="a slice of the log that was read before a snapshot took its place is dropped",
+        breaks="a slice read before a snapshot replaced the log is dropped",
         source="KIP-630",
         file="metadata/replica.py",
         old="if event.from_offset != self._reading_from:",
@@ -232,7 +232,7 @@ REPLICA_BUGS = (
 REPLAY_BUGS = (
     Bug(
         name="fence-applied-to-a-newer-incarnation",
-        breaks="a record that names another broker epoch than the registered one is refused",
+        breaks="a record with another broker epoch than the registered one is refused",
         source="S2.30",
         file="metadata/meaning.py",
         old="if registration.epoch != epoch:",
@@ -241,7 +241,7 @@ REPLAY_BUGS = (
     ),
     Bug(
         name="inside-of-a-transaction-visible",
-        breaks="records of a metadata transaction are seen when it has ended",
+        breaks="records of a metadata transaction are visible once it has ended",
         source="KIP-868",
         file="metadata/replay.py",
         old="self._visible, OpenTransaction(",
@@ -259,7 +259,7 @@ REPLAY_BUGS = (
     ),
     Bug(
         name="removed-topic-keeps-its-partitions",
-        breaks="RemoveTopic takes the partitions with the topic",
+        breaks="RemoveTopic removes the topic's partitions",
         source="S2.31",
         file="metadata/image/topics.py",
         old="self.columns.release(row, count)",
@@ -268,7 +268,7 @@ REPLAY_BUGS = (
     ),
     Bug(
         name="removed-topic-keeps-its-configs",
-        breaks="RemoveTopic takes the configs with the topic",
+        breaks="RemoveTopic removes the topic's configs",
         source="S2.31",
         file="metadata/meaning.py",
         old="builder.configs.remove(ConfigResource(TOPIC_RESOURCE, entry.info.name))",
@@ -277,7 +277,7 @@ REPLAY_BUGS = (
     ),
     Bug(
         name="leader-epoch-not-raised",
-        breaks="the leader epoch grows with every change of leader",
+        breaks="every change of leader raises the leader epoch",
         source="S2.33",
         file="metadata/meaning.py",
         old="leader_epoch=_next_int32(before.leader_epoch) if led else before.leader_epoch,",
@@ -289,7 +289,7 @@ REPLAY_BUGS = (
 BROKER_BUGS = (
     Bug(
         name="broker-serves-after-its-lease",
-        breaks="a broker without a lease serves no client, also between two ticks",
+        breaks="a broker without a lease serves no client, even between ticks",
         source="S2.17, S2.19",
         file="broker/session.py",
         old="or (lease is not None and now_ms < lease)",
@@ -298,7 +298,7 @@ BROKER_BUGS = (
     ),
     Bug(
         name="broker-serves-while-fenced",
-        breaks="a broker that is told that it is fenced stops serving",
+        breaks="a broker that hears that it is fenced stops serving",
         source="S2.17, S2.18",
         file="broker/session.py",
         old="if response.is_fenced:",
@@ -307,7 +307,7 @@ BROKER_BUGS = (
     ),
     Bug(
         name="lease-counted-from-the-answer",
-        breaks="a broker counts its lease from the sending of the heartbeat",
+        breaks="the lease runs from the sending of the heartbeat",
         source="S2.19",
         file="broker/session.py",
         old="end_ms = sent.sent_ms + min(",
@@ -316,7 +316,7 @@ BROKER_BUGS = (
     ),
     Bug(
         name="fetched-offset-reported-as-applied",
-        breaks="a heartbeat reports what the image holds, not what was fetched",
+        breaks="a heartbeat reports the applied offset, not the fetched one",
         source="K10, S2.21",
         file="broker/node.py",
         old="self._session.applied(now_ms, self._image.provenance.offset)",
@@ -325,7 +325,7 @@ BROKER_BUGS = (
     ),
     Bug(
         name="registers-before-it-has-caught-up",
-        breaks="a broker registers when it has the log as of its start",
+        breaks="a broker registers once it has caught up with the log at its start",
         source="S2.1, S2.3",
         file="broker/session.py",
         old="and self.applied_offset >= self.catch_up_offset",
@@ -334,7 +334,7 @@ BROKER_BUGS = (
     ),
     Bug(
         name="publishes-an-image-older-than-its-registration",
-        breaks="no image from before the registration in force is given out",
+        breaks="no image from before the current registration is published",
         source="S1.13",
         file="broker/node.py",
         old="self._publish() if self._session.may_publish() else None,",

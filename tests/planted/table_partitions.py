@@ -18,7 +18,7 @@ SIM = "sim 1000..1020"
 ISR_BUGS = (
     Bug(
         name="isr-growth-accepts-whoever-is-registered",
-        breaks="a broker that is fenced, leaving or restarted joins no ISR",
+        breaks="no fenced, leaving or restarted broker joins an ISR",
         source="S4.10, KIP-841",
         file="controller/partitions/alter_partition.py",
         old="        if reason is not None:\n",
@@ -27,7 +27,7 @@ ISR_BUGS = (
     ),
     Bug(
         name="member-epoch-unchecked",
-        breaks="a broker that was restarted since the leader saw it joins no ISR",
+        breaks="a broker that restarted since the leader saw it joins no ISR",
         source="S4.10, KIP-903",
         file="controller/partitions/alter_partition.py",
         old="elif member.broker_epoch is not None and member.broker_epoch != known.epoch:",
@@ -36,7 +36,7 @@ ISR_BUGS = (
     ),
     Bug(
         name="partition-epoch-unchecked",
-        breaks="an ISR is changed only by who knows its present state",
+        breaks="an ISR change must name the current partition epoch",
         source="S4.10, INVALID_UPDATE_VERSION",
         file="controller/partitions/alter_partition.py",
         old="if wanted.partition_epoch < partition.partition_epoch:",
@@ -45,7 +45,7 @@ ISR_BUGS = (
     ),
     Bug(
         name="isr-from-a-former-leader",
-        breaks="only the present leader changes the ISR",
+        breaks="only the current leader changes the ISR",
         source="S4.10, KIP-497",
         file="controller/partitions/alter_partition.py",
         old="if sender != partition.leader:",
@@ -63,7 +63,7 @@ ISR_BUGS = (
     ),
     Bug(
         name="growth-while-recovering",
-        breaks="no replica joins the ISR of a leader that has not recovered from its unclean election",
+        breaks="no replica joins the ISR of a recovering leader",
         source="S4.10, KIP-704",
         file="controller/partitions/alter_partition.py",
         old="if state == RECOVERING and len(wanted.isr) > 1:",
@@ -72,7 +72,7 @@ ISR_BUGS = (
     ),
     Bug(
         name="partition-epoch-not-raised",
-        breaks="the partition epoch grows with every change of a partition",
+        breaks="every change of a partition raises its epoch",
         source="S2.33, KIP-497",
         file="metadata/meaning.py",
         old="partition_epoch=_next_int32(before.partition_epoch),",
@@ -84,7 +84,7 @@ ISR_BUGS = (
 ELECTION_BUGS = (
     Bug(
         name="unclean-without-permission",
-        breaks="a replica that was not in sync leads only where that was allowed",
+        breaks="a replica outside the ISR leads only where that is allowed",
         source="S4.5",
         file="controller/partitions/partition_change.py",
         old="        if election is Election.UNCLEAN:\n",
@@ -93,7 +93,7 @@ ELECTION_BUGS = (
     ),
     Bug(
         name="unclean-leader-that-lies-nowhere",
-        breaks="a replica that no directory holds yet, and that has nothing, is never elected",
+        breaks="a replica without a directory is never elected",
         source="S3.6, S4.5",
         file="controller/partitions/partition_change.py",
         old="        return self._accepts(replica) and not (nowhere and told)\n",
@@ -102,7 +102,7 @@ ELECTION_BUGS = (
     ),
     Bug(
         name="unclean-leader-with-the-old-isr",
-        breaks="who is elected uncleanly is alone in the ISR",
+        breaks="an uncleanly elected leader is alone in the ISR",
         source="S4.5, KIP-704",
         file="controller/partitions/partition_change.py",
         old="            self.isr, self.elr = (node,), ()\n",
@@ -111,7 +111,7 @@ ELECTION_BUGS = (
     ),
     Bug(
         name="unclean-leader-not-recovering",
-        breaks="a leader that was elected uncleanly is recovering until it says otherwise",
+        breaks="an uncleanly elected leader is recovering until it reports otherwise",
         source="KIP-704",
         file="controller/partitions/partition_change.py",
         old="self.recovery_state = LEADER_RECOVERING\n        elif node in self.elr:",
@@ -120,7 +120,7 @@ ELECTION_BUGS = (
     ),
     Bug(
         name="fenced-before-its-partitions-moved",
-        breaks="the fencing of a broker is in the last batch, when no partition names it any more",
+        breaks="the fence is in the last batch, after every partition moved",
         source="S2.29, docs/architecture.md, A broker's death",
         file="controller/active/work.py",
         old="final=final, scan=scan, unclean=unclean",
@@ -129,7 +129,7 @@ ELECTION_BUGS = (
     ),
     Bug(
         name="shutting-down-broker-let-in",
-        breaks="a broker in controlled shutdown is let in again when it registers, and by no heartbeat",
+        breaks="only a registration ends a broker's controlled shutdown",
         source="K9, KIP-841",
         file="controller/active/heartbeats.py",
         old="session.unfence_from_offset and not leaving",
@@ -138,7 +138,7 @@ ELECTION_BUGS = (
     ),
     Bug(
         name="shutdown-that-nobody-wants-sticks",
-        breaks="a running broker that others said to stop finds its way back",
+        breaks="a running broker corrects a shutdown that others requested",
         source="S1.10",
         file="broker/session.py",
         old="untold or (leaving and not self.state.wants_shutdown)",
@@ -147,7 +147,7 @@ ELECTION_BUGS = (
     ),
     Bug(
         name="moves-of-an-earlier-shutdown-count",
-        breaks="a controlled shutdown is granted when its own moves were applied by every active broker",
+        breaks="a shutdown is granted by its own moves, not an earlier one's",
         source="K9",
         file="controller/active/broker_registration.py",
         old="session = replace(session, moves_end_offset=None)",
@@ -159,7 +159,7 @@ ELECTION_BUGS = (
 DIRECTORY_BUGS = (
     Bug(
         name="given-up-counts-as-whole",
-        breaks="what was damaged leads cleanly only when it came back whole",
+        breaks="a damaged replica leads cleanly only if it is whole again",
         source="ADR 13",
         file="controller/partitions/log_dirs.py",
         old="MIGRATING, directory, damaged_in(directory)}",
@@ -168,7 +168,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="last-in-sync-leads-with-an-empty-log",
-        breaks="a replica whose directory is gone leads by an unclean election only",
+        breaks="a replica whose directory is gone leads only uncleanly",
         source="S3.15, S4.5",
         file="controller/partitions/log_dirs.py",
         old="emptied = gone and before != LOST",
@@ -177,7 +177,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="joins-from-nowhere",
-        breaks="no replica joins an ISR before the log says in which directory its replica lies",
+        breaks="a replica joins an ISR once the log names its directory",
         source="S3.6",
         file="controller/partitions/alter_partition.py",
         old="joins = member.broker_id not in partition.isr",
@@ -186,7 +186,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="leader-in-a-dead-directory",
-        breaks="a replica in a directory that is not online is never elected",
+        breaks="no replica in an offline directory is elected",
         source="S3.15, KIP-858",
         file="controller/partitions/partition_change.py",
         old="            and directory_online(self.brokers, replica, directory)",
@@ -195,7 +195,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="directory-dropped-under-its-leaders",
-        breaks="a registration that leaves a directory out comes into force when no replica leads in it",
+        breaks="a registration that drops a directory waits until nothing in it leads",
         source="S3.15",
         file="controller/brokers/brokers.py",
         old="return known.incarnation_id != request.incarnation_id or not set(known.directories) <= set(",
@@ -204,7 +204,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="replica-moved-into-a-dead-directory",
-        breaks="a replica whose broker says that it lies in a dead directory leaves leadership and ISR",
+        breaks="a replica reported in a dead directory loses leadership and ISR",
         source="S3.9, S3.15",
         file="controller/partitions/log_dirs.py",
         old="online = directory not in rules.failing and directory_online(",
@@ -216,7 +216,7 @@ DIRECTORY_BUGS = (
 MOVE_BUGS = (
     Bug(
         name="moved-before-the-target-is-in-sync",
-        breaks="a reassignment ends when the ISR holds every replica that stays",
+        breaks="a reassignment ends when the ISR has every remaining replica",
         source="S4.17, KIP-455",
         file="controller/partitions/partition_change.py",
         old="if not isr or not replicas or not set(replicas) <= set(isr):",
@@ -225,7 +225,7 @@ MOVE_BUGS = (
     ),
     Bug(
         name="cancelled-move-keeps-what-it-added",
-        breaks="a cancelled reassignment leaves the replicas that were there before it",
+        breaks="a cancelled reassignment leaves the replicas from before it",
         source="S4.18, KIP-455",
         file="controller/partitions/reassignments.py",
         old="return tuple([replica for replica in partition.replicas if replica not in partition.adding])",
@@ -234,7 +234,7 @@ MOVE_BUGS = (
     ),
     Bug(
         name="replaced-move-drops-an-original",
-        breaks="a reassignment that takes the place of another one starts from the replicas before both",
+        breaks="a reassignment that replaces another starts from the originals",
         source="S4.18, KIP-455",
         file="controller/partitions/reassignments.py",
         old="removing = tuple(sorted(set(original) - set(target)))",
@@ -246,7 +246,7 @@ MOVE_BUGS = (
 ID_BUGS = (
     Bug(
         name="id-taken-within-the-grace-period",
-        breaks="an id that no broker has may be taken over after broker.id.reuse.grace.ms, not before",
+        breaks="a missing id is free only after broker.id.reuse.grace.ms",
         source="S0.22",
         file="controller/brokers/broker_ids.py",
         old="and presence.absent_ms(broker_id) >= config.broker_id_reuse_grace_ms",
@@ -255,7 +255,7 @@ ID_BUGS = (
     ),
     Bug(
         name="new-id-that-was-handed-out-before",
-        breaks="an id that was handed out as new is never handed out as new again",
+        breaks="no new id is handed out twice",
         source="S0.10",
         file="controller/brokers/broker_ids.py",
         old="broker_id = max(config.reserved_broker_max_id + 1, ids.next_id(entries))",
@@ -264,7 +264,7 @@ ID_BUGS = (
     ),
     Bug(
         name="new-id-that-partitions-name",
-        breaks="a new id is one that no registration and no replica names",
+        breaks="no registration and no replica names a new id",
         source="S0.10, S0.16",
         file="controller/brokers/broker_ids.py",
         old="taken = {*image.brokers, *image.topics.replica_counts(), *voters}",
@@ -273,7 +273,7 @@ ID_BUGS = (
     ),
     Bug(
         name="repeated-request-gets-another-id",
-        breaks="the repetitions of one start get one id, from whichever controller is active",
+        breaks="all requests of one start get one id from any controller",
         source="S0.1, S0.10",
         file="controller/brokers/broker_ids.py",
         old="    if mine is not None:\n",
@@ -282,7 +282,7 @@ ID_BUGS = (
     ),
     Bug(
         name="garbage-binding-kept",
-        breaks="bindings of other keys to the id of a running broker are removed",
+        breaks="obsolete bindings to a running broker are removed",
         source="S0.18",
         file="controller/brokers/broker_ids.py",
         old="        if home is not None and home.broker_id == broker_id:\n",

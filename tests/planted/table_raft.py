@@ -15,7 +15,7 @@ COPIES = "sim 3000..3030"
 RAFT_BUGS = (
     Bug(
         name="what-the-old-disk-held-counts",
-        breaks="a voter counts for what the directory that it has now acknowledged",
+        breaks="only what the voter's current directory acknowledged counts",
         source="KIP-853",
         file="raft/protocol/replication.py",
         old="progress.directory_id, progress.acked_offset = replica[1], None",
@@ -24,7 +24,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="vote-without-log-check",
-        breaks="a vote goes only to a candidate whose log is at least as far as the voter's",
+        breaks="votes go only to candidates whose log is at least as far as the voter's",
         source="Raft paper 5.4.1",
         file="raft/protocol/election.py",
         old="    if request.last_position < state.log.end_position:",
@@ -33,7 +33,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="votes-and-pre-votes-without-log-check",
-        breaks="a leader holds all that is committed (election safety)",
+        breaks="a leader has every committed record (election safety)",
         source="Raft paper 5.4.1",
         file="raft/state/log_view.py",
         old="return LogPosition(self.epoch_before(self.end_offset), self.end_offset)",
@@ -42,7 +42,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="logs-compared-by-length-alone",
-        breaks="of two logs the one with the later epoch at its end is further, then the longer one",
+        breaks="logs compare by their last epoch, then by length",
         source="Raft paper 5.4.1",
         file="raft/state/log_view.py",
         old="return LogPosition(self.epoch_before(self.end_offset), self.end_offset)",
@@ -51,7 +51,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="vote-twice-in-an-epoch",
-        breaks="a voter gives one vote in an epoch",
+        breaks="a voter votes once per epoch",
         source="Raft paper 5.2",
         file="raft/protocol/election.py",
         old="return same and state.known_leader_id is None",
@@ -78,7 +78,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="vote-answered-before-it-is-durable",
-        breaks="no answer leaves before the hard state that it speaks of is durable",
+        breaks="no answer leaves before the hard state behind it is durable",
         source="Raft paper figure 2",
         file="raft/state/state.py",
         old="response=response, after=self.unpersisted_token))",
@@ -87,7 +87,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="votes-asked-before-own-vote-is-durable",
-        breaks="a candidate asks for votes only when its own vote is durable",
+        breaks="a candidate asks for votes once its own is durable",
         source="Raft paper figure 2",
         file="raft/state/state.py",
         old="after=self.unpersisted_token,\n            )",
@@ -105,7 +105,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="gate-promises-records-that-were-cut",
-        breaks="an answer that waited does not promise records that were cut meanwhile",
+        breaks="an answer that waited promises no records truncated meanwhile",
         source="KIP-595, truncation",
         file="raft/gate.py",
         old="self._void_records(end_offset)",
@@ -132,7 +132,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="restarted-leader-does-not-resign",
-        breaks="the leader of the recorded epoch starts as resigned and tells the others",
+        breaks="the leader of the recorded epoch restarts as resigned and announces it",
         source="KIP-595, KAFKA-10527",
         file="raft/protocol/election.py",
         old="if not state.is_observer and leader_id == state.node_id and state.other_voters:",
@@ -141,7 +141,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="pre-vote-against-a-live-leader",
-        breaks="a follower that hears from a live leader grants no pre-vote",
+        breaks="a follower of a live leader grants no pre-vote",
         source="KIP-996",
         file="raft/protocol/election.py",
         old="case Follower() as follower if follower.alive:",
@@ -150,7 +150,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="commit-of-an-older-epoch-by-counting",
-        breaks="an older epoch's record is committed only together with one of the leader's own epoch",
+        breaks="records of older epochs commit only with one of the leader's own",
         source="Raft paper 5.4.2, figure 8",
         file="raft/protocol/replication.py",
         old="if reached is None or reached <= role.epoch_start_offset or",
@@ -159,7 +159,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="leader-counts-its-unsynced-end",
-        breaks="the leader counts only what its own disk holds",
+        breaks="the leader counts only what its disk holds",
         source="KIP-595, KAFKA-14238",
         file="raft/protocol/replication.py",
         old="quorum.majority_value([*acked, state.log.synced_offset])",
@@ -168,7 +168,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="follower-acknowledges-its-unsynced-end",
-        breaks="a voter's fetch offset, which is its acknowledgement, is its synced end",
+        breaks="a voter acknowledges (fetches from) its synced end",
         source="KIP-595",
         file="raft/protocol/fetching.py",
         old="offset = log.end_offset if state.is_observer else log.synced_offset",
@@ -177,7 +177,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="old-synced-end-after-truncation",
-        breaks="what is cut is not synced any more",
+        breaks="truncated records no longer count as synced",
         source="KIP-595",
         file="raft/state/log_view.py",
         old="self.synced_offset = min(self.synced_offset, end_offset)",
@@ -186,7 +186,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="truncation-skipped",
-        breaks="a follower cuts what the leader's log does not hold",
+        breaks="a follower truncates what the leader's log does not have",
         source="KIP-595, log divergence",
         file="raft/protocol/fetching.py",
         old="if end < state.log.end_offset:",
@@ -195,7 +195,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="high-watermark-beyond-what-was-compared",
-        breaks="the high watermark does not reach into a part of the log that was not compared",
+        breaks="the high watermark stays within what was compared with the leader",
         source="KIP-595, log divergence",
         file="raft/protocol/fetching.py",
         old="min(response.high_watermark, agreed)",
@@ -204,7 +204,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="fetch-counted-before-the-divergence-check",
-        breaks="only a fetch that passed the divergence check acknowledges anything",
+        breaks="only a fetch that passes the divergence check acknowledges",
         source="KIP-595, log divergence",
         file="raft/protocol/replication.py",
         old="progress = touch(state, now_ms, replica)",
@@ -213,7 +213,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="divergence-by-length-overlooked",
-        breaks="a log that is longer within an epoch than the leader's diverges",
+        breaks="a log that has more of an epoch than the leader diverges",
         source="KIP-595, log divergence",
         file="raft/state/log_view.py",
         old="return end if end.epoch != epoch or end.offset < offset else None",
@@ -231,7 +231,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="parked-fetch-not-told-of-the-high-watermark",
-        breaks="a new high watermark reaches the voters' parked fetches at once",
+        breaks="a new high watermark answers the voters' waiting fetches at once",
         source="KAFKA-14145",
         file="raft/protocol/answers.py",
         old=" or view.announced > request.high_watermark",
@@ -240,7 +240,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="late-answer-applied-after-a-snapshot",
-        breaks="an answer to a fetch from before a snapshot was installed changes nothing behind it",
+        breaks="an answer to a fetch from before a loaded snapshot is ignored",
         source="KIP-630",
         file="raft/protocol/fetching.py",
         old="if role.snapshot is not None or request.fetch_offset < state.log.start_offset:",
@@ -258,7 +258,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="vote-sent-before-it-is-written",
-        breaks="epoch, vote and leader are durable before any other node learns of them",
+        breaks="epoch, vote and leader are durable before another node learns them",
         source="point 2 of the contract in raft/__init__.py",
         file="raft/blocking.py",
         old="                self.store.persist_quorum_state(effect)\n",
@@ -267,7 +267,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="check-quorum-disabled",
-        breaks="a leader that no majority fetches from gives up",
+        breaks="a leader from which no majority fetches resigns",
         source="KAFKA-15489",
         file="raft/protocol/replication.py",
         old="return heard[len(heard) - needed] + state.config.check_quorum_ms",
@@ -276,7 +276,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="read-answered-without-a-round",
-        breaks="a linearizable read is answered after a majority was heard since it came",
+        breaks="a read waits until a majority confirms the leader after its arrival",
         source="Raft dissertation 6.4",
         file="raft/protocol/reads.py",
         old="if quorum.has_majority(confirmed | {state.node_id}, state.voters):",
@@ -285,7 +285,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="read-before-the-own-epoch-has-committed",
-        breaks="a new leader answers no read before a record of its epoch is committed",
+        breaks="a new leader answers reads after the first commit of its epoch",
         source="Raft dissertation 6.4",
         file="raft/protocol/reads.py",
         old=" or state.log.high_watermark <= role.epoch_start_offset",
@@ -294,7 +294,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="snapshot-id-not-compared",
-        breaks="a chunk belongs to the snapshot that is being fetched",
+        breaks="a chunk belongs to the snapshot being fetched",
         source="KIP-630",
         file="raft/protocol/snapshots.py",
         old="response.snapshot != fetch.snapshot",
@@ -303,7 +303,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="snapshot-that-was-outgrown-is-installed",
-        breaks="a snapshot takes nothing back that this replica has acknowledged",
+        breaks="a snapshot takes back nothing that this replica acknowledged",
         source="KIP-630",
         file="raft/protocol/snapshots.py",
         old=" or position.offset < state.log.high_watermark or not (wanted or behind)",
@@ -312,7 +312,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="known-committed-forgotten-by-a-restart",
-        breaks="what a node knew to be committed it knows after a restart too",
+        breaks="what a node knows to be committed survives its restart",
         source="Raft paper figure 3, leader completeness; docs/raft.md, Older copies",
         file="raft/store/store.py",
         old="known_committed=self._known,",
@@ -321,7 +321,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="committed-records-cut-after-a-restart",
-        breaks="nothing that was known to be committed is cut, whatever the leader's log says",
+        breaks="no node truncates what it knows to be committed",
         source="docs/raft.md, Older copies",
         file="raft/state/log_view.py",
         old="bound = self.noted.offset if self.noted.offset <= self.end_offset else 0",
@@ -330,7 +330,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="bound-ahead-of-the-own-disk",
-        breaks="the bound is never ahead of what this disk has synced of the log",
+        breaks="the bound is never ahead of this disk's synced end",
         source="docs/raft.md, Older copies",
         file="raft/state/known.py",
         old="offset = min(log.high_watermark, log.synced_offset)",
@@ -339,7 +339,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="vote-for-a-log-that-lacks-what-is-committed",
-        breaks="no vote goes to a candidate whose log ends before what the voter knows to be committed",
+        breaks="no vote for a log that ends before what the voter knows to be committed",
         source="docs/raft.md, Older copies",
         file="raft/state/log_view.py",
         old="return position.offset >= self.high_watermark",
@@ -348,7 +348,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="snapshot-over-committed-records",
-        breaks="a snapshot that ends within what is committed here follows the same record",
+        breaks="a snapshot that ends within the committed log agrees with it",
         source="docs/raft.md, Older copies",
         file="raft/state/known.py",
         old="if epoch not in (None, snapshot.epoch):",
@@ -357,7 +357,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="leader-silent-about-a-loss",
-        breaks="a leader says that a replica knows committed records which it does not have",
+        breaks="a leader reports committed records that another replica knows and it lacks",
         source="docs/raft.md, Older copies",
         file="raft/state/known.py",
         old="if request.high_watermark <= common_offset:",
@@ -366,7 +366,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="shorter-log-opened-beside-its-bound",
-        breaks="a log that ends before what its directory says is committed is refused, and not cut further",
+        breaks="a log that ends before its directory's bound is refused untouched",
         source="docs/raft.md, Older copies",
         file="storage/log/log.py",
         old="        check(found)",
@@ -375,7 +375,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="torn-note-taken-for-one",
-        breaks="a note that a loss of power left in part does not count",
+        breaks="a note that a power failure left incomplete does not count",
         source="docs/raft.md, Older copies",
         file="storage/files/known_committed.py",
         old='if checksum != b"%08x" % zlib.crc32(fields) or len(words) < 3:',

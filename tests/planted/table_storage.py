@@ -11,7 +11,7 @@ SIM = "sim 0..40"
 STORAGE_BUGS = (
     Bug(
         name="log-not-synced",
-        breaks="what a sync has reported is on the disk",
+        breaks="what a sync reports is on the disk",
         source="docs/partition-storage.md, What is durable when",
         file="storage/log/log.py",
         old="ticket.segment.file.sync()",
@@ -20,7 +20,7 @@ STORAGE_BUGS = (
     ),
     Bug(
         name="full-segment-not-synced-at-a-roll",
-        breaks="a segment is durable before the next one gets its first byte",
+        breaks="a segment is durable before the next one begins",
         source="docs/partition-storage.md, What is durable when",
         file="storage/log/log.py",
         old="self._segments[-1].file.sync()",
@@ -29,7 +29,7 @@ STORAGE_BUGS = (
     ),
     Bug(
         name="sync-of-a-log-that-was-cut-counts",
-        breaks="a sync that began before a cut says nothing about the log after it",
+        breaks="a sync from before a truncation says nothing about the log after it",
         source="docs/partition-storage.md, What is durable when",
         file="storage/log/log.py",
         old="if ticket.generation == self.generation:",
@@ -56,7 +56,7 @@ STORAGE_BUGS = (
     ),
     Bug(
         name="batches-that-do-not-follow-appended",
-        breaks="a log takes batches that follow its end, and no others",
+        breaks="a log takes only batches that follow its end",
         source="Raft paper 5.3",
         file="storage/batches/parsed.py",
         old="return next(iter(header_problems(self.headers[0], end_offset, epoch, gaps=gaps)), None)",
@@ -65,7 +65,7 @@ STORAGE_BUGS = (
     ),
     Bug(
         name="epoch-table-not-cut-with-the-log",
-        breaks="the epoch table names only epochs that the log holds",
+        breaks="the epoch table names only epochs in the log",
         source="KIP-101",
         file="storage/log/log.py",
         old="epochs = self.epochs.truncate_to(end)",
@@ -74,7 +74,7 @@ STORAGE_BUGS = (
     ),
     Bug(
         name="epoch-table-keeps-an-epoch-that-was-cut",
-        breaks="an epoch that begins at the new end of the log goes with a truncation",
+        breaks="truncation removes an epoch that begins at the new end",
         source="KIP-101",
         file="storage/log/epochs.py",
         old="tuple(entry for entry in self.entries if entry[1] < end_offset)",
@@ -83,7 +83,7 @@ STORAGE_BUGS = (
     ),
     Bug(
         name="torn-tail-not-cut",
-        breaks="a torn tail is cut at the last whole batch",
+        breaks="a torn tail is truncated after the last whole batch",
         source="docs/partition-storage.md, What is durable when",
         file="storage/log/open.py",
         old="torn.segment.cut(torn.position)",
@@ -101,7 +101,7 @@ STORAGE_BUGS = (
     ),
     Bug(
         name="damage-before-a-valid-batch-cut-silently",
-        breaks="damage that a valid batch follows is corruption, never a torn tail",
+        breaks="damage before a valid batch is corruption, never a torn tail",
         source="docs/partition-storage.md, What is durable when",
         file="storage/log/open.py",
         old="found = find_valid_batch(segment.file, position, max(end_offset, segment.base_offset))",
@@ -110,7 +110,7 @@ STORAGE_BUGS = (
     ),
     Bug(
         name="file-renamed-before-its-bytes-are-synced",
-        breaks="a file gets its final name only when its bytes are durable (the vote above all)",
+        breaks="a file gets its final name once its bytes are durable",
         source="docs/architecture.md, Effects and their order",
         file="storage/disk/interface.py",
         old="file.append(data)\n        file.sync()",
@@ -119,7 +119,7 @@ STORAGE_BUGS = (
     ),
     Bug(
         name="directory-not-synced-after-a-rename",
-        breaks="a rename is durable when the write returns (a vote that is answered is kept)",
+        breaks="a rename is durable when the write returns",
         source="docs/architecture.md, Effects and their order",
         file="storage/disk/interface.py",
         old="disk.sync_directory(parent_of(path))",
@@ -128,7 +128,7 @@ STORAGE_BUGS = (
     ),
     Bug(
         name="snapshot-renamed-before-its-bytes-are-synced",
-        breaks="a snapshot that has its final name is whole",
+        breaks="a snapshot with its final name is whole",
         source="KIP-630",
         file="storage/files/snapshots.py",
         old="file.sync()\n        file.close()\n        self._file = None\n        path =",

@@ -25,7 +25,7 @@ from metaquorum.broker.server.calls import Calls
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
-from metaquorum.runtime.api import api as api_codec
+from metaquorum.runtime.api import brokers as codec
 from metaquorum.runtime.rpc.channels import END_OF_STREAM, TlsMaterial, open_channel
 from metaquorum.runtime.rpc.raft_client import PeerAddress
 from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
@@ -132,18 +132,14 @@ class ControllerCalls:
         stub: Any = BrokerLifecycleStub(self._channel(effect.target))
         timeout_s = effect.timeout_ms / 1000
         if isinstance(effect.request, BrokerHeartbeatRequest):
-            request = api_codec.heartbeat_to_pb(effect.request)
+            request = codec.HEARTBEAT.to_pb(effect.request)
             async with asyncio.timeout(timeout_s):
                 answer = await self._beat(stub, effect.target, request)
-            if answer.HasField("error"):
-                return api_codec.error_from_pb(answer.error)
-            return api_codec.heartbeat_response_from_pb(answer)
-        answer = await stub.Register(api_codec.register_to_pb(effect.request), timeout=timeout_s)
+            return codec.HEARTBEAT_ANSWER.answer_from_pb(answer)
+        answer = await stub.Register(codec.REGISTER.to_pb(effect.request), timeout=timeout_s)
         if answer is None:
             raise ConnectionError(f"controller {effect.target}: {UNREADABLE}")
-        if answer.HasField("error"):
-            return api_codec.error_from_pb(answer.error)
-        return api_codec.register_response_from_pb(answer)
+        return codec.REGISTERED.answer_from_pb(answer)
 
     async def _beat(self, stub: Any, target: int, request: Any) -> Any:
         """One heartbeat on the stream to a controller. A stream on which one failed is never used again, so

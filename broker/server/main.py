@@ -36,7 +36,7 @@ from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from metaquorum.proto.settings_pb2_grpc import add_SettingsViewServicer_to_server
 from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.allocator import keep_freed_buffers
-from metaquorum.runtime.api.api import Hints
+from metaquorum.runtime.api.errors import Hints
 from metaquorum.runtime.clock import Clock, SystemClock
 from metaquorum.runtime.config.node import NodeConfig, process_rng
 from metaquorum.runtime.driver import Driver, Ending

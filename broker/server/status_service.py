@@ -8,7 +8,7 @@ from typing import Any
 from metaquorum.broker.status import BrokerStatus
 from metaquorum.proto import broker_pb2 as pb
 from metaquorum.proto.broker_pb2_grpc import BrokerSelfServicer
-from metaquorum.runtime.client.broker_status import status_to_pb
+from metaquorum.runtime.api.brokers import BROKER_STATUS
 
 
 class BrokerSelfService(BrokerSelfServicer):
@@ -21,4 +21,6 @@ class BrokerSelfService(BrokerSelfServicer):
     async def DescribeBroker(
         self, request: pb.DescribeBrokerRequest, context: Any
     ) -> pb.DescribeBrokerResponse:
-        return status_to_pb(self._status(), self._cluster_id)
+        answer = BROKER_STATUS.to_pb(self._status())
+        answer.cluster_id = self._cluster_id
+        return answer

@@ -9,17 +9,13 @@ from typing import Any
 
 from metaquorum.controller.server.services import ControllerImages, ask
 from metaquorum.metadata.errors import ApiError
-from metaquorum.metadata.requests.broker_ids import (
-    AllocateBrokerIdResponse,
-    BindBrokerIdRequest,
-    UnbindBrokerIdRequest,
-)
+from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdResponse
 from metaquorum.metadata.requests.common import Done
 from metaquorum.proto import broker_ids_pb2 as pb
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsServicer
 from metaquorum.runtime.api import broker_ids as codec
-from metaquorum.runtime.api.api import Hints, error_to_pb
+from metaquorum.runtime.api.errors import Hints, error_to_pb
 from metaquorum.runtime.requests import WaitingRequests
 
 
@@ -35,33 +31,23 @@ class BrokerIdsService(BrokerIdsServicer):
     async def Allocate(
         self, request: pb.AllocateBrokerIdRequest, context: Any
     ) -> pb.AllocateBrokerIdResponse:
-        response = await ask(self._requests, codec.allocate_from_pb(request), AllocateBrokerIdResponse)
-        if isinstance(response, ApiError):
-            return pb.AllocateBrokerIdResponse(error=error_to_pb(response, self._hints))
-        return codec.allocated_to_pb(response)
+        response = await ask(self._requests, codec.ALLOCATE.from_pb(request), AllocateBrokerIdResponse)
+        return codec.ALLOCATED.answer_to_pb(response, self._hints)
 
     async def Bind(self, request: pb.BindBrokerIdRequest, context: Any) -> pb.BindBrokerIdResponse:
-        decoded = BindBrokerIdRequest(key=request.key, broker_id=request.broker_id)
-        return pb.BindBrokerIdResponse(error=self._error(await ask(self._requests, decoded, Done)))
+        response = await ask(self._requests, codec.BIND.from_pb(request), Done)
+        return pb.BindBrokerIdResponse(error=self._error(response))
 
     async def Unbind(self, request: pb.UnbindBrokerIdRequest, context: Any) -> pb.UnbindBrokerIdResponse:
-        decoded = UnbindBrokerIdRequest(key=request.key)
-        return pb.UnbindBrokerIdResponse(error=self._error(await ask(self._requests, decoded, Done)))
+        response = await ask(self._requests, codec.UNBIND.from_pb(request), Done)
+        return pb.UnbindBrokerIdResponse(error=self._error(response))
 
     async def List(self, request: pb.ListBrokerIdsRequest, context: Any) -> pb.ListBrokerIdsResponse:
         read = await self._images.read(common.CONSISTENCY_DEFAULT)
         if isinstance(read, ApiError):
             return pb.ListBrokerIdsResponse(error=error_to_pb(read, self._hints))
-        answer = codec.listing_to_pb(read.image)
-        answer.read.CopyFrom(
-            common.ReadInfo(
-                offset=read.offset,
-                node_id=self._node_id,
-                leader_id=read.leader_id,
-                epoch=read.epoch,
-                linearizable=read.linearizable,
-            )
-        )
+        answer = codec.LISTING.to_pb(codec.listing_of(read.image, read.offset))
+        answer.read.CopyFrom(read.info(self._node_id))
         return answer
 
     def _error(self, response: Done | ApiError) -> common.Error | None:

@@ -36,7 +36,7 @@ from metaquorum.proto.settings_pb2_grpc import (
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.events import RaftResponseArrived
 from metaquorum.raft.messages import FetchResponse, RaftError
-from metaquorum.runtime.api.api import Hints
+from metaquorum.runtime.api.errors import Hints
 from metaquorum.runtime.api.node import NodeReport
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.clock import SystemClock

@@ -15,7 +15,8 @@ from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import partitions_pb2 as pb
 from metaquorum.proto.partitions_pb2_grpc import PartitionsServicer
 from metaquorum.runtime.api import partitions as codec
-from metaquorum.runtime.api.api import Hints, error_to_pb, topics_to_pb
+from metaquorum.runtime.api.admin import TOPICS
+from metaquorum.runtime.api.errors import Hints, error_to_pb
 from metaquorum.runtime.requests import WaitingRequests
 
 
@@ -29,37 +30,29 @@ class PartitionsService(PartitionsServicer):
     async def CreatePartitions(
         self, request: pb.CreatePartitionsRequest, context: Any
     ) -> admin.TopicsResponse:
-        response = await ask(self._requests, codec.create_from_pb(request), TopicsResponse)
-        if isinstance(response, ApiError):
-            return admin.TopicsResponse(error=error_to_pb(response, self._hints))
-        return topics_to_pb(response, self._hints)
+        response = await ask(self._requests, codec.CREATE.from_pb(request), TopicsResponse)
+        return TOPICS.answer_to_pb(response, self._hints)
 
     async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Any) -> pb.ElectLeadersResponse:
-        response = await ask(self._requests, codec.elect_from_pb(request), api.ElectLeadersResponse)
-        if isinstance(response, ApiError):
-            return pb.ElectLeadersResponse(error=error_to_pb(response, self._hints))
-        return codec.elected_to_pb(response, self._hints)
+        response = await ask(self._requests, codec.ELECT.from_pb(request), api.ElectLeadersResponse)
+        return codec.ELECTED.answer_to_pb(response, self._hints)
 
     async def AlterPartition(
         self, request: pb.AlterPartitionRequest, context: Any
     ) -> pb.AlterPartitionResponse:
         try:
-            decoded = codec.alter_from_pb(request)
+            decoded = codec.ALTER.from_pb(request)
         except ApiError as error:
             return pb.AlterPartitionResponse(error=error_to_pb(error, self._hints))
         response = await ask(self._requests, decoded, api.AlterPartitionResponse)
-        if isinstance(response, ApiError):
-            return pb.AlterPartitionResponse(error=error_to_pb(response, self._hints))
-        return codec.altered_to_pb(response, self._hints)
+        return codec.ALTERED.answer_to_pb(response, self._hints)
 
     async def AssignReplicasToDirs(
         self, request: pb.AssignReplicasToDirsRequest, context: Any
     ) -> pb.AssignReplicasToDirsResponse:
         try:
-            decoded = codec.assign_from_pb(request)
+            decoded = codec.ASSIGN.from_pb(request)
         except ApiError as error:
             return pb.AssignReplicasToDirsResponse(error=error_to_pb(error, self._hints))
         response = await ask(self._requests, decoded, api.AssignReplicasToDirsResponse)
-        if isinstance(response, ApiError):
-            return pb.AssignReplicasToDirsResponse(error=error_to_pb(response, self._hints))
-        return codec.assigned_to_pb(response, self._hints)
+        return codec.ASSIGNED.answer_to_pb(response, self._hints)

@@ -15,7 +15,7 @@ from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto import reassignments_pb2 as pb
 from metaquorum.proto.reassignments_pb2_grpc import ReassignmentsServicer
 from metaquorum.runtime.api import reassignments as codec
-from metaquorum.runtime.api.api import Hints, error_to_pb
+from metaquorum.runtime.api.errors import Hints, error_to_pb
 from metaquorum.runtime.requests import WaitingRequests
 
 
@@ -30,14 +30,13 @@ class ReassignmentsService(ReassignmentsServicer):
     async def Alter(
         self, request: pb.AlterReassignmentsRequest, context: Any
     ) -> pb.AlterReassignmentsResponse:
-        response = await ask(self._requests, codec.alter_from_pb(request), AlterReassignmentsResponse)
-        if isinstance(response, ApiError):
-            return pb.AlterReassignmentsResponse(error=error_to_pb(response, self._hints))
-        return codec.altered_to_pb(response)
+        response = await ask(self._requests, codec.ALTER.from_pb(request), AlterReassignmentsResponse)
+        return codec.ALTERED.answer_to_pb(response, self._hints)
 
     async def List(self, request: pb.ListReassignmentsRequest, context: Any) -> pb.ListReassignmentsResponse:
         read = await self._images.read(common.CONSISTENCY_DEFAULT)
         if isinstance(read, ApiError):
             return pb.ListReassignmentsResponse(error=error_to_pb(read, self._hints))
         named = [(one.topic, one.partition) for one in request.partitions] or None
-        return codec.listed_to_pb(ongoing_reassignments(read.image, named))
+        moving = tuple(ongoing_reassignments(read.image, named))
+        return codec.LISTING.to_pb(codec.ReassignmentListing(reassignments=moving))

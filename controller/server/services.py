@@ -16,10 +16,10 @@ from metaquorum.proto import broker_pb2 as broker
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto.admin_pb2_grpc import AdminServicer
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleServicer
-from metaquorum.runtime.api import api as api_codec
-from metaquorum.runtime.api import node as node_codec
-from metaquorum.runtime.api.api import Hints
-from metaquorum.runtime.api.node import NodeReport
+from metaquorum.runtime.api import admin as admin_codec
+from metaquorum.runtime.api import brokers as broker_codec
+from metaquorum.runtime.api.errors import Hints, error_to_pb
+from metaquorum.runtime.api.node import NODE, NodeReport
 from metaquorum.runtime.requests import WaitingRequests
 from metaquorum.runtime.rpc.channels import END_OF_STREAM
 from metaquorum.runtime.rpc.image_service import ImageRead
@@ -51,13 +51,11 @@ class BrokerLifecycleService(BrokerLifecycleServicer):
         self, request: broker.RegisterBrokerRequest, context: Any
     ) -> broker.RegisterBrokerResponse:
         try:
-            decoded = api_codec.register_from_pb(request)
+            decoded = broker_codec.REGISTER.from_pb(request)
         except ApiError as error:
             return broker.RegisterBrokerResponse(error=self._error(error))
         response = await ask(self._requests, decoded, api.RegisterBrokerResponse)
-        if isinstance(response, ApiError):
-            return broker.RegisterBrokerResponse(error=self._error(response))
-        return api_codec.register_response_to_pb(response)
+        return broker_codec.REGISTERED.answer_to_pb(response, self._hints)
 
     async def Heartbeat(
         self, request: broker.BrokerHeartbeatRequest, context: Any
@@ -73,16 +71,14 @@ class BrokerLifecycleService(BrokerLifecycleServicer):
 
     async def _heartbeat(self, request: broker.BrokerHeartbeatRequest) -> broker.BrokerHeartbeatResponse:
         try:
-            decoded = api_codec.heartbeat_from_pb(request)
+            decoded = broker_codec.HEARTBEAT.from_pb(request)
         except ApiError as error:
             return broker.BrokerHeartbeatResponse(error=self._error(error))
         response = await ask(self._requests, decoded, api.BrokerHeartbeatResponse)
-        if isinstance(response, ApiError):
-            return broker.BrokerHeartbeatResponse(error=self._error(response))
-        return api_codec.heartbeat_response_to_pb(response)
+        return broker_codec.HEARTBEAT_ANSWER.answer_to_pb(response, self._hints)
 
     def _error(self, error: ApiError) -> common.Error:
-        return api_codec.error_to_pb(error, self._hints)
+        return error_to_pb(error, self._hints)
 
 
 class AdminService(AdminServicer):
@@ -94,11 +90,11 @@ class AdminService(AdminServicer):
         self._report = report
 
     async def CreateTopics(self, request: admin.CreateTopicsRequest, context: Any) -> admin.TopicsResponse:
-        return await self._topics(api_codec.create_topics_from_pb(request))
+        return await self._topics(admin_codec.CREATE_TOPICS.from_pb(request))
 
     async def DeleteTopics(self, request: admin.DeleteTopicsRequest, context: Any) -> admin.TopicsResponse:
         try:
-            decoded = api_codec.delete_topics_from_pb(request)
+            decoded = admin_codec.DELETE_TOPICS.from_pb(request)
         except ApiError as error:
             return admin.TopicsResponse(error=self._error(error))
         return await self._topics(decoded)
@@ -107,14 +103,12 @@ class AdminService(AdminServicer):
         self, request: api.CreateTopicsRequest | api.DeleteTopicsRequest
     ) -> admin.TopicsResponse:
         response = await ask(self._requests, request, api.TopicsResponse)
-        if isinstance(response, ApiError):
-            return admin.TopicsResponse(error=self._error(response))
-        return api_codec.topics_to_pb(response, self._hints)
+        return admin_codec.TOPICS.answer_to_pb(response, self._hints)
 
     async def UnregisterBroker(
         self, request: admin.UnregisterBrokerRequest, context: Any
     ) -> admin.UnregisterBrokerResponse:
-        decoded = api.UnregisterBrokerRequest(broker_id=request.broker_id)
+        decoded = admin_codec.UNREGISTER_BROKER.from_pb(request)
         response = await ask(self._requests, decoded, api.Done)
         failed = self._error(response) if isinstance(response, ApiError) else None
         return admin.UnregisterBrokerResponse(error=failed)
@@ -123,26 +117,24 @@ class AdminService(AdminServicer):
         self, request: admin.DescribeQuorumRequest, context: Any
     ) -> admin.DescribeQuorumResponse:
         response = await ask(self._requests, api.DescribeQuorumRequest(), api.DescribeQuorumResponse)
-        if isinstance(response, ApiError):
-            return admin.DescribeQuorumResponse(error=self._error(response))
-        return api_codec.quorum_to_pb(response)
+        return admin_codec.QUORUM.answer_to_pb(response, self._hints)
 
     async def DescribeNode(
         self, request: admin.DescribeNodeRequest, context: Any
     ) -> admin.DescribeNodeResponse:
         # Past the inbox: a node that is overloaded, or that cannot find a leader, still says how it is.
-        return node_codec.node_to_pb(self._report())
+        return NODE.to_pb(self._report())
 
     async def TransferLeadership(
         self, request: admin.TransferLeadershipRequest, context: Any
     ) -> admin.TransferLeadershipResponse:
-        target_id = request.target_id if request.HasField("target_id") else None
-        response = await ask(self._requests, api.TransferLeadershipRequest(target_id=target_id), api.Done)
+        decoded = admin_codec.TRANSFER_LEADERSHIP.from_pb(request)
+        response = await ask(self._requests, decoded, api.Done)
         failed = self._error(response) if isinstance(response, ApiError) else None
         return admin.TransferLeadershipResponse(error=failed)
 
     def _error(self, error: ApiError) -> common.Error:
-        return api_codec.error_to_pb(error, self._hints)
+        return error_to_pb(error, self._hints)
 
 
 class ControllerImages:

@@ -2,109 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.requests.reassignments import (
-    AlterReassignmentsRequest,
-    AlterReassignmentsResponse,
-    OngoingReassignment,
-    ReassignmentResult,
-    WantedReplicas,
-)
+from metaquorum.metadata.requests import reassignments as api
 from metaquorum.proto import reassignments_pb2 as pb
+from metaquorum.runtime.api.codec import MessageCodec
+from metaquorum.runtime.api.shapes import FieldRule
+
+_CODES = {code.value: code for code in ErrorCode}
 
 
-def alter_to_pb(request: AlterReassignmentsRequest) -> pb.AlterReassignmentsRequest:
-    return pb.AlterReassignmentsRequest(
-        wanted=[
-            pb.WantedReplicas(
-                topic=one.topic,
-                partition=one.partition,
-                cancel=one.replicas is None,
-                replicas=one.replicas or (),
-            )
-            for one in request.wanted
-        ],
-        keep_replication_factor=not request.allow_replication_factor_change,
-        validate_only=request.validate_only,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignmentListing:
+    """Partitions whose replicas are moving, by topic and index."""
+
+    reassignments: tuple[api.OngoingReassignment, ...]
 
 
-def alter_from_pb(request: pb.AlterReassignmentsRequest) -> AlterReassignmentsRequest:
-    return AlterReassignmentsRequest(
-        wanted=tuple(
-            [
-                WantedReplicas(
-                    topic=one.topic,
-                    partition=one.partition,
-                    replicas=None if one.cancel else tuple(one.replicas),
-                )
-                for one in request.wanted
-            ]
-        ),
-        allow_replication_factor_change=not request.keep_replication_factor,
-        validate_only=request.validate_only,
-    )
+def _cancel(wanted: api.WantedReplicas) -> bool:
+    return wanted.replicas is None
 
 
-def altered_to_pb(response: AlterReassignmentsResponse) -> pb.AlterReassignmentsResponse:
-    return pb.AlterReassignmentsResponse(
-        results=[
-            pb.ReassignmentResult(
-                topic=one.topic, partition=one.partition, error_code=int(one.error), message=one.message or ""
-            )
-            for one in response.results
-        ]
-    )
+def _replicas(wanted: api.WantedReplicas) -> Sequence[int]:
+    return wanted.replicas or ()
 
 
-def altered_from_pb(response: pb.AlterReassignmentsResponse) -> AlterReassignmentsResponse:
-    known = {int(code) for code in ErrorCode}
-    return AlterReassignmentsResponse(
-        results=tuple(
-            [
-                ReassignmentResult(
-                    topic=one.topic,
-                    partition=one.partition,
-                    error=ErrorCode(one.error_code)
-                    if one.error_code in known
-                    else ErrorCode.UNKNOWN_SERVER_ERROR,
-                    message=one.message or None,
-                )
-                for one in response.results
-            ]
-        )
-    )
+def _wanted(message: pb.WantedReplicas) -> tuple[int, ...] | None:
+    return None if message.cancel else tuple(message.replicas)
 
 
-def listed_to_pb(found: Iterable[OngoingReassignment]) -> pb.ListReassignmentsResponse:
-    return pb.ListReassignmentsResponse(
-        reassignments=[
-            pb.OngoingReassignment(
-                topic=one.topic,
-                partition=one.partition,
-                replicas=one.replicas,
-                adding=one.adding,
-                removing=one.removing,
-                isr=one.isr,
-            )
-            for one in found
-        ]
-    )
+def _keeps_factor(request: api.AlterReassignmentsRequest) -> bool:
+    return not request.allow_replication_factor_change
 
 
-def listed_from_pb(response: pb.ListReassignmentsResponse) -> tuple[OngoingReassignment, ...]:
-    return tuple(
-        [
-            OngoingReassignment(
-                topic=one.topic,
-                partition=one.partition,
-                replicas=tuple(one.replicas),
-                adding=tuple(one.adding),
-                removing=tuple(one.removing),
-                isr=tuple(one.isr),
-            )
-            for one in response.reassignments
-        ]
-    )
+def _allows_factor(request: pb.AlterReassignmentsRequest) -> bool:
+    return not request.keep_replication_factor
+
+
+def _error(message: pb.ReassignmentResult) -> ErrorCode:
+    return _CODES.get(message.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+ALTER = MessageCodec(
+    api.AlterReassignmentsRequest,
+    pb.AlterReassignmentsRequest,
+    wanted=FieldRule(
+        nested={"replicas": FieldRule(encode={"cancel": _cancel, "replicas": _replicas}, decode=_wanted)}
+    ),
+    allow_replication_factor_change=FieldRule(
+        encode={"keep_replication_factor": _keeps_factor}, decode=_allows_factor
+    ),
+)
+ALTERED = MessageCodec(
+    api.AlterReassignmentsResponse,
+    pb.AlterReassignmentsResponse,
+    results=FieldRule(nested={"error": FieldRule(path="error_code", decode=_error)}),
+)
+LISTING = MessageCodec(ReassignmentListing, pb.ListReassignmentsResponse)

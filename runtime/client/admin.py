@@ -23,8 +23,9 @@ from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import metadata_pb2 as pb
 from metaquorum.proto.admin_pb2_grpc import AdminStub
 from metaquorum.proto.metadata_pb2_grpc import MetadataStub
-from metaquorum.runtime.api import api as api_codec
-from metaquorum.runtime.api.image import broker_from_pb, partition_from_pb
+from metaquorum.runtime.api import admin as codec
+from metaquorum.runtime.api.errors import LeaderAddress, error_from_pb, leader_from_pb
+from metaquorum.runtime.api.image import BROKER, PARTITION, READ_INFO, ReadInfo
 from metaquorum.runtime.backoff import Backoff, BackoffPolicy
 from metaquorum.runtime.rpc.channels import TlsMaterial, open_channel
 from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
@@ -51,21 +52,10 @@ class ClientError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadInfo:
-    """Where an answer comes from: everything below `offset` is in it."""
-
-    offset: int
-    node_id: int
-    leader_id: int | None
-    epoch: int
-    linearizable: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
     read: ReadInfo
     cluster_id: str
-    controllers: tuple[api_codec.LeaderAddress, ...]
+    controllers: tuple[LeaderAddress, ...]
     broker_count: int
     fenced_broker_count: int
     topic_count: int
@@ -166,40 +156,38 @@ class AdminClient:
         self, topics: Sequence[api.NewTopic], *, validate_only: bool = False
     ) -> api.TopicsResponse:
         """Creates topics; each result says for itself whether it was refused."""
-        request = api_codec.create_topics_to_pb(
+        request = codec.CREATE_TOPICS.to_pb(
             api.CreateTopicsRequest(topics=tuple(topics), validate_only=validate_only)
         )
-        return api_codec.topics_from_pb(await self._admin(lambda stub: stub.CreateTopics, request))
+        return codec.TOPICS.from_pb(await self._admin(lambda stub: stub.CreateTopics, request))
 
     async def delete_topics(self, topics: Sequence[str | bytes]) -> api.TopicsResponse:
         """Deletes topics by name or by id."""
-        request = api_codec.delete_topics_to_pb(api.DeleteTopicsRequest(topics=tuple(topics)))
-        return api_codec.topics_from_pb(await self._admin(lambda stub: stub.DeleteTopics, request))
+        request = codec.DELETE_TOPICS.to_pb(api.DeleteTopicsRequest(topics=tuple(topics)))
+        return codec.TOPICS.from_pb(await self._admin(lambda stub: stub.DeleteTopics, request))
 
     async def unregister_broker(self, broker_id: int) -> None:
-        request = admin.UnregisterBrokerRequest(broker_id=broker_id)
+        request = codec.UNREGISTER_BROKER.to_pb(api.UnregisterBrokerRequest(broker_id=broker_id))
         await self._admin(lambda stub: stub.UnregisterBroker, request)
 
     async def transfer_leadership(self, target_id: int | None = None) -> None:
         """Returns when the leader has begun to hand over, not when the successor leads."""
-        request = admin.TransferLeadershipRequest(target_id=target_id)
+        request = codec.TRANSFER_LEADERSHIP.to_pb(api.TransferLeadershipRequest(target_id=target_id))
         await self._admin(lambda stub: stub.TransferLeadership, request)
 
     # --- reads
 
     async def describe_quorum(self) -> api.DescribeQuorumResponse:
         request = admin.DescribeQuorumRequest()
-        return api_codec.quorum_from_pb(await self._admin(lambda stub: stub.DescribeQuorum, request))
+        return codec.QUORUM.from_pb(await self._admin(lambda stub: stub.DescribeQuorum, request))
 
     async def describe_cluster(self, *, stale: bool = False) -> ClusterDescription:
         request = pb.DescribeClusterRequest(consistency=_consistency(stale))
         answer = await self._metadata(lambda stub: stub.DescribeCluster, request)
         return ClusterDescription(
-            read=_read_info(answer.read),
+            read=READ_INFO.from_pb(answer.read),
             cluster_id=answer.cluster_id,
-            controllers=tuple(
-                api_codec.LeaderAddress(each.id, each.host, each.port) for each in answer.controllers
-            ),
+            controllers=tuple(LeaderAddress(each.id, each.host, each.port) for each in answer.controllers),
             broker_count=answer.broker_count,
             fenced_broker_count=answer.fenced_broker_count,
             topic_count=answer.topic_count,
@@ -212,8 +200,8 @@ class AdminClient:
         request = pb.ListBrokersRequest(consistency=_consistency(stale), broker_ids=broker_ids)
         answer = await self._metadata(lambda stub: stub.ListBrokers, request)
         return BrokerListing(
-            read=_read_info(answer.read),
-            brokers=tuple(broker_from_pb(each) for each in answer.brokers),
+            read=READ_INFO.from_pb(answer.read),
+            brokers=tuple(BROKER.from_pb(each) for each in answer.brokers),
             unknown_ids=tuple(answer.unknown_ids),
         )
 
@@ -228,7 +216,7 @@ class AdminClient:
                 for each in answer.topics
             ]
             if not answer.more:
-                return TopicListing(read=_read_info(answer.read), topics=tuple(topics))
+                return TopicListing(read=READ_INFO.from_pb(answer.read), topics=tuple(topics))
             request.after = answer.topics[-1].name
 
     async def describe_topics(
@@ -241,7 +229,7 @@ class AdminClient:
             answer = await self._metadata(lambda stub: stub.DescribeTopics, request)
             for each in answer.topics:
                 earlier = found.get(each.name)
-                partitions = tuple(partition_from_pb(each.topic_id, one) for one in each.partitions)
+                partitions = tuple(PARTITION.from_pb(one, each.topic_id) for one in each.partitions)
                 found[each.name] = TopicDescription(
                     info=TopicInfo(each.topic_id, each.name),
                     partitions=(earlier.partitions if earlier else ()) + partitions,
@@ -251,7 +239,7 @@ class AdminClient:
                 break
             request.start.CopyFrom(answer.next)
         return TopicDescriptions(
-            read=_read_info(answer.read),
+            read=READ_INFO.from_pb(answer.read),
             topics=tuple(found.values()),
             unknown_names=tuple(answer.unknown_names),
             unknown_ids=tuple(answer.unknown_ids),
@@ -290,11 +278,11 @@ class AdminClient:
                     raise ClientError(f"{address[0]}:{address[1]}: {UNREADABLE}")
                 if not answer.HasField("error"):
                     return answer
-                refusal = api_codec.error_from_pb(answer.error)
+                refusal = error_from_pb(answer.error)
                 problem = f"{address[0]}:{address[1]}: {refusal}"
                 if refusal.code not in _ASK_AGAIN:
                     raise refusal
-                hint = api_codec.leader_from_pb(answer.error)
+                hint = leader_from_pb(answer.error)
                 if hint is not None and (hint.host, hint.port) != address and hints < len(self._bootstrap):
                     hints += 1
                     self._current = (hint.host, hint.port)
@@ -330,16 +318,6 @@ class AdminClient:
 
 def _consistency(stale: bool) -> pb.Consistency.ValueType:
     return pb.CONSISTENCY_STALE if stale else pb.CONSISTENCY_DEFAULT
-
-
-def _read_info(read: pb.ReadInfo) -> ReadInfo:
-    return ReadInfo(
-        offset=read.offset,
-        node_id=read.node_id,
-        leader_id=read.leader_id if read.HasField("leader_id") else None,
-        epoch=read.epoch,
-        linearizable=read.linearizable,
-    )
 
 
 class BlockingClient:

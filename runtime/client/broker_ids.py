@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
+from metaquorum.metadata.requests.broker_ids import (
+    AllocateBrokerIdRequest,
+    AllocateBrokerIdResponse,
+    BindBrokerIdRequest,
+    UnbindBrokerIdRequest,
+)
 from metaquorum.proto import broker_ids_pb2 as pb
 from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsStub
 from metaquorum.runtime.api import broker_ids as codec
@@ -13,23 +18,23 @@ from metaquorum.runtime.client.admin import AdminClient
 async def list_broker_ids(client: AdminClient) -> BrokerIdListing:
     """Bindings, missing ids and ids that are handed out, read linearizably."""
     answer = await client.ask(lambda channel: BrokerIdsStub(channel).List, pb.ListBrokerIdsRequest())
-    return codec.listing_from_pb(answer)
+    return codec.LISTING.from_pb(answer)
 
 
 async def bind_broker_id(client: AdminClient, key: str, broker_id: int) -> None:
     """Binds a key; other keys of the same id are unbound."""
-    request = pb.BindBrokerIdRequest(key=key, broker_id=broker_id)
-    await client.ask(lambda channel: BrokerIdsStub(channel).Bind, request)
+    request = BindBrokerIdRequest(key=key, broker_id=broker_id)
+    await client.ask(lambda channel: BrokerIdsStub(channel).Bind, codec.BIND.to_pb(request))
 
 
 async def unbind_broker_id(client: AdminClient, key: str) -> None:
-    request = pb.UnbindBrokerIdRequest(key=key)
-    await client.ask(lambda channel: BrokerIdsStub(channel).Unbind, request)
+    request = UnbindBrokerIdRequest(key=key)
+    await client.ask(lambda channel: BrokerIdsStub(channel).Unbind, codec.UNBIND.to_pb(request))
 
 
 async def allocate_broker_id(
     client: AdminClient, request: AllocateBrokerIdRequest
 ) -> AllocateBrokerIdResponse:
     """One answer, which may be to ask again later. Repeating it is safe: the request names itself."""
-    answer = await client.ask(lambda channel: BrokerIdsStub(channel).Allocate, codec.allocate_to_pb(request))
-    return codec.allocated_from_pb(answer)
+    answer = await client.ask(lambda channel: BrokerIdsStub(channel).Allocate, codec.ALLOCATE.to_pb(request))
+    return codec.ALLOCATED.from_pb(answer)

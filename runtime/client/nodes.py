@@ -13,7 +13,7 @@ import grpc.aio
 
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto.admin_pb2_grpc import AdminStub
-from metaquorum.runtime.api.node import NodeReport, node_from_pb
+from metaquorum.runtime.api.node import NODE, NodeReport
 from metaquorum.runtime.client.admin import Address
 from metaquorum.runtime.rpc.channels import TlsMaterial, open_channel
 from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
@@ -41,7 +41,7 @@ async def _describe(address: Address, timeout_ms: int, tls: TlsMaterial | None) 
         answer = await AdminStub(channel).DescribeNode(admin.DescribeNodeRequest(), timeout=timeout_ms / 1000)
         if answer is None:  # so gRPC hands on what it cannot decode
             return NodeAnswer(address=address, problem=UNREADABLE)
-        return NodeAnswer(address=address, report=node_from_pb(answer))
+        return NodeAnswer(address=address, report=NODE.from_pb(answer))
     except grpc.aio.AioRpcError as error:
         return NodeAnswer(address=address, problem=await Reasons(tls).of(error, address))
     except ValueError as error:

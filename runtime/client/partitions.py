@@ -8,7 +8,7 @@ from metaquorum.metadata.requests import partitions as api
 from metaquorum.metadata.requests.common import TopicsResponse
 from metaquorum.proto.partitions_pb2_grpc import PartitionsStub
 from metaquorum.runtime.api import partitions as codec
-from metaquorum.runtime.api.api import topics_from_pb
+from metaquorum.runtime.api.admin import TOPICS
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.client.reassignments import PARTITIONS_PER_REQUEST
 
@@ -19,9 +19,9 @@ async def create_partitions(
     """More partitions for topics that exist; each result says for itself whether it was refused."""
     request = api.CreatePartitionsRequest(topics=tuple(topics), validate_only=validate_only)
     answer = await client.ask(
-        lambda channel: PartitionsStub(channel).CreatePartitions, codec.create_to_pb(request)
+        lambda channel: PartitionsStub(channel).CreatePartitions, codec.CREATE.to_pb(request)
     )
-    return topics_from_pb(answer)
+    return TOPICS.from_pb(answer)
 
 
 async def elect_leaders(
@@ -35,11 +35,11 @@ async def elect_leaders(
         parts = [tuple(partitions[first : first + PARTITIONS_PER_REQUEST]) for first in firsts]
     found: dict[tuple[str, int], api.ElectionResult] = {}
     for part in parts:
-        message = codec.elect_to_pb(api.ElectLeadersRequest(unclean=unclean, partitions=part))
+        message = codec.ELECT.to_pb(api.ElectLeadersRequest(unclean=unclean, partitions=part))
         more = True
         while more:
             answer = await client.ask(lambda channel: PartitionsStub(channel).ElectLeaders, message)
-            response = codec.elected_from_pb(answer)
+            response = codec.ELECTED.from_pb(answer)
             found.update({(each.topic, each.partition): each for each in response.results})
             more = response.more
     return tuple(found.values())
@@ -50,9 +50,9 @@ async def alter_partition(
 ) -> api.AlterPartitionResponse:
     """What a leader tells of its partitions' ISRs. Repeating it is safe: epochs tell a repetition apart."""
     answer = await client.ask(
-        lambda channel: PartitionsStub(channel).AlterPartition, codec.alter_to_pb(request)
+        lambda channel: PartitionsStub(channel).AlterPartition, codec.ALTER.to_pb(request)
     )
-    return codec.altered_from_pb(answer)
+    return codec.ALTERED.from_pb(answer)
 
 
 async def assign_replicas(
@@ -60,6 +60,6 @@ async def assign_replicas(
 ) -> api.AssignReplicasToDirsResponse:
     """Where a broker's replicas lie. Repeating it changes nothing."""
     answer = await client.ask(
-        lambda channel: PartitionsStub(channel).AssignReplicasToDirs, codec.assign_to_pb(request)
+        lambda channel: PartitionsStub(channel).AssignReplicasToDirs, codec.ASSIGN.to_pb(request)
     )
-    return codec.assigned_from_pb(answer)
+    return codec.ASSIGNED.from_pb(answer)

@@ -28,9 +28,9 @@ async def alter_reassignments(
     results: list[ReassignmentResult] = []
     for first in range(0, len(request.wanted), PARTITIONS_PER_REQUEST):
         part = replace(request, wanted=request.wanted[first : first + PARTITIONS_PER_REQUEST])
-        message = codec.alter_to_pb(part)
+        message = codec.ALTER.to_pb(part)
         answer = await client.ask(lambda channel: ReassignmentsStub(channel).Alter, message)
-        results += codec.altered_from_pb(answer).results
+        results += codec.ALTERED.from_pb(answer).results
     return tuple(results)
 
 
@@ -42,4 +42,4 @@ async def list_reassignments(
         partitions=[pb.ReassigningPartition(topic=topic, partition=index) for topic, index in partitions]
     )
     answer = await client.ask(lambda channel: ReassignmentsStub(channel).List, request)
-    return codec.listed_from_pb(answer)
+    return codec.LISTING.from_pb(answer).reassignments

@@ -15,7 +15,7 @@ from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import Acl, ConfigResource, DelegationToken, QuotaEntity
 from metaquorum.metadata.requests import settings as api
 from metaquorum.metadata.settings.acls import AclFilter
-from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource, Synonym
+from metaquorum.metadata.settings.configs import ConfigEntry
 from metaquorum.metadata.settings.levels import FeatureDescription
 from metaquorum.metadata.settings.quotas import QuotaFilter
 from metaquorum.metadata.settings.scram import SALT_BYTES, Mechanism, UserCredentials, salted_password
@@ -23,7 +23,7 @@ from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto import settings_pb2 as pb
 from metaquorum.proto.settings_pb2_grpc import SettingsStub, SettingsViewStub
 from metaquorum.runtime.api import settings as codec
-from metaquorum.runtime.api.api import error_from_pb
+from metaquorum.runtime.api.errors import error_from_pb
 from metaquorum.runtime.api.settings import RESOURCES_PER_ANSWER_MAX
 from metaquorum.runtime.client.admin import AdminClient
 
@@ -52,25 +52,24 @@ class SettingsClient:
         self, changes: Sequence[api.ConfigChange], *, validate_only: bool = False
     ) -> tuple[api.SettingResult, ...]:
         request = api.AlterConfigsRequest(changes=tuple(changes), validate_only=validate_only)
-        return await self._results(lambda stub: stub.AlterConfigs, codec.alter_configs_to_pb(request))
+        return await self._results(lambda stub: stub.AlterConfigs, codec.ALTER_CONFIGS.to_pb(request))
 
     async def update_features(
         self, updates: Sequence[api.FeatureUpdate], *, validate_only: bool = False
     ) -> tuple[api.SettingResult, ...]:
         request = api.UpdateFeaturesRequest(updates=tuple(updates), validate_only=validate_only)
-        return await self._results(lambda stub: stub.UpdateFeatures, codec.update_features_to_pb(request))
+        return await self._results(lambda stub: stub.UpdateFeatures, codec.UPDATE_FEATURES.to_pb(request))
 
     async def create_acls(self, acls: Sequence[Acl]) -> tuple[api.SettingResult, ...]:
-        request = pb.CreateAclsRequest(acls=[codec.acl_to_pb(acl) for acl in acls])
-        return await self._results(lambda stub: stub.CreateAcls, request)
+        request = api.CreateAclsRequest(acls=tuple(acls))
+        return await self._results(lambda stub: stub.CreateAcls, codec.CREATE_ACLS.to_pb(request))
 
     async def delete_acls(
         self, filters: Sequence[AclFilter], *, validate_only: bool = False
     ) -> tuple[api.DeletedAcls, ...]:
-        request = pb.DeleteAclsRequest(
-            filters=[codec.filter_to_pb(each) for each in filters], validate_only=validate_only
-        )
-        return codec.deleted_acls_from_pb(await self._change(lambda stub: stub.DeleteAcls, request)).results
+        request = api.DeleteAclsRequest(filters=tuple(filters), validate_only=validate_only)
+        answer = await self._change(lambda stub: stub.DeleteAcls, codec.DELETE_ACLS.to_pb(request))
+        return codec.DELETED_ACLS.from_pb(answer).results
 
     async def set_scram(
         self, user: str, mechanism: Mechanism, password: str, *, iterations: int, salt: bytes | None = None
@@ -84,41 +83,42 @@ class SettingsClient:
             salt=salt,
             salted_password=salted_password(mechanism, password, salt, max(1, iterations)),
         )
-        request = codec.alter_scram_to_pb(api.AlterScramRequest(upsertions=(upsertion,)))
+        request = codec.ALTER_SCRAM.to_pb(api.AlterScramRequest(upsertions=(upsertion,)))
         return (await self._results(lambda stub: stub.AlterScram, request))[0]
 
     async def delete_scram(self, user: str, mechanism: Mechanism) -> api.SettingResult:
         deletion = api.ScramDeletion(user=user, mechanism=mechanism)
-        request = codec.alter_scram_to_pb(api.AlterScramRequest(deletions=(deletion,)))
+        request = codec.ALTER_SCRAM.to_pb(api.AlterScramRequest(deletions=(deletion,)))
         return (await self._results(lambda stub: stub.AlterScram, request))[0]
 
     async def alter_quotas(
         self, changes: Sequence[api.QuotaChange], *, validate_only: bool = False
     ) -> tuple[api.SettingResult, ...]:
         request = api.AlterQuotasRequest(changes=tuple(changes), validate_only=validate_only)
-        return await self._results(lambda stub: stub.AlterQuotas, codec.alter_quotas_to_pb(request))
+        return await self._results(lambda stub: stub.AlterQuotas, codec.ALTER_QUOTAS.to_pb(request))
 
     async def create_token(self, request: api.CreateTokenRequest) -> api.CreateTokenResponse:
-        answer = await self._change(lambda stub: stub.CreateToken, codec.create_token_to_pb(request))
-        return codec.created_token_from_pb(answer)
+        answer = await self._change(lambda stub: stub.CreateToken, codec.CREATE_TOKEN.to_pb(request))
+        return codec.CREATED_TOKEN.from_pb(answer)
 
     async def renew_token(self, request: api.RenewTokenRequest) -> api.TokenExpiryResponse:
-        answer = await self._change(lambda stub: stub.RenewToken, codec.token_change_to_pb(request))
-        return codec.token_expiry_from_pb(answer)
+        answer = await self._change(lambda stub: stub.RenewToken, codec.RENEW_TOKEN.to_pb(request))
+        return codec.TOKEN_EXPIRY.from_pb(answer)
 
     async def expire_token(self, request: api.ExpireTokenRequest) -> api.TokenExpiryResponse:
-        answer = await self._change(lambda stub: stub.ExpireToken, codec.token_change_to_pb(request))
-        return codec.token_expiry_from_pb(answer)
+        answer = await self._change(lambda stub: stub.ExpireToken, codec.EXPIRE_TOKEN.to_pb(request))
+        return codec.TOKEN_EXPIRY.from_pb(answer)
 
     async def allocate_producer_ids(
         self, broker_id: int, broker_epoch: int
     ) -> api.AllocateProducerIdsResponse:
-        request = pb.AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
-        answer = await self._change(lambda stub: stub.AllocateProducerIds, request)
-        return api.AllocateProducerIdsResponse(first_id=answer.first_id, count=answer.count)
+        request = api.AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+        message = codec.ALLOCATE_PRODUCER_IDS.to_pb(request)
+        answer = await self._change(lambda stub: stub.AllocateProducerIds, message)
+        return codec.ALLOCATED_PRODUCER_IDS.from_pb(answer)
 
     async def register_controller(self, request: api.RegisterControllerRequest) -> None:
-        message = codec.register_controller_to_pb(request)
+        message = codec.REGISTER_CONTROLLER.to_pb(request)
         await self._change(lambda stub: stub.RegisterController, message)
 
     # --- views
@@ -132,7 +132,7 @@ class SettingsClient:
             part = resources[first : first + RESOURCES_PER_ANSWER_MAX]
             request = pb.DescribeConfigsRequest(
                 consistency=_consistency(stale),
-                resources=[codec.resource_to_pb(each) for each in part],
+                resources=[codec.CONFIG_RESOURCE.to_pb(each) for each in part],
                 all_keys=all_keys,
             )
             answer = await self._view(lambda stub: stub.DescribeConfigs, request)
@@ -143,35 +143,21 @@ class SettingsClient:
         """(the offset up to which it holds, the features)."""
         request = pb.DescribeFeaturesRequest(consistency=_consistency(stale))
         answer = await self._view(lambda stub: stub.DescribeFeatures, request)
-        return answer.read.offset, tuple(
-            FeatureDescription(
-                name=each.name,
-                min_level=each.min_level,
-                max_level=each.max_level,
-                finalized_level=each.finalized_level,
-            )
-            for each in answer.features
-        )
+        return answer.read.offset, tuple([codec.FEATURE.from_pb(each) for each in answer.features])
 
     async def list_acls(self, wanted: AclFilter | None = None, *, stale: bool = False) -> tuple[Acl, ...]:
         request = pb.ListAclsRequest(
-            consistency=_consistency(stale), filter=codec.filter_to_pb(wanted or AclFilter())
+            consistency=_consistency(stale), filter=codec.ACL_FILTER.to_pb(wanted or AclFilter())
         )
         answer = await self._view(lambda stub: stub.ListAcls, request)
-        return tuple(codec.acl_from_pb(acl) for acl in answer.acls)
+        return tuple([codec.ACL.from_pb(acl) for acl in answer.acls])
 
     async def describe_users(
         self, users: Sequence[str] = (), *, stale: bool = False
     ) -> tuple[UserCredentials, ...]:
         request = pb.DescribeUsersRequest(consistency=_consistency(stale), users=users)
         answer = await self._view(lambda stub: stub.DescribeUsers, request)
-        return tuple(
-            UserCredentials(
-                user=each.user,
-                iterations=tuple((Mechanism(one.mechanism), one.iterations) for one in each.credentials),
-            )
-            for each in answer.users
-        )
+        return tuple([codec.USER.from_pb(each) for each in answer.users])
 
     async def describe_quotas(
         self, wanted: QuotaFilter | None = None, *, stale: bool = False
@@ -188,32 +174,20 @@ class SettingsClient:
             strict=wanted.strict,
         )
         answer = await self._view(lambda stub: stub.DescribeQuotas, request)
-        return tuple(
-            (codec.entity_from_pb(each.entity), dict(sorted(each.quotas.items()))) for each in answer.entities
-        )
+        found = [codec.QUOTAS.from_pb(each) for each in answer.entities]
+        return tuple([(each.entity, each.quotas) for each in found])
 
     async def describe_tokens(
         self, owners: Sequence[str] = (), *, stale: bool = False
     ) -> tuple[DelegationToken, ...]:
         request = pb.DescribeTokensRequest(consistency=_consistency(stale), owners=owners)
         answer = await self._view(lambda stub: stub.DescribeTokens, request)
-        return tuple(
-            DelegationToken(
-                owner=each.owner,
-                requester=each.requester,
-                renewers=tuple(each.renewers),
-                issue_timestamp_ms=each.issue_timestamp_ms,
-                max_timestamp_ms=each.max_timestamp_ms,
-                expiration_timestamp_ms=each.expiration_timestamp_ms,
-                token_id=each.token_id,
-            )
-            for each in answer.tokens
-        )
+        return tuple([codec.TOKEN.from_pb(each) for each in answer.tokens])
 
     # --- asking
 
     async def _results(self, method: Callable[[Any], Any], request: Any) -> tuple[api.SettingResult, ...]:
-        return codec.results_from_pb(await self._change(method, request)).results
+        return codec.RESULTS.from_pb(await self._change(method, request)).results
 
     async def _change(self, method: Callable[[Any], Any], request: Any) -> Any:
         return await self._admin.ask(lambda channel: method(SettingsStub(channel)), request)
@@ -228,24 +202,7 @@ def _consistency(stale: bool) -> common.Consistency.ValueType:
 
 def _description(answer: pb.ConfigDescription) -> ConfigDescription:
     return ConfigDescription(
-        resource=codec.resource_from_pb(answer.resource),
+        resource=codec.CONFIG_RESOURCE.from_pb(answer.resource),
         error=error_from_pb(answer.error) if answer.HasField("error") else None,
-        entries=tuple(
-            ConfigEntry(
-                name=each.name,
-                value=each.value if each.HasField("value") else None,
-                source=ConfigSource(each.source),
-                sensitive=each.sensitive,
-                synonyms=tuple(
-                    Synonym(
-                        source=ConfigSource(one.source),
-                        name=one.name,
-                        value=one.value if one.HasField("value") else None,
-                    )
-                    for one in each.synonyms
-                ),
-                note=each.note if each.HasField("note") else None,
-            )
-            for each in answer.entries
-        ),
+        entries=tuple([codec.CONFIG_ENTRY.from_pb(each) for each in answer.entries]),
     )

@@ -23,9 +23,8 @@ from metaquorum.proto import metadata_pb2 as meta
 from metaquorum.proto.data_pb2_grpc import DataStub
 from metaquorum.proto.metadata_pb2_grpc import MetadataStub
 from metaquorum.runtime.api import data as codec
-from metaquorum.runtime.api import data_admin as admin_codec
-from metaquorum.runtime.api.api import error_from_pb, leader_from_pb
-from metaquorum.runtime.api.image import broker_from_pb, partition_from_pb
+from metaquorum.runtime.api.errors import error_from_pb, leader_from_pb
+from metaquorum.runtime.api.image import BROKER, PARTITION
 from metaquorum.runtime.client.admin import Address, TopicDescription
 from metaquorum.runtime.rpc.channels import END_OF_STREAM, TlsMaterial, open_channel
 from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons, status_text
@@ -117,36 +116,36 @@ class GrpcConnections:
         self, address: Address, request: api.FetchRequest, *, timeout_ms: int
     ) -> api.FetchResponse | ApiError:
         method = self._data(address).Fetch
-        return codec.fetched_from_pb(await self._ask(address, method, codec.fetch_to_pb(request), timeout_ms))
+        answer = await self._ask(address, method, codec.FETCH.to_pb(request), timeout_ms)
+        return codec.FETCHED.answer_from_pb(answer)
 
     async def list_offsets(
         self, address: Address, request: api.ListOffsetsRequest, *, timeout_ms: int
     ) -> api.ListOffsetsResponse | ApiError:
         method = self._data(address).ListOffsets
-        return codec.listed_from_pb(
-            await self._ask(address, method, codec.list_offsets_to_pb(request), timeout_ms)
-        )
+        answer = await self._ask(address, method, codec.LIST_OFFSETS.to_pb(request), timeout_ms)
+        return codec.LISTED_OFFSETS.answer_from_pb(answer)
 
     async def init_producer_id(
         self, address: Address, request: api.InitProducerIdRequest, *, timeout_ms: int
     ) -> api.InitProducerIdResponse | ApiError:
-        message = admin_codec.init_producer_to_pb(request)
+        message = codec.INIT_PRODUCER_ID.to_pb(request)
         answer = await self._ask(address, self._data(address).InitProducerId, message, timeout_ms)
-        return admin_codec.producer_from_pb(answer)
+        return codec.PRODUCER_ID.answer_from_pb(answer)
 
     async def describe_log_dirs(
         self, address: Address, request: api.DescribeLogDirsRequest, *, timeout_ms: int
     ) -> api.DescribeLogDirsResponse | ApiError:
-        message = admin_codec.describe_dirs_to_pb(request)
+        message = codec.DESCRIBE_LOG_DIRS.to_pb(request)
         answer = await self._ask(address, self._data(address).DescribeLogDirs, message, timeout_ms)
-        return admin_codec.described_dirs_from_pb(answer)
+        return codec.LOG_DIRS.answer_from_pb(answer)
 
     async def mark_log_dir_offline(
         self, address: Address, request: api.MarkLogDirOfflineRequest, *, timeout_ms: int
     ) -> api.MarkLogDirOfflineResponse | ApiError:
-        message = admin_codec.mark_dir_to_pb(request)
+        message = codec.MARK_LOG_DIR_OFFLINE.to_pb(request)
         answer = await self._ask(address, self._data(address).MarkLogDirOffline, message, timeout_ms)
-        return admin_codec.marked_dir_from_pb(answer)
+        return codec.MARKED_LOG_DIR.answer_from_pb(answer)
 
     async def metadata(
         self, address: Address, names: Sequence[str], *, timeout_ms: int, stale: bool = False
@@ -169,14 +168,14 @@ class GrpcConnections:
             unknown.update(answer.unknown_names)
             for each in answer.topics:
                 earlier = found[each.name].partitions if each.name in found else ()
-                partitions = tuple(partition_from_pb(each.topic_id, one) for one in each.partitions)
+                partitions = tuple(PARTITION.from_pb(one, each.topic_id) for one in each.partitions)
                 info = TopicInfo(each.topic_id, each.name)
                 found[each.name] = TopicDescription(info=info, partitions=earlier + partitions)
             if not answer.HasField("next"):
                 break
             request.start.CopyFrom(answer.next)
         return MetadataAnswer(
-            brokers=tuple(broker_from_pb(each) for each in brokers.brokers),
+            brokers=tuple(BROKER.from_pb(each) for each in brokers.brokers),
             topics=tuple(found.values()),
             unknown_names=frozenset(unknown),
             linearizable=linearizable,
@@ -246,7 +245,7 @@ class _ProduceStream:
         self._tasks = [self._loop.create_task(each) for each in (self._write(), self._read())]
 
     def send(self, request: api.ProduceRequest, timeout_ms: int) -> asyncio.Future[Any]:
-        one = _Sent(codec.produce_to_pb(request), self._loop.create_future(), request.acks != api.ACKS_NONE)
+        one = _Sent(codec.PRODUCE.to_pb(request), self._loop.create_future(), request.acks != api.ACKS_NONE)
         one.timer = self._loop.call_later((timeout_ms + ANSWER_SLACK_MS) / 1000, self._late, one)
         self._unsent.append(one)
         self._more.set()
@@ -275,7 +274,7 @@ class _ProduceStream:
                 if not self._unanswered:
                     self.break_off("it sent more answers than there were requests")
                     return
-                _settle(self._unanswered.popleft(), codec.produced_from_pb(answer))
+                _settle(self._unanswered.popleft(), codec.PRODUCED.answer_from_pb(answer))
             code = await self._call.code()
             self.break_off(f"it ended the stream ({code.name}: {await self._call.details()})")
         except grpc.aio.AioRpcError as error:

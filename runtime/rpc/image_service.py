@@ -16,8 +16,8 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.types import TOPIC_RESOURCE, ConfigResource, TopicInfo
 from metaquorum.proto import metadata_pb2 as pb
 from metaquorum.proto.metadata_pb2_grpc import MetadataServicer
-from metaquorum.runtime.api.api import Hints, error_to_pb
-from metaquorum.runtime.api.image import broker_to_pb, partition_to_pb
+from metaquorum.runtime.api.errors import Hints, error_to_pb
+from metaquorum.runtime.api.image import BROKER, PARTITION, READ_INFO, ReadInfo
 
 TOPICS_PER_ANSWER_MAX = 10_000
 PARTITIONS_PER_ANSWER_MAX = 20_000
@@ -33,6 +33,17 @@ class ImageRead:
     leader_id: int | None
     epoch: int
     linearizable: bool
+
+    def info(self, node_id: int) -> pb.ReadInfo:
+        """What node `node_id` says in its answer of where that comes from."""
+        info = ReadInfo(
+            offset=self.offset,
+            node_id=node_id,
+            leader_id=self.leader_id,
+            epoch=self.epoch,
+            linearizable=self.linearizable,
+        )
+        return READ_INFO.to_pb(info)
 
 
 class ImageSource(Protocol):
@@ -58,7 +69,7 @@ class MetadataService(MetadataServicer):
             return pb.DescribeClusterResponse(error=error_to_pb(read, self._hints))
         brokers = read.image.brokers.values()
         return pb.DescribeClusterResponse(
-            read=self._info(read),
+            read=read.info(self._node_id),
             cluster_id=self._cluster_id,
             controllers=self._hints.all(),
             broker_count=len(brokers),
@@ -79,8 +90,8 @@ class MetadataService(MetadataServicer):
         wanted = sorted(set(request.broker_ids)) or list(brokers)
         found = [brokers.get(broker_id) for broker_id in wanted]
         return pb.ListBrokersResponse(
-            read=self._info(read),
-            brokers=[broker_to_pb(broker) for broker in found if broker is not None],
+            read=read.info(self._node_id),
+            brokers=[BROKER.to_pb(broker) for broker in found if broker is not None],
             unknown_ids=[broker_id for broker_id in wanted if broker_id not in brokers],
         )
 
@@ -93,7 +104,7 @@ class MetadataService(MetadataServicer):
         first = bisect_right(ordered, request.after, key=_name) if request.after else 0
         limit = min(request.limit, TOPICS_PER_ANSWER_MAX) if request.limit > 0 else TOPICS_PER_ANSWER_MAX
         return pb.ListTopicsResponse(
-            read=self._info(read),
+            read=read.info(self._node_id),
             topics=[
                 pb.Topic(
                     name=topic.name,
@@ -111,18 +122,9 @@ class MetadataService(MetadataServicer):
         read = await self._source.read(request.consistency)
         if isinstance(read, ApiError):
             return pb.DescribeTopicsResponse(error=error_to_pb(read, self._hints))
-        answer = pb.DescribeTopicsResponse(read=self._info(read))
+        answer = pb.DescribeTopicsResponse(read=read.info(self._node_id))
         _describe_topics(read.image, request, answer)
         return answer
-
-    def _info(self, read: ImageRead) -> pb.ReadInfo:
-        return pb.ReadInfo(
-            offset=read.offset,
-            node_id=self._node_id,
-            leader_id=read.leader_id,
-            epoch=read.epoch,
-            linearizable=read.linearizable,
-        )
 
 
 def _name(topic: TopicInfo) -> str:
@@ -172,7 +174,7 @@ def _describe_topics(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partition_count=image.topics.partition_count_of(topic.topic_id),
-                partitions=[partition_to_pb(each) for each in partitions[:limit]],
+                partitions=[PARTITION.to_pb(each) for each in partitions[:limit]],
                 configs=image.configs.get(ConfigResource(TOPIC_RESOURCE, topic.name)) or {},
             )
         )

@@ -20,22 +20,17 @@ from metaquorum.metadata.image import (
     MetadataImage,
 )
 from metaquorum.metadata.settings.acls import filter_problem, list_acls
-from metaquorum.metadata.settings.configs import ConfigEntry, describe_resource
+from metaquorum.metadata.settings.configs import describe_resource
 from metaquorum.metadata.settings.levels import describe_features
 from metaquorum.metadata.settings.quotas import QuotaFilter, describe_quotas
 from metaquorum.metadata.settings.scram import describe_users
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto import settings_pb2 as pb
 from metaquorum.proto.settings_pb2_grpc import SettingsViewServicer
-from metaquorum.runtime.api.api import Hints, error_to_pb
-from metaquorum.runtime.api.settings import (
-    RESOURCES_PER_ANSWER_MAX,
-    acl_to_pb,
-    entity_to_pb,
-    filter_from_pb,
-    resource_from_pb,
-)
-from metaquorum.runtime.rpc.image_service import ImageRead, ImageSource
+from metaquorum.runtime.api import settings as codec
+from metaquorum.runtime.api.errors import Hints, error_to_pb
+from metaquorum.runtime.api.settings import RESOURCES_PER_ANSWER_MAX
+from metaquorum.runtime.rpc.image_service import ImageSource
 
 MAX_BROKER_ID = 2**31 - 1
 
@@ -57,7 +52,7 @@ class SettingsViewService(SettingsViewServicer):
         read = await self._source.read(request.consistency)
         if isinstance(read, ApiError):
             return pb.DescribeConfigsResponse(error=self._error(read))
-        wanted = [resource_from_pb(each) for each in request.resources]
+        wanted = [codec.CONFIG_RESOURCE.from_pb(each) for each in request.resources]
         if len(wanted) > RESOURCES_PER_ANSWER_MAX:
             text = (
                 f"{len(wanted)} resources are too many for one request: request at most "
@@ -65,21 +60,23 @@ class SettingsViewService(SettingsViewServicer):
             )
             return pb.DescribeConfigsResponse(error=self._error(ApiError(ErrorCode.INVALID_REQUEST, text)))
         return pb.DescribeConfigsResponse(
-            read=self._info(read),
+            read=read.info(self._node_id),
             resources=[self._describe(read.image, each, request.all_keys) for each in wanted],
         )
 
     def _describe(
         self, image: MetadataImage, resource: ConfigResource, all_keys: bool
     ) -> pb.ConfigDescription:
-        shown = pb.ConfigResource(type=resource.resource_type, name=resource.name)
+        shown = codec.CONFIG_RESOURCE.to_pb(resource)
         refusal = _refusal(image, resource)
         if refusal is not None:
             return pb.ConfigDescription(resource=shown, error=self._error(refusal))
         entries = describe_resource(
             image, resource, broker_id=self._node_id, static=self._static, all_keys=all_keys
         )
-        return pb.ConfigDescription(resource=shown, entries=[_entry_to_pb(each) for each in entries])
+        return pb.ConfigDescription(
+            resource=shown, entries=[codec.CONFIG_ENTRY.to_pb(each) for each in entries]
+        )
 
     async def DescribeFeatures(
         self, request: pb.DescribeFeaturesRequest, context: Any
@@ -88,28 +85,21 @@ class SettingsViewService(SettingsViewServicer):
         if isinstance(read, ApiError):
             return pb.DescribeFeaturesResponse(error=self._error(read))
         return pb.DescribeFeaturesResponse(
-            read=self._info(read),
-            features=[
-                pb.FeatureDescription(
-                    name=each.name,
-                    min_level=each.min_level,
-                    max_level=each.max_level,
-                    finalized_level=each.finalized_level,
-                )
-                for each in describe_features(read.image)
-            ],
+            read=read.info(self._node_id),
+            features=[codec.FEATURE.to_pb(each) for each in describe_features(read.image)],
         )
 
     async def ListAcls(self, request: pb.ListAclsRequest, context: Any) -> pb.ListAclsResponse:
         read = await self._source.read(request.consistency)
         if isinstance(read, ApiError):
             return pb.ListAclsResponse(error=self._error(read))
-        wanted = filter_from_pb(request.filter)
+        wanted = codec.ACL_FILTER.from_pb(request.filter)
         problem = filter_problem(wanted)
         if problem is not None:
             return pb.ListAclsResponse(error=self._error(ApiError(ErrorCode.INVALID_REQUEST, problem)))
         return pb.ListAclsResponse(
-            read=self._info(read), acls=[acl_to_pb(acl) for _, acl in list_acls(read.image, wanted)]
+            read=read.info(self._node_id),
+            acls=[codec.ACL.to_pb(acl) for _, acl in list_acls(read.image, wanted)],
         )
 
     async def DescribeUsers(self, request: pb.DescribeUsersRequest, context: Any) -> pb.DescribeUsersResponse:
@@ -117,17 +107,8 @@ class SettingsViewService(SettingsViewServicer):
         if isinstance(read, ApiError):
             return pb.DescribeUsersResponse(error=self._error(read))
         return pb.DescribeUsersResponse(
-            read=self._info(read),
-            users=[
-                pb.UserCredentials(
-                    user=each.user,
-                    credentials=[
-                        pb.ScramCredential(mechanism=mechanism, iterations=iterations)
-                        for mechanism, iterations in each.iterations
-                    ],
-                )
-                for each in describe_users(read.image, tuple(request.users))
-            ],
+            read=read.info(self._node_id),
+            users=[codec.USER.to_pb(each) for each in describe_users(read.image, tuple(request.users))],
         )
 
     async def DescribeQuotas(
@@ -139,9 +120,9 @@ class SettingsViewService(SettingsViewServicer):
         parts = tuple((part.type, _filter_name(part)) for part in request.filter)
         found = describe_quotas(read.image, QuotaFilter(parts=parts, strict=request.strict))
         return pb.DescribeQuotasResponse(
-            read=self._info(read),
+            read=read.info(self._node_id),
             entities=[
-                pb.QuotaDescription(entity=entity_to_pb(entity), quotas=dict(quotas))
+                codec.QUOTAS.to_pb(codec.QuotaListing(entity=entity, quotas=quotas))
                 for entity, quotas in found
             ],
         )
@@ -154,17 +135,9 @@ class SettingsViewService(SettingsViewServicer):
             return pb.DescribeTokensResponse(error=self._error(read))
         owners = set(request.owners)
         return pb.DescribeTokensResponse(
-            read=self._info(read),
+            read=read.info(self._node_id),
             tokens=[
-                pb.DelegationToken(
-                    token_id=token.token_id,
-                    owner=token.owner,
-                    requester=token.requester,
-                    renewers=token.renewers,
-                    issue_timestamp_ms=token.issue_timestamp_ms,
-                    expiration_timestamp_ms=token.expiration_timestamp_ms,
-                    max_timestamp_ms=token.max_timestamp_ms,
-                )
+                codec.TOKEN.to_pb(token)
                 for _, token in read.image.delegation_tokens.items_sorted()
                 if not owners or token.owner in owners
             ],
@@ -172,15 +145,6 @@ class SettingsViewService(SettingsViewServicer):
 
     def _error(self, error: ApiError) -> common.Error:
         return error_to_pb(error, self._hints)
-
-    def _info(self, read: ImageRead) -> common.ReadInfo:
-        return common.ReadInfo(
-            offset=read.offset,
-            node_id=self._node_id,
-            leader_id=read.leader_id,
-            epoch=read.epoch,
-            linearizable=read.linearizable,
-        )
 
 
 def _refusal(image: MetadataImage, resource: ConfigResource) -> ApiError | None:
@@ -203,17 +167,3 @@ def _filter_name(part: pb.QuotaPart) -> str | EllipsisType | None:
     if part.any:
         return ...
     return part.name if part.HasField("name") else None
-
-
-def _entry_to_pb(entry: ConfigEntry) -> pb.ConfigEntry:
-    return pb.ConfigEntry(
-        name=entry.name,
-        value=entry.value,
-        source=entry.source.value,
-        sensitive=entry.sensitive,
-        synonyms=[
-            pb.ConfigSynonym(source=each.source.value, name=each.name, value=each.value)
-            for each in entry.synonyms
-        ],
-        note=entry.note,
-    )

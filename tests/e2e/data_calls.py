@@ -62,7 +62,7 @@ class DataCalls:
                 pb.ProducePartition(topic=pb.TopicRef(name=topic), partition=0, records=batch(values))
             ],
         )
-        answer = data_codec.produced_from_pb(self.call(node, "Produce", request))
+        answer = data_codec.PRODUCED.answer_from_pb(self.call(node, "Produce", request))
         if isinstance(answer, ApiError):
             raise answer
         return answer.results[0]
@@ -98,7 +98,7 @@ class DataCalls:
                 )
             ],
         )
-        answer = data_codec.fetched_from_pb(self.call(node, "Fetch", request))
+        answer = data_codec.FETCHED.answer_from_pb(self.call(node, "Fetch", request))
         if isinstance(answer, ApiError):
             raise answer
         return answer.partitions[0]

@@ -10,7 +10,7 @@ import pytest
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import UNASSIGNED
 from metaquorum.proto import data_pb2 as pb
-from metaquorum.runtime.api import data_admin as data_admin_codec
+from metaquorum.runtime.api import data as data_codec
 from metaquorum.storage.uuids import uuid_to_text
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 from tests.e2e.data_calls import DataCalls, batch
@@ -91,7 +91,7 @@ def test_replicas_lie_where_the_log_says_and_log_dirs_says_so(cluster: Cluster) 
     cluster.wait(assigned, "every replica to have a directory")
     partitions = cluster.call(lambda client: client.describe_topics(["many"])).topics[0].partitions
     for broker in cluster.brokers:
-        answer = data_admin_codec.described_dirs_from_pb(
+        answer = data_codec.LOG_DIRS.answer_from_pb(
             calls.call(broker, "DescribeLogDirs", pb.DescribeLogDirsRequest())
         )
         assert not isinstance(answer, Exception)

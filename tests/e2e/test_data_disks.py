@@ -11,7 +11,7 @@ import pytest
 from metaquorum.broker.replica import messages as api
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.proto import data_pb2 as pb
-from metaquorum.runtime.api import data_admin as data_admin_codec
+from metaquorum.runtime.api import data as data_codec
 from tests.e2e.broken_disks import FaultFile, LoopDisk, prefix_of, why_no_loop_disks
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 from tests.e2e.data_calls import DataCalls
@@ -51,7 +51,7 @@ def wait_isr(cluster: Cluster, calls: DataCalls, brokers: set[int]) -> None:
 
 
 def described(calls: DataCalls, node: Node) -> dict[str, api.LogDirDescription]:
-    answer = data_admin_codec.described_dirs_from_pb(
+    answer = data_codec.LOG_DIRS.answer_from_pb(
         calls.call(node, "DescribeLogDirs", pb.DescribeLogDirsRequest())
     )
     assert not isinstance(answer, ApiError)

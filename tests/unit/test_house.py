@@ -37,7 +37,6 @@ LONG_FILES: dict[str, int] = {
     "metadata/records/types.py": 445,
     "pipeline/intervals/cluster.py": 419,
     "pipeline/source.py": 412,
-    "runtime/api/settings.py": 402,
     "runtime/config/node.py": 470,
     "runtime/driver.py": 558,
     "runtime/metrics/catalogue.py": 557,

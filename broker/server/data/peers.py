@@ -69,7 +69,7 @@ class PeerFetches:
         good = False
         try:
             async with asyncio.timeout(effect.timeout_ms / 1000):
-                answer = await stream.ask(data_codec.fetch_to_pb(effect.request))
+                answer = await stream.ask(data_codec.FETCH.to_pb(effect.request))
             good = True
         except FAILURES as error:
             reason = str(error)
@@ -86,7 +86,7 @@ class PeerFetches:
                 )
             )
         else:
-            response = data_codec.fetched_from_pb(answer)
+            response = data_codec.FETCHED.answer_from_pb(answer)
             self._report(
                 PeerFetched(target=effect.target, correlation_id=effect.correlation_id, response=response)
             )

@@ -7,10 +7,11 @@ how many requests of one stream are under way. Decides nothing about data.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import grpc.aio
+from google.protobuf.message import Message
 
 from metaquorum.broker.replica import messages as api
 from metaquorum.broker.server.data.requests import Answer, DataRequests
@@ -19,14 +20,15 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.proto import data_pb2 as pb
 from metaquorum.proto.data_pb2_grpc import DataServicer
 from metaquorum.runtime.api import data as codec
-from metaquorum.runtime.api import data_admin as admin
+from metaquorum.runtime.api.codec import MessageCodec
 from metaquorum.runtime.api.data import UnknownTopic
 from metaquorum.runtime.rpc.channels import END_OF_STREAM
 
 STREAM_IN_FLIGHT_MAX = 64
 """Requests of one stream whose answers are outstanding; the stream is not read on before one is sent."""
 
-P = TypeVar("P")
+P = TypeVar("P", bound=Message)
+Answered = TypeVar("Answered", bound=Message)
 _Pending = tuple[Answer | ApiError, tuple[UnknownTopic, ...]]
 
 
@@ -71,7 +73,7 @@ class DataService(DataServicer):
 
     def _begin_produce(self, request: pb.ProduceRequest) -> _Pending:
         try:
-            asked = codec.produce_from_pb(request, self._topic_id)
+            asked = codec.request_from_pb(codec.PRODUCE, request, self._topic_id)
         except ApiError as error:
             return error, ()
         return self._requests.begin(asked.request), asked.unknown
@@ -79,15 +81,17 @@ class DataService(DataServicer):
     async def _produced(self, pending: _Pending) -> pb.ProduceResponse:
         answer, unknown = pending
         response = answer if isinstance(answer, ApiError) else await answer
-        return codec.produced_to_pb(cast("api.ProduceResponse | ApiError", response), unknown)
+        return codec.results_to_pb(codec.PRODUCED, cast("api.ProduceResponse | ApiError", response), unknown)
 
     async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:
         try:
-            asked = codec.fetch_from_pb(request, self._topic_id)
+            asked = codec.request_from_pb(codec.FETCH, request, self._topic_id)
         except ApiError as error:
-            return codec.fetched_to_pb(error)
+            return codec.FETCHED.answer_to_pb(error)
         response = await self._requests.begin(asked.request)
-        return codec.fetched_to_pb(cast("api.FetchResponse | ApiError", response), asked.unknown)
+        return codec.results_to_pb(
+            codec.FETCHED, cast("api.FetchResponse | ApiError", response), asked.unknown
+        )
 
     async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         """One after another: a request is read when the one before it is answered."""
@@ -96,33 +100,35 @@ class DataService(DataServicer):
 
     async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Any) -> pb.ListOffsetsResponse:
         try:
-            asked = codec.list_offsets_from_pb(request, self._topic_id)
+            asked = codec.request_from_pb(codec.LIST_OFFSETS, request, self._topic_id)
         except ApiError as error:
-            return codec.listed_to_pb(error)
+            return codec.LISTED_OFFSETS.answer_to_pb(error)
         response = await self._requests.begin(asked.request)
-        return codec.listed_to_pb(cast("api.ListOffsetsResponse | ApiError", response), asked.unknown)
+        answer = cast("api.ListOffsetsResponse | ApiError", response)
+        return codec.results_to_pb(codec.LISTED_OFFSETS, answer, asked.unknown)
 
     # ---- the rest
 
     async def InitProducerId(
         self, request: pb.InitProducerIdRequest, context: Any
     ) -> pb.InitProducerIdResponse:
-        return await self._ask(lambda: admin.init_producer_from_pb(request), admin.producer_to_pb)
+        return await self._ask(codec.INIT_PRODUCER_ID, request, codec.PRODUCER_ID)
 
     async def DescribeLogDirs(
         self, request: pb.DescribeLogDirsRequest, context: Any
     ) -> pb.DescribeLogDirsResponse:
-        return await self._ask(lambda: admin.describe_dirs_from_pb(request), admin.described_dirs_to_pb)
+        return await self._ask(codec.DESCRIBE_LOG_DIRS, request, codec.LOG_DIRS)
 
     async def MarkLogDirOffline(
         self, request: pb.MarkLogDirOfflineRequest, context: Any
     ) -> pb.MarkLogDirOfflineResponse:
-        return await self._ask(lambda: admin.mark_dir_from_pb(request), admin.marked_dir_to_pb)
+        return await self._ask(codec.MARK_LOG_DIR_OFFLINE, request, codec.MARKED_LOG_DIR)
 
-    async def _ask(self, decode: Callable[[], api.DataRequest], encode: Callable[[Any], P]) -> P:
+    async def _ask(
+        self, decode: MessageCodec[Any, P], message: P, encode: MessageCodec[Any, Answered]
+    ) -> Answered:
         try:
-            request = decode()
+            request: api.DataRequest = decode.from_pb(message)
         except ApiError as error:
-            return encode(error)
-        answer: Awaitable[api.DataResponse | ApiError] = self._requests.begin(request)
-        return encode(await answer)
+            return encode.answer_to_pb(error)
+        return encode.answer_to_pb(await self._requests.begin(request))

@@ -20,8 +20,7 @@ from metaquorum.proto import metadata_pb2 as meta
 from metaquorum.proto.data_pb2_grpc import DataServicer, add_DataServicer_to_server
 from metaquorum.proto.metadata_pb2_grpc import MetadataServicer, add_MetadataServicer_to_server
 from metaquorum.runtime.api import data as codec
-from metaquorum.runtime.api import data_admin as admin_codec
-from metaquorum.runtime.api.image import broker_to_pb, partition_to_pb
+from metaquorum.runtime.api.image import BROKER, PARTITION
 from tests.unit.runtime.fake_broker import FakeCluster, Faults
 
 
@@ -44,7 +43,7 @@ class DataServer(DataServicer, MetadataServicer):
                 while context.is_active():
                     time.sleep(0.005)
                 return
-            request = codec.produce_from_pb(message, lambda _: None).request
+            request = codec.PRODUCE.from_pb(message)
             self.cluster.produced.append(request)
             with self.lock:
                 if self.cluster._chance(self.cluster.faults.lose_request):
@@ -52,27 +51,27 @@ class DataServer(DataServicer, MetadataServicer):
                 answer = self.cluster._carry_out(("broker", self.broker_id), request)
                 if self.cluster._chance(self.cluster.faults.lose_answer):
                     context.abort(grpc.StatusCode.UNAVAILABLE, "it broke")
-            yield codec.produced_to_pb(answer)
+            yield codec.PRODUCED.answer_to_pb(answer)
 
     def Fetch(self, message: Any, context: Any) -> pb.FetchResponse:
-        request = codec.fetch_from_pb(message, lambda _: None).request
+        request = codec.FETCH.from_pb(message)
         deadline = time.monotonic() + request.max_wait_ms / 1000
         while True:
             with self.lock:
                 found = tuple(self.cluster._read(self.broker_id, each) for each in request.partitions)
             news = any(each.records or each.error or each.diverging for each in found)
             if news or time.monotonic() >= deadline or not context.is_active():
-                return codec.fetched_to_pb(api.FetchResponse(session_id=0, partitions=found))
+                return codec.FETCHED.to_pb(api.FetchResponse(session_id=0, partitions=found))
             time.sleep(0.005)
 
     def ListOffsets(self, message: Any, context: Any) -> pb.ListOffsetsResponse:
-        request = codec.list_offsets_from_pb(message, lambda _: None).request
+        request = codec.LIST_OFFSETS.from_pb(message)
         with self.lock:
             results = tuple(self.cluster._list(self.broker_id, each) for each in request.partitions)
-        return codec.listed_to_pb(api.ListOffsetsResponse(results=results))
+        return codec.LISTED_OFFSETS.to_pb(api.ListOffsetsResponse(results=results))
 
     def InitProducerId(self, message: Any, context: Any) -> pb.InitProducerIdResponse:
-        request = admin_codec.init_producer_from_pb(message)
+        request = codec.INIT_PRODUCER_ID.from_pb(message)
         with self.lock:
             self.cluster.next_producer_id += 1
             first = request.producer_id < 0
@@ -80,35 +79,35 @@ class DataServer(DataServicer, MetadataServicer):
                 producer_id=self.cluster.next_producer_id if first else request.producer_id,
                 producer_epoch=0 if first else request.producer_epoch + 1,
             )
-        return admin_codec.producer_to_pb(answer)
+        return codec.PRODUCER_ID.to_pb(answer)
 
     def DescribeLogDirs(self, message: Any, context: Any) -> pb.DescribeLogDirsResponse:
-        request = admin_codec.describe_dirs_from_pb(message)
+        request = codec.DESCRIBE_LOG_DIRS.from_pb(message)
         if self.broker_id in self.cluster.silent:
             context.abort(grpc.StatusCode.UNAVAILABLE, "it is down")
-        return admin_codec.described_dirs_to_pb(
+        return codec.LOG_DIRS.to_pb(
             api.DescribeLogDirsResponse(
                 directories=tuple(_only(each, request.topic_ids) for each in self.directories)
             )
         )
 
     def MarkLogDirOffline(self, message: Any, context: Any) -> pb.MarkLogDirOfflineResponse:
-        request = admin_codec.mark_dir_from_pb(message)
+        request = codec.MARK_LOG_DIR_OFFLINE.from_pb(message)
         self.marked.append(request)
         for each in self.directories:
             if each.path == request.path or each.directory_id == request.directory_id:
                 offline = each.error is not ErrorCode.NONE
-                return admin_codec.marked_dir_to_pb(
+                return codec.MARKED_LOG_DIR.to_pb(
                     api.MarkLogDirOfflineResponse(directory_id=each.directory_id, was_offline=offline)
                 )
         refusal = ApiError(ErrorCode.LOG_DIR_NOT_FOUND, "this broker has no such directory")
-        return admin_codec.marked_dir_to_pb(refusal)
+        return codec.MARKED_LOG_DIR.answer_to_pb(refusal)
 
     def ListBrokers(self, request: Any, context: Any) -> meta.ListBrokersResponse:
         return meta.ListBrokersResponse(
             read=meta.ReadInfo(linearizable=True),
             brokers=[
-                broker_to_pb(
+                BROKER.to_pb(
                     BrokerRegistration(
                         broker_id=each,
                         epoch=1,
@@ -130,7 +129,7 @@ class DataServer(DataServicer, MetadataServicer):
                 meta.Topic(
                     name=each.info.name,
                     topic_id=each.info.topic_id,
-                    partitions=[partition_to_pb(one) for one in each.partitions],
+                    partitions=[PARTITION.to_pb(one) for one in each.partitions],
                 )
                 for each in found
             ],

@@ -15,7 +15,7 @@ from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
-from metaquorum.runtime.api.api import error_from_pb
+from metaquorum.runtime.api.errors import error_from_pb
 from metaquorum.runtime.client.admin import AdminClient, BlockingClient, ClientError, parse_bootstrap
 from metaquorum.runtime.rpc.channels import bind, new_server
 from metaquorum.runtime.rpc.reach import status_text

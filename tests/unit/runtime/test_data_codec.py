@@ -13,7 +13,6 @@ from metaquorum.broker.replica import messages as api
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.proto import data_pb2 as pb
 from metaquorum.runtime.api import data as codec
-from metaquorum.runtime.api import data_admin as admin
 from metaquorum.storage.types import LogPosition
 
 IDS = st.binary(min_size=16, max_size=16)
@@ -175,31 +174,38 @@ def through(message: Any) -> Any:
 
 @given(PRODUCE, FETCH, LIST)
 def test_requests_survive(produce: Any, fetch: Any, listing: Any) -> None:
-    assert codec.produce_from_pb(through(codec.produce_to_pb(produce)), no_topics) == codec.Asked(produce)
-    assert codec.fetch_from_pb(through(codec.fetch_to_pb(fetch)), no_topics) == codec.Asked(fetch)
-    found = codec.list_offsets_from_pb(through(codec.list_offsets_to_pb(listing)), no_topics)
-    assert found == codec.Asked(listing)
+    cases: list[tuple[Any, Any]] = [
+        (codec.PRODUCE, produce),
+        (codec.FETCH, fetch),
+        (codec.LIST_OFFSETS, listing),
+    ]
+    for one, request in cases:
+        assert codec.request_from_pb(one, through(one.to_pb(request)), no_topics) == codec.Asked(request)
 
 
 @given(answers(PRODUCED), answers(FETCHED), answers(LISTED))
 def test_answers_survive(produced: Any, fetched: Any, listed: Any) -> None:
-    assert codec.produced_from_pb(through(codec.produced_to_pb(produced))) == produced
-    assert codec.fetched_from_pb(through(codec.fetched_to_pb(fetched))) == fetched
-    assert codec.listed_from_pb(through(codec.listed_to_pb(listed))) == listed
+    cases: list[tuple[Any, Any]] = [
+        (codec.PRODUCED, produced),
+        (codec.FETCHED, fetched),
+        (codec.LISTED_OFFSETS, listed),
+    ]
+    for one, answer in cases:
+        assert one.answer_from_pb(through(codec.results_to_pb(one, answer))) == answer
 
 
 @given(INIT, answers(PRODUCER))
 def test_producer_ids_survive(request: Any, answer: Any) -> None:
-    assert admin.init_producer_from_pb(through(admin.init_producer_to_pb(request))) == request
-    assert admin.producer_from_pb(through(admin.producer_to_pb(answer))) == answer
+    assert codec.INIT_PRODUCER_ID.from_pb(through(codec.INIT_PRODUCER_ID.to_pb(request))) == request
+    assert codec.PRODUCER_ID.answer_from_pb(through(codec.PRODUCER_ID.answer_to_pb(answer))) == answer
 
 
 @given(DESCRIBE, answers(DESCRIBED), MARK, answers(MARKED))
 def test_log_directories_survive(describe: Any, described: Any, mark: Any, marked: Any) -> None:
-    assert admin.describe_dirs_from_pb(through(admin.describe_dirs_to_pb(describe))) == describe
-    assert admin.described_dirs_from_pb(through(admin.described_dirs_to_pb(described))) == described
-    assert admin.mark_dir_from_pb(through(admin.mark_dir_to_pb(mark))) == mark
-    assert admin.marked_dir_from_pb(through(admin.marked_dir_to_pb(marked))) == marked
+    assert codec.DESCRIBE_LOG_DIRS.from_pb(through(codec.DESCRIBE_LOG_DIRS.to_pb(describe))) == describe
+    assert codec.LOG_DIRS.answer_from_pb(through(codec.LOG_DIRS.answer_to_pb(described))) == described
+    assert codec.MARK_LOG_DIR_OFFLINE.from_pb(through(codec.MARK_LOG_DIR_OFFLINE.to_pb(mark))) == mark
+    assert codec.MARKED_LOG_DIR.answer_from_pb(through(codec.MARKED_LOG_DIR.answer_to_pb(marked))) == marked
 
 
 def test_every_request_and_answer_is_covered() -> None:
@@ -221,10 +227,10 @@ def test_names_are_looked_up_and_unknown_ones_answered_in_their_places() -> None
         timeout_ms=5,
         partitions=[named("nobody", 3, b"x"), named("orders", 1, b"y"), named("none", 0, b"z")],
     )
-    asked = codec.produce_from_pb(through(request), known.get)
+    asked = codec.request_from_pb(codec.PRODUCE, through(request), known.get)
     assert [(each.key, each.records) for each in asked.request.partitions] == [((b"o" * 16, 1), b"y")]
     answer = api.ProduceResponse(results=(api.ProduceResult(key=(b"o" * 16, 1), base_offset=7),))
-    sent = codec.produced_to_pb(answer, asked.unknown)
+    sent = codec.results_to_pb(codec.PRODUCED, answer, asked.unknown)
     assert [each.partition for each in sent.results] == [3, 1, 0]
     assert [each.error.name for each in sent.results] == [
         "UNKNOWN_TOPIC_OR_PARTITION",
@@ -240,7 +246,8 @@ def test_unknown_names_of_reads_are_answered_in_their_places(kind: str) -> None:
     ref = pb.TopicRef(name="nobody")
     key = (b"k" * 16, 4)
     if kind == "fetch":
-        asked_fetch = codec.fetch_from_pb(
+        asked_fetch = codec.request_from_pb(
+            codec.FETCH,
             pb.FetchRequest(
                 partitions=[
                     pb.FetchPartition(topic=pb.TopicRef(topic_id=key[0]), partition=4),
@@ -249,12 +256,14 @@ def test_unknown_names_of_reads_are_answered_in_their_places(kind: str) -> None:
             ),
             {}.get,
         )
-        sent: Any = codec.fetched_to_pb(
+        sent: Any = codec.results_to_pb(
+            codec.FETCHED,
             api.FetchResponse(session_id=0, partitions=(api.FetchedPartition(key=key, records=b"r"),)),
             asked_fetch.unknown,
         ).partitions
     else:
-        asked_list = codec.list_offsets_from_pb(
+        asked_list = codec.request_from_pb(
+            codec.LIST_OFFSETS,
             pb.ListOffsetsRequest(
                 partitions=[
                     pb.ListOffsetsPartition(topic=pb.TopicRef(topic_id=key[0]), partition=4),
@@ -263,8 +272,10 @@ def test_unknown_names_of_reads_are_answered_in_their_places(kind: str) -> None:
             ),
             {}.get,
         )
-        sent = codec.listed_to_pb(
-            api.ListOffsetsResponse(results=(api.ListedOffset(key=key, offset=3),)), asked_list.unknown
+        sent = codec.results_to_pb(
+            codec.LISTED_OFFSETS,
+            api.ListOffsetsResponse(results=(api.ListedOffset(key=key, offset=3),)),
+            asked_list.unknown,
         ).results
     assert [each.partition for each in sent] == [4, 9]
     assert not sent[0].HasField("error")
@@ -274,14 +285,20 @@ def test_unknown_names_of_reads_are_answered_in_their_places(kind: str) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        lambda: codec.produce_from_pb(
-            pb.ProduceRequest(partitions=[pb.ProducePartition(topic=pb.TopicRef(topic_id=b"short"))]), {}.get
+        lambda: codec.request_from_pb(
+            codec.PRODUCE,
+            pb.ProduceRequest(partitions=[pb.ProducePartition(topic=pb.TopicRef(topic_id=b"short"))]),
+            {}.get,
         ),
-        lambda: codec.fetch_from_pb(pb.FetchRequest(forgotten=[pb.ForgottenPartition(topic_id=b"")]), {}.get),
-        lambda: admin.describe_dirs_from_pb(pb.DescribeLogDirsRequest(topic_ids=[b"12345"])),
-        lambda: admin.mark_dir_from_pb(pb.MarkLogDirOfflineRequest(directory_id=b"12345")),
-        lambda: admin.mark_dir_from_pb(pb.MarkLogDirOfflineRequest()),
-        lambda: admin.mark_dir_from_pb(pb.MarkLogDirOfflineRequest(path="/a", directory_id=b"1" * 16)),
+        lambda: codec.request_from_pb(
+            codec.FETCH, pb.FetchRequest(forgotten=[pb.ForgottenPartition(topic_id=b"")]), {}.get
+        ),
+        lambda: codec.DESCRIBE_LOG_DIRS.from_pb(pb.DescribeLogDirsRequest(topic_ids=[b"12345"])),
+        lambda: codec.MARK_LOG_DIR_OFFLINE.from_pb(pb.MarkLogDirOfflineRequest(directory_id=b"12345")),
+        lambda: codec.MARK_LOG_DIR_OFFLINE.from_pb(pb.MarkLogDirOfflineRequest()),
+        lambda: codec.MARK_LOG_DIR_OFFLINE.from_pb(
+            pb.MarkLogDirOfflineRequest(path="/a", directory_id=b"1" * 16)
+        ),
     ],
 )
 def test_malformed_ids_are_refused(broken: Callable[[], object]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from metaquorum.controller.brokers.lifecycle import BrokerState
 from metaquorum.controller.status import BrokerStatus, Counters, NodeStatus
 from metaquorum.proto import admin_pb2 as admin
-from metaquorum.runtime.api.node import NodeReport, node_from_pb, node_to_pb
+from metaquorum.runtime.api.node import NODE, NodeReport
 from metaquorum.runtime.loop_statistics import LoopStatistics
 
 BROKER = BrokerStatus(
@@ -65,8 +65,8 @@ LOOP = LoopStatistics(*range(201, 201 + len(fields(LoopStatistics))))
     ids=["active", "doubting", "observer"],
 )
 def test_a_report_comes_back_as_it_was(status: NodeStatus) -> None:
-    sent = node_to_pb(NodeReport(status=status, loop=LOOP)).SerializeToString()
-    assert node_from_pb(admin.DescribeNodeResponse.FromString(sent)) == NodeReport(status=status, loop=LOOP)
+    sent = NODE.to_pb(NodeReport(status=status, loop=LOOP)).SerializeToString()
+    assert NODE.from_pb(admin.DescribeNodeResponse.FromString(sent)) == NodeReport(status=status, loop=LOOP)
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_no_figure_is_left_behind(message: type, values: type) -> None:
 
 def test_a_state_from_the_future_is_refused() -> None:
     with pytest.raises(ValueError, match="hibernating"):
-        node_from_pb(admin.DescribeNodeResponse(brokers=[admin.BrokerStatus(state="hibernating")]))
+        NODE.from_pb(admin.DescribeNodeResponse(brokers=[admin.BrokerStatus(state="hibernating")]))

@@ -15,7 +15,7 @@ from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.replay import ReplayState, replay
 from metaquorum.metadata.requests.common import CreateTopicsRequest, NewTopic
 from metaquorum.proto import metadata_pb2 as pb
-from metaquorum.runtime.api.image import partition_to_pb
+from metaquorum.runtime.api.image import PARTITION
 from metaquorum.storage.batches.batch import iter_batches
 from tests.unit.controller.node_quorum import CLUSTER, image_of
 from tests.unit.controller.test_broker_decisions import broker
@@ -57,6 +57,6 @@ def test_ten_thousand_partitions_name_their_topic_once() -> None:
     shown = pb.Topic(
         name=NAME,
         topic_id=b"topic-id-0000001",
-        partitions=[partition_to_pb(each) for each in state.newest.topics.partitions_of(b"topic-id-0000001")],
+        partitions=[PARTITION.to_pb(each) for each in state.newest.topics.partitions_of(b"topic-id-0000001")],
     ).SerializeToString()
     assert shown.count(NAME.encode()) == 1 and shown.count(b"topic-id-0000001") == 1

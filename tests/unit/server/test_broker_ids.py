@@ -19,7 +19,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
 from metaquorum.proto import broker_ids_pb2 as pb
 from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsStub
-from metaquorum.runtime.api.broker_ids import allocated_from_pb
+from metaquorum.runtime.api.broker_ids import ALLOCATED
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.client.broker_ids import (
     allocate_broker_id,
@@ -268,7 +268,7 @@ async def test_refusals_and_answers_from_the_future(site: Site) -> None:
         assert answer.broker_id == 1001
         answer.source = "divined"
         with pytest.raises(ApiError) as refused:
-            allocated_from_pb(answer)
+            ALLOCATED.from_pb(answer)
         assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 

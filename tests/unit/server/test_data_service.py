@@ -17,7 +17,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
 from metaquorum.proto import data_pb2 as pb
 from metaquorum.proto.data_pb2_grpc import DataStub, add_DataServicer_to_server
-from metaquorum.runtime.api.data import refused
+from metaquorum.runtime.api.errors import error_to_pb
 from metaquorum.runtime.rpc.channels import new_server, open_channel
 
 ORDERS = b"o" * 16
@@ -218,8 +218,8 @@ def test_everyone_is_refused_when_the_broker_stops() -> None:
         await core.until(1)
         error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is stopping: use the new leader")
         core.requests.refuse_all(error)
-        assert (await call).error == refused(error)
-        assert (await stub.DescribeLogDirs(pb.DescribeLogDirsRequest())).error == refused(error)
+        assert (await call).error == error_to_pb(error)
+        assert (await stub.DescribeLogDirs(pb.DescribeLogDirsRequest())).error == error_to_pb(error)
         assert len(core.events) == 1
 
     run(test)

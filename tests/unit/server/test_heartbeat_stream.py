@@ -27,7 +27,7 @@ from metaquorum.proto.broker_pb2_grpc import (
     BrokerLifecycleStub,
     add_BrokerLifecycleServicer_to_server,
 )
-from metaquorum.runtime.api.api import Hints, error_to_pb
+from metaquorum.runtime.api.errors import Hints, error_to_pb
 from metaquorum.runtime.requests import WaitingRequests
 from metaquorum.runtime.rpc.channels import END_OF_STREAM, bind, new_server, open_channel
 from metaquorum.runtime.rpc.raft_client import PeerAddress
@@ -215,7 +215,7 @@ class Voter(BrokerLifecycleServicer):
             answer = pb.BrokerHeartbeatResponse()
             if self.names is not None:
                 refusal = ApiError(ErrorCode.NOT_CONTROLLER, "ask another")
-                answer.error.CopyFrom(error_to_pb(refusal, Hints(())))
+                answer.error.CopyFrom(error_to_pb(refusal))
                 if self.names:
                     answer.error.leader.id = self.names
             await context.write(answer)

@@ -15,7 +15,7 @@ from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, NewTopic, RegisterBrokerRequest
 from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
-from metaquorum.runtime.api.api import heartbeat_to_pb, register_to_pb
+from metaquorum.runtime.api.brokers import HEARTBEAT, REGISTER
 from metaquorum.runtime.client import reassignments as reassignments_client
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.client.reassignments import alter_reassignments, list_reassignments
@@ -30,7 +30,7 @@ def site(tmp_path: Path) -> Site:
 async def start_brokers(client: AdminClient, *broker_ids: int) -> None:
     """Brokers that register and are unfenced, and do nothing more."""
     for broker_id in broker_ids:
-        register = register_to_pb(
+        register = REGISTER.to_pb(
             RegisterBrokerRequest(
                 broker_id=broker_id,
                 cluster_id=CLUSTER_ID,
@@ -42,7 +42,7 @@ async def start_brokers(client: AdminClient, *broker_ids: int) -> None:
             )
         )
         registered = await client.ask(lambda channel: BrokerLifecycleStub(channel).Register, register)
-        beat = heartbeat_to_pb(
+        beat = HEARTBEAT.to_pb(
             BrokerHeartbeatRequest(
                 broker_id=broker_id, broker_epoch=registered.broker_epoch, applied_offset=1 << 40
             )

@@ -1,0 +1,47 @@
+"""Topics and the quorum's state between values and protobuf, as operators ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests import common as api
+from metaquorum.proto import admin_pb2 as pb
+from metaquorum.runtime.api.codec import MessageCodec
+from metaquorum.runtime.api.errors import uuid_check
+from metaquorum.runtime.api.shapes import FieldRule
+
+_TOPIC_ID = uuid_check("a topic id")
+
+
+def _references(request: api.DeleteTopicsRequest) -> Sequence[pb.TopicReference]:
+    return [
+        pb.TopicReference(name=each) if isinstance(each, str) else pb.TopicReference(topic_id=each)
+        for each in request.topics
+    ]
+
+
+def _names_or_ids(request: pb.DeleteTopicsRequest) -> tuple[str | bytes, ...]:
+    topics: list[str | bytes] = []
+    for each in request.topics:
+        match each.WhichOneof("by"):
+            case "name":
+                topics.append(each.name)
+            case "topic_id":
+                topics.append(_TOPIC_ID(each.topic_id))
+            case _:
+                text = "a topic to delete has neither name nor id: give one"
+                raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    return tuple(topics)
+
+
+CREATE_TOPICS = MessageCodec(api.CreateTopicsRequest, pb.CreateTopicsRequest)
+DELETE_TOPICS = MessageCodec(
+    api.DeleteTopicsRequest,
+    pb.DeleteTopicsRequest,
+    topics=FieldRule(encode={"topics": _references}, decode=_names_or_ids),
+)
+TOPICS = MessageCodec(api.TopicsResponse, pb.TopicsResponse)
+UNREGISTER_BROKER = MessageCodec(api.UnregisterBrokerRequest, pb.UnregisterBrokerRequest)
+QUORUM = MessageCodec(api.DescribeQuorumResponse, pb.DescribeQuorumResponse)
+TRANSFER_LEADERSHIP = MessageCodec(api.TransferLeadershipRequest, pb.TransferLeadershipRequest)

@@ -1,0 +1,52 @@
+"""The lifecycle of brokers between values and protobuf (KIP-631), and what a broker says of itself."""
+
+from __future__ import annotations
+
+from metaquorum.broker.status import BrokerStatus
+from metaquorum.metadata.broker_ids import key_problem
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests import common as api
+from metaquorum.proto import broker_pb2 as pb
+from metaquorum.proto import metadata_pb2 as common
+from metaquorum.runtime.api.codec import MessageCodec
+from metaquorum.runtime.api.errors import uuid_check
+from metaquorum.runtime.api.shapes import FieldRule
+
+NO_TAGS = {"unknown_tags": FieldRule(local=True)}
+"""Endpoints and features have tags in records only."""
+
+_DIRECTORY = uuid_check("a directory id")
+
+
+def _port(endpoint: common.Endpoint) -> int:
+    if not 0 <= endpoint.port <= 65535:
+        text = f"endpoint {endpoint.name} has port {endpoint.port}: give 0 to 65535"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    return endpoint.port
+
+
+def _binding_key(request: pb.RegisterBrokerRequest) -> str | None:
+    if not request.HasField("binding_key"):
+        return None
+    problem = key_problem(request.binding_key)
+    if problem is not None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, problem)
+    return request.binding_key
+
+
+REGISTER = MessageCodec(
+    api.RegisterBrokerRequest,
+    pb.RegisterBrokerRequest,
+    incarnation_id=FieldRule(check=uuid_check("incarnation_id")),
+    endpoints=FieldRule(nested={"port": FieldRule(decode=_port), **NO_TAGS}),
+    features=FieldRule(nested=NO_TAGS),
+    directories=FieldRule(check=_DIRECTORY),
+    binding_key=FieldRule(decode=_binding_key),
+)
+REGISTERED = MessageCodec(api.RegisterBrokerResponse, pb.RegisterBrokerResponse)
+HEARTBEAT = MessageCodec(
+    api.BrokerHeartbeatRequest, pb.BrokerHeartbeatRequest, offline_directories=FieldRule(check=_DIRECTORY)
+)
+HEARTBEAT_ANSWER = MessageCodec(api.BrokerHeartbeatResponse, pb.BrokerHeartbeatResponse)
+BROKER_STATUS = MessageCodec(BrokerStatus, pb.DescribeBrokerResponse)
+"""`from_pb` raises ValueError for a state that this program does not know."""

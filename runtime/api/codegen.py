@@ -1,0 +1,247 @@
+"""Turns a shape into two functions: value to protobuf, and back.
+
+Owns the generated source. A broker converts every fetch and heartbeat, so the rules are interpreted once, and
+what remains is what one would write by hand. Repeated messages are made in their place: a message that is put
+into another one is copied, with all its records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from google.protobuf.message_factory import GetMessageClass
+
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.runtime.api.errors import error_field, refusal_of
+from metaquorum.runtime.api.shapes import UNSET, Kind, Part, Shape
+
+_Tree = dict[str, Any]
+"""Arguments of a message by field; those of a nested message as a tree."""
+
+
+class _Source:
+    """Lines of a function under construction, the objects that they name, and fresh names."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._names: dict[str, Any] = {}
+        self._depth = 1
+        self._count = 0
+
+    def line(self, text: str) -> None:
+        self._lines.append("    " * self._depth + text)
+
+    @contextlib.contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.line(head)
+        self._depth += 1
+        yield
+        self._depth -= 1
+
+    def fresh(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def assign(self, prefix: str, expression: str) -> str:
+        """A new variable that holds what the expression says."""
+        name = self.fresh(prefix)
+        self.line(f"{name} = {expression}")
+        return name
+
+    def bind(self, value: Any) -> str:
+        """A name under which the generated code finds `value`."""
+        name = self.fresh("the")
+        self._names[name] = value
+        return name
+
+    def function(self, title: str, arguments: list[str], result: str) -> Callable[..., Any]:
+        lines = [f"def convert({', '.join(arguments)}):", *self._lines, f"    return {result}"]
+        # The source is made of the tables and the descriptors only.
+        exec(compile("\n".join(lines), f"<{title}>", "exec"), self._names)
+        function: Callable[..., Any] = self._names["convert"]
+        return function
+
+
+def compile_encoder(shape: Shape) -> Callable[[Any], Any]:
+    """The function from a value to its message."""
+    out = _Encoder()
+    result = out.message(shape, "value", out.bind(GetMessageClass(shape.descriptor)))
+    return out.function(f"{shape.make.__name__} to protobuf", ["value"], result)
+
+
+def compile_decoder(shape: Shape) -> Callable[..., Any]:
+    """The function from a message to its value; what the table calls given follows the message."""
+    out = _Decoder()
+    result = out.value(shape, "message")
+    given = [part.name for part in shape.parts if part.rule.given]
+    return out.function(f"{shape.make.__name__} from protobuf", ["message", *given], result)
+
+
+class _Encoder(_Source):
+    def message(self, shape: Shape, value: str, make: str) -> str:
+        """Calls `make` with everything but repeated messages, then adds those; the message's variable."""
+        tree: _Tree = {}
+        repeated: list[tuple[Part, str]] = []
+        self._parts(shape, value, tree, repeated)
+        made = self.assign("m", f"{make}({self._arguments(shape.descriptor, tree)})")
+        for part, elements in repeated:
+            add = self.assign("add", f"{made}.{'.'.join(part.path)}.add")
+            each = self.fresh("each")
+            with self.block(f"for {each} in {elements}:"):
+                self.message(part.inner, each, add)
+        return made
+
+    def _parts(self, shape: Shape, value: str, tree: _Tree, repeated: list[tuple[Part, str]]) -> None:
+        for part in shape.parts:
+            whole = value + part.get
+            match part.kind:
+                case Kind.NOWHERE:
+                    pass
+                case Kind.BY_HAND:
+                    for name, encode in (part.rule.encode or {}).items():
+                        tree[name] = f"{self.bind(encode)}({value})"
+                case Kind.SPREAD:
+                    self._parts(part.inner, self.assign("v", whole), tree, repeated)
+                case Kind.MESSAGES:
+                    repeated.append((part, f"{whole} or ()" if part.optional else whole))
+                case Kind.ERROR:
+                    _put_at(tree, part.path, self._error(value, whole))
+                case Kind.MESSAGE:
+                    _put_at(tree, part.path, self._nested(part, whole))
+                case _:
+                    _put_at(tree, part.path, self._plain(part, whole))
+
+    def _arguments(self, descriptor: Any, tree: _Tree) -> str:
+        arguments = []
+        for name, expression in tree.items():
+            if isinstance(expression, dict):
+                nested = descriptor.fields_by_name[name].message_type
+                make = self.bind(GetMessageClass(nested))
+                arguments.append(f"{name}={make}({self._arguments(nested, expression)})")
+            else:
+                arguments.append(f"{name}={expression}")
+        return ", ".join(arguments)
+
+    def _error(self, value: str, code: str) -> str:
+        name = self.assign("v", code)
+        none, make = self.bind(ErrorCode.NONE), self.bind(error_field)
+        return f"None if {name} is {none} else {make}({name}, {value}.message)"
+
+    def _nested(self, part: Part, whole: str) -> str:
+        make = self.bind(GetMessageClass(part.inner.descriptor))
+        name = self.assign("v", whole)
+        if not part.optional:
+            return self.message(part.inner, name, make)
+        found = self.assign("n", "None")
+        with self.block(f"if {name} is not None:"):
+            self.line(f"{found} = {self.message(part.inner, name, make)}")
+        return found
+
+    def _plain(self, part: Part, whole: str) -> str:
+        if part.kind is Kind.MAP:
+            return f"dict({whole})"
+        if part.kind is Kind.SCALARS:
+            return f"{whole} or ()" if part.optional else whole
+        if part.is_plain_enum and part.optional:
+            name = self.assign("v", whole)
+            return f"None if {name} is None else {name}.value"
+        if part.is_plain_enum:
+            return f"{whole}.value"
+        if part.absent is not UNSET and not part.rule.always:
+            name = self.assign("v", whole)
+            return f"None if {name} == {self.bind(part.absent)} else {name}"
+        return whole
+
+
+def _put_at(tree: _Tree, path: tuple[str, ...], expression: str) -> None:
+    for step in path[:-1]:
+        tree = tree.setdefault(step, {})
+    tree[path[-1]] = expression
+
+
+class _Decoder(_Source):
+    def value(self, shape: Shape, message: str) -> str:
+        """The expression that makes the value of a message, after the statements that it needs."""
+        arguments: list[str] = []
+        around: dict[tuple[str, ...], str] = {(): message}
+        for part in shape.parts:
+            if not part.rule.local:
+                arguments.append(part.put + self._part(part, message, around))
+            if part.kind is Kind.ERROR:
+                arguments.append(f"message={arguments[-1].removeprefix(part.put)}_text")
+        if shape.is_single:
+            return arguments[0]
+        return f"{'' if shape.make is None else self.bind(shape.make)}({', '.join(arguments)})"
+
+    def _part(self, part: Part, message: str, around: dict[tuple[str, ...], str]) -> str:
+        if part.rule.decode is not None:
+            return f"{self.bind(part.rule.decode)}({message})"
+        if part.rule.given:
+            return part.name
+        if part.kind is Kind.SPREAD:
+            return self.value(part.inner, message)
+        holder = part.path[:-1]
+        if holder not in around:
+            around[holder] = self.assign("in_", f"{message}.{'.'.join(holder)}")
+        name = part.path[-1]
+        return self._field(part, f"{around[holder]}.{name}", f"{around[holder]}.HasField({name!r})")
+
+    def _field(self, part: Part, whole: str, present: str) -> str:
+        match part.kind:
+            case Kind.ERROR:
+                return self._error(whole, present)
+            case Kind.MESSAGE:
+                return self._nested(part, whole, present)
+            case Kind.MESSAGES:
+                return self._elements(part, whole)
+            case Kind.MAP:
+                make = "tuple" if typing.get_origin(part.type) is tuple else "dict"
+                return f"{make}(sorted({whole}.items()))"
+            case Kind.SCALARS:
+                return self._scalars(part, whole)
+            case _:
+                return self._scalar(part, whole, present)
+
+    def _error(self, whole: str, present: str) -> str:
+        code = self.assign("error", self.bind(ErrorCode.NONE))
+        text = f"{code}_text"
+        self.line(f"{text} = None")
+        with self.block(f"if {present}:"):
+            self.line(f"{code}, {text} = {self.bind(refusal_of)}({whole})")
+        return code
+
+    def _nested(self, part: Part, whole: str, present: str) -> str:
+        if not part.optional:
+            return self.value(part.inner, self.assign("p", whole))
+        found = self.assign("n", "None")
+        with self.block(f"if {present}:"):
+            self.line(f"{found} = {self.value(part.inner, self.assign('p', whole))}")
+        return found
+
+    def _elements(self, part: Part, whole: str) -> str:
+        found, each = self.assign("all", "[]"), self.fresh("each")
+        with self.block(f"for {each} in {whole}:"):
+            self.line(f"{found}.append({self.value(part.inner, each)})")
+        return f"tuple({found}) or None" if part.optional else f"tuple({found})"
+
+    def _scalars(self, part: Part, whole: str) -> str:
+        if part.rule.check is not None:
+            whole = f"[{self.bind(part.rule.check)}(one) for one in {whole}]"
+        return f"tuple({whole}) or None" if part.optional else f"tuple({whole})"
+
+    def _scalar(self, part: Part, whole: str, present: str) -> str:
+        converted = whole
+        if part.rule.check is not None and part.type is bytes:
+            converted = f"{self.bind(part.rule.check)}({whole})"
+        elif part.is_enum:
+            converted = f"{self.bind(part.type)}({whole})"
+        if part.absent is not UNSET:
+            return f"{converted} if {present} else {self.bind(part.absent)}"
+        if not part.optional:
+            return converted
+        if part.has_presence:
+            return f"{converted} if {present} else None"
+        return f"{whole} or None" if converted == whole else f"{converted} if {whole} else None"

@@ -1,0 +1,95 @@
+"""Refusals, and the leader that they hint at, between values and protobuf; checks of ids in requests.
+
+Owns the mapping only. What a value means and who may ask is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.proto import metadata_pb2 as common
+from metaquorum.raft.config import Voter
+from metaquorum.storage.uuids import UUID_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAddress:
+    """Whom to ask instead."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class Hints:
+    """Turns the id in an error into an address, as the voters are configured."""
+
+    def __init__(self, voters: tuple[Voter, ...]) -> None:
+        self._voters: Mapping[int, Voter] = {voter.node_id: voter for voter in voters}
+
+    def of(self, node_id: int | None) -> common.LeaderHint | None:
+        voter = None if node_id is None else self._voters.get(node_id)
+        if voter is None:
+            return None
+        return common.LeaderHint(id=voter.node_id, host=voter.host, port=voter.port)
+
+    def all(self) -> list[common.LeaderHint]:
+        return [
+            common.LeaderHint(id=voter.node_id, host=voter.host, port=voter.port)
+            for _, voter in sorted(self._voters.items())
+        ]
+
+
+NO_HINTS = Hints(())
+"""Of those who answer for themselves alone, and of one part of a request."""
+
+
+def error_to_pb(error: ApiError, hints: Hints = NO_HINTS) -> common.Error:
+    return common.Error(
+        code=error.code,
+        name=error.code.name,
+        message=error.message,
+        retriable=error.retriable,
+        leader=hints.of(error.leader_hint),
+    )
+
+
+def error_from_pb(error: common.Error) -> ApiError:
+    """The same error; a code from the future becomes UNKNOWN_SERVER_ERROR with its name in the text."""
+    hint = error.leader.id if error.HasField("leader") else None
+    try:
+        return ApiError(ErrorCode(error.code), error.message, hint)
+    except ValueError:
+        return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{error.name}: {error.message}", hint)
+
+
+def leader_from_pb(error: common.Error) -> LeaderAddress | None:
+    """Where the hint in an error points."""
+    if not error.HasField("leader"):
+        return None
+    return LeaderAddress(error.leader.id, error.leader.host, error.leader.port)
+
+
+def error_field(code: ErrorCode, message: str | None) -> common.Error | None:
+    """What stands in the `error` of one part's result; nothing for a success."""
+    return None if code is ErrorCode.NONE else error_to_pb(ApiError(code, message or code.name))
+
+
+def refusal_of(error: common.Error) -> tuple[ErrorCode, str]:
+    """The code and the text of one part's `error`."""
+    refusal = error_from_pb(error)
+    return refusal.code, refusal.message
+
+
+def uuid_check(what: str) -> Callable[[bytes], bytes]:
+    """A check that `what`, such as "a topic id", has the bytes of a uuid. Raises ApiError INVALID_REQUEST."""
+
+    def check(value: bytes) -> bytes:
+        if len(value) != UUID_BYTES:
+            text = f"{what} has {len(value)} bytes: give the {UUID_BYTES} of a uuid"
+            raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        return value
+
+    return check

@@ -1,0 +1,241 @@
+"""Which field of a value belongs to which field of a protobuf message, by name and annotation.
+
+Owns the rules, and `FieldRule` for what deviates from them; `codegen` turns a shape into functions. What fits
+neither a rule nor the table raises `TypeError`, which is a mistake in the program and never in a message.
+
+| Field of the value | Field of the message |
+| --- | --- |
+| a number, text or bytes; an enum | the same; its number or text |
+| a value | a message, by the same rules; a tuple's elements are the message's fields in their order |
+| `tuple[X, ...]` | `repeated`; a tuple of (key, value) pairs is a map, sorted by key |
+| `X \\| None` | `optional`; without presence, what is empty is None |
+| never None, though the message's field is `optional` | absent stands for the value's default |
+| `error` and `message` | one `Error`, absent for ErrorCode.NONE |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import Any
+
+import msgspec
+
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.proto import metadata_pb2 as common
+
+Fields = Mapping[str, "FieldRule | str"]
+"""What deviates, by the value's field; a text is the path in the message."""
+
+_ERROR = common.Error.DESCRIPTOR
+UNSET: Any = object()
+"""No value at all, where None is one."""
+
+
+class FieldRule(msgspec.Struct, frozen=True, kw_only=True):
+    """How one field deviates from the rules.
+
+    `path`: what the message calls it, with dots through nested messages.
+    `spread`: its parts lie in these fields of the message around it; `()`: under their own names.
+    `check` takes each of its bytes (ids), and returns or refuses them.
+    `absent`: a value that is never sent, and that an absent field stands for.
+    `always`: what an absent field stands for is sent all the same.
+    `nested`: deviations of the value inside.
+    `local`: the message does not have it; decoding leaves the default.
+    `given`: the message does not have it; `from_pb` takes it as a further argument.
+    `decode` makes it of the whole message. With it, `encode` may make fields of the message of the value.
+    """
+
+    path: str = ""
+    spread: tuple[str, ...] | None = None
+    check: Callable[[bytes], bytes] | None = None
+    absent: Any = UNSET
+    always: bool = False
+    nested: Fields = {}
+    local: bool = False
+    given: bool = False
+    decode: Callable[[Any], Any] | None = None
+    encode: Mapping[str, Callable[[Any], Any]] | None = None
+
+
+class Kind(Enum):
+    """What a part is to the generated code."""
+
+    SCALAR = auto()
+    SCALARS = auto()
+    MAP = auto()
+    MESSAGE = auto()
+    MESSAGES = auto()
+    SPREAD = auto()
+    ERROR = auto()
+    BY_HAND = auto()
+    NOWHERE = auto()
+
+
+class Part(msgspec.Struct, kw_only=True):
+    """One field of a value or element of a tuple, and its place in the message.
+
+    `get` follows the value in an expression, `put` precedes the part in a constructor. `type` is its
+    annotation without None (`optional`). `absent` as in the rule, UNSET: nothing. `has_presence` and `path`
+    are those of the message's field, `shape` that of the message inside.
+    """
+
+    name: str
+    get: str
+    put: str
+    type: Any
+    default: Any
+    rule: FieldRule
+    optional: bool = False
+    kind: Kind = Kind.NOWHERE
+    path: tuple[str, ...] = ()
+    has_presence: bool = False
+    absent: Any = UNSET
+    shape: Shape | None = None
+
+    @property
+    def inner(self) -> Shape:
+        assert self.shape is not None, f"{self.name} has no inner shape"
+        return self.shape
+
+    @property
+    def is_plain_enum(self) -> bool:
+        """An enum whose members are no numbers themselves."""
+        return self.is_enum and not issubclass(self.type, int)
+
+    @property
+    def is_enum(self) -> bool:
+        return isinstance(self.type, type) and issubclass(self.type, Enum)
+
+
+class Shape(msgspec.Struct, kw_only=True):
+    """A value (`make` is its class; None: a plain tuple, or the only part of one) and its message."""
+
+    make: Any
+    descriptor: Any
+    parts: list[Part]
+    is_single: bool = False
+
+
+def shape_of(annotation: Any, descriptor: Any, fields: Fields, check: Any = None) -> Shape:
+    """The shape of a class, or of a tuple inside of one, in a message. Raises TypeError."""
+    if typing.get_origin(annotation) is tuple:
+        elements = typing.get_args(annotation)
+        names = tuple(field.name for field in descriptor.fields)
+        if elements[-1] is not ...:
+            return _tuple_shape(elements, names[: len(elements)], descriptor, check)
+        part = Part(
+            name=names[0], get="", put="", type=annotation, default=UNSET, rule=FieldRule(check=check)
+        )
+        return Shape(make=None, descriptor=descriptor, parts=[_placed(part, descriptor)], is_single=True)
+    known = _class_fields(annotation, descriptor)
+    strange = set(fields) - {name for name, _, _ in known}
+    if strange:
+        raise TypeError(f"{annotation.__name__} has no fields {sorted(strange)}: correct the table")
+    shape = Shape(make=annotation, descriptor=descriptor, parts=[])
+    for name, hint, default in known:
+        rule = fields.get(name, "")
+        rule = FieldRule(path=rule) if isinstance(rule, str) else rule
+        part = Part(name=name, get=f".{name}", put=f"{name}=", type=hint, default=default, rule=rule)
+        shape.parts.append(_placed(part, descriptor))
+    return shape
+
+
+def _tuple_shape(elements: tuple[Any, ...], paths: tuple[str, ...], descriptor: Any, check: Any) -> Shape:
+    """A tuple whose elements lie in the fields at `paths`, one for one."""
+    shape = Shape(make=None, descriptor=descriptor, parts=[])
+    for at, (element, path) in enumerate(zip(elements, paths, strict=True)):
+        rule = FieldRule(path=path, check=check if element is bytes else None)
+        part = Part(name=path, get=f"[{at}]", put="", type=element, default=UNSET, rule=rule)
+        shape.parts.append(_placed(part, descriptor))
+    return shape
+
+
+def _class_fields(cls: Any, descriptor: Any) -> list[tuple[str, Any, Any]]:
+    """Name, annotation and default of each field of a dataclass or Struct; without the text of an error."""
+    hints = typing.get_type_hints(cls)
+    if dataclasses.is_dataclass(cls):
+        defaults = {each.name: each.default for each in dataclasses.fields(cls)}
+        missing: Any = dataclasses.MISSING
+    else:
+        defaults = {each.name: each.default for each in msgspec.structs.fields(cls)}
+        missing = msgspec.NODEFAULT
+    refusal = descriptor.fields_by_name.get("error")
+    if refusal is not None and refusal.message_type is _ERROR and hints.get("error") is ErrorCode:
+        del defaults["message"]
+    return [(name, hints[name], UNSET if at is missing else at) for name, at in defaults.items()]
+
+
+def _placed(part: Part, descriptor: Any) -> Part:
+    """The part with its place in the message, and everything that the rules say about it."""
+    rule = part.rule
+    part.type, part.optional = _without_none(part.type)
+    if rule.given or rule.local:
+        return part
+    if rule.encode is not None:
+        part.kind = Kind.BY_HAND
+        return part
+    if rule.spread is not None:
+        part.kind = Kind.SPREAD
+        part.shape = _spread(part.type, rule, descriptor)
+        return part
+    part.path = tuple((rule.path or part.name).split("."))
+    field = _field_at(part, descriptor)
+    part.has_presence = field.has_presence
+    nested = field.message_type
+    if nested is None:
+        part.kind = Kind.SCALARS if field.is_repeated else Kind.SCALAR
+        part.absent = rule.absent
+        _settle_none(part, descriptor)
+    elif nested.GetOptions().map_entry:
+        part.kind = Kind.MAP
+    elif nested is _ERROR and part.type is ErrorCode:
+        part.kind = Kind.ERROR
+    else:
+        part.kind = Kind.MESSAGES if field.is_repeated else Kind.MESSAGE
+        element = typing.get_args(part.type)[0] if field.is_repeated else part.type
+        part.shape = shape_of(element, nested, rule.nested, rule.check)
+    return part
+
+
+def _settle_none(part: Part, descriptor: Any) -> None:
+    """What an absent field is, and how None is sent."""
+    if part.kind is Kind.SCALARS:
+        return
+    if part.has_presence and not part.optional and part.absent is UNSET:
+        part.absent = part.default
+        if part.absent is UNSET:
+            raise TypeError(f"{descriptor.full_name}.{part.name} may be absent: say what that stands for")
+    if part.optional and not part.has_presence and part.type in (int, bool, float):
+        raise TypeError(f"{descriptor.full_name}.{part.name} has no presence: None could not be told from 0")
+
+
+def _spread(annotation: Any, rule: FieldRule, descriptor: Any) -> Shape:
+    """The parts of a value that lie in fields of the message around it."""
+    paths = rule.spread or ()
+    if typing.get_origin(annotation) is tuple:
+        return _tuple_shape(typing.get_args(annotation), paths, descriptor, rule.check)
+    names = [name for name, _, _ in _class_fields(annotation, descriptor)] if paths else []
+    return shape_of(annotation, descriptor, {**dict(zip(names, paths, strict=True)), **rule.nested})
+
+
+def _field_at(part: Part, descriptor: Any) -> Any:
+    """The descriptor of the field at the part's path."""
+    for step in part.path[:-1]:
+        descriptor = descriptor.fields_by_name[step].message_type
+    field = descriptor.fields_by_name.get(part.path[-1])
+    if field is None:
+        text = f"{descriptor.full_name} has no field {part.name}: add it to the .proto, or say where it goes"
+        raise TypeError(text)
+    return field
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """An annotation without `None`, and whether it had one."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint, False
+    kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+    return kinds[0] if len(kinds) == 1 else hint, len(kinds) < len(typing.get_args(hint))

@@ -30,6 +30,18 @@ def test_every_test_that_the_document_names_is_there() -> None:
     assert missing == []
 
 
+def test_a_line_without_a_list_has_tests_of_its_name() -> None:
+    tests = " ".join(
+        name
+        for path in TESTS.rglob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w*[sk]\d\w*)", path.read_text(), re.M)
+    )
+    rows = re.findall(r"^\| ([SK][^:|]+): [^|]+\| \|$", DOCUMENT.read_text(), re.M)
+    assert len(rows) > 20
+    numbers = [number for row in rows for number in re.findall(r"[SK]\d+(?:\.\d+)?", row)]
+    assert [one for one in numbers if f"_{one.lower().replace('.', '_')}_" not in tests] == []
+
+
 def test_every_line_of_these_chapters_is_in_the_document() -> None:
     text = DOCUMENT.read_text()
     assert lines_of(text, "S0.", 28, 1) == []

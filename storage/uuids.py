@@ -57,7 +57,3 @@ def random_uuid(rng: random.Random) -> bytes:
         value[8] = (value[8] & 0x3F) | 0x80
         if not is_reserved_directory(bytes(value)) and not uuid_to_text(bytes(value)).startswith("-"):
             return bytes(value)
-
-
-# The shorter name that the layers above storage use.
-uuid_text = uuid_to_text

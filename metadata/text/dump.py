@@ -20,7 +20,7 @@ from metaquorum.metadata.records.control import UnknownControlRecord
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS, Field, StructSchema
 from metaquorum.metadata.records.types import UnknownRecord
 from metaquorum.metadata.secrets import REDACTED, SECRET_KEYS, is_secret
-from metaquorum.storage.uuids import uuid_text
+from metaquorum.storage.uuids import uuid_to_text
 
 Converter = Callable[[Any], Any]
 
@@ -60,7 +60,7 @@ def _double(value: float) -> float | str:
     return value
 
 
-_CONVERTERS: dict[str, Converter] = {"uuid": uuid_text, "bytes": _base64, "float64": _double}
+_CONVERTERS: dict[str, Converter] = {"uuid": uuid_to_text, "bytes": _base64, "float64": _double}
 
 
 def _same(value: Any) -> Any:

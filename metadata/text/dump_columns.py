@@ -18,7 +18,7 @@ from metaquorum.metadata.records.codec import decode_tolerant
 from metaquorum.metadata.records.types import UnknownRecord
 from metaquorum.metadata.text.dump_text import TextCache, payload_text
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.uuids import uuid_text
+from metaquorum.storage.uuids import uuid_to_text
 
 MIN_RECORDS = 24
 """Batches with fewer PartitionRecords are faster record by record."""
@@ -104,7 +104,7 @@ def _raw(column: Any, size: int) -> list[bytes]:
 
 
 def _id_text(value: bytes) -> str:
-    return f'"{uuid_text(value)}"'
+    return f'"{uuid_to_text(value)}"'
 
 
 def _listed_ids(value: bytes) -> str:

@@ -17,7 +17,7 @@ from metaquorum.metadata.records.control import UnknownControlRecord
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS, Field, StructSchema
 from metaquorum.metadata.records.types import UnknownRecord
 from metaquorum.metadata.text.dump import converter, payload_json
-from metaquorum.storage.uuids import uuid_text
+from metaquorum.storage.uuids import uuid_to_text
 
 Texter = Callable[[Any], str]
 
@@ -66,7 +66,7 @@ class TextCache(dict[Any, str]):
 
 
 def _uuid(value: bytes) -> str:
-    return f'"{uuid_text(value)}"'
+    return f'"{uuid_to_text(value)}"'
 
 
 @cache

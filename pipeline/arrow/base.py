@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from metaquorum.pipeline.intervals.moments import MAX_TIME_MS
-from metaquorum.storage.uuids import uuid_text
+from metaquorum.storage.uuids import uuid_to_text
 
 TIME_TYPE = pa.timestamp("us", tz="UTC")
 CHUNK_ROWS = 16_384
@@ -36,7 +36,7 @@ def uuid_column(words: npt.NDArray[np.uint64]) -> pa.Array:
     raw = np.ascontiguousarray(words).view("V16").ravel()
     distinct, places = np.unique(raw, return_inverse=True)
     data = distinct.tobytes()
-    texts = pa.array([uuid_text(data[at : at + 16]) for at in range(0, len(data), 16)], pa.string())
+    texts = pa.array([uuid_to_text(data[at : at + 16]) for at in range(0, len(data), 16)], pa.string())
     return texts.take(pa.array(places.ravel()))
 
 

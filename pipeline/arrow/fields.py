@@ -10,7 +10,7 @@ import pyarrow as pa
 from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS, Field, RecordSchema
 from metaquorum.metadata.secrets import REDACTED, is_secret
 from metaquorum.pipeline.arrow.base import TIME_TYPE
-from metaquorum.storage.uuids import uuid_text
+from metaquorum.storage.uuids import uuid_to_text
 
 _PLAIN = {
     "bool": pa.bool_(),
@@ -64,7 +64,7 @@ def converter(field: Field) -> Callable[[Any], Any] | None:
 
         inside = as_dict
     elif field.element_type == "uuid":
-        inside = uuid_text
+        inside = uuid_to_text
     if inside is None or not field.is_array:
         return inside
     element = inside

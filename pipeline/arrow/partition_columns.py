@@ -29,7 +29,7 @@ from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord
 from metaquorum.pipeline.arrow.base import fixed_lists, padded_lists, uuid_column
 from metaquorum.pipeline.arrow.fields import SCHEMAS, column_type, field_columns
-from metaquorum.storage.uuids import uuid_text
+from metaquorum.storage.uuids import uuid_to_text
 
 Columns = list[pa.Array]
 
@@ -83,7 +83,7 @@ def partition_columns(frames: Frames, rows: Places) -> tuple[Places, Columns]:
         n_replicas, n_isr = block[N_REPLICAS], block[N_ISR]
         directories = padded_lists(codes, n_replicas)
         distinct = sorted(set(directories.values.to_numpy().tolist()))
-        texts = pa.array([uuid_text(raw) for raw in table.ids(distinct)], pa.string())
+        texts = pa.array([uuid_to_text(raw) for raw in table.ids(distinct)], pa.string())
         places = pa.array(np.searchsorted(np.array(distinct, dtype=np.int64), directories.values.to_numpy()))
         empty = pa.repeat(pa.scalar([], pa.list_(pa.int32())), count)
         has_directories = frames.versions[decoded.records] > 0

@@ -17,7 +17,7 @@ from metaquorum.metadata.records.types import (
 )
 from metaquorum.pipeline.intervals.moments import Moment, Row
 from metaquorum.pipeline.intervals.rows import Intervals
-from metaquorum.storage.uuids import is_reserved_directory, uuid_text
+from metaquorum.storage.uuids import is_reserved_directory, uuid_to_text
 
 FENCED, ACTIVE, SHUTDOWN = "fenced", "active", "controlled_shutdown"
 _REGISTERED = "REGISTER_BROKER_RECORD"
@@ -31,8 +31,8 @@ def state_of(registration: BrokerRegistration) -> str:
 
 
 def _value(broker_id: int, at: BrokerRegistration, by: str | None) -> Row:
-    directories = tuple(uuid_text(directory) for directory in at.directories)
-    return (broker_id, at.epoch, uuid_text(at.incarnation_id), at.rack, state_of(at), directories, by)
+    directories = tuple(uuid_to_text(directory) for directory in at.directories)
+    return (broker_id, at.epoch, uuid_to_text(at.incarnation_id), at.rack, state_of(at), directories, by)
 
 
 class Heard(NamedTuple):
@@ -118,7 +118,7 @@ class BrokerSessions:
         if now is None:
             return None
         self._heard[broker_id] = now
-        directories = None if now.directories is None else tuple(uuid_text(at) for at in now.directories)
+        directories = None if now.directories is None else tuple(uuid_to_text(at) for at in now.directories)
         value = (broker_id, now.epoch, None, None, now.state, directories, by)
         self._rows.start(broker_id, value, moment)
         return now.state
@@ -176,7 +176,7 @@ class DirectoryEvents:
         for event, found, other in (("offline", had, has), ("online", has, had)):
             for directory in found:
                 if directory not in other:
-                    place = (moment.offset, moment.time_ms, epoch, broker_id, uuid_text(directory))
+                    place = (moment.offset, moment.time_ms, epoch, broker_id, uuid_to_text(directory))
                     self._closed.append((*place, event, None, replicas_in(directory)))
 
     def partition(self, before: PartitionInfo | None, now: PartitionInfo, offset: int) -> None:
@@ -197,11 +197,11 @@ class DirectoryEvents:
         if not self._moves:
             return
         for (broker_id, directory, was), (offset, count) in self._moves.items():
-            place = (offset, moment.time_ms, epoch, broker_id, uuid_text(directory))
+            place = (offset, moment.time_ms, epoch, broker_id, uuid_to_text(directory))
             if is_reserved_directory(was):
                 self._closed.append((*place, "assigned", None, count))
             else:
-                self._closed.append((*place, "moved", uuid_text(was), count))
+                self._closed.append((*place, "moved", uuid_to_text(was), count))
         self._moves = {}
 
     def take(self) -> list[Row]:

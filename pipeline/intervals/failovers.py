@@ -14,7 +14,7 @@ import msgspec
 from metaquorum.metadata.image import LOST, RECOVERING, BrokerRegistration, PartitionInfo
 from metaquorum.pipeline.intervals.availability import Availability, PartitionKey
 from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
-from metaquorum.storage.uuids import is_reserved_directory, uuid_text
+from metaquorum.storage.uuids import is_reserved_directory, uuid_to_text
 
 CAUSE_WINDOW_MS = 10_000
 """So long after a leader went, its broker's fencing still counts as the cause."""
@@ -192,7 +192,7 @@ def _cause(before: PartitionInfo, now: PartitionInfo, broker: BrokerRegistration
 
 def _row(at: _Failover, *, to_known: bool = True) -> Row:
     return (
-        *(at.topic, uuid_text(at.topic_id), at.partition, at.old_leader, at.old_rack, at.new_leader),
+        *(at.topic, uuid_to_text(at.topic_id), at.partition, at.old_leader, at.old_rack, at.new_leader),
         *(at.cause, at.unclean, at.duration_ms, at.from_offset, at.from_ms, at.to_offset, at.to_ms, True),
         to_known,
     )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from metaquorum.metadata.image import RECOVERING, PartitionInfo
 from metaquorum.pipeline.intervals.failovers import is_unclean
 from metaquorum.pipeline.intervals.moments import Moment, Row
-from metaquorum.storage.uuids import uuid_text
+from metaquorum.storage.uuids import uuid_to_text
 
 _CREATED = "created"
 _UNCLEAN, _KNOWN = 1, 2
@@ -129,16 +129,16 @@ class PartitionStates:
             for index, *rest in states:
                 found = info(topic_id, index)
                 if found is None:
-                    raise KeyError(f"partition {index} of topic {uuid_text(topic_id)}")
+                    raise KeyError(f"partition {index} of topic {uuid_to_text(topic_id)}")
                 self._put(found, _Open(found, *rest))
 
 
-_topic_text = lru_cache(maxsize=65536)(uuid_text)
+_topic_text = lru_cache(maxsize=65536)(uuid_to_text)
 
 
 @lru_cache(maxsize=65536)
 def _directory_texts(directories: tuple[bytes, ...]) -> tuple[str, ...]:
-    return tuple(uuid_text(directory) for directory in directories)
+    return tuple(uuid_to_text(directory) for directory in directories)
 
 
 def _differences(before: PartitionInfo, now: PartitionInfo) -> str:

@@ -15,7 +15,7 @@ from metaquorum.metadata.image import (
 from metaquorum.metadata.secrets import REDACTED, is_secret_setting
 from metaquorum.pipeline.intervals.moments import Moment, Row
 from metaquorum.pipeline.intervals.rows import Intervals
-from metaquorum.storage.uuids import uuid_text
+from metaquorum.storage.uuids import uuid_to_text
 
 MIN_ISR = "min.insync.replicas"
 DEFAULT_MIN_ISR = 1
@@ -35,11 +35,11 @@ class Topics:
         self._rows: Intervals[bytes] = Intervals()
 
     def name(self, topic_id: bytes) -> str:
-        return self.names.get(topic_id) or uuid_text(topic_id)
+        return self.names.get(topic_id) or uuid_to_text(topic_id)
 
     def created(self, topic_id: bytes, name: str, moment: Moment, *, known: bool = True) -> None:
         self.names[topic_id] = name
-        self._rows.start(topic_id, (name, uuid_text(topic_id)), moment, known=known)
+        self._rows.start(topic_id, (name, uuid_to_text(topic_id)), moment, known=known)
 
     def removed(self, topic_id: bytes, partitions: int, moment: Moment) -> None:
         self._rows.end(topic_id, moment, partitions)

@@ -23,7 +23,7 @@ from metaquorum.pipeline.intervals.settings import Configs, Topics
 from metaquorum.pipeline.intervals.silence import Silence
 from metaquorum.pipeline.intervals.state import StateError
 from metaquorum.pipeline.intervals.violations import Violations
-from metaquorum.storage.uuids import uuid_text
+from metaquorum.storage.uuids import uuid_to_text
 
 RowsByTable = dict[str, list[Row]]
 
@@ -111,7 +111,7 @@ class Trackers:
     def _names(self) -> Callable[[bytes], str]:
         """The names of topics as they are known now."""
         known = dict(self.topics.names)
-        return lambda topic_id: known.get(topic_id) or uuid_text(topic_id)
+        return lambda topic_id: known.get(topic_id) or uuid_to_text(topic_id)
 
     def _partitions_of(self, topic_id: bytes) -> int:
         return len(self.partitions.of_topic(topic_id))

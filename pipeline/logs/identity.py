@@ -19,7 +19,7 @@ from metaquorum.pipeline.logs.places import FACTS_FILE
 from metaquorum.pipeline.logs.survey import LogSurvey
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.types import LogPosition
-from metaquorum.storage.uuids import uuid_text
+from metaquorum.storage.uuids import uuid_to_text
 
 
 class Facts(msgspec.Struct, kw_only=True):
@@ -112,7 +112,7 @@ def by_facts(one: Facts, other: Facts, *, overlap: bool) -> tuple[Relation, str]
     names = sorted(set(other.topics.values()) & ids.keys())
     if names:
         theirs_id = next(topic_id for topic_id, name in other.topics.items() if name == names[0])
-        said = f"topic {names[0]} is {uuid_text(ids[names[0]])} here and {uuid_text(theirs_id)} there"
+        said = f"topic {names[0]} is {uuid_to_text(ids[names[0]])} here and {uuid_to_text(theirs_id)} there"
         return Relation.OTHER, said
     if overlap and (one.topics or one.brokers) and (other.topics or other.brokers):
         return Relation.OTHER, "no topic and no process of a broker in common"

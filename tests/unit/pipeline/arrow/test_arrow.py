@@ -20,7 +20,7 @@ from metaquorum.pipeline.logs.selection import TYPE_NAMES, Selection, type_named
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.reader import LogReader
-from metaquorum.storage.uuids import uuid_text
+from metaquorum.storage.uuids import uuid_to_text
 
 pytestmark = pytest.mark.shared_data
 LOGS = ("kafka-3.7/controller-3000", "kafka-3.7/all-records", "kraft-wild", "kafka-3.7/upgrade")
@@ -82,8 +82,8 @@ def test_uuids_are_text_and_absent_fields_are_null(shared_data: Path) -> None:
     file = shared_data / "kafka-3.7/controller-3000/__cluster_metadata-0/00000000000000000000.log"
     (change,) = [row for row in rows("PARTITION_CHANGE_RECORD", file) if row["offset"] == 63]
     record = next(at.record for _, at in decoded(file) if at.offset == 63)
-    assert change["topic_id"] == uuid_text(record.topic_id)
-    assert change["directories"] == [uuid_text(at) for at in record.directories]
+    assert change["topic_id"] == uuid_to_text(record.topic_id)
+    assert change["directories"] == [uuid_to_text(at) for at in record.directories]
     assert change["isr"] is None
     assert change["leader"] is None
 

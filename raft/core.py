@@ -86,7 +86,7 @@ class RaftCore:
 
     def tick(self, now_ms: int) -> list[RaftEffect]:
         """Every timer that is due."""
-        timers.fire_due(self.state, now_ms, timers.TIMEOUTS)
+        timers.fire_timeouts(self.state, now_ms)
         return self._done(now_ms)
 
     def on_request(self, now_ms: int, key: int, request: RaftRequest) -> list[RaftEffect]:
@@ -304,6 +304,6 @@ class RaftCore:
     # ---- inside ------------------------------------------------------------------------------
 
     def _done(self, now_ms: int) -> list[RaftEffect]:
-        timers.fire_due(self.state, now_ms, timers.SENDS)
+        timers.fire_sends(self.state, now_ms)
         invariants.check_core(self)
         return self.state.out.take()

@@ -81,14 +81,12 @@ def _succeed(state: RaftState, now_ms: int, request: EndQuorumEpochRequest) -> N
 def begins_due_ms(state: RaftState) -> int | None:
     if not isinstance(state.role, Leader):
         return None
-    return min(
-        (
-            max(progress.next_begin_ms, state.retry_at_ms.get(voter_id, 0))
-            for voter_id, progress in state.role.view.voters.items()
-            if not state.is_asking(voter_id)
-        ),
-        default=None,
-    )
+    free = [
+        max(progress.next_begin_ms, state.retry_at_ms.get(voter_id, 0))
+        for voter_id, progress in state.role.view.voters.items()
+        if not state.is_asking(voter_id)
+    ]
+    return min(free, default=None)
 
 
 def send_begins(state: RaftState, now_ms: int) -> None:

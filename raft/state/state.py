@@ -152,7 +152,7 @@ class RaftState:
 
     def is_asking(self, to: int) -> bool:
         """True while a request to this node is unanswered: one at a time."""
-        return any(flight.to == to for flight in self.in_flight.values())
+        return bool(self.in_flight) and any(flight.to == to for flight in self.in_flight.values())
 
     def may_ask(self, now_ms: int, to: int) -> bool:
         return self.retry_at_ms.get(to, now_ms) <= now_ms and not self.is_asking(to)
